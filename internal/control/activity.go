@@ -23,14 +23,18 @@ type activity struct {
 func (a *activity) observe(s *gpu.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if s == nil || s.Generation == a.seen {
 		return
 	}
+
 	last := map[gpu.InstanceKey]time.Time{}
+
 	for n := range s.GPUs {
 		g := &s.GPUs[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
+
 			key := g.Key(i)
 			if isActive(i) {
 				last[key] = s.Time
@@ -39,6 +43,7 @@ func (a *activity) observe(s *gpu.Snapshot) {
 			}
 		}
 	}
+
 	a.last, a.seen = last, s.Generation
 }
 
@@ -47,6 +52,7 @@ func isActive(i *gpu.GPUInstance) bool {
 	if i.Processes.Or(0) > 0 || hasActivity(i.Activity) {
 		return true
 	}
+
 	return slices.ContainsFunc(i.ComputeInstances, func(c gpu.ComputeInstance) bool {
 		return c.Processes.Or(0) > 0 || hasActivity(c.Activity)
 	})
@@ -58,6 +64,7 @@ func hasActivity(a gpu.Activity) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -66,6 +73,7 @@ func (a *activity) wasActiveSince(key gpu.InstanceKey, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	last, ok := a.last[key]
+
 	return ok && !last.Before(t)
 }
 
@@ -91,6 +99,7 @@ func activityOf(own bool) activityCheck {
 	if own {
 		return seenActivity
 	}
+
 	return allActivity
 }
 
@@ -98,24 +107,31 @@ func activityOf(own bool) activityCheck {
 func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	s := e.o.Poller.Current()
 	e.active.observe(s)
+
 	if s == nil {
 		u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: nothing was polled yet"})
 		return
 	}
+
 	e.addJobs(u, g, s)
+
 	if check == noActivity || len(g.Instances) == 0 {
 		return
 	}
+
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
 		if check == allActivity {
 			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
 		}
+
 		return
 	}
+
 	if limit := max(e.o.IdleFor, s.Pace.Fast.Now); check == allActivity && s.Time.Sub(s.GPUs[at].LastRead) > limit {
 		u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last reading is older than " + limit.String()})
 	}
+
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
@@ -129,13 +145,16 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	}
 
 	var old []gpu.UUID
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
+
 		isMeant := slices.ContainsFunc(gpus, func(l mig.GPULayout) bool { return l.UUID == g.UUID })
 		if isMeant && g.Up && s.Pace.Fast.Configured > 0 && s.Time.Sub(g.LastRead) > s.Pace.Fast.Configured {
 			old = append(old, g.UUID)
 		}
 	}
+
 	if len(old) == 0 {
 		return
 	}
@@ -151,14 +170,17 @@ func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, chec
 	if e.o.Poller.Current() == nil {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
+
 		if err := e.o.Poller.Poll(call, nil); err != nil {
 			u.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}
 	}
+
 	if check != noActivity {
 		e.readAnew(ctx, []mig.GPULayout{g})
 	}
+
 	e.addLastPoll(u, g, check)
 }
 
@@ -169,13 +191,16 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
 		}
 	}
+
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 {
 		return
 	}
+
 	for _, job := range s.GPUs[at].Jobs {
 		u.addToGPU(g, api.Hold{Kind: api.HoldJob, What: "job " + job})
 	}
+
 	for _, i := range g.Instances {
 		if p := polledInstance(&s.GPUs[at], i); p != nil {
 			for _, job := range p.Jobs {
@@ -193,23 +218,29 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	if at < 0 {
 		return nil
 	}
+
 	return &polled.Instances[at]
 }
 
 func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now time.Time, check activityCheck) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
+
 	for _, i := range g.Instances {
 		of := unit{gpu: g.UUID, instance: i.ID}
+
 		p := polledInstance(polled, i)
 		if p == nil || !wasRead(polled, p) {
 			if check == allActivity {
 				u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
 			}
+
 			continue
 		}
+
 		if check == allActivity && (failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
 			u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
 		}
+
 		if e.active.wasActiveSince(polled.Key(p), now.Add(-e.o.IdleFor)) {
 			u.addToUnit(of, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
 		}

@@ -22,6 +22,7 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 		polled := gpu.GPU{Facts: g.Facts, Up: true, LastRead: read,
 			Instances: []gpu.GPUInstance{{ID: 1, Up: true, Since: since, ComputeInstances: computes}}}
 		(&Engine{}).addActivity(u, g, &polled, read.Add(time.Second), check)
+
 		return len(u.holds[unit{gpu: g.UUID, instance: 1}])
 	}
 	cmptest.Equal(t, "holds of an instance that was read", holds(read, allActivity), 0)
@@ -50,6 +51,7 @@ func (w *world) PollGPUs(context.Context, ...gpu.UUID) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.look()
+
 	if w.whenRead != nil {
 		w.whenRead()
 	}

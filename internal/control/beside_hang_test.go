@@ -15,12 +15,14 @@ import (
 // the other GPU wait only shortly for it.
 func TestRequestsBesideHang(t *testing.T) {
 	soon := api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: two3g}}
+
 	for name, request := range map[string]func(t *testing.T, e *Engine) error{
 		"plan": func(t *testing.T, e *Engine) error {
 			plan, err := e.Plan(t.Context(), everything, soon)
 			if err == nil && len(plan.Warnings) > 0 {
 				t.Errorf("warnings of a plan that is not about GPU 0: %q", plan.Warnings)
 			}
+
 			return err
 		},
 		"plan for a name that no GPU has": func(t *testing.T, e *Engine) error {
@@ -29,6 +31,7 @@ func TestRequestsBesideHang(t *testing.T) {
 			p := isProblem(t, err, api.Unavailable)
 			wantText(t, "p.Detail", p.Detail, `no GPU of this node is "7"`)
 			wantText(t, "p.Detail", p.Detail, string(gpu0)+" cannot be read")
+
 			return nil
 		},
 		"mode": func(t *testing.T, e *Engine) error {
@@ -46,12 +49,15 @@ func TestRequestsBesideHang(t *testing.T) {
 				e := w.engine(t, nil)
 				w.silent = gpu0
 				began := time.Now()
+
 				if err := request(t, e); err != nil {
 					t.Error(err)
 				}
+
 				if took := time.Since(began); took > answerTime {
 					t.Errorf("it took %s", took)
 				}
+
 				time.Sleep(e.o.CallTimeout) // until all calls are given up
 			})
 		})
@@ -63,30 +69,38 @@ func TestOperationBesideHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
+
 		plan, err := e.Plan(t.Context(), everything, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.silent = gpu0
 		began := time.Now()
+
 		op, err := e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if took := time.Since(began); took > answerTime {
 			t.Errorf("the start took %s", took)
 		}
+
 		e.drive(t)
 		cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, api.Succeeded)
 
 		w.hung = ""
 		began = time.Now()
+
 		if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		if took := time.Since(began); took > answerTime {
 			t.Errorf("the start of the rollback took %s", took)
 		}
+
 		e.drive(t)
 		time.Sleep(e.o.CallTimeout) // until all calls are given up
 	})
@@ -121,14 +135,17 @@ func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
 	e := w.engine(t, nil)
 	w.asked = nil
 	e.applied(t, second(two3g))
+
 	for _, only := range w.asked {
 		cmptest.Equal(t, "GPUs asked for", only, []gpu.UUID{gpu1})
 	}
+
 	if len(w.asked) < 2 {
 		t.Errorf("%d readings, want those of the plan and of the operation", len(w.asked))
 	}
 
 	elsewhere := second(two3g)
+
 	elsewhere.Force = []string{string(w.gpu(gpu0).Instances[0].ComputeInstances[0].UUID)}
 	if _, err := e.Plan(t.Context(), everything, elsewhere); err != nil {
 		t.Errorf("a plan whose force names an instance of another GPU: %v", err)
@@ -144,11 +161,13 @@ func TestRequestsReadOnlyTheirGPUs(t *testing.T) {
 		s.GPUs = slices.Clone(whole.GPUs)
 		change(&s)
 		w.snapshot = &s
+
 		plan, err := e.Plan(t.Context(), everything, second(two3g))
 		if err != nil {
 			t.Errorf("a GPU that %s: %v", name, err)
 			continue
 		}
+
 		cmptest.Equal(t, "GPUs of the plan", gpusOfPlan(plan), []gpu.UUID{gpu1})
 	}
 }

@@ -26,30 +26,37 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	if !by.Rights.Force {
 		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
 	}
+
 	u, err := e.readUsage(ctx)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+
 	t, ok := u.findDevice(device)
 	if !ok {
 		return nil, problemf(api.NotFound, "no GPU, GPU instance or MIG device %.128q can be read on this node", device)
 	}
+
 	unconfirmed, p := u.unconfirmedAssignments(t)
 	if p != nil {
 		return nil, p
 	}
+
 	done := &api.Confirmation{APIVersion: api.Version, Device: t.name(), Confirmed: []api.UnconfirmedHolder{},
 		Note: "there was nothing to confirm: everything that holds a device is known"}
 	if len(unconfirmed) == 0 && u.pods.Incomplete == "" {
 		return done, nil
 	}
+
 	var free []gpu.DeviceRef
 	if u.pods.Incomplete != "" {
 		free = t.refs(u.pods.Free)
 	}
+
 	if !e.o.Assignments.ConfirmFree(u.pods.Epoch, free, unconfirmed) {
 		return nil, problemf(api.Unavailable, "the kubelet has restarted meanwhile: look again, and confirm again")
 	}
+
 	for _, a := range unconfirmed {
 		h := api.UnconfirmedHolder{Namespace: a.Holder.Namespace, Pod: a.Holder.Pod, Container: a.Holder.Name,
 			Reason: a.Holder.Unconfirmed}
@@ -57,14 +64,17 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 			done.Confirmed = append(done.Confirmed, h)
 		}
 	}
+
 	pods := make([]string, 0, len(done.Confirmed))
 	for _, h := range done.Confirmed {
 		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
 	}
+
 	level.Info(e.o.Logger).Log("msg", "operator confirmed that a device is free", "device", done.Device, "operator",
 		by.Name,
 		"pods", strings.Join(pods, ", "))
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
+
 	return done, nil
 }
 
@@ -74,19 +84,23 @@ func (u *usage) findDevice(device string) (target, bool) {
 	if err != nil {
 		ref = gpu.DeviceRef{MIG: gpu.MIGUUID(device)}
 	}
+
 	for _, g := range u.gpus {
 		if device == string(g.UUID) {
 			return target{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
 		}
+
 		for m, i := range g.Instances {
 			if device == bareName(g.UUID, i.ID) {
 				return target{g, gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}}, true
 			}
 		}
+
 		if at, match := devicesOf(g).Resolve(ref); match == gpu.MatchDevice {
 			return target{g, at}, true
 		}
 	}
+
 	return target{}, false
 }
 
@@ -96,11 +110,14 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 	if users := u.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
 	}
+
 	var within []gpu.Assignment
+
 	for _, a := range u.pods.List {
 		if a.Holder.Unconfirmed == "" {
 			continue
 		}
+
 		d, match := resolve(t.g, a.Device)
 		switch {
 		case match == gpu.MatchNothing || !t.overlaps(d):
@@ -113,18 +130,22 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 			within = append(within, a)
 		}
 	}
+
 	return within, nil
 }
 
 // refusal returns the problem of a device that cannot be confirmed to be free.
 func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 	p := problemf(api.Busy, "%s cannot be confirmed to be free: %s: %s", t.name(), holdsText(holders), why)
+
 	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
 	if t.at.Instance != gpu.Whole {
 		i := t.g.Instances[t.at.Instance]
 		b.Profile, b.Placement = i.Profile, i.Placement
 	}
+
 	p.Blocking = []api.Blocker{b}
+
 	return p
 }
 
@@ -135,10 +156,12 @@ func (u *usage) holdsOn(t target) []api.Hold {
 	if t.at.Instance == gpu.Whole {
 		all = slices.Clone(u.whole[t.g.UUID])
 	}
+
 	for m, i := range t.g.Instances {
 		if !t.overlaps(gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}) {
 			continue
 		}
+
 		all = append(all, u.holds[unit{gpu: t.g.UUID, instance: i.ID}]...)
 		for k, ci := range i.ComputeInstances {
 			if t.overlaps(gpu.DeviceIndex{Instance: m, Compute: k}) {
@@ -146,13 +169,16 @@ func (u *usage) holdsOn(t target) []api.Hold {
 			}
 		}
 	}
+
 	var users []api.Hold
+
 	for _, h := range all {
 		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess || h.Kind == api.HoldHandle && !isMonitor(h.What)
 		if uses && !slices.Contains(users, h) {
 			users = append(users, h)
 		}
 	}
+
 	return users
 }
 
@@ -182,10 +208,12 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if t.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: t.g.UUID}}
 	}
+
 	i := t.g.Instances[t.at.Instance]
 	covered := coveredBy(t.g, free)
 	var refs []gpu.DeviceRef
 	all := true
+
 	for k, ci := range i.ComputeInstances {
 		switch d := (gpu.DeviceIndex{Instance: t.at.Instance, Compute: k}); {
 		case !t.overlaps(d):
@@ -196,10 +224,12 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 			refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)})
 		}
 	}
+
 	if all {
 		refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
 			ProfileID: gpu.Some(i.ProfileID)})
 	}
+
 	return refs
 }
 

@@ -26,6 +26,7 @@ func TestConfirmFree(t *testing.T) {
 	at7g := gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0), ProfileID: gpu.Some(uint32(0))}
 	first, other := gpu.DeviceRef{MIG: "MIG-first"}, gpu.DeviceRef{MIG: "MIG-other"}
 	ofInstance := gpu.DeviceRef{Minor: gpu.Some(1), Instance: instance}
+
 	gone := gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}
 	for name, tt := range map[string]struct {
 		device  string
@@ -48,10 +49,12 @@ func TestConfirmFree(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
 			w.split()
+
 			w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.known}
 			for n, ref := range tt.missing {
 				w.miss(string(rune('0'+n)), ref)
 			}
+
 			// In plan mode, too.
 			got, err := w.engine(t, func(o *Options) { o.Apply = false }).ConfirmFree(t.Context(), everything, tt.device)
 			if tt.refused != "" {
@@ -60,20 +63,27 @@ func TestConfirmFree(t *testing.T) {
 				cmptest.Equal(t, "strings.HasSuffix(p.Detail, tt.refused)", strings.HasSuffix(p.Detail, tt.refused), true)
 				cmptest.Equal(t, "len(p.Blocking)", len(p.Blocking), 1)
 				cmptest.Equal(t, "len(w.pods.Free)", len(w.pods.Free), 0)
+
 				return
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			pods := ""
 			for _, h := range got.Confirmed {
 				pods += h.Pod
 			}
+
 			cmptest.Equal(t, "pods", pods, tt.pods)
+
 			if got.Note == "" {
 				t.Error("got.Note is empty")
 			}
+
 			cmptest.Equal(t, "len(w.pods.List)", len(w.pods.List), len(tt.missing)-len(tt.pods))
+
 			if free := w.pods.Free[len(tt.known):]; !slices.Equal(free, tt.free) {
 				t.Errorf("free %+v, want %+v", free, tt.free)
 			}
@@ -89,8 +99,10 @@ func TestConfirmFreeIsOverruled(t *testing.T) {
 			e := w.engine(t, nil)
 			w.pods.Incomplete = kubeletRestarted
 			use.make(w)
+
 			for _, device := range []string{sevenG, bareName(gpu1, 3), string(gpu1)} {
 				_, err := e.ConfirmFree(t.Context(), everything, device)
+
 				switch use.kind {
 				case api.HoldPod, api.HoldProcess, api.HoldHandle:
 					if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, string(use.kind)) || len(w.pods.Free) > 0 {
@@ -110,6 +122,7 @@ func TestConfirmFreeIsOverruled(t *testing.T) {
 func TestConfirmFreeBesideWatchers(t *testing.T) {
 	w := newWorld(t)
 	w.pods.Incomplete = kubeletRestarted
+
 	w.asking = func(gpu.UUID) ([]Handle, error) { return []Handle{{PID: 3, Command: "nvidia-persiste"}}, nil }
 	if _, err := w.engine(t, nil).ConfirmFree(t.Context(), everything, string(gpu1)); err != nil {
 		t.Error(err)
@@ -124,10 +137,12 @@ func TestNothingToConfirm(t *testing.T) {
 		"no pods are known": func(_ *world, o *Options) { o.Assignments = nil },
 	} {
 		w := newWorld(t)
+
 		got, err := w.engine(t, func(o *Options) { change(w, o) }).ConfirmFree(t.Context(), everything, sevenG)
 		if err != nil {
 			t.Fatal(name, err)
 		}
+
 		cmptest.Equal(t, name+": len(got.Confirmed)", len(got.Confirmed), 0)
 		wantText(t, name+": got.Note", got.Note, "nothing to confirm")
 		cmptest.Equal(t, name+": got.Device", got.Device, sevenG)
@@ -141,16 +156,20 @@ func TestConfirmFreeIsRefused(t *testing.T) {
 	w.pods.Incomplete = kubeletRestarted
 	_, err := e.ConfirmFree(t.Context(), Actor{Rights: Rights{Read: true, Plan: true, Apply: true, Mode: true, TakeOver: true}}, sevenG)
 	isProblem(t, err, api.Forbidden)
+
 	for _, device := range []string{"", "MIG-gone", "GPU-gone", "1", "all", bareName(gpu1, 8), bareName(gpu1, 3) + "/0"} {
 		_, err := e.ConfirmFree(t.Context(), everything, device)
 		isProblem(t, err, api.NotFound)
 	}
+
 	w.miss("0", gpu.DeviceRef{Minor: gpu.Some(1)})
 	w.gpu(gpu1).Minor = gpu.None[int]()
+
 	_, err = e.ConfirmFree(t.Context(), everything, string(gpu1))
 	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, "minor number") {
 		t.Errorf("detail %q", p.Detail)
 	}
+
 	w.reading = func() error { return gpu.ErrNoDriver }
 	_, err = e.ConfirmFree(t.Context(), everything, sevenG)
 	isProblem(t, err, api.Unavailable)
@@ -163,14 +182,17 @@ func TestConfirmedPartsAreDestroyed(t *testing.T) {
 		w := newWorld(t)
 		w.split()
 		w.pods.Incomplete = kubeletRestarted
+
 		e := w.engine(t, nil)
 		for _, device := range []string{"MIG-first", "MIG-other"} {
 			_, err := e.Plan(t.Context(), everything, second(two3g))
 			isProblem(t, err, api.Infeasible)
+
 			if _, err := e.ConfirmFree(t.Context(), everything, device); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if op := e.applied(t, second(two3g)); op.State != api.Succeeded {
 			t.Errorf("operation is %s: %v", op.State, op.Error)
 		}
@@ -183,13 +205,17 @@ func TestConfirmFreeIsLogged(t *testing.T) {
 	var out strings.Builder
 	e := w.engine(t, func(o *Options) { o.Logger = log.NewLogfmtLogger(&out) })
 	out.Reset()
+
 	if _, err := e.ConfirmFree(t.Context(), everything, sevenG); err != nil || strings.Contains(out.String(), "confirmed") {
 		t.Errorf("nothing to confirm: %v, %s", err, out.String())
 	}
+
 	w.miss("0", gpu.DeviceRef{MIG: sevenG})
+
 	if _, err := e.ConfirmFree(t.Context(), Actor{Name: "uid:0", Rights: everything.Rights}, sevenG); err != nil {
 		t.Fatal(err)
 	}
+
 	want := `level=info msg="operator confirmed that a device is free" device=` + sevenG + ` operator=uid:0 pods="ml/0 (main)"`
 	if !strings.Contains(out.String(), want) {
 		t.Errorf("log %q, want %q", out.String(), want)
@@ -200,6 +226,7 @@ func TestConfirmFreeIsLogged(t *testing.T) {
 // kubelet.
 func TestHintsForUnconfirmedHolders(t *testing.T) {
 	const claim, list = "right get resourceclaims.resource.k8s.io", "lists its pods again"
+
 	unsettledClaim := "its claim may be for administrative access, which holds nothing: the API server is not asked (--kubernetes.node-name)"
 	for name, tt := range map[string]struct {
 		reasons    []string
@@ -214,13 +241,16 @@ func TestHintsForUnconfirmedHolders(t *testing.T) {
 			w.miss(string(rune('0'+n)), gpu.DeviceRef{MIG: sevenG})
 			w.pods.List[len(w.pods.List)-1].Holder.Unconfirmed = reason
 		}
+
 		_, err := w.engine(t, nil).Plan(t.Context(), everything, second(two3g))
+
 		p := isProblem(t, err, api.Infeasible)
 		for _, want := range append(tt.says, "migctl confirm-free") {
 			if !strings.Contains(p.Detail, want) {
 				t.Errorf("%s: %q lacks %q", name, p.Detail, want)
 			}
 		}
+
 		for _, not := range tt.lack {
 			if strings.Contains(p.Detail, not) {
 				t.Errorf("%s: %q has %q", name, p.Detail, not)
@@ -233,6 +263,7 @@ func TestHintsForUnconfirmedHolders(t *testing.T) {
 func TestConfirmFreeAfterRestart(t *testing.T) {
 	w := newWorld(t)
 	w.miss("0", gpu.DeviceRef{MIG: sevenG})
+
 	_, err := w.engine(t, func(o *Options) { o.Assignments = restarting{kubelet{w}} }).ConfirmFree(t.Context(), everything, sevenG)
 	if p := isProblem(t, err, api.Unavailable); !strings.Contains(p.Detail, "the kubelet has restarted meanwhile") || len(w.pods.List) == 0 {
 		t.Errorf("%+v", p)
@@ -245,5 +276,6 @@ type restarting struct{ kubelet }
 func (k restarting) List(ctx context.Context) (gpu.Assignments, error) {
 	list, err := k.kubelet.List(ctx)
 	k.pods.Epoch++
+
 	return list, err
 }

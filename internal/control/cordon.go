@@ -19,16 +19,20 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	e.cordoning.Lock()
 	defer e.cordoning.Unlock()
 	e.setCordoned(op, true)
+
 	if err := e.saveOperation(op); err != nil {
 		e.setCordoned(op, false)
 		return err
 	}
+
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	if _, err := e.o.Cluster.Cordon(call); err != nil {
 		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done",
 			reasonText(err))
 	}
+
 	return nil
 }
 
@@ -56,18 +60,23 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		return o != op && o.needsCordon()
 	})
 	e.mu.Unlock()
+
 	if !mine {
 		return
 	}
+
 	if !wanted {
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
+
 		if err := e.o.Cluster.Uncordon(call); err != nil {
 			level.Warn(e.o.Logger).Log("msg", "node is still cordoned", "operation", op.Operation.ID, "err", err)
 			e.addWarning(op, "the node is still cordoned (%s): uncordoning is retried", reasonText(err))
+
 			return
 		}
 	}
+
 	e.setCordoned(op, false)
 }
 
@@ -75,14 +84,18 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 func (e *Engine) retryUncordon(ctx context.Context) {
 	e.mu.Lock()
 	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Cordoned && !op.needsCordon() })
+
 	var op *operation
 	if at >= 0 && e.current == nil && e.unusable == "" {
 		op = e.operations[at]
 	}
+
 	e.mu.Unlock()
+
 	if op == nil {
 		return
 	}
+
 	e.uncordonNode(ctx, op)
 
 	e.mu.Lock()

@@ -47,6 +47,7 @@ func parts() api.PlanRequest {
 func prepared(t *testing.T, name string) (w *world, e *Engine, before, after string) {
 	t.Helper()
 	w = newWorld(t)
+
 	e = w.engine(t, nil)
 	if name == "compute instances" {
 		twin := newWorld(t)
@@ -55,35 +56,47 @@ func prepared(t *testing.T, name string) (w *world, e *Engine, before, after str
 		cmptest.Equal(t, "len(twin.gpu(gpu1).Instances[0].ComputeInstances)",
 			len(twin.gpu(gpu1).Instances[0].ComputeInstances), 2)
 		cmptest.Equal(t, "twin.gpu(gpu1).Instances[0].ID", twin.gpu(gpu1).Instances[0].ID, w.gpu(gpu1).Instances[0].ID)
+
 		return w, e, mixedBefore, twin.drawLayout()
 	}
+
 	if name == "roll back" {
 		e.applied(t, mixed())
+
 		if w.drawLayout() != mixedAfter {
 			t.Fatalf("prepared:\n%s", w.drawLayout())
 		}
+
 		w.points, w.calls, w.saves, w.hooks = 0, 0, 0, nil
+
 		return w, e, mixedAfter, mixedBefore
 	}
+
 	w.points, w.calls, w.saves = 0, 0, 0
+
 	return w, e, mixedBefore, mixedAfter
 }
 
 // sound asserts what must hold whatever happened.
 func (w *world) sound(t *testing.T, e *Engine, before, after string) {
 	t.Helper()
+
 	if got := w.drawLayout(); got != before && got != after {
 		t.Errorf("layout is\n%s neither that before\n%s nor that after\n%s", got, before, after)
 	}
+
 	if i := w.gpu(gpu0).Instances[0]; i.ID != 1 {
 		t.Errorf("the busy instance was touched: %+v", i)
 	}
+
 	if e.State() != idle {
 		t.Errorf("state %s, want idle", e.State())
 	}
+
 	if w.cordonedBy != "" {
 		t.Errorf("the node is still cordoned")
 	}
+
 	for _, op := range e.Operations().Operations {
 		if !op.State.Final() {
 			t.Errorf("operation is %s, want its end", op.State)
@@ -104,16 +117,20 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 				w.revive()
 				next := w.engine(t, nil)
 				w.sound(t, next, before, after)
+
 				if started == nil && !died {
 					cmptest.Equal(t, "layout when nothing died", w.drawLayout(), after)
 				}
+
 				if again := w.engine(t, nil); again.State() != idle {
 					t.Errorf("a second start finds the state %s", again.State())
 				}
 			})
+
 			if t.Failed() {
 				t.Fatalf("%s, crash point %d", name, n)
 			}
+
 			if !died {
 				t.Logf("%s: %d crash points", name, n)
 				break
@@ -131,6 +148,7 @@ func TestCrashDuringRollBack(t *testing.T) {
 				if s.Op == mig.CreateCompute && s.GPU == gpu1 && s.Profile == "3g.20gb" {
 					return gpu.ErrNoPermission
 				}
+
 				return nil
 			}
 			w.points, w.dieAt = 0, n
@@ -141,9 +159,11 @@ func TestCrashDuringRollBack(t *testing.T) {
 			w.before = nil
 			w.sound(t, w.engine(t, nil), before, after)
 		})
+
 		if t.Failed() {
 			t.Fatalf("crash point %d", n)
 		}
+
 		if !died {
 			return
 		}
@@ -159,15 +179,19 @@ func TestFailureAtEveryStep(t *testing.T) {
 				if done && isRefused(cause) {
 					continue // nothing was done: what looks like it is another client's, see TestAnotherClient
 				}
+
 				for n := 0; ; n++ {
 					failed := false
 					synctest.Test(t, func(t *testing.T) {
 						w, e, before, after := prepared(t, name)
+
 						fail := func(at int, _ mig.Step) error {
 							if at != n {
 								return nil
 							}
+
 							failed = true
+
 							return fmt.Errorf("step: %w", cause)
 						}
 						if done {
@@ -175,15 +199,19 @@ func TestFailureAtEveryStep(t *testing.T) {
 						} else {
 							w.before = fail
 						}
+
 						if err := begin(t, w, e); err != nil {
 							t.Fatal(err)
 						}
+
 						e.drive(t)
 						w.afterFailure(t, e, before, after)
 					})
+
 					if t.Failed() {
 						t.Fatalf("%s, step %d, %v, done %t", name, n, cause, done)
 					}
+
 					if !failed {
 						break
 					}
@@ -196,27 +224,35 @@ func TestFailureAtEveryStep(t *testing.T) {
 // afterFailure retries the rollback of an operation that is degraded or stuck, and then all must be well.
 func (w *world) afterFailure(t *testing.T, e *Engine, before, after string) {
 	t.Helper()
+
 	op := e.Operations().Operations[0]
 	if s := e.State(); s == degraded || s == stuck || s == readOnly {
 		if !strings.Contains("degraded stuck", string(op.State)) {
 			t.Errorf("state %s, and the operation is %s", s, op.State)
 		}
+
 		_, err := e.Plan(t.Context(), everything, mixed())
 		if p := (*api.Problem)(nil); err != nil && !errors.As(err, &p) {
 			t.Errorf("plan: %v", err)
 		}
+
 		if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
 			t.Fatalf("retry: %v", err)
 		}
+
 		e.drive(t)
 	}
+
 	w.sound(t, e, before, after)
 	op = e.Operations().Operations[0]
+
 	want := before
 	if op.State == api.Succeeded {
 		want = after
 	}
+
 	cmptest.Equal(t, fmt.Sprintf("layout with the operation %s", op.State), w.drawLayout(), want)
+
 	if again := w.engine(t, nil); again.State() != idle {
 		t.Errorf("the next start finds the state %s", again.State())
 	}
@@ -234,35 +270,44 @@ func TestFullDisk(t *testing.T) {
 					if failed = failed || at == n; failed {
 						return syscall.ENOSPC
 					}
+
 					return nil
 				}
 				err := begin(t, w, e)
 				calls := w.calls
 				e.drive(t)
+
 				if failed && e.State() != readOnly {
 					t.Errorf("state %s, want read-only", e.State())
 				}
+
 				if failed && n == 0 {
 					isProblem(t, err, api.ReadOnly)
+
 					if w.calls != calls {
 						t.Error("a step was done that is not on disk")
 					}
 				}
+
 				if failed {
 					p := isProblem(t, e.free(t, gpu1), api.ReadOnly)
 					wantText(t, "p.Detail", p.Detail, "no room is left")
 				}
+
 				w.saving = nil
 				e.repairStore()
 				e.retryDegraded(t.Context()) // by itself, now that there is room again
 				e.drive(t)
+
 				if n > 0 {
 					w.afterFailure(t, e, before, after)
 				}
 			})
+
 			if t.Failed() {
 				t.Fatalf("%s, journal write %d", name, n)
 			}
+
 			if !failed {
 				break
 			}

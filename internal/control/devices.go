@@ -20,9 +20,11 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 			for _, c := range i.ComputeInstances {
 				gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID})
 			}
+
 			list[n].Instances = append(list[n].Instances, gi)
 		}
 	}
+
 	return gpu.NewDevices(list)
 }
 
@@ -49,6 +51,7 @@ type migDevice struct {
 
 func migDevices(gpus []mig.GPULayout) []migDevice {
 	var list []migDevice
+
 	for n, g := range gpus {
 		for m, i := range g.Instances {
 			for k, c := range i.ComputeInstances {
@@ -59,6 +62,7 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -71,6 +75,7 @@ func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 	case strings.HasPrefix(i.Profile, fmt.Sprintf("%dg.", c.Slices)):
 		return i.Profile
 	}
+
 	return fmt.Sprintf("%dc.%s", c.Slices, i.Profile)
 }
 
@@ -78,6 +83,7 @@ func profileOf(i mig.Instance, c mig.ComputeInstance) string {
 // the same GPU.
 func lacking(others, list []migDevice) []migDevice {
 	var alone []migDevice
+
 	for _, d := range list {
 		if !slices.ContainsFunc(others, func(o migDevice) bool {
 			o.at.Instance, o.at.Compute = d.at.Instance, d.at.Compute
@@ -86,6 +92,7 @@ func lacking(others, list []migDevice) []migDevice {
 			alone = append(alone, d)
 		}
 	}
+
 	return alone
 }
 
@@ -96,12 +103,14 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 	existing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
 	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
 	wholeOffered := false
+
 	for _, o := range offers {
 		now, is := t.after.Resolve(o.Device)
 		if is == gpu.MatchDevice && now.Instance == gpu.Whole && t.split.Present() {
 			wholeOffered = true
 			continue
 		}
+
 		former, was := t.before.Resolve(o.Device)
 		switch {
 		case is == gpu.MatchDevice && was == gpu.MatchDevice && t.isFormer(o.Resource, former, now):
@@ -112,11 +121,13 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 			gone[former] = true
 		}
 	}
+
 	for _, d := range t.created {
 		if err != nil || !d.isOffered(existing) {
 			missing = append(missing, string(d.uuid))
 		}
 	}
+
 	for _, d := range t.destroyed {
 		switch resource := misnamed[d.at]; {
 		case err != nil || d.isOffered(gone):
@@ -125,9 +136,11 @@ func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, s
 			stale = append(stale, fmt.Sprintf("%s as %s", d.uuid, resource))
 		}
 	}
+
 	if id, ok := t.split.Get(); ok && (err != nil || wholeOffered) {
 		stale = append(stale, string(id)+" as a whole")
 	}
+
 	return missing, stale
 }
 
@@ -140,6 +153,7 @@ func (t *deviceChanges) isFormer(resource string, was, now gpu.DeviceIndex) bool
 			return d.at == at && d.profile != "" && resourceNamesProfile(resource, d.profile)
 		})
 	}
+
 	return is(t.destroyed, was) && !is(t.created, now)
 }
 

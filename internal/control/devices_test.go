@@ -43,6 +43,7 @@ func namers() map[string]namer {
 
 func (n namer) all(gpus []mig.GPULayout) []gpu.DeviceRef {
 	var list []gpu.DeviceRef
+
 	for _, g := range gpus {
 		for _, i := range g.Instances {
 			for _, c := range i.ComputeInstances {
@@ -50,6 +51,7 @@ func (n namer) all(gpus []mig.GPULayout) []gpu.DeviceRef {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -59,6 +61,7 @@ func offers(refs []gpu.DeviceRef) []gpu.Offer {
 	for _, r := range refs {
 		list = append(list, gpu.Offer{Device: r})
 	}
+
 	return list
 }
 
@@ -73,9 +76,11 @@ type offering struct {
 func (k offering) Allocatable(context.Context) ([]gpu.Offer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+
 	if k.lags {
 		return offers(k.old), nil
 	}
+
 	return offers(append(slices.Clone(k.old), k.name.all(k.gpus)...)), nil
 }
 
@@ -87,6 +92,7 @@ func TestSettlingByEveryName(t *testing.T) {
 			t.Run(name+" "+kind, func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					w := newWorld(t)
+
 					k := offering{kubelet: kubelet{w}, name: names, lags: kind == "late"}
 					if kind == "stale" {
 						// HAMi does not name the profile: the 7g at 0 is what is at 0, and there is nothing to wait for.
@@ -94,11 +100,13 @@ func TestSettlingByEveryName(t *testing.T) {
 							want = ""
 						}
 					}
+
 					e := w.engine(t, func(o *Options) { o.Assignments = k })
 					begun := time.Now()
 					op := e.applied(t, second(two3g))
 					took := time.Since(begun)
 					cmptest.Equal(t, "took > 2*time.Second", took > 2*time.Second, want != "")
+
 					if want == "" {
 						cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
 						cmptest.Equal(t, "op.WaitsFor", op.WaitsFor, nil)
@@ -116,6 +124,7 @@ func TestSettlingByEveryName(t *testing.T) {
 // instance 3 at 0; and all of the GPU if it names it and no existing instance.
 func TestHolds(t *testing.T) {
 	third, first := gpu.Some(gpu.InstanceID(3)), gpu.Some(1)
+
 	whole, instance, compute, nothing := "GPU", "instance", "compute", ""
 	for name, tt := range map[string]struct {
 		ref  gpu.DeviceRef
@@ -144,13 +153,16 @@ func TestHolds(t *testing.T) {
 		for _, minor := range []gpu.Opt[int]{first, {}} {
 			g := *newWorld(t).gpu(gpu1)
 			g.Minor = minor
+
 			want := tt.want
 			if !minor.Present() && tt.ref.Minor == gpu.Some(0) {
 				want = instance // it may be this GPU's number
 			}
+
 			c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 			c.addToDevice(g, tt.ref, api.Hold{Kind: api.HoldPod})
 			got := nothing
+
 			switch {
 			case len(c.whole[gpu1]) > 0 && len(c.holds[unit{gpu: gpu1, instance: 3}]) > 0:
 				got = whole
@@ -159,6 +171,7 @@ func TestHolds(t *testing.T) {
 			case len(c.holds[unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}]) > 0:
 				got = compute
 			}
+
 			if got != want {
 				t.Errorf("%s, minor number %v: holds %q, want %q", name, minor, got, want)
 			}
@@ -184,17 +197,21 @@ func (k *slowKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	k.mu.Lock()
 	k.exposed = k.exposed || k.cordonedBy != "me"
 	k.mu.Unlock()
+
 	if time.Since(k.begun) < k.failing {
 		if k.silently {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		}
+
 		return nil, k.err
 	}
+
 	list, err := k.kubelet.Allocatable(ctx)
 	if time.Since(k.begun) < k.lags {
 		list = append(list, offers(k.stale)...)
 	}
+
 	return list, err
 }
 
@@ -230,22 +247,28 @@ func TestSettlingOfDestruction(t *testing.T) {
 				e := w.engine(t, func(o *Options) { o.Assignments = k })
 				op := e.applied(t, second(map[string]api.DeviceRequest{}))
 				took := time.Since(k.begun)
+
 				state, cordonedBy := api.Succeeded, ""
 				if tt.waits != nil {
 					state, cordonedBy = api.Unsettled, "me"
 				}
+
 				cmptest.Equal(t, "state of the operation", op.State, state)
 				cmptest.Equal(t, "time taken", took, tt.took)
+
 				if k.asked == 0 {
 					t.Errorf("k.asked is %v, want another", k.asked)
 				}
+
 				cmptest.Equal(t, "k.exposed", k.exposed, false)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, cordonedBy)
 				cmptest.Equal(t, "the operation is cordoned", op.Cordoned, cordonedBy == "me")
 				cmptest.Equal(t, "number of warnings", len(op.Warnings), 0)
+
 				if len(op.WaitsFor) != len(tt.waits) {
 					t.Fatalf("op.WaitsFor: %q, want %q", op.WaitsFor, tt.waits)
 				}
+
 				for n, want := range tt.waits {
 					wantText(t, "op.WaitsFor", op.WaitsFor[n], want)
 				}
@@ -277,14 +300,17 @@ func TestSettlingByClaims(t *testing.T) {
 					w.give(gpu.DeviceRef{GPU: gpu0})
 					w.pods.List[len(w.pods.List)-1].Holder.Resource = r
 				}
+
 				e := w.engine(t, func(o *Options) { o.Assignments = bareKubelet{kubelet{w}} })
 				begun := time.Now()
 				op := e.applied(t, second(two3g))
 				took := time.Since(begun)
+
 				state := api.Succeeded
 				if tt.took > 0 {
 					state = api.Unsettled
 				}
+
 				cmptest.Equal(t, "state of the operation", op.State, state)
 				cmptest.Equal(t, "time taken", took, tt.took)
 			})
@@ -301,36 +327,48 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 		k := &slowKubelet{kubelet: kubelet{w}, begun: time.Now(), stale: []gpu.DeviceRef{{MIG: sevenG}}, lags: time.Hour,
 			err: gpu.ErrUnavailable, failing: 3 * time.Second}
 		e := w.engine(t, func(o *Options) { o.Assignments, o.Logger = k, log.NewLogfmtLogger(&out) })
+
 		started, err := e.start(t, second(map[string]api.DeviceRequest{}))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.executeOperation(t.Context(), <-e.queue)
+
 		for _, want := range []string{"the kubelet to say which devices it offers (unavailable)",
 			"the kubelet to stop offering " + sevenG + ", which was destroyed"} {
 			synctest.Wait()
+
 			if op := e.now(t, started.ID); op.State != api.Settling || !slices.Equal(op.WaitsFor, []string{want}) {
 				t.Errorf("operation is %s and waits for %q, want %q", op.State, op.WaitsFor, want)
 			}
+
 			time.Sleep(5 * time.Second)
 		}
+
 		e.settling.Wait()
+
 		if op := e.now(t, started.ID); op.State != api.Unsettled || len(op.WaitsFor) != 1 {
 			t.Errorf("operation is %s and waits for %q", op.State, op.WaitsFor)
 		}
+
 		events, err := e.Events(t.Context(), started.ID, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var notes []string
+
 		for ev := range events {
 			if ev.Kind == api.EventNote && strings.HasPrefix(ev.Text, "waits for ") {
 				notes = append(notes, ev.Text)
 			}
 		}
+
 		if len(notes) != 2 || !strings.Contains(notes[1], sevenG) {
 			t.Errorf("events %q", notes)
 		}
+
 		if log := out.String(); !strings.Contains(log, `level=warn msg="operation ended" operation=`+started.ID) ||
 			!strings.Contains(log, `waits_for="the kubelet to stop offering `+sevenG) {
 			t.Error(log)
@@ -346,6 +384,7 @@ func TestSettlingByProfile(t *testing.T) {
 		return []mig.Instance{{ID: 7, Placed: mig.Placed{Profile: profile, Placement: gpu.Placement{Start: 6, Size: 1}},
 			ComputeInstances: []mig.ComputeInstance{{UUID: uuid, Slices: slices}}}}
 	}
+
 	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {
 		before, after []mig.Instance
@@ -376,10 +415,12 @@ func TestSettlingByProfile(t *testing.T) {
 			now := *w.gpu(gpu1)
 			now.Instances = tt.after
 			changed := op.compareDevices([]mig.GPULayout{now})
+
 			var offers []gpu.Offer
 			for _, r := range tt.resources {
 				offers = append(offers, gpu.Offer{Device: gpu.DeviceRef{MIG: uuid}, Resource: r})
 			}
+
 			missing, stale := changed.compareOffers(offers, nil)
 			if !slices.Equal(missing, tt.missing) || !slices.Equal(stale, tt.stale) {
 				t.Errorf("missing %q, stale %q; want %q, %q", missing, stale, tt.missing, tt.stale)

@@ -13,15 +13,19 @@ func (w *world) hang(ctx context.Context, only ...gpu.UUID) map[gpu.UUID]error {
 	w.mu.Lock()
 	id, known := w.silent, w.silent != "" && w.hung == w.silent
 	w.mu.Unlock()
+
 	if id == "" || len(only) > 0 && !slices.Contains(only, id) {
 		return nil
 	}
+
 	if !known { // else it is refused at once
 		<-ctx.Done()
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.hung = id
+
 	return map[gpu.UUID]error{id: gpu.ErrTimeout}
 }
 
@@ -36,6 +40,7 @@ func (w *world) answer() {
 func (w *world) Hung(id gpu.UUID) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	return id == w.hung
 }
 
@@ -60,5 +65,6 @@ func (w *world) outcome(id gpu.UUID, err error) (mig.Outcome, error) {
 			return mig.Outcome{}, failed
 		}
 	}
+
 	return mig.Outcome{Instances: copyInstances(w.gpu(id).Instances), Read: true}, err
 }

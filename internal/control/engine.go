@@ -65,19 +65,24 @@ func New(o Options) (*Engine, error) {
 	if o.Actuator == nil || o.Poller == nil || o.Store == nil {
 		return nil, errors.New("control: an actuator, a poller and a store are required")
 	}
+
 	if o.CallTimeout <= 0 {
 		return nil, errors.New("control: a call timeout is required")
 	}
+
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+
 	if o.Logger == nil {
 		o.Logger = log.NewNopLogger()
 	}
+
 	e := &Engine{o: o, views: newViews(o.Now), queue: make(chan *operation, 1), began: o.Now(),
 		started: make(chan struct{}), restarting: make(chan struct{}, 1), recovering: true}
 	e.SetLayouts(o.Layouts)
 	o.Actuator.WatchLayouts(e.views)
+
 	return e, nil
 }
 
@@ -97,22 +102,28 @@ func (e *Engine) Run(ctx context.Context) error {
 	e.recoverOperations(ctx)
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
+
 	for n := 0; ; n++ {
 		if n%30 == 29 {
 			e.repairStore()
 			e.retryUncordon(ctx)
 		}
+
 		if n%5 == 4 {
 			e.recoverOperations(ctx)
 		}
+
 		if n%60 == 59 {
 			e.keepAlive()
 		}
+
 		if n%10 == 9 {
 			e.restoreLater(ctx)
 		}
+
 		e.watchUnsettled(ctx)
 		e.retryDegraded(ctx)
+
 		select {
 		case <-ctx.Done():
 			e.keepAlive()
@@ -128,10 +139,12 @@ func (e *Engine) Run(ctx context.Context) error {
 func (e *Engine) observeActivity(ctx context.Context) {
 	tick := time.NewTicker(housekeeping)
 	defer tick.Stop()
+
 	for ctx.Err() == nil {
 		s := e.o.Poller.Current()
 		e.active.observe(s)
 		e.views.observe(s)
+
 		select {
 		case <-ctx.Done():
 		case <-tick.C:
@@ -143,6 +156,7 @@ func (e *Engine) observeActivity(ctx context.Context) {
 func (e *Engine) State() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return e.state()
 }
 
@@ -150,13 +164,16 @@ func (e *Engine) state() string {
 	if e.current != nil || e.recovering {
 		return running
 	}
+
 	if e.unusable != "" {
 		return readOnly
 	}
+
 	found := map[api.OperationState]bool{}
 	for _, op := range e.operations {
 		found[op.Operation.State] = true
 	}
+
 	switch {
 	case found[api.Stuck]:
 		return stuck
@@ -173,6 +190,7 @@ func (e *Engine) state() string {
 func (e *Engine) Reason() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return e.unusable
 }
 
@@ -204,13 +222,17 @@ func (e *Engine) reportState() {
 func (e *Engine) setUnusable(err error) {
 	e.mu.Lock()
 	reason := "the state folder cannot be used: " + stateText(err)
+
 	repeated := e.unusable == reason || e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
 	if !repeated {
 		e.unusable = reason
 	}
+
 	e.mu.Unlock()
+
 	if !repeated {
 		level.Error(e.o.Logger).Log("msg", "partition control is read-only: cannot use its state folder", "err", err)
 	}
+
 	e.reportState()
 }

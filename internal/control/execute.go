@@ -26,6 +26,7 @@ func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 		sleep(safe, grace)
 		cancel()
 	})
+
 	return safe, func() { stop(); cancel() }
 }
 
@@ -35,8 +36,10 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
 	}
+
 	level.Warn(e.o.Logger).Log("msg", "left an operation to the next start", "operation", op.Operation.ID)
 	e.addNote(op, "the exporter stops; its next start finishes this operation")
+
 	return true
 }
 
@@ -45,6 +48,7 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	safe, cancel := withGrace(ctx)
 	defer cancel()
+
 	switch op.task {
 	case doSteps:
 		e.applySteps(safe, op)
@@ -55,6 +59,7 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	case doMode:
 		e.changeMode(safe, op)
 	}
+
 	e.clearCurrent(ctx, op)
 }
 
@@ -70,18 +75,23 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	// then.
 	_ = e.saveHistory()
 	e.mu.Lock()
+
 	e.current = nil
 	if e.cleared != nil {
 		close(e.cleared)
 		e.cleared = nil
 	}
+
 	if !settles {
 		e.endEvents(op)
 	}
+
 	e.mu.Unlock()
+
 	if settles {
 		e.settling.Go(func() { e.awaitSettled(ctx, op) })
 	}
+
 	e.reportState()
 }
 
@@ -95,23 +105,29 @@ func (e *Engine) endEvents(op *operation) {
 // applySteps performs the steps and verifies the outcome, or rolls back.
 func (e *Engine) applySteps(ctx context.Context, op *operation) {
 	e.setState(op, api.Running, "running")
+
 	for _, id := range op.gpus() {
 		e.setGPU(op, id, api.Running, nil, nil)
 	}
+
 	err := e.markSlotsUsed()
 	if err == nil {
 		err = e.cordonNode(ctx, op)
 	}
+
 	for n := 0; n < len(op.Operation.Steps) && err == nil; n++ {
 		s := op.Operation.Steps[n].Step
 		err = e.doStep(ctx, op, s, stepRef{index: n}, op.Force)
 	}
+
 	if err == nil {
 		err = e.verify(ctx, op)
 	}
+
 	if err == nil {
 		err = e.commit(op)
 	}
+
 	if err != nil {
 		e.startRollback(ctx, op, err)
 	}
@@ -121,13 +137,16 @@ func (e *Engine) applySteps(ctx context.Context, op *operation) {
 func (e *Engine) commit(op *operation) error {
 	before := op.Operation.State
 	e.setState(op, api.Settling, "all steps are done")
+
 	for _, id := range op.gpus() {
 		e.setGPU(op, id, api.Settling, nil, nil)
 	}
+
 	err := e.saveOperation(op)
 	if err != nil {
 		e.setState(op, before, "the outcome could not be saved")
 	}
+
 	return err
 }
 
@@ -144,23 +163,30 @@ func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepR
 	p.Pending = &s // the history may still have the operation
 	e.mu.Unlock()
 	e.setStep(op, at, api.StepRunning, nil, nil)
+
 	if err := e.saveOperation(op); err != nil {
 		e.mu.Lock()
 		p.Pending = nil
 		e.mu.Unlock()
 		e.setStep(op, at, api.StepFailed, nil, err)
+
 		return err
 	}
+
 	done, err := e.performStep(ctx, op, s, force, at.rollback)
+
 	state := api.StepDone
 	if err != nil {
 		state = api.StepFailed
 		err = &stepError{step: s, err: err}
 	}
+
 	e.setStep(op, at, state, done, err)
+
 	if written := e.saveOperation(op); written != nil {
 		return cmp.Or(err, written)
 	}
+
 	return err
 }
 
@@ -177,11 +203,13 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 	p := op.part(s.GPU)
 	for n := 1; ; n++ {
 		done, err := e.performOnce(ctx, p, s, force, rollback)
+
 		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
 		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == maxStepTries ||
 			ctx.Err() != nil {
 			return done, err
 		}
+
 		sleep(ctx, firstRetryDelay<<(n-1))
 		p.Pending = &s
 	}
@@ -195,10 +223,12 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 			return nil, err
 		}
 	}
+
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	out, err := e.o.Actuator.PerformStep(call, s, p.Expected)
 	fillPlacements(out.Instances)
+
 	return p.recordOutcome(s, out, err)
 }
 
@@ -206,6 +236,7 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 // read, and only if that is what the step leads to.
 func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, notAfter := verifyOutcome(p.Expected, s, out.Instances)
+
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
@@ -221,9 +252,11 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
 	case notAfter == nil && !isRefused(err):
 		p.Pending, p.Changed, p.Expected = nil, true, after
+
 		if err != nil {
 			return nil, err
 		}
+
 		return &out.Done, nil
 	default: // also what was created and no longer exists
 		p.Pending, p.Changed = nil, p.Changed || !isRefused(err)
@@ -237,6 +270,7 @@ func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
 	}
+
 	return errors.Is(err, gpu.ErrInsufficientResources) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrNotFound)
 }
 
@@ -251,6 +285,7 @@ func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 	if out.Read {
 		f.current = knownInstances(out.Instances)
 	}
+
 	return f
 }
 
@@ -276,6 +311,7 @@ func isBusy(err error) bool {
 func sleep(ctx context.Context, d time.Duration) {
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-ctx.Done():
 	case <-t.C:
@@ -290,18 +326,22 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not exist: %w", gpu.ErrNotFound)
 	}
+
 	u := e.collectHolders(ctx, []mig.GPULayout{g})
 	if s.Op == mig.DestroyCompute {
 		e.pollAndAdd(ctx, u, g, activityOf(own))
 	} else {
 		e.pollAndAdd(ctx, u, g, noActivity)
 	}
+
 	blocking := u.listBlockers(g, s, force)
 	if len(blocking) == 0 {
 		return nil
 	}
+
 	problem := problemf(api.Busy, "%s came into use: %s", blocking[0].Instance, holdsText(blocking[0].Holders))
 	problem.Blocking = blocking
+
 	return withHint(problem)
 }
 
@@ -314,9 +354,11 @@ func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (
 	if at := slices.IndexFunc(gpus, func(g mig.GPULayout) bool { return g.UUID == id }); at >= 0 {
 		return gpus[at], nil
 	}
+
 	if err := unreadable[id]; err != nil {
 		return mig.GPULayout{}, fmt.Errorf("%s cannot be read: %w", id, err)
 	}
+
 	return mig.GPULayout{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
 }
 
@@ -324,10 +366,12 @@ func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (
 // From then on the operation changes nothing.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
 	seen := e.marks()
+
 	gpus, unreadable, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		return &unreadError{err}
 	}
+
 	for _, p := range op.Parts {
 		g, err := findGPU(gpus, unreadable, p.GPU)
 		switch {
@@ -336,6 +380,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 		case !mig.SameInstances(g.Instances, p.Expected):
 			return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
 		}
+
 		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
 			return fmt.Errorf("the layout read back is not the planned one: %s is still to be done: %w",
 				stepText(left[0]), gpu.ErrDriver)
@@ -346,6 +391,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 	e.mu.Lock()
 	op.setViews(seen) // the history may still have the operation, and be saved for another one
 	e.mu.Unlock()
+
 	return nil
 }
 

@@ -20,21 +20,26 @@ import (
 func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
+
 	if s := e.o.Poller.Current(); s != nil {
 		if d, ok := s.Driver.Get(); ok {
 			list = append(list, "driver "+d.Version)
 		}
+
 		for n := range s.GPUs {
 			generations[s.GPUs[n].UUID] = s.GPUs[n].MIG.LayoutGeneration
 		}
 	}
+
 	gone := map[place]bool{}
+
 	for _, s := range p.Steps {
 		list = append(list, "step "+stepText(s))
 		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
 			gone[placeOf(s)] = true
 		}
 	}
+
 	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","),
 		"take over "+strconv.FormatBool(p.TakeOver))
 	for _, pg := range p.GPUs {
@@ -42,16 +47,19 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 		if at < 0 {
 			continue
 		}
+
 		g := u.gpus[at]
 		list = append(list, fmt.Sprintf("GPU %s with MIG mode %s, pending %s, in layout %d", g.UUID,
 			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
 		m := u.marks[g.UUID]
+
 		list = append(list, fmt.Sprintf("GPU %s changed by other clients %d times, reports of the driver lost %d times",
 			g.UUID, m.Foreign, m.Gaps))
 		for _, i := range g.Instances {
 			list = append(list, u.instanceFacts(g, i, gone)...)
 		}
 	}
+
 	return list
 }
 
@@ -59,6 +67,7 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bo
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+
 	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
 	for n, at := range mig.ComputePlacements(i) {
 		ci := i.ComputeInstances[n]
@@ -67,22 +76,27 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bo
 		list = append(list, name)
 		list = append(list, holdFacts(name, u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
 	}
+
 	return list
 }
 
 // holdFacts are the pods and jobs on an instance; if it is to be destroyed, all its holders.
 func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	var list []string
+
 	for _, h := range holds {
 		if gone || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
 			what := h.What
 			if h.Unconfirmed() { // the reason may be in other words each time
 				what, _, _ = strings.Cut(what, ": ")
 			}
+
 			list = append(list, fmt.Sprintf("%s %s on %s", h.Kind, what, name))
 		}
 	}
+
 	slices.Sort(list)
+
 	return list
 }
 
@@ -91,6 +105,7 @@ func hashFacts(facts []string) string {
 	for _, f := range facts {
 		fmt.Fprintf(sum, "%d:%s\n", len(f), f)
 	}
+
 	return "sha256:" + hex.EncodeToString(sum.Sum(nil))
 }
 
@@ -98,30 +113,36 @@ func hashFacts(facts []string) string {
 func describeChanges(before, now []string) string {
 	const most = 6
 	var parts []string
+
 	for _, f := range before {
 		if !slices.Contains(now, f) {
 			parts = append(parts, "no longer: "+f)
 		}
 	}
+
 	for _, f := range now {
 		if !slices.Contains(before, f) {
 			parts = append(parts, "now: "+f)
 		}
 	}
+
 	if more := len(parts) - most; more > 0 {
 		parts = append(parts[:most], fmt.Sprintf("and %d more", more))
 	}
+
 	return strings.Join(parts, "; ")
 }
 
 // gpusOfRules returns the GPUs that the rules of a layout match.
 func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	list := []gpu.UUID{}
+
 	for _, g := range gpus {
 		if slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool { return ruleMatches(r, g) }) {
 			list = append(list, g.UUID)
 		}
 	}
+
 	return list
 }
 
@@ -144,20 +165,24 @@ func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 
 	var list []gpu.UUID
 	seen := map[string]bool{}
+
 	for _, r := range wanted.Rules {
 		for _, name := range r.GPUs {
 			if seen[name] {
 				continue
 			}
+
 			seen[name] = true
 
 			g := findNamed(s, name)
 			if g == nil {
 				return nil
 			}
+
 			list = append(list, g.UUID)
 		}
 	}
+
 	return list
 }
 
@@ -168,6 +193,7 @@ func findNamed(s *gpu.Snapshot, name string) *gpu.GPU {
 			return g
 		}
 	}
+
 	return nil
 }
 
@@ -175,6 +201,7 @@ func ruleMatches(r mig.Rule, g mig.GPULayout) bool {
 	if r.PCIDevices != nil && !slices.Contains(r.PCIDevices, g.PCIDevice) {
 		return false
 	}
+
 	return slices.ContainsFunc(r.GPUs, func(name string) bool {
 		return name == mig.AllGPUs || mig.Names(name, &g.Facts)
 	})

@@ -13,16 +13,19 @@ func failureText(err error) string { return failureOf(err).Detail }
 // failureProblem is the problem of an operation that failed.
 func failureProblem(err error) *api.Problem {
 	p := *failureOf(err)
+
 	var s *stepError
 	if errors.As(err, &s) {
 		p.Detail = stepText(s.step) + ": " + p.Detail
 	}
+
 	return &p
 }
 
 func failureOf(err error) *api.Problem {
 	var p *api.Problem
 	var saving storeError
+
 	var foreign *foreignError
 	switch {
 	case errors.As(err, &p):

@@ -81,22 +81,26 @@ const (
 // newWorld has two GPUs: on the first a 3g that a process is on, and an idle 3g; on the second an idle 7g.
 func newWorld(t *testing.T) *world {
 	t.Helper()
+
 	model, ok := mig.FindModel("A100-40GB")
 	if !ok {
 		t.Fatal("no such model")
 	}
+
 	w := &world{next: 1, dieAt: -1, processes: map[gpu.UUID][]gpu.Process{}}
 	for n, id := range []gpu.UUID{gpu0, gpu1} {
 		w.gpus = append(w.gpus,
 			mig.GPULayout{MIG: gpu.Some(true), Pending: gpu.Some(true), Facts: gpu.Facts{UUID: id, Index: n, Minor: gpu.Some(n),
 				Name: model.Name, PCIBusID: fmt.Sprintf("00000000:0%d:00.0", n+1), Profiles: model.Profiles}})
 	}
+
 	w.create(gpu0, "3g.20gb", 0)
 	w.create(gpu0, "3g.20gb", 4)
 	w.create(gpu1, "7g.40gb", 0)
 	w.processes[gpu0] = []gpu.Process{{PID: 42, Instance: gpu.Some(gpu.InstanceID(1)),
 		Compute: gpu.Some(gpu.ComputeID(0))}}
 	w.look()
+
 	return w
 }
 
@@ -106,10 +110,12 @@ func (w *world) create(id gpu.UUID, profile string, start int) {
 	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
 	p := g.Profiles[at]
 	place := gpu.Placement{Start: start, Size: p.MemorySlices}
+
 	s := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: p.ID, Profile: p.Name, Placement: place}
 	if _, err := w.perform(s); err != nil {
 		panic(err)
 	}
+
 	s.Op, s.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Size: p.ComputeSlices})
 	if _, err := w.perform(s); err != nil {
 		panic(err)
@@ -127,9 +133,11 @@ func (w *world) look() {
 	if w.unversion {
 		s.Driver = gpu.None[gpu.Driver]()
 	}
+
 	if w.snapshot != nil {
 		s.Generation = w.snapshot.Generation + 1
 	}
+
 	for _, g := range w.gpus {
 		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: g.UUID != w.silent,
 			LastRead: s.Time,
@@ -139,8 +147,10 @@ func (w *world) look() {
 				gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
 					Placement: gpu.Some(i.Placement), Up: true})
 		}
+
 		s.GPUs = append(s.GPUs, seen)
 	}
+
 	w.snapshot = s
 }
 
@@ -149,7 +159,9 @@ func (w *world) point() bool {
 	if w.points == w.dieAt {
 		w.dead = true
 	}
+
 	w.points++
+
 	return w.dead
 }
 
@@ -159,36 +171,44 @@ func (w *world) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout,
 	failed := w.hang(ctx, only...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	w.asked = append(w.asked, only)
 	if w.dead {
 		return nil, nil, errDead
 	}
+
 	if w.reading != nil {
 		if err := w.reading(); err != nil {
 			return nil, nil, err
 		}
 	}
+
 	list := slices.DeleteFunc(slices.Clone(w.gpus), func(g mig.GPULayout) bool { return w.unreadable[g.UUID] != nil })
 	if len(only) > 0 {
 		list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return !slices.Contains(only, g.UUID) })
 	}
+
 	list = slices.DeleteFunc(list, func(g mig.GPULayout) bool { return failed[g.UUID] != nil })
 	for n := range list {
 		list[n].Instances = copyInstances(list[n].Instances)
 	}
+
 	if len(failed) > 0 {
 		maps.Copy(failed, w.unreadable)
 		return list, failed, nil
 	}
+
 	return list, maps.Clone(w.unreadable), ctx.Err()
 }
 
 func (w *world) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.dead {
 		return nil, errDead
 	}
+
 	return slices.Clone(w.processes[id]), w.processErr
 }
 
@@ -196,31 +216,39 @@ func (w *world) PerformStep(ctx context.Context, s mig.Step, expected []mig.Inst
 	if failed := w.hang(ctx, s.GPU); failed != nil {
 		return mig.Outcome{}, failed[s.GPU]
 	}
+
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.point() {
 		return mig.Outcome{}, errDead
 	}
+
 	switch out, err := w.outcome(s.GPU, nil); {
 	case err != nil:
 		return out, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 	case !mig.SameInstances(out.Instances, expected):
 		return out, mig.ErrLayoutChanged
 	}
+
 	done, err := w.do(s)
 	if w.point() {
 		return mig.Outcome{}, errDead
 	}
+
 	if errors.Is(err, gpu.ErrTimeout) {
 		return mig.Outcome{}, err
 	}
+
 	out, reading := w.outcome(s.GPU, err)
 	out.Done = done
+
 	return out, cmp.Or(err, reading)
 }
 
 func (w *world) do(s mig.Step) (mig.Done, error) {
 	n := w.calls
+
 	w.calls++
 	if w.before != nil {
 		switch err := w.before(n, s); {
@@ -230,10 +258,12 @@ func (w *world) do(s mig.Step) (mig.Done, error) {
 			return mig.Done{}, err
 		}
 	}
+
 	done, err := w.perform(s)
 	if err == nil && w.after != nil {
 		err = w.after(n, s)
 	}
+
 	return done, err
 }
 
@@ -243,11 +273,13 @@ func (w *world) perform(s mig.Step) (mig.Done, error) {
 	if err == nil {
 		w.report(s.GPU)
 	}
+
 	return done, err
 }
 
 func (w *world) change(s mig.Step) (mig.Done, error) {
 	g := w.gpu(s.GPU)
+
 	at := slices.IndexFunc(g.Instances, func(i mig.Instance) bool {
 		return i.ProfileID == s.ProfileID && i.Placement == s.Placement
 	})
@@ -255,23 +287,30 @@ func (w *world) change(s mig.Step) (mig.Done, error) {
 		if slices.ContainsFunc(g.Instances, func(i mig.Instance) bool { return i.Placement.Overlaps(s.Placement) }) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
+
 		i := mig.Instance{ID: w.next, Placed: mig.Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}}
 		w.next++
 		g.Instances = append(g.Instances, i)
 		slices.SortFunc(g.Instances, func(a, b mig.Instance) int { return a.Placement.Start - b.Placement.Start })
+
 		return mig.Done{Instance: i.ID}, nil
 	}
+
 	if at < 0 {
 		return mig.Done{}, gpu.ErrNotFound
 	}
+
 	i := &g.Instances[at]
+
 	used := slices.ContainsFunc(w.processes[s.GPU], func(p gpu.Process) bool { return p.Instance.Or(0) == i.ID })
 	switch s.Op {
 	case mig.DestroyInstance:
 		if len(i.ComputeInstances) > 0 || used {
 			return mig.Done{}, gpu.ErrInUse
 		}
+
 		g.Instances = slices.Delete(g.Instances, at, at+1)
+
 		return mig.Done{}, nil
 	case mig.CreateCompute:
 		if slices.ContainsFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool {
@@ -279,21 +318,26 @@ func (w *world) change(s mig.Step) (mig.Done, error) {
 		}) {
 			return mig.Done{}, gpu.ErrInsufficientResources
 		}
+
 		c := mig.ComputeInstance{ID: gpu.ComputeID(len(i.ComputeInstances)), Slices: s.Compute.Or(gpu.Placement{}).Size,
 			Placement: s.Compute,
 			UUID: gpu.MIGUUID(fmt.Sprintf("MIG-%d-%s-%s-e%d", g.Index, s.Placement, s.Compute.Or(gpu.Placement{}),
 				w.epoch))}
 		i.ComputeInstances = append(i.ComputeInstances, c)
+
 		return mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID}, nil
 	default:
 		k := slices.IndexFunc(i.ComputeInstances, func(c mig.ComputeInstance) bool { return c.Placement == s.Compute })
 		if k < 0 {
 			return mig.Done{}, gpu.ErrNotFound
 		}
+
 		if used {
 			return mig.Done{}, gpu.ErrInUse
 		}
+
 		i.ComputeInstances = slices.Delete(i.ComputeInstances, k, k+1)
+
 		return mig.Done{Instance: i.ID}, nil
 	}
 }
@@ -301,23 +345,29 @@ func (w *world) change(s mig.Step) (mig.Done, error) {
 func (w *world) SetMIGMode(_ context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	if w.point() {
 		return mig.ModeChange{}, errDead
 	}
+
 	if w.mode != nil {
 		return w.mode(on)
 	}
+
 	g := w.gpu(id)
 	g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
+
 	if w.point() {
 		return mig.ModeChange{}, errDead
 	}
+
 	return mig.ModeChange{Current: on, Pending: on}, nil
 }
 
 func (w *world) Current() *gpu.Snapshot {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	return w.snapshot
 }
 
@@ -325,6 +375,7 @@ func (w *world) Poll(context.Context, func() error) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.look()
+
 	return nil
 }
 
@@ -334,18 +385,22 @@ type folder struct{ *world }
 func (f *folder) Open() (Documents, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.dead {
 		return Documents{}, errDead
 	}
+
 	return f.documents, f.opening
 }
 
 func (f *folder) Reserve(int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.dead {
 		return errDead
 	}
+
 	return f.opening
 }
 
@@ -358,20 +413,26 @@ func (f *folder) SaveHistory(document []byte) error { return f.save(&f.documents
 func (f *folder) save(to *[]byte, document []byte) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if f.point() {
 		return errDead
 	}
+
 	n := f.saves
+
 	f.saves++
 	if f.saving != nil {
 		if err := f.saving(n, document); err != nil {
 			return err
 		}
 	}
+
 	*to = slices.Clone(document)
+
 	if f.point() {
 		return errDead
 	}
+
 	return nil
 }
 
@@ -383,12 +444,14 @@ func (k kubelet) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 	if epoch != k.pods.Epoch {
 		return false
 	}
+
 	k.pods.Free = append(slices.Clone(k.pods.Free), devices...)
 	k.pods.List = slices.DeleteFunc(slices.Clone(k.pods.List), func(a gpu.Assignment) bool {
 		return a.Holder.Unconfirmed != "" && slices.ContainsFunc(unconfirmed, func(u gpu.Assignment) bool {
 			return a.Device == u.Device && a.Holder.Container == u.Holder.Container
 		})
 	})
+
 	return true
 }
 
@@ -396,6 +459,7 @@ func (k kubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	var list []gpu.Offer
+
 	for _, g := range k.gpus {
 		for _, i := range g.Instances {
 			for _, c := range i.ComputeInstances {
@@ -405,6 +469,7 @@ func (k kubelet) Allocatable(context.Context) ([]gpu.Offer, error) {
 			}
 		}
 	}
+
 	return list, nil
 }
 
@@ -415,31 +480,39 @@ func (c *cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 		<-ctx.Done()
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
+
 	return c.owners, nil
 }
 
 func (c *cluster) Cordon(context.Context) (bool, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.dead {
 		return false, errDead
 	}
+
 	if c.cordonedBy != "" {
 		return false, nil
 	}
+
 	c.cordonedBy = "me"
+
 	return true, nil
 }
 
 func (c *cluster) Uncordon(context.Context) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.dead {
 		return errDead
 	}
+
 	if c.cordonedBy == "me" {
 		c.cordonedBy = ""
 	}
+
 	return nil
 }
 
@@ -449,6 +522,7 @@ func (f files) Open(_ context.Context, g mig.GPULayout) ([]Handle, error) {
 	if f.asking == nil {
 		return nil, nil
 	}
+
 	return f.asking(g.UUID)
 }
 
@@ -477,6 +551,7 @@ var everything = Actor{Name: "uid:0", Rights: Rights{Read: true, Plan: true, App
 // engine starts one over the world, as a process would.
 func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	t.Helper()
+
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w},
 		Handles: files{w},
 		Cluster: &cluster{w}, Cordon: true, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
@@ -488,6 +563,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.hooks = append(w.hooks, env)
+
 			return api.HookResult{Argv: h.Argv, OK: !w.hookFails}
 		},
 		Layouts: map[string][]api.LayoutRule{
@@ -500,18 +576,22 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	if change != nil {
 		change(&o)
 	}
+
 	e, err := New(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e.recoverOperations(t.Context())
 	e.settling.Wait()
+
 	return e
 }
 
 // drive does what Run does, as far as there is something to do.
 func (e *Engine) drive(t *testing.T) {
 	t.Helper()
+
 	select {
 	case op := <-e.queue:
 		e.executeOperation(t.Context(), op)
@@ -523,40 +603,49 @@ func (e *Engine) drive(t *testing.T) {
 // free finds out whether an operation on a GPU could begin.
 func (e *Engine) free(t *testing.T, id gpu.UUID) *api.Problem {
 	t.Helper()
+
 	p := e.reserve(t.Context(), nil, id)
 	if p == nil {
 		e.releaseReservation()
 	}
+
 	return p
 }
 
 // start plans and starts; the operation is not driven yet.
 func (e *Engine) start(t *testing.T, r api.PlanRequest) (*api.Operation, error) {
 	t.Helper()
+
 	plan, err := e.Plan(t.Context(), everything, r)
 	if err != nil {
 		return nil, err
 	}
+
 	return e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 }
 
 // apply is start, driven to its end.
 func (e *Engine) applied(t *testing.T, r api.PlanRequest) *api.Operation {
 	t.Helper()
+
 	op, err := e.start(t, r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e.drive(t)
+
 	return e.now(t, op.ID)
 }
 
 func (e *Engine) now(t *testing.T, id string) *api.Operation {
 	t.Helper()
+
 	op, err := e.Operation(id)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return op
 }
 
@@ -573,26 +662,32 @@ func (w *world) drawLayout() string {
 				text += fmt.Sprintf("[%s]", at)
 			}
 		}
+
 		text += "\n"
 	}
+
 	return text
 }
 
 func isProblem(t *testing.T, err error, kind api.ProblemType) *api.Problem {
 	t.Helper()
+
 	var p *api.Problem
 	if !errors.As(err, &p) || p == nil {
 		t.Fatalf("error %v, want a problem %s", err, kind)
 	}
+
 	if p.Type != kind {
 		t.Fatalf("problem %s, want %s: %v", p.Type, kind, err)
 	}
+
 	return p
 }
 
 // wantText fails the test, which continues, unless a text contains a part.
 func wantText(t *testing.T, what, got, part string) {
 	t.Helper()
+
 	if !strings.Contains(got, part) {
 		t.Errorf("%s: %q, want it to contain %q", what, got, part)
 	}

@@ -14,10 +14,12 @@ import (
 // name that no instance has.
 func (u *usage) markBusy(force []string) *api.Problem {
 	used := map[string]bool{}
+
 	for n := range u.gpus {
 		g := &u.gpus[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
+
 			lifted := len(i.ComputeInstances) > 0
 			for k := range i.ComputeInstances {
 				ci := &i.ComputeInstances[k]
@@ -26,18 +28,22 @@ func (u *usage) markBusy(force []string) *api.Problem {
 				ci.Busy = !forced && len(u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}]) > 0
 				lifted = lifted && forced
 			}
+
 			if name := bareName(g.UUID, i.ID); len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
 				lifted, used[name] = true, true
 			}
+
 			i.Busy = !lifted && len(u.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
 		}
 	}
+
 	for _, name := range force {
 		if !used[name] {
 			return problemf(api.BadSpec, "force names %q, which is no instance of this node: "+
 				"it takes MIG UUIDs, or GPU-<uuid>/<GPU instance> for one without compute instances", name)
 		}
 	}
+
 	return nil
 }
 
@@ -46,6 +52,7 @@ func bareName(id gpu.UUID, i gpu.InstanceID) string { return fmt.Sprintf("%s/%d"
 // forcedBy lists the names of force that steps destroy.
 func forcedBy(force []string, steps []mig.Step) []string {
 	var list []string
+
 	for _, s := range steps {
 		for _, name := range stepNames(s) {
 			if slices.Contains(force, name) && !slices.Contains(list, name) {
@@ -53,6 +60,7 @@ func forcedBy(force []string, steps []mig.Step) []string {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -72,12 +80,14 @@ func stepNames(s mig.Step) []string {
 // instance on which one runs, and for each instance of which it is not known whether one does.
 func (u *usage) warnOfProcesses(forced []string) []string {
 	var list []string
+
 	for _, g := range u.gpus {
 		for _, i := range g.Instances {
 			for _, ci := range i.ComputeInstances {
 				if ci.UUID == "" || !slices.Contains(forced, string(ci.UUID)) {
 					continue
 				}
+
 				holds := slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}], u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
 				for _, h := range holds {
 					switch {
@@ -94,12 +104,14 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 			}
 		}
 	}
+
 	return list
 }
 
 // busyHolds returns the holds on what a step would destroy, without those that force overrides.
 func (u *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))
+
 	ci, ok := s.ComputeID.Get()
 	switch own := u.holds[unit{gpu: g.UUID, instance: i.ID}]; {
 	case whole && (s.Op == mig.DestroyInstance || slices.Contains(force, string(s.UUID))):
@@ -116,6 +128,7 @@ func (u *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []s
 // widenForce adds to the forced names the GPU instances all of whose compute instances are forced.
 func (u *usage) widenForce(force []string) []string {
 	wide := slices.Clone(force)
+
 	for _, g := range u.gpus {
 		for _, i := range g.Instances {
 			held := slices.ContainsFunc(i.ComputeInstances, func(n mig.ComputeInstance) bool {
@@ -126,6 +139,7 @@ func (u *usage) widenForce(force []string) []string {
 			}
 		}
 	}
+
 	return wide
 }
 
@@ -139,6 +153,8 @@ func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
 			}
 		}
 	}
+
 	slices.SortFunc(list, strings.Compare)
+
 	return list
 }

@@ -30,9 +30,11 @@ func degrades(w *world, n int) func(int, mig.Step) error {
 		if s.GPU != gpu1 {
 			return nil
 		}
+
 		if n--; n >= 0 {
 			return nil
 		}
+
 		return gpu.ErrDriver
 	}
 }
@@ -49,13 +51,16 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 			if _, err := e.Rollback(t.Context(), everything, id); err != nil {
 				t.Fatal(err)
 			}
+
 			e.drive(t)
+
 			return e
 		},
 		"next operation": func(t *testing.T, _ *world, e *Engine, _ string) *Engine {
 			if p := e.free(t, gpu1); p != nil {
 				t.Errorf("the GPU is blocked: %v", p)
 			}
+
 			return e
 		},
 	} {
@@ -64,24 +69,31 @@ func TestForeignLayoutAfterDegraded(t *testing.T) {
 				w := newWorld(t)
 				e := w.engine(t, nil)
 				w.before = degrades(w, 3)
+
 				op := e.applied(t, second(two3g))
 				if op.State != api.Degraded {
 					t.Fatalf("operation is %s", op.State)
 				}
+
 				w.before = nil
 				w.takeOver()
 				calls := w.calls
 				e = goOn(t, w, e, op.ID)
+
 				op = e.now(t, op.ID)
 				if !strings.HasSuffix(w.drawLayout(), foreign) || w.calls != calls {
 					t.Errorf("the other client's layout was changed:\n%s", w.drawLayout())
 				}
+
 				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)
 				cmptest.Equal(t, "state of the engine", e.State(), idle)
+
 				if len(op.GPUs) != 1 {
 					t.Fatalf("op.GPUs: %+v, want 1 of them", op.GPUs)
 				}
+
 				cmptest.Equal(t, "len(op.GPUs[0].Current)", len(op.GPUs[0].Current), 4)
+
 				if p := e.free(t, gpu1); p != nil {
 					t.Errorf("the GPU is blocked: %v", p)
 				}
@@ -108,36 +120,46 @@ func TestForeignLayoutDuringOperation(t *testing.T) {
 						} else if struck && s.GPU == gpu1 {
 							t.Errorf("%s of the other client's GPU", s.Op)
 						}
+
 						return nil
 					}
+
 					w.before = func(at int, s mig.Step) error {
 						if !late {
 							_ = strike(at, s)
 						}
+
 						if failing && s.Op == mig.CreateCompute && s.GPU == gpu1 {
 							return gpu.ErrNoPermission
 						}
+
 						return nil
 					}
 					if late {
 						w.after = strike
 					}
+
 					op := e.applied(t, mixed())
+
 					if !struck {
 						return
 					}
+
 					own := strings.SplitAfter(w.drawLayout(), "\n")
 					if own[1] != foreign || own[0] != strings.SplitAfter(mixedBefore, "\n")[0] {
 						t.Errorf("layout\n%s", w.drawLayout())
 					}
+
 					touched := op.State == api.Interrupted || op.State == api.RolledBack || op.State == api.Failed
 					if !touched || e.State() != idle {
 						t.Errorf("operation is %s: %v; state %s", op.State, op.Error, e.State())
 					}
 				})
+
 				if t.Failed() {
 					t.Fatalf("failing %t, late %t, step %d", failing, late, n)
 				}
+
 				if !struck {
 					break
 				}
@@ -152,10 +174,12 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
+
 		started, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.gpu(gpu1).Instances[0].ComputeInstances = nil
 		e.drive(t)
 		op := e.now(t, started.ID)
@@ -163,11 +187,13 @@ func TestForeignDestroyBeforeFirstStep(t *testing.T) {
 		cmptest.Equal(t, "problem of the operation", op.Error.Type, api.LayoutChanged)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
 		cmptest.Equal(t, "state of the engine", e.State(), idle)
+
 		for _, id := range []gpu.UUID{gpu0, gpu1} {
 			if p := e.free(t, id); p != nil {
 				t.Errorf("%s is blocked: %v", id, p)
 			}
 		}
+
 		if !strings.HasSuffix(w.drawLayout(), "1: 7g.40gb@0:8\n") {
 			t.Errorf("layout\n%s", w.drawLayout())
 		}
@@ -202,10 +228,12 @@ func TestViewIsLost(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
+
 				e := w.engine(t, nil)
 				if _, err := e.start(t, second(two3g)); err != nil {
 					t.Fatal(err)
 				}
+
 				w.after = func(_ int, s mig.Step) error { w.dead = s.Op == mig.DestroyInstance; return nil }
 				e.drive(t)
 				w.revive()
@@ -219,6 +247,7 @@ func TestViewIsLost(t *testing.T) {
 				cmptest.Equal(t, "type of the error", op.Error.Type, api.NotResumed)
 				cmptest.Equal(t, "state of the next engine", next.State(), idle)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
+
 				if w.drawLayout() != was || w.calls != calls {
 					t.Errorf("something was changed:\n%s", w.drawLayout())
 				}

@@ -26,10 +26,12 @@ func TestOpenFilesStandInForHiddenProcesses(t *testing.T) {
 	w := newWorld(t)
 	w.hideProcesses()
 	e := w.engine(t, nil)
+
 	plan, err := e.Plan(t.Context(), everything, second(two3g))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "warnings of GPU 1", countTexts(plan.Warnings, "does not list all processes on GPU 1"), 1)
 
 	for name, use := range map[string]func(){
@@ -43,10 +45,12 @@ func TestOpenFilesStandInForHiddenProcesses(t *testing.T) {
 	} {
 		w.asking, w.processes[gpu1] = nil, nil
 		use()
+
 		if _, err = e.Plan(t.Context(), everything, second(two3g)); err == nil {
 			t.Errorf("%s: the instance is not busy", name)
 			continue
 		}
+
 		isProblem(t, err, api.Infeasible)
 	}
 }
@@ -66,6 +70,7 @@ func TestWithoutOpenFilesHiddenProcessesAreBusy(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "warnings", countTexts(plan.Warnings, "what runs on "+sevenG+" is not known"), 1)
 }
 
@@ -83,10 +88,12 @@ func TestTheDriverProtectsHiddenProcesses(t *testing.T) {
 // countTexts counts the entries of a list that have a text.
 func countTexts(list []string, text string) int {
 	n := 0
+
 	for _, entry := range list {
 		if strings.Contains(entry, text) {
 			n++
 		}
 	}
+
 	return n
 }

@@ -20,6 +20,7 @@ func (e *Engine) HoldOperations(ctx context.Context) (release func(), err error)
 	if e.current == nil && !e.reserved && e.state() == running {
 		return nil, problemf(api.InProgress, "an operation of partition control is not finished")
 	}
+
 	switch {
 	case e.current != nil:
 		return nil, problemf(api.InProgress, "operation %s of partition control is %s", e.current.Operation.ID,
@@ -27,6 +28,7 @@ func (e *Engine) HoldOperations(ctx context.Context) (release func(), err error)
 	case e.reserved:
 		return nil, problemf(api.InProgress, "a request to partition control is being checked; try again")
 	}
+
 	e.reserved = true
 
 	return e.releaseReservation, nil

@@ -25,16 +25,20 @@ func TestRebuildAfterAcceptedHang(t *testing.T) {
 		op := e.applied(t, second(two3g))
 		cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
 		w.after, w.hung = nil, ""
+
 		if _, err := e.Accept(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		settleOwn()
 
 		w.look()
+
 		plan, err := e.Plan(t.Context(), everything, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.rebuild(gpu1)
 		_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		isProblem(t, err, api.StalePlan)
@@ -64,9 +68,11 @@ func TestOneOfTwoGPUsAnswers(t *testing.T) {
 				op = *e.now(t, op.ID)
 				cmptest.Equal(t, "state of GPU 0", op.GPUs[0].State, api.RolledBack)
 				cmptest.Equal(t, "state of GPU 1", op.GPUs[1].State, api.Stuck)
+
 				if p := e.free(t, gpu0); p != nil {
 					t.Errorf("GPU 0 is blocked: %v", p)
 				}
+
 				_, err := e.Accept(t.Context(), everything, op.ID)
 				isProblem(t, err, api.StuckNode)
 
@@ -90,13 +96,16 @@ func TestRebuildWhileWaiting(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
+
 				e := w.engine(t, nil)
 				if _, err := e.start(t, second(two3g)); err != nil {
 					t.Fatal(err)
 				}
+
 				w.saving = func(_ int, document []byte) error { // after a step, not within one
 					w.dead = strings.Contains(string(document), `"changed":true`) &&
 						!strings.Contains(string(document), `"pending":{`)
+
 					return nil
 				}
 				e.drive(t)
@@ -106,17 +115,21 @@ func TestRebuildWhileWaiting(t *testing.T) {
 
 				e, stop := w.running(t, nil)
 				time.Sleep(time.Minute)
+
 				if c.rebuilt {
 					w.rebuild(gpu1)
 				}
+
 				calls := w.calls
 				w.unversion = false
 				w.answer()
 				time.Sleep(10 * time.Second)
 				cmptest.Equal(t, "state of the operation", e.Operations().Operations[0].State, c.want)
+
 				if changed := w.calls > calls; changed == c.rebuilt {
 					t.Errorf("%d changes were asked of the driver", w.calls-calls)
 				}
+
 				stop()
 			})
 		})

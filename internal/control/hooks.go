@@ -42,6 +42,7 @@ func (e *Engine) hookResult(op *operation, h Hook) *api.HookResult {
 			return &r
 		}
 	}
+
 	return nil
 }
 
@@ -56,6 +57,7 @@ func (e *Engine) recordHook(op *operation, r api.HookResult) {
 	} else {
 		op.Operation.Hooks = append(op.Operation.Hooks, r)
 	}
+
 	e.addEvent(op, api.Event{Kind: api.EventHook, Hook: &r})
 }
 
@@ -63,11 +65,13 @@ func (e *Engine) recordHook(op *operation, r api.HookResult) {
 // wanted any more.
 func (e *Engine) awaitedHooks(op *operation) []string {
 	var list []string
+
 	for _, h := range e.o.Hooks {
 		if r := e.hookResult(op, h); e.o.RunHook != nil && (r == nil || !r.OK) {
 			list = append(list, "the hook "+strings.Join(h.Argv, " ")+" to succeed")
 		}
 	}
+
 	return list
 }
 
@@ -75,6 +79,7 @@ func (e *Engine) awaitedHooks(op *operation) []string {
 // commas.
 func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.OperationState) []string {
 	var gpus, before, now []string
+
 	live, _, err := e.readLayouts(ctx, op.gpus()...)
 	for _, id := range op.gpus() {
 		gpus = append(gpus, string(id))
@@ -82,11 +87,14 @@ func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.O
 			now = append(now, uuids(g.Instances)...)
 		}
 	}
+
 	for _, p := range op.Parts {
 		before = append(before, uuids(p.Before)...)
 	}
+
 	slices.Sort(before)
 	slices.Sort(now)
+
 	return []string{
 		"MIG_CONTROL_OPERATION=" + op.Operation.ID,
 		"MIG_CONTROL_VERB=" + string(op.Operation.Verb),

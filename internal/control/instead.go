@@ -14,6 +14,7 @@ import (
 func (u *usage) checkView(op *operation) *api.Problem {
 	var problem *api.Problem
 	var instead []api.Spec
+
 	for _, p := range op.Parts {
 		g, err := u.gpu(p.GPU)
 		if err != nil {
@@ -21,19 +22,23 @@ func (u *usage) checkView(op *operation) *api.Problem {
 		}
 
 		instead = append(instead, specOf(g, p.Before))
+
 		why := p.View.broken(u.marks[p.GPU])
 		if !mig.SameInstances(g.Instances, p.Expected) {
 			why = "its layout is not the one that the operation left"
 		}
+
 		if why != "" && problem == nil {
 			problem = problemf(api.StalePlan, "operation %s cannot be rolled back, because of GPU %d (%s): %s",
 				op.Operation.ID, g.Index, g.UUID, why)
 			problem.Operation = op.Operation.ID
 		}
 	}
+
 	if problem != nil {
 		problem.Instead = instead
 	}
+
 	return problem
 }
 
@@ -44,18 +49,21 @@ func specOf(g mig.GPULayout, instances []mig.Instance) api.Spec {
 		list := append(devices[i.Profile].Each, requestFor(g.Profiles, i))
 		devices[i.Profile] = api.DeviceRequest{Each: list}
 	}
+
 	for profile, d := range devices {
 		split := slices.ContainsFunc(d.Each, func(r api.DeviceRequest) bool { return r.Compute != nil })
 		if !split {
 			devices[profile] = api.DeviceRequest{Count: len(d.Each)}
 		}
 	}
+
 	return api.Spec{GPUs: []api.Selector{api.Selector(g.UUID)}, Devices: devices}
 }
 
 // requestFor returns the request for one instance; without its compute instances if it has one of all its slices.
 func requestFor(profiles []gpu.Profile, i mig.Instance) api.DeviceRequest {
 	r := api.DeviceRequest{Count: 1}
+
 	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == i.ProfileID })
 	if at >= 0 && len(i.ComputeInstances) == 1 && i.ComputeInstances[0].Slices == profiles[at].ComputeSlices {
 		return r
@@ -65,5 +73,6 @@ func requestFor(profiles []gpu.Profile, i mig.Instance) api.DeviceRequest {
 	for _, c := range i.ComputeInstances {
 		r.Compute = append(r.Compute, fmt.Sprintf("%dc", c.Slices))
 	}
+
 	return r
 }

@@ -26,28 +26,36 @@ func TestUseThatBeginsBetweenCheckAndDestroy(t *testing.T) {
 		if name == "not polled yet" { // then it is polled
 			continue
 		}
+
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				e := w.engine(t, nil)
+
 				op, err := e.start(t, second(two3g))
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				c.make(w)
+
 				if w.snapshot != nil {
 					seen := *w.snapshot
 					seen.Generation++
 					w.snapshot = &seen
 				}
+
 				e.drive(t)
 				got := e.now(t, op.ID)
 				cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+
 				if got.Error == nil {
 					t.Fatal("the operation has no error")
 				}
+
 				cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
 				cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
+
 				if len(got.Error.Blocking) != 1 ||
 					!slices.ContainsFunc(got.Error.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
 					t.Errorf("blocking %+v, want %s", got.Error.Blocking, c.kind)
@@ -66,9 +74,11 @@ func TestRollBackBeforeTheFirstPoll(t *testing.T) {
 			w.dead = s.Op == mig.CreateCompute
 			return nil
 		}
+
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		w.revive()
 		w.after, w.snapshot = nil, nil
@@ -86,36 +96,44 @@ func TestEverythingAtOnce(t *testing.T) {
 				if rand.IntN(40) == 0 {
 					return []error{gpu.ErrInUse, gpu.ErrNoPermission, gpu.ErrTimeout, gpu.ErrInsufficientResources}[rand.IntN(4)]
 				}
+
 				return nil
 			}
 			w.saving = func(int, []byte) error {
 				if rand.IntN(60) == 0 {
 					return errors.New("no space left on device")
 				}
+
 				return nil
 			}
 			e := w.engine(t, nil)
 			ctx, cancel := context.WithCancel(t.Context())
 			var all sync.WaitGroup
 			all.Go(func() { _ = e.Run(ctx) })
+
 			for n := range 12 {
 				all.Go(func() { e.bother(ctx, n) })
 			}
+
 			time.Sleep(time.Minute)
 			cancel()
 			all.Wait()
 			w.before, w.saving = nil, nil
 			e.repairStore()
+
 			if state := e.State(); w.states[len(w.states)-1] != state {
 				t.Errorf("state %s, and the observer knows %s", state, w.states[len(w.states)-1])
 			}
+
 			if i := w.gpu(gpu0).Instances[0]; i.ID != 1 {
 				t.Errorf("the busy instance was touched: %+v", i)
 			}
+
 			next := w.engine(t, nil)
 			if state := next.State(); state != idle || w.cordonedBy != "" {
 				t.Errorf("the next start: state %s, cordoned by %q; %s", state, w.cordonedBy, next.unusable)
 			}
+
 			if n := w.calls; n < 500 {
 				t.Errorf("%d changes are no stress", n)
 			}
@@ -129,10 +147,12 @@ func (e *Engine) bother(ctx context.Context, n int) {
 		if list := e.Operations().Operations; len(list) > 0 {
 			return list[rand.IntN(min(len(list), 3))].ID
 		}
+
 		return ""
 	}
 	wanted := []api.PlanRequest{mixed(), second(two3g), parts(),
 		second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1}})}
+
 	for ctx.Err() == nil {
 		switch n % 6 {
 		case 0, 1, 2:
@@ -153,9 +173,11 @@ func (e *Engine) bother(ctx context.Context, n int) {
 				for range events {
 				}
 			}
+
 			cancel()
 			_ = e.State()
 		}
+
 		sleep(ctx, time.Duration(rand.IntN(3000))*time.Millisecond)
 	}
 }
@@ -188,20 +210,25 @@ func TestStopWhileACallHangs(t *testing.T) {
 				if name == "mode" {
 					w = bare(t)
 				}
+
 				before := w.drawLayout()
 				e := w.engine(t, func(o *Options) { o.Actuator, o.CallTimeout = hangingActuator{w}, 10*time.Minute })
+
 				ctx, cancel := context.WithCancel(t.Context())
 				if err := begin(t, e); err != nil {
 					t.Fatal(err)
 				}
+
 				ended := make(chan error)
 				go func() { ended <- e.Run(ctx) }()
 				time.Sleep(time.Minute)
 				stopped := time.Now()
 				cancel()
+
 				if err := <-ended; err != nil || time.Since(stopped) > grace+time.Second {
 					t.Errorf("Run has ended %s after it was asked to: %v", time.Since(stopped), err)
 				}
+
 				w.sound(t, w.engine(t, nil), before, before)
 			})
 		})
@@ -213,22 +240,27 @@ func TestStopWhileAHookRuns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		ctx, cancel := context.WithCancel(t.Context())
+
 		e := w.engine(t, func(o *Options) {
 			o.RunHook = func(ctx context.Context, h Hook, _ []string) api.HookResult {
 				cancel()
 				<-ctx.Done()
+
 				return api.HookResult{Argv: h.Argv}
 			}
 		})
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)
 		}
+
 		stopped := time.Now()
 		if err := e.Run(ctx); err != nil || time.Since(stopped) > grace+time.Second {
 			t.Errorf("Run has ended after %s: %v", time.Since(stopped), err)
 		}
+
 		next := w.engine(t, nil)
 		w.sound(t, next, mixedAfter, mixedAfter)
+
 		if op := next.Operations().Operations[0]; op.State != api.Succeeded || len(w.hooks) != 1 {
 			t.Errorf("operation is %s, %d hooks", op.State, len(w.hooks))
 		}
@@ -243,32 +275,41 @@ func TestStuckForADay(t *testing.T) {
 			if s.GPU == gpu1 && isCreation(s) {
 				return gpu.ErrTimeout
 			}
+
 			return nil
 		}
 		e := w.engine(t, nil)
+
 		op, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		ctx, cancel := context.WithTimeout(t.Context(), 24*time.Hour)
 		defer cancel()
+
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		e.mu.Lock()
 		size, events := len(w.documents.History), len(e.operations[0].events)
 		e.mu.Unlock()
 		state := e.now(t, op.ID).State
 		cmptest.Equal(t, "state", state, api.Stuck)
+
 		if w.calls < 100 || w.calls > 400 {
 			t.Errorf("%d driver calls, want 100 to 400", w.calls)
 		}
+
 		if size > reserveBase {
 			t.Errorf("size is %v, want at most reserveBase", size)
 		}
+
 		if events > maxEvents {
 			t.Errorf("events is %v, want at most maxEvents", events)
 		}
+
 		w.before = nil
 		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
 	})
@@ -279,13 +320,16 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		op := w.engine(t, nil).applied(t, mixed())
+
 		events, err := w.engine(t, nil).Events(t.Context(), op.ID, 57)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var last api.Event
 		for last = range events {
 		}
+
 		if last.State != api.Succeeded {
 			t.Errorf("last event %+v", last)
 		}
@@ -295,18 +339,22 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 // TestEventsAreBounded: a reader goes on with those that are left.
 func TestEventsAreBounded(t *testing.T) {
 	e := newWorld(t).engine(t, nil)
+
 	op := newOperation(record{})
 	for range 3*maxEvents + 5 {
 		e.addNote(op, "")
 	}
+
 	for after, want := range map[int]int{0: op.seq - len(op.events) + 1, op.seq - 1: op.seq, op.seq - 100: op.seq - 99} {
 		list := op.eventsAfter(after)
 		cmptest.Equal(t, "list[0].Seq", list[0].Seq, want)
 		cmptest.Equal(t, "list[len(list)-1].Seq", list[len(list)-1].Seq, op.seq)
+
 		if len(list) > maxEvents {
 			t.Errorf("len(list) is %v, want at most maxEvents", len(list))
 		}
 	}
+
 	if list := op.eventsAfter(op.seq); len(list) != 0 {
 		t.Errorf("%d events after the last", len(list))
 	}
@@ -327,9 +375,11 @@ func TestNoKubelet(t *testing.T) {
 		begun := time.Now()
 		op := e.applied(t, mixed())
 		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
+
 		if len(op.Warnings) > 0 {
 			t.Errorf("warnings: %v, want none", op.Warnings)
 		}
+
 		cmptest.Equal(t, "time taken", time.Since(begun), 0)
 	})
 }
@@ -344,6 +394,7 @@ func (c *silentCluster) Uncordon(ctx context.Context) error {
 	if c.silent.Load() {
 		return gpu.ErrUnavailable
 	}
+
 	return c.cluster.Uncordon(ctx)
 }
 
@@ -353,16 +404,20 @@ func TestCordonIsUndoneLater(t *testing.T) {
 		w := newWorld(t)
 		c := &silentCluster{cluster: cluster{w}}
 		c.silent.Store(true)
+
 		e := w.engine(t, func(o *Options) { o.Cluster = c })
 		if op := e.applied(t, mixed()); op.State != api.Succeeded || w.cordonedBy != "me" {
 			t.Fatalf("operation is %s, cordoned by %q", op.State, w.cordonedBy)
 		}
+
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		go func() { time.Sleep(time.Minute); c.silent.Store(false) }()
+
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		if w.cordonedBy != "" || e.operations[0].Cordoned {
 			t.Errorf("still cordoned by %q", w.cordonedBy)
 		}
@@ -375,18 +430,23 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, before, after := prepared(t, "apply to two GPUs")
 		w.points, w.dieAt = 0, 20
+
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		half, calls := w.drawLayout(), w.calls
 		w.revive()
+
 		for range 2 {
 			planning := w.engine(t, func(o *Options) { o.Apply = false })
+
 			ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 			if err := planning.Run(ctx); err != nil {
 				t.Fatal(err)
 			}
+
 			cancel()
 			op := planning.Operations().Operations[0]
 			cmptest.Equal(t, "layout", w.drawLayout(), half)
@@ -394,6 +454,7 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 			cmptest.Equal(t, "planning.State()", planning.State(), degraded)
 			wantText(t, "op.Error.Detail", op.Error.Detail, "--control.mode=apply")
 		}
+
 		next := w.engine(t, nil) // two hours later: nothing is done without being asked for
 		cmptest.Equal(t, "layout", w.drawLayout(), half)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
@@ -407,10 +468,12 @@ func TestPlanOnlyFinishesNothing(t *testing.T) {
 func TestPendingModeIsAFact(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
+
 	plan, err := e.Plan(t.Context(), everything, second(two3g))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w.gpu(gpu1).Pending = gpu.Some(false)
 	_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 	isProblem(t, err, api.StalePlan)
@@ -425,10 +488,12 @@ func TestActivityDuringAnOperation(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- e.Run(ctx) }()
+
 		if _, err := e.start(t, api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"},
 			Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}, "1g.5gb": {Count: 1}}}}); err != nil {
 			t.Fatal(err)
 		}
+
 		show := func(sm float64) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -444,10 +509,13 @@ func TestActivityDuringAnOperation(t *testing.T) {
 		isProblem(t, err, api.Infeasible)
 		time.Sleep(time.Minute)
 		show(0)
+
 		if _, err := e.Plan(t.Context(), everything, second(two3g)); err != nil {
 			t.Error(err)
 		}
+
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}

@@ -32,11 +32,13 @@ func copyInstances(list []mig.Instance) []mig.Instance {
 	copied := slices.Clone(list)
 	for n := range copied {
 		copied[n].Busy = false
+
 		copied[n].ComputeInstances = slices.Clone(copied[n].ComputeInstances)
 		for k := range copied[n].ComputeInstances {
 			copied[n].ComputeInstances[k].Busy = false
 		}
 	}
+
 	return copied
 }
 
@@ -44,13 +46,16 @@ func copyInstances(list []mig.Instance) []mig.Instance {
 // included.
 func withoutIDs(after []mig.Instance) []mig.Instance {
 	var list []mig.Instance
+
 	for _, i := range after {
 		n := mig.Instance{Placed: i.Placed}
 		for _, c := range i.ComputeInstances {
 			n.ComputeInstances = append(n.ComputeInstances, mig.ComputeInstance{Slices: c.Slices, Placement: c.Placement})
 		}
+
 		list = append(list, n)
 	}
+
 	return list
 }
 
@@ -62,25 +67,31 @@ func samePlace(a, b mig.Instance) bool {
 // stepsBetween returns the steps from the instances of a GPU to those wanted: destructions first, then creations.
 func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 	var goes, comes []mig.Step
+
 	for _, i := range live {
 		at := slices.IndexFunc(wanted, func(w mig.Instance) bool { return samePlace(w, i) })
+
 		var computes []gpu.Placement
 		if at >= 0 {
 			computes = mig.ComputePlacements(wanted[at])
 		}
+
 		places := mig.ComputePlacements(i)
 		for n, p := range places {
 			if !slices.Contains(computes, p) {
 				goes = append(goes, destroyCompute(id, i, n, p))
 			}
 		}
+
 		if at < 0 {
 			goes = append(goes, mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile,
 				Placement: i.Placement, Instance: gpu.Some(i.ID)})
 			continue
 		}
+
 		comes = append(comes, createComputes(id, wanted[at], places)...)
 	}
+
 	for _, w := range wanted {
 		if !slices.ContainsFunc(live, func(i mig.Instance) bool { return samePlace(i, w) }) {
 			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
@@ -88,6 +99,7 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 			comes = append(comes, createComputes(id, w, nil)...)
 		}
 	}
+
 	return append(goes, comes...)
 }
 
@@ -99,12 +111,14 @@ func destroyCompute(id gpu.UUID, i mig.Instance, n int, at gpu.Placement) mig.St
 
 func createComputes(id gpu.UUID, w mig.Instance, existing []gpu.Placement) []mig.Step {
 	var steps []mig.Step
+
 	for _, at := range mig.ComputePlacements(w) {
 		if !slices.Contains(existing, at) {
 			steps = append(steps, mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
 				Placement: w.Placement, Compute: gpu.Some(at)})
 		}
 	}
+
 	return steps
 }
 
@@ -117,13 +131,16 @@ func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mi
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was
 	// before.
 	added, removed := copyInstances(read), copyInstances(before)
+
 	list := &removed
 	if isCreation(s) {
 		list = &added
 	}
+
 	if !removeOne(list, s) || !mig.SameInstances(added, removed) {
 		return nil, errOtherStep
 	}
+
 	after := copyInstances(read)
 	for n := range after {
 		at := slices.IndexFunc(before, func(i mig.Instance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
@@ -131,6 +148,7 @@ func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mi
 			keepUUIDs(after[n].ComputeInstances, before[at].ComputeInstances)
 		}
 	}
+
 	return after, nil
 }
 
@@ -151,20 +169,27 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 	if at < 0 {
 		return false
 	}
+
 	computes := &(*list)[at].ComputeInstances
+
 	place, isCompute := s.Compute.Get()
 	if !isCompute {
 		if len(*computes) > 0 {
 			return false
 		}
+
 		*list = slices.Delete(*list, at, at+1)
+
 		return true
 	}
+
 	k := slices.IndexFunc(*computes, func(c mig.ComputeInstance) bool { return c.Placement == gpu.Some(place) })
 	if k < 0 {
 		return false
 	}
+
 	*computes = slices.Delete(*computes, k, k+1)
+
 	return true
 }
 
@@ -172,29 +197,34 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 // differ.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
+
 	current := now.devices()
 	for p, id := range before.devices() {
 		if other := current[p]; id != "" && other != "" && other != id {
 			changed[id] = other
 		}
 	}
+
 	return changed
 }
 
 // devices are the MIG devices of a layout.
 func (l layout) devices() map[place]gpu.MIGUUID {
 	found := map[place]gpu.MIGUUID{}
+
 	for _, i := range l.Instances {
 		for n, at := range mig.ComputePlacements(i) {
 			found[place{gpu: l.GPU, profile: i.ProfileID, at: i.Placement, compute: gpu.Some(at)}] = i.ComputeInstances[n].UUID
 		}
 	}
+
 	return found
 }
 
 // uuids of the MIG devices of instances.
 func uuids(list []mig.Instance) []string {
 	var found []string
+
 	for _, i := range list {
 		for _, c := range i.ComputeInstances {
 			if c.UUID != "" {
@@ -202,6 +232,7 @@ func uuids(list []mig.Instance) []string {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -211,6 +242,7 @@ func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.In
 	for n := range list {
 		d, i := &list[n], g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+
 		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
@@ -218,6 +250,7 @@ func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.In
 			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
+
 	return list
 }
 
@@ -227,6 +260,7 @@ func instancesOn(gpus []mig.GPULayout, id gpu.UUID) []mig.Instance {
 	if err != nil {
 		return nil
 	}
+
 	return knownInstances(g.Instances)
 }
 
@@ -236,7 +270,9 @@ func describeLayout(instances []mig.Instance) []api.Instance {
 	if instances == nil {
 		return nil
 	}
+
 	list := []api.Instance{}
+
 	for _, i := range instances {
 		d := api.Instance{Profile: i.Profile, ProfileID: i.ProfileID, Placement: i.Placement,
 			Compute: []api.ComputeInstance{},
@@ -244,16 +280,21 @@ func describeLayout(instances []mig.Instance) []api.Instance {
 		if !i.New {
 			d.ID = gpu.Some(i.ID)
 		}
+
 		for n, at := range mig.ComputePlacements(i) {
 			ci := i.ComputeInstances[n]
+
 			dc := api.ComputeInstance{UUID: ci.UUID, Placement: at, Fate: fateOf(ci.New, api.Create)}
 			if !ci.New {
 				dc.ID = gpu.Some(ci.ID)
 			}
+
 			d.Compute = append(d.Compute, dc)
 		}
+
 		list = append(list, d)
 	}
+
 	return list
 }
 
@@ -261,5 +302,6 @@ func fateOf(changes bool, to api.Fate) api.Fate {
 	if changes {
 		return to
 	}
+
 	return api.Keep
 }

@@ -25,37 +25,48 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 	case !e.o.Apply:
 		return nil, problemf(api.PlanOnly, "MIG modes are changed only with --control.mode=apply")
 	}
+
 	if p := e.reserve(ctx, nil, id); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
+
 	c, err := e.collectUsage(ctx, needsNoOther, id)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+
 	g, err := c.gpu(id)
 	if err != nil {
 		return nil, problemf(api.NotFound, "no GPU %s can be read on this node", id)
 	}
+
 	current, has := g.MIG.Get()
 	if !has {
 		return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode", g.Index, id)
 	}
+
 	b := e.newRecord(ctx, api.VerbMode, by.Name, nil)
 	b.TakeOver = r.TakeOver
 	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current),
 		Holders: c.whole[id]}
+
 	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
 		return e.acceptOperation(b, doSteps)
 	}
+
 	if p := c.checkModeChange(g); p != nil {
 		return nil, p
 	}
+
 	if _, p := e.checkOwners(ctx, []gpu.UUID{id}, r.TakeOver); p != nil {
 		return nil, p
 	}
+
 	b.Operation.Warnings = append(slices.Clone(c.warnings), modeWarning)
+
 	return e.acceptOperation(b, doMode)
 }
 
@@ -70,19 +81,25 @@ func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 				Placement: i.Placement,
 				Holders:   u.holders(g, i)})
 		}
+
 		return withHint(p)
 	}
+
 	var users []api.Hold
+
 	for _, h := range u.whole[g.UUID] {
 		if h.Kind != api.HoldHandle || !isMonitor(h.What) {
 			users = append(users, h)
 		}
 	}
+
 	if len(users) == 0 {
 		return nil
 	}
+
 	p := problemf(api.Busy, "GPU %d (%s) is in use: %s", g.Index, g.UUID, holdsText(users))
 	p.Blocking = []api.Blocker{{GPU: g.UUID, Instance: string(g.UUID), Holders: users}}
+
 	return withHint(p)
 }
 
@@ -92,24 +109,31 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 		e.endModeFromDriver(ctx, op, nil)
 		return
 	}
+
 	id := op.Operation.Mode.GPU
 	e.setState(op, api.Running, "running")
 	e.setGPU(op, id, api.Running, nil, nil)
+
 	err := e.saveOperation(op)
 	if err == nil {
 		err = e.markSlotsUsed()
 	}
+
 	if err == nil {
 		err = e.cordonNode(ctx, op)
 	}
+
 	if err == nil {
 		err = e.checkModeFree(ctx, id)
 	}
+
 	if err != nil {
 		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 		return
 	}
+
 	e.views.begin(id)
+
 	change, err := e.callSetMode(ctx, id, op.Operation.Mode.Wanted)
 	switch {
 	case isTimeout(err) && e.deferToRestart(ctx, op):
@@ -131,14 +155,18 @@ func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 	if err != nil {
 		return err
 	}
+
 	g, err := u.gpu(id)
 	if err != nil {
 		return err
 	}
+
 	e.pollAndAdd(ctx, u, g, noActivity)
+
 	if p := u.checkModeChange(g); p != nil {
 		return p
 	}
+
 	return nil
 }
 
@@ -148,15 +176,19 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		resume, err := e.o.Profiling.Release(call)
 		cancel()
+
 		if resume != nil {
 			defer resume()
 		}
+
 		if err != nil {
 			return mig.ModeChange{}, problemf(api.Busy, "profiling has not released the GPU: %s", reasonText(err))
 		}
 	}
+
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	return e.o.Actuator.SetMIGMode(call, id, on)
 }
 
@@ -167,34 +199,44 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	if u, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = u.whole[r.GPU]
 	}
+
 	e.endChanges(op)
+
 	if r.Current != r.Wanted {
 		r.Waits = waitsFor(change.Activation)
 	}
+
 	e.mu.Lock()
 	op.Operation.Mode = &r
 	e.mu.Unlock()
 	e.addNote(op, "MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
+
 	if r.Current == r.Wanted {
 		e.settleMode(op)
 		return
 	}
 
 	e.pollLayout(ctx, op)
+
 	if r.Current != r.Wanted && r.Pending != r.Wanted {
 		p := problemf(api.DriverFailed, "the driver has not taken the mode")
+
 		switch {
 		case errors.Is(change.Activation, errInterrupted):
 			p.Detail = errInterrupted.Error() + ", and the mode was not set"
 		case change.Activation != nil:
 			p.Detail += ": " + reasonText(change.Activation)
 		}
+
 		e.endOperation(ctx, op, api.Failed, p)
+
 		return
 	}
+
 	if r.Waits != "" {
 		e.addNote(op, "the mode is pending: %s", r.Waits)
 	}
+
 	e.endOperation(ctx, op, api.Succeeded, nil)
 }
 
@@ -209,6 +251,7 @@ func onOff(on bool) string {
 	if on {
 		return "on"
 	}
+
 	return "off"
 }
 
@@ -228,10 +271,12 @@ func waitsFor(activation error) string {
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.Operation.Mode.GPU
 	gpus, unreadable, err := e.readLayouts(ctx, id)
+
 	var g mig.GPULayout
 	if err == nil {
 		g, err = findGPU(gpus, unreadable, id)
 	}
+
 	switch {
 	case err != nil && e.deferToRestart(ctx, op):
 		return
@@ -240,10 +285,13 @@ func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed er
 		if isTimeout(err) {
 			state = api.Stuck
 		}
+
 		e.setGPU(op, id, state, err, nil)
 		e.markDegraded(op, err)
+
 		return
 	}
+
 	current := g.MIG.Or(false)
 	e.endMode(ctx, op, mig.ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
 }

@@ -62,6 +62,7 @@ func pendingSteps(steps []mig.Step) []api.OperationStep {
 	for _, s := range steps {
 		list = append(list, api.OperationStep{Step: s, State: api.StepPending})
 	}
+
 	return list
 }
 
@@ -77,6 +78,7 @@ func (op *operation) gpus() []gpu.UUID {
 	for n := range op.Operation.GPUs {
 		ids = append(ids, op.Operation.GPUs[n].GPU)
 	}
+
 	return ids
 }
 
@@ -95,11 +97,13 @@ func (op *operation) document() *api.Operation {
 	d.Warnings = slices.Clone(d.Warnings)
 	d.WaitsFor = slices.Clone(d.WaitsFor)
 	d.Cordoned = op.Cordoned
+
 	d.Renamed = maps.Clone(d.Renamed)
 	if d.Mode != nil {
 		mode := *d.Mode
 		d.Mode = &mode
 	}
+
 	return &d
 }
 
@@ -107,10 +111,12 @@ func (op *operation) document() *api.Operation {
 func (e *Engine) Operation(id string) (*api.Operation, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	op, p := e.findOperation(id)
 	if p != nil {
 		return nil, p
 	}
+
 	return op.document(), nil
 }
 
@@ -121,6 +127,7 @@ func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 			return op, nil
 		}
 	}
+
 	return nil, problemf(api.NotFound, "no operation %q is known", id)
 }
 
@@ -128,11 +135,13 @@ func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	list := &api.Operations{APIVersion: api.Version, State: e.state(), Recovering: e.recovering, Reason: e.unusable,
 		Blocked: e.blockedGPUs(), Unrestored: e.listUnrestored(), Operations: []api.Operation{}}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}
+
 	return list
 }
 
@@ -144,16 +153,20 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	e.mu.Lock()
 	op, p := e.findOperation(id)
 	e.mu.Unlock()
+
 	if p != nil {
 		return nil, p
 	}
+
 	out := make(chan api.Event)
 	go func() {
 		defer close(out)
+
 		for next := after; ; {
 			e.mu.Lock()
 			list, news, live := op.eventsAfter(next), op.news, op.live
 			e.mu.Unlock()
+
 			for _, ev := range list {
 				select {
 				case out <- ev:
@@ -162,12 +175,15 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 					return
 				}
 			}
+
 			if len(list) > 0 {
 				continue
 			}
+
 			if !live {
 				return
 			}
+
 			select {
 			case <-news:
 			case <-ctx.Done():
@@ -175,6 +191,7 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 			}
 		}
 	}()
+
 	return out, nil
 }
 
@@ -183,7 +200,9 @@ func (op *operation) eventsAfter(after int) []api.Event {
 	if after > op.seq {
 		after = 0
 	}
+
 	first := op.seq - len(op.events)
+
 	return op.events[max(after-first, 0):]
 }
 
@@ -195,6 +214,7 @@ func (e *Engine) addEvent(op *operation, ev api.Event) {
 	if len(op.events) >= maxEvents {
 		op.events = slices.Clone(op.events[maxEvents/4:])
 	}
+
 	op.seq++
 	ev.Seq, ev.Time, ev.State = op.seq, e.o.Now(), op.Operation.State
 	op.events = append(op.events, ev)
@@ -217,6 +237,7 @@ func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, er
 	defer e.mu.Unlock()
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	g := &op.Operation.GPUs[at]
+
 	g.State, g.Error, g.Current = state, "", describeLayout(current)
 	if err != nil {
 		g.Error = failureText(err)
@@ -228,6 +249,7 @@ func (e *Engine) gpuState(op *operation, id gpu.UUID) api.OperationState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
+
 	return op.Operation.GPUs[at].State
 }
 
@@ -241,15 +263,19 @@ type stepRef struct {
 func (e *Engine) setStep(op *operation, at stepRef, state api.StepState, done *mig.Done, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	list := op.Operation.Steps
 	if at.rollback {
 		list = op.Operation.Rollback
 	}
+
 	s := &list[at.index]
+
 	s.State, s.Done, s.Error = state, done, ""
 	if err != nil {
 		s.Error = failureText(err)
 	}
+
 	copied := *s
 	e.addEvent(op, api.Event{Kind: api.EventStep, Step: &copied, Index: gpu.Some(at.index), Rollback: at.rollback})
 }
@@ -266,8 +292,10 @@ func (e *Engine) addWarning(op *operation, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if !slices.Contains(op.Operation.Warnings, text) {
 		op.Operation.Warnings = append(op.Operation.Warnings, text)
 	}
+
 	e.addEvent(op, api.Event{Kind: api.EventNote, Text: text})
 }

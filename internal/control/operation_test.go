@@ -22,50 +22,63 @@ func TestEventsAreReplayedAndEnd(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- e.Run(ctx) }()
+
 		op, err := e.start(t, mixed())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		slow, err := e.Events(ctx, op.ID, 0) // it is not read until the operation is over
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		quick, err := e.Events(ctx, op.ID, 0)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var list []api.Event
 		for ev := range quick {
 			list = append(list, ev)
 		}
+
 		n := len(list)
 		if n < 10 {
 			t.Errorf("n is %v, want at least 10", n)
 		}
+
 		cmptest.Equal(t, "list[0].Seq", list[0].Seq, 1)
 		cmptest.Equal(t, "list[n-1].State", list[n-1].State, api.Succeeded)
 		cmptest.Equal(t, "list[n-1].Seq", list[n-1].Seq, n)
 		synctest.Wait()
+
 		var late []api.Event
 		for ev := range slow {
 			late = append(late, ev)
 		}
+
 		rest, err := e.Events(ctx, op.ID, 3)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for ev := range rest {
 			if ev.Seq <= 3 {
 				t.Errorf("event %d again", ev.Seq)
 			}
 		}
+
 		if !slices.Equal(list, late) {
 			t.Errorf("the slow reader got %d events, want %d", len(late), len(list))
 		}
+
 		if _, err := e.Events(ctx, "unknown", 0); err == nil {
 			t.Error("events of no operation")
 		}
+
 		cancel()
+
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -81,19 +94,25 @@ func TestStopInMidOperation(t *testing.T) {
 		e := w.engine(t, nil)
 		ctx, cancel := context.WithCancel(t.Context())
 		w.after = func(int, mig.Step) error { cancel(); return nil }
+
 		op, err := e.start(t, mixed())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		begun := time.Now()
+
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		got := e.now(t, op.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Settling)
+
 		if time.Since(begun) > 2*time.Second {
 			t.Errorf("time.Since(begun) is %v, want at most 2*time.Second", time.Since(begun))
 		}
+
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "me")
 
 		w.kubeletLags, w.after = false, nil
@@ -114,38 +133,48 @@ func TestUnsettled(t *testing.T) {
 		begun := time.Now()
 		op := e.applied(t, mixed())
 		cmptest.Equal(t, "state", op.State, api.Unsettled)
+
 		if took := time.Since(begun); took != 20*time.Second {
 			t.Errorf("it took %s, want 20s", took)
 		}
+
 		if len(op.WaitsFor) != 2 {
 			t.Fatalf("it waits for %q, want the kubelet and the hook", op.WaitsFor)
 		}
+
 		wantText(t, "op.WaitsFor", op.WaitsFor[0], "the kubelet to offer MIG-0-4:2-0:2-e0, ")
 		cmptest.Equal(t, "op.WaitsFor[1]", op.WaitsFor[1], "the hook restart to succeed")
 		cmptest.Equal(t, "state of a GPU", op.GPUs[0].State, api.Unsettled)
 		cmptest.Equal(t, "state of the engine", e.State(), idle)
+
 		if p := e.free(t, gpu1); p != nil {
 			t.Errorf("GPU 1 is blocked: %v", p)
 		}
+
 		if len(op.Hooks) != 1 || op.Hooks[0].OK {
 			t.Errorf("hooks %+v", op.Hooks)
 		}
+
 		if !slices.Contains(w.hooks[0], "MIG_CONTROL_OLD_UUIDS=MIG-0-0:4-0:3-e0,MIG-0-4:4-0:3-e0,"+sevenG) ||
 			!slices.Contains(w.hooks[0], "MIG_CONTROL_RESULT=succeeded") {
 			t.Errorf("environment %v", w.hooks[0])
 		}
+
 		if s := w.snapshot; len(s.GPUs[1].Instances) != 2 {
 			t.Error("the Snapshot has not followed")
 		}
+
 		if len(w.hooks) != 1 || !slices.Equal(w.states, []string{running, idle, running, idle}) {
 			t.Errorf("states %v", w.states)
 		}
+
 		cmptest.Equal(t, "unsettled operations", w.unsettled, []int{1})
 
 		back, err := e.Rollback(t.Context(), everything, op.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		cmptest.Equal(t, "state of the rollback", e.now(t, back.ID).State, api.Unsettled)
 		wantText(t, "layout", w.drawLayout(), "1: 7g.40gb@0:8[0:7]")
@@ -172,16 +201,20 @@ func TestRollbackOfWhatHasSucceeded(t *testing.T) {
 		op := e.applied(t, mixed())
 		made := w.gpu(gpu1).Instances[1]
 		w.processes[gpu1] = []gpu.Process{{PID: 8, Instance: gpu.Some(made.ID)}}
+
 		_, err := e.Rollback(t.Context(), everything, op.ID)
 		if p := isProblem(t, err, api.Busy); p.Blocking[0].Holders[0].PID != 8 {
 			t.Errorf("blocking %+v", p.Blocking)
 		}
+
 		w.processes[gpu1] = nil
 		w.epoch = 1
+
 		next, err := e.Rollback(t.Context(), everything, op.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		got := e.now(t, next.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
@@ -198,16 +231,20 @@ func TestRollbackLeavesWhatCameLater(t *testing.T) {
 		op := e.applied(t,
 			api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"},
 				Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
+
 		start := 4
 		if w.gpu(gpu1).Instances[0].Placement.Start == 4 {
 			start = 0
 		}
+
 		w.create(gpu1, "1g.5gb", start)
 		w.look()
+
 		_, err := e.Rollback(t.Context(), everything, op.ID)
 		if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail, "not the one that the operation left") {
 			t.Errorf("detail %q", p.Detail)
 		}
+
 		_, err = e.Rollback(t.Context(), everything, "unknown")
 		isProblem(t, err, api.NotFound)
 	})
@@ -222,9 +259,11 @@ func TestRenamedDevicesAreTold(t *testing.T) {
 		op := e.applied(t, mixed())
 		cmptest.Equal(t, "state of the operation", op.State, api.RolledBack)
 		cmptest.Equal(t, "op.Renamed[sevenG]", op.Renamed[sevenG], "MIG-1-0:8-0:7-e1")
+
 		if len(op.Renamed) != 2 {
 			t.Fatalf("op.Renamed: %+v, want 2 of them", op.Renamed)
 		}
+
 		if len(w.hooks) != 1 || !slices.Contains(w.hooks[0], "MIG_CONTROL_RESULT=rolled-back") {
 			t.Errorf("hooks %v", w.hooks)
 		}
@@ -238,24 +277,31 @@ func TestHistoryIsBounded(t *testing.T) {
 		e := w.engine(t, nil)
 		var last *api.Operation
 		size := 0
+
 		for n := range 2 * maxOperations {
 			count := 1 + n%2
+
 			last = e.applied(t, second(map[string]api.DeviceRequest{"3g.20gb": {Count: count}}))
 			if last.State != api.Succeeded {
 				t.Fatalf("operation %d is %s: %v", n, last.State, last.Error)
 			}
+
 			if n == maxOperations+1 {
 				size = len(w.documents.History)
 			}
 		}
+
 		if now := len(w.documents.History); now > size+size/10 {
 			t.Errorf("the history has %d bytes, and had %d when it was full", now, size)
 		}
+
 		e = w.engine(t, nil)
+
 		list := e.Operations().Operations
 		if len(list) != maxOperations {
 			t.Fatalf("list: %+v, want maxOperations of them", list)
 		}
+
 		cmptest.Equal(t, "list[0].ID", list[0].ID, last.ID)
 		cmptest.Equal(t, "len(list[0].Steps)", len(list[0].Steps), len(last.Steps))
 		_, err := e.Rollback(t.Context(), everything, last.ID) // it is known, but what came after it is not
@@ -289,15 +335,19 @@ func TestRestoreAfterReboot(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				w.engine(t, nil).applied(t, mixed())
+
 				w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
 				if c.change != nil {
 					c.change(w)
 				}
+
 				e := w.engine(t, c.options)
 				if w.drawLayout() != c.want || e.State() != idle {
 					t.Errorf("state %s, layout\n%s want\n%s", e.State(), w.drawLayout(), c.want)
 				}
+
 				w.before = nil
+
 				w.gpu(gpu0).Instances = nil
 				if w.engine(t, c.options); strings.HasPrefix(w.drawLayout(), "0: ") {
 					t.Error("it was restored a second time in the same boot")
@@ -321,9 +371,11 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 			defer w.mu.Unlock()
 			w.reading = nil
 		})
+
 		if err := e.Run(ctx); err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
 		cmptest.Equal(t, "e.Operations().Operations[0].Verb", e.Operations().Operations[0].Verb, api.VerbRestore)
 		cmptest.Equal(t, "e.Operations().Operations[0].State", e.Operations().Operations[0].State, api.Succeeded)
@@ -347,9 +399,11 @@ func TestCrashDuringRestore(t *testing.T) {
 			cmptest.Equal(t, "state of the engine", e.State(), idle)
 			cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		})
+
 		if t.Failed() {
 			t.Fatalf("crash point %d", n)
 		}
+
 		if !died {
 			return
 		}

@@ -27,21 +27,27 @@ func degradedThenCrash(t *testing.T, w *world) (a, x string) {
 		if n >= 2 {
 			return gpu.ErrDriver
 		}
+
 		return nil
 	}
+
 	opA := e.applied(t, second(two3g))
 	if opA.State != api.Degraded {
 		t.Fatalf("A is %s", opA.State)
 	}
+
 	w.before = nil
 	w.after = func(_ int, s mig.Step) error { w.dead = s.Op == mig.DestroyInstance; return nil }
+
 	opX, err := e.start(t, oneG0())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e.drive(t)
 	w.revive()
 	w.after = nil
+
 	return opA.ID, opX.ID
 }
 
@@ -57,6 +63,7 @@ func TestRecoveryKeepsRunningOperation(t *testing.T) {
 			w.engine(t, nil)
 			died := w.dead
 			w.revive()
+
 			next := w.engine(t, nil)
 			if _, err := next.Operation(x); err != nil {
 				t.Errorf("die at %d (died %t): X is forgotten: %v; state %s\n%s", n, died, err, next.State(), w.drawLayout())
@@ -77,30 +84,39 @@ func TestHistoryKeepsRetriedOperation(t *testing.T) {
 			if n >= 2 {
 				return gpu.ErrDriver
 			}
+
 			return nil
 		}
+
 		a := e.applied(t, second(two3g))
 		if a.State != api.Degraded {
 			t.Fatal(a.State)
 		}
+
 		w.before = nil
 		w.kubeletLags = true
+
 		b, err := e.start(t, oneG0())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		op := <-e.queue
 		e.executeOperation(t.Context(), op)
 		time.Sleep(5 * time.Second)
+
 		if s := e.now(t, b.ID).State; s != api.Settling {
 			t.Fatal(s)
 		}
+
 		if _, err := e.Rollback(t.Context(), everything, a.ID); err != nil {
 			t.Fatal(err)
 		} // accepted, not executed yet
+
 		if _, err := e.EndSettling(t.Context(), everything, b.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		e.settling.Wait()
 		// kill -9 here
 		next := w.engine(t, nil)
@@ -122,6 +138,7 @@ func TestRestoreBesideRequest(t *testing.T) {
 			if fails {
 				return gpu.ErrUnavailable
 			}
+
 			return nil
 		}
 		e := w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "boot-2" })
@@ -132,15 +149,19 @@ func TestRestoreBesideRequest(t *testing.T) {
 			w.mu.Unlock()
 			defer w.mu.Lock()
 			started, _ = e.start(t, oneG0()) // refused, or accepted before the restore has claimed the place
+
 			return nil
 		}
 		e.restoreLater(t.Context())
+
 		if started == nil {
 			return
 		}
+
 		e.mu.Lock()
 		cur := e.current
 		e.mu.Unlock()
+
 		if cur == nil && len(e.queue) == 1 {
 			t.Errorf("operation %s is queued and not current; state %s, a further request: %v", started.ID, e.State(),
 				e.free(t, gpu0))
@@ -154,29 +175,36 @@ func TestHungOperationDelaysNoOther(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
 		w.before = func(_ int, s mig.Step) error { w.before, w.hung = nil, s.GPU; return gpu.ErrTimeout }
+
 		a := e.applied(t, second(two3g))
 		if a.State != api.Stuck {
 			t.Fatal(a.State)
 		}
+
 		full := false
 		w.before = func(n int, s mig.Step) error { full = true; return nil }
 		w.saving = func(int, []byte) error {
 			if full {
 				return errors.New("no space left")
 			}
+
 			return nil
 		}
+
 		b := e.applied(t, oneG0())
 		if b.State != api.Degraded {
 			t.Fatal(b.State)
 		}
+
 		full, w.before, w.saving = false, nil, nil
 		e.repairStore()
+
 		for range 100 {
 			e.retryDegraded(t.Context())
 			e.drive(t)
 			time.Sleep(time.Minute)
 		}
+
 		if got := e.now(t, b.ID); got.State != api.RolledBack {
 			t.Errorf("B is %s although there is room again", got.State)
 		}
@@ -189,10 +217,12 @@ func TestAcceptedDamageIsAnnounced(t *testing.T) {
 		w, _, _ := survives(t, api.Succeeded, func(*world) {})
 		w.documents.OperationDamaged, w.documents.Operation = true, nil
 		e := w.engine(t, nil)
+
 		op := e.Operations().Operations[0]
 		if _, err := e.Accept(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		if last := w.states[len(w.states)-1]; last != e.State() {
 			t.Errorf("state %s, the metric says %s", e.State(), last)
 		}
@@ -205,10 +235,12 @@ func TestUnreadableBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
+
 		op, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.reading = func() error {
 			return gpu.ErrNoPermission
 		}
@@ -216,6 +248,7 @@ func TestUnreadableBeforeFirstStep(t *testing.T) {
 		got := e.now(t, op.ID)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
 		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+
 		if len(w.hooks) > 0 {
 			t.Errorf("hooks run: %v, want none", w.hooks)
 		}
@@ -227,10 +260,12 @@ func TestRestoreOfSettling(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.kubeletLags = true
+
 		e := w.engine(t, func(o *Options) { o.SettleTimeout = time.Hour })
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
+
 		ctx, cancel := context.WithCancel(t.Context())
 		op := <-e.queue
 		e.executeOperation(ctx, op)
@@ -243,16 +278,20 @@ func TestRestoreOfSettling(t *testing.T) {
 		w.revive()
 		w.gpu(gpu1).Instances, w.kubeletLags = nil, false
 		w.look()
+
 		next := w.engine(t, func(o *Options) { o.Restore, o.BootID, o.SettleTimeout = true, "boot-2", time.Minute })
 		for range 30 {
 			next.restoreLater(t.Context())
 			time.Sleep(time.Minute)
 		}
+
 		next.settling.Wait()
+
 		if len(w.gpu(gpu1).Instances) != 2 {
 			for _, o := range next.Operations().Operations {
 				t.Logf("%s %s %v", o.Verb, o.State, o.Warnings)
 			}
+
 			t.Errorf("not restored:\n%s", w.drawLayout())
 		}
 	})
@@ -266,6 +305,7 @@ func TestAcceptIsDurable(t *testing.T) {
 				if n >= 4 {
 					return gpu.ErrDriver
 				}
+
 				return nil
 			}
 		})
@@ -275,6 +315,7 @@ func TestAcceptIsDurable(t *testing.T) {
 		_, err := e.Accept(t.Context(), everything, op.ID)
 		w.saving = nil
 		w.engine(t, nil)
+
 		if err == nil && w.drawLayout() != was {
 			t.Errorf("accepted with success, and the next start has changed it:\n%s\nwas\n%s", w.drawLayout(), was)
 		}
@@ -289,8 +330,10 @@ func TestModeFailsAfterChange(t *testing.T) {
 		w.mode = func(on bool) (mig.ModeChange, error) {
 			g := w.gpu(gpu1)
 			g.MIG, g.Pending = gpu.Some(on), gpu.Some(on)
+
 			return mig.ModeChange{}, gpu.ErrLost
 		}
+
 		op := e.switched(t)
 		if op.State == api.Failed {
 			t.Errorf("operation is %s (%v), current %t; the GPU has MIG %v", op.State, op.Error, op.Mode.Current,
@@ -305,6 +348,7 @@ func TestUnusableFolderIsNeverIdle(t *testing.T) {
 		w := newWorld(t)
 		w.opening = errors.New("no")
 		w.engine(t, nil)
+
 		if strings.Contains(strings.Join(w.states, " "), "idle") {
 			t.Errorf("states %v", w.states)
 		}
@@ -321,29 +365,38 @@ func TestActivityOnRetry(t *testing.T) {
 			if s.Op == mig.CreateCompute {
 				n3++
 			}
+
 			if n3 >= 2 {
 				return gpu.ErrDriver
 			}
+
 			return nil
 		}
+
 		a := e.applied(t, second(two3g))
 		if a.State != api.Degraded {
 			t.Fatal(a.State)
 		}
+
 		w.before = nil
 		time.Sleep(2 * time.Hour)
 		w.look()
 		busy := 0
+
 		for n := range w.snapshot.GPUs[1].Instances {
 			w.snapshot.GPUs[1].Instances[n].Processes = gpu.Some(1)
 			busy++
 		}
+
 		e.active.observe(w.snapshot)
 		was := w.drawLayout()
+
 		if _, err := e.Rollback(t.Context(), everything, a.ID); err != nil {
 			t.Log(err)
 		}
+
 		e.drive(t)
+
 		if w.drawLayout() != was {
 			t.Errorf("%d instances active in the last poll:\n%s\n%s", busy, was, w.drawLayout())
 		}
@@ -367,15 +420,19 @@ func TestKubeletStillOffersDestroyed(t *testing.T) {
 		e := w.engine(t, func(o *Options) {
 			o.Assignments, o.SettleTimeout = oldKubelet{kubelet{w}, w.gpu(gpu1).Instances[0].ComputeInstances[0].UUID}, time.Hour
 		})
+
 		a, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.executeOperation(t.Context(), <-e.queue)
 		time.Sleep(10 * time.Second)
+
 		if got := e.now(t, a.ID); got.State != api.Settling || w.cordonedBy != "me" {
 			t.Errorf("operation is %s, cordoned by %q, warnings %v", got.State, w.cordonedBy, got.Warnings)
 		}
+
 		_, _ = e.EndSettling(t.Context(), everything, a.ID)
 		e.settling.Wait()
 	})

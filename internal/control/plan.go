@@ -22,18 +22,23 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	case r.TakeOver && !by.Rights.TakeOver:
 		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
 	}
+
 	wanted, err := spec.Resolve(r.Spec, *e.named.Load())
 	if err != nil {
 		if own := (*api.Problem)(nil); errors.As(err, &own) {
 			return nil, own
 		}
+
 		return nil, problemf(api.BadSpec, "%s", err)
 	}
+
 	only := e.listNamed(wanted)
+
 	c, node, p := e.solve(ctx, wanted, r.Force, only)
 	if p != nil && len(only) > 0 && mayBeElsewhere(p) {
 		c, node, p = e.solve(ctx, wanted, r.Force, nil)
 	}
+
 	if p != nil {
 		return nil, p
 	}
@@ -43,12 +48,15 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 			c.warnings = append(c.warnings, "the plan cannot be applied now: "+p.Detail)
 		}
 	}
+
 	owners, p := e.checkOwners(ctx, gpusOfSteps(node.Steps), r.TakeOver)
 	if p != nil {
 		return nil, p
 	}
+
 	n := e.buildPlan(c, node, r, owners)
 	e.plans.add(by.Name, n)
+
 	return n.plan, nil
 }
 
@@ -56,10 +64,12 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 func (e *Engine) solve(ctx context.Context, wanted mig.Spec, force []string, only []gpu.UUID) (*usage, mig.NodePlan,
 	*api.Problem) {
 	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
+
 	c, err := e.collectUsage(ctx, concerns, only...)
 	if err != nil {
 		return nil, mig.NodePlan{}, driverProblem(err)
 	}
+
 	if p := c.markBusy(force); p != nil {
 		return nil, mig.NodePlan{}, p
 	}
@@ -71,8 +81,10 @@ func (e *Engine) solve(ctx context.Context, wanted mig.Spec, force []string, onl
 				return nil, mig.NodePlan{}, p
 			}
 		}
+
 		return nil, mig.NodePlan{}, c.planProblem(err)
 	}
+
 	return c, node, nil
 }
 
@@ -88,14 +100,18 @@ func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owner
 	if plan.Steps == nil {
 		plan.Steps = []mig.Step{}
 	}
+
 	gone := map[place]bool{}
+
 	for _, s := range node.Steps {
 		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
 			gone[placeOf(s)] = true
 		}
 	}
+
 	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
+
 	for _, pg := range node.GPUs {
 		g := u.gpus[pg.GPU]
 		plan.GPUs = append(plan.GPUs,
@@ -103,19 +119,23 @@ func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owner
 				Before: u.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
+
 	n.facts = e.collectFacts(u, plan)
 	plan.Hash = hashFacts(n.facts)
+
 	return n
 }
 
 // axisLength is the length of the placement axis: the furthest that any placement reaches.
 func axisLength(profiles []gpu.Profile) int {
 	units := 0
+
 	for _, p := range profiles {
 		for _, at := range p.Placements {
 			units = max(units, at.End())
 		}
 	}
+
 	return units
 }
 
@@ -127,6 +147,7 @@ func gpusOfSteps(steps []mig.Step) []gpu.UUID {
 			list = append(list, s.GPU)
 		}
 	}
+
 	return list
 }
 
@@ -136,6 +157,7 @@ func gpusOfPlan(p *api.Plan) []gpu.UUID {
 	for _, g := range p.GPUs {
 		list = append(list, g.UUID)
 	}
+
 	return list
 }
 
@@ -198,24 +220,30 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 	if p != nil {
 		return nil, p
 	}
+
 	return n.plan, nil
 }
 
 // Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
+
 	gpus, _, err := e.readNode(ctx, needsNoOther)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+
 	named := *e.named.Load()
 	for name, rules := range named {
 		l := api.NamedLayout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
 		if wanted, err := spec.Resolve(api.Spec{Layout: name}, named); err == nil {
 			l.Applies = gpusOfRules(gpus, wanted)
 		}
+
 		list.Layouts = append(list.Layouts, l)
 	}
+
 	slices.SortFunc(list.Layouts, func(a, b api.NamedLayout) int { return strings.Compare(a.Name, b.Name) })
+
 	return list, nil
 }

@@ -29,24 +29,31 @@ func TestPlanChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
 	appends := w.saves
+
 	plan, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "changes asked of the driver", w.calls, 0)
 	cmptest.Equal(t, "w.saves", w.saves, appends)
 	cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
+
 	again, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "again.Hash", again.Hash, plan.Hash)
+
 	if again.ID == plan.ID {
 		t.Errorf("again.ID is %v, want another", again.ID)
 	}
+
 	if got, err := e.PlanByID(plan.ID); err != nil || got.Hash != plan.Hash {
 		t.Errorf("plan by id: %v", err)
 	}
+
 	g := plan.GPUs[0]
 	cmptest.Equal(t, "len(plan.GPUs)", len(plan.GPUs), 2)
 	cmptest.Equal(t, "g.AxisUnits", g.AxisUnits, 8)
@@ -62,38 +69,48 @@ func TestPlanChangesNothing(t *testing.T) {
 func TestPlansAreKeptPerCaller(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
+
 	first, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	flood := func(caller string) (latest string) {
 		for range 260 {
 			latest = newID()
 			e.plans.add(caller, &planned{plan: &api.Plan{ID: latest}})
 		}
+
 		return latest
 	}
+
 	var latest string
 	for n := range maxPlanCallers - 1 {
 		latest = flood(fmt.Sprint("token:", n))
 	}
+
 	for _, id := range []string{first.ID, latest} {
 		if _, err := e.PlanByID(id); err != nil {
 			t.Errorf("after floods of other callers: %v", err)
 		}
 	}
+
 	if n := len(e.plans.byID); n != 1+(maxPlanCallers-1)*maxPlansPerCaller {
 		t.Errorf("%d plans are kept", n)
 	}
+
 	flood(everything.Name)
 	_, err = e.PlanByID(first.ID)
 	isProblem(t, err, api.NotFound)
+
 	if _, err := e.PlanByID(latest); err != nil {
 		t.Errorf("after a flood of the operator: %v", err)
 	}
+
 	for n := range 2 * maxPlanCallers {
 		flood(fmt.Sprint("user:", n))
 	}
+
 	if len(e.plans.callers) != maxPlanCallers || len(e.plans.byID) != maxPlanCallers*maxPlansPerCaller {
 		t.Errorf("%d plans of %d callers are kept", len(e.plans.byID), len(e.plans.callers))
 	}
@@ -175,18 +192,23 @@ func TestBusy(t *testing.T) {
 			e := w.engine(t, nil)
 			c.make(w)
 			_, err := e.Plan(t.Context(), everything, second(two3g))
+
 			p := isProblem(t, err, api.Infeasible)
 			if len(p.Blocking) != 1 {
 				t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 			}
+
 			cmptest.Equal(t, "p.Blocking[0].GPU", p.Blocking[0].GPU, gpu1)
 			cmptest.Equal(t, "p.Blocking[0].Instance", p.Blocking[0].Instance, sevenG)
+
 			if !slices.ContainsFunc(p.Blocking[0].Holders, func(h api.Hold) bool { return h.Kind == c.kind }) {
 				t.Errorf("holders %+v, want %s", p.Blocking[0].Holders, c.kind)
 			}
+
 			if w.snapshot == nil {
 				return
 			}
+
 			if _, err := e.Plan(t.Context(), everything, second(two3g, sevenG)); err != nil {
 				t.Errorf("forced by name: %v", err)
 			}
@@ -209,6 +231,7 @@ func TestIdleIsNotBusy(t *testing.T) {
 				if id == gpu1 {
 					return nil, nil
 				}
+
 				return []Handle{{PID: 42, Command: "python3"},
 					{PID: 42, Command: "python3", Instance: gpu.Some(gpu.InstanceID(1))}}, nil
 			}
@@ -230,6 +253,7 @@ func TestIdleIsNotBusy(t *testing.T) {
 			e.active.observe(w.snapshot)
 			w.snapshot = &gpu.Snapshot{Generation: w.snapshot.Generation, GPUs: w.snapshot.GPUs}
 			w.look()
+
 			if _, err := e.Plan(t.Context(), everything, second(two3g)); err != nil {
 				t.Error(err)
 			}
@@ -245,18 +269,22 @@ func TestForce(t *testing.T) {
 	isProblem(t, err, api.Forbidden)
 	taking := second(two3g)
 	taking.TakeOver = true
+
 	_, err = e.Plan(t.Context(), Actor{Rights: Rights{Plan: true, Force: true}}, taking)
 	if p := isProblem(t, err, api.Forbidden); !strings.Contains(p.Detail, "take-over") {
 		t.Errorf("the problem does not name the right: %s", p.Detail)
 	}
+
 	for _, name := range []string{"MIG-unknown", "all", "", bareName(gpu1, 3)} { // the last has a compute instance
 		_, err := e.Plan(t.Context(), everything, second(two3g, name))
 		isProblem(t, err, api.BadSpec)
 	}
+
 	plan, err := e.Plan(t.Context(), everything, second(two3g, sevenG))
 	if err != nil || !slices.Equal(plan.Forced, []string{sevenG}) {
 		t.Fatalf("plan %+v, %v", plan, err)
 	}
+
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
 	_, err = e.Start(t.Context(), Actor{Rights: Rights{Apply: true}}, request)
 	isProblem(t, err, api.Forbidden)
@@ -264,14 +292,17 @@ func TestForce(t *testing.T) {
 	_, err = e.Start(t.Context(), everything, request) // it is not the process that was approved
 	isProblem(t, err, api.StalePlan)
 	w.processes[gpu1][0].PID = 9
+
 	op, err := e.Start(t.Context(), everything, request)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	synctest.Test(t, func(t *testing.T) {
 		w.before = func(int, mig.Step) error { w.processes[gpu1] = nil; return nil }
 		e.drive(t)
 	})
+
 	if got := e.now(t, op.ID); got.State != api.Succeeded ||
 		!strings.HasSuffix(w.drawLayout(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]\n") {
 		t.Errorf("operation is %s: %v\n%s", got.State, got.Error, w.drawLayout())
@@ -283,16 +314,20 @@ func TestForeignOwners(t *testing.T) {
 		w := newWorld(t)
 		w.owners = map[gpu.UUID][]string{key: {"mig-manager (label nvidia.com/mig.config)"}}
 		e := w.engine(t, nil)
+
 		_, err := e.Plan(t.Context(), everything, mixed())
 		if p := isProblem(t, err, api.ForeignOwner); !strings.Contains(p.Detail, "mig-manager") {
 			t.Errorf("detail %q", p.Detail)
 		}
+
 		r := mixed()
 		r.TakeOver = true
+
 		plan, err := e.Plan(t.Context(), everything, r)
 		if err != nil || len(plan.Owners) != 1 {
 			t.Fatalf("taken over: %v", err)
 		}
+
 		w.owners[gpu0] = []string{"slurm"} // and another one comes
 		_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		isProblem(t, err, api.StalePlan)
@@ -302,10 +337,12 @@ func TestForeignOwners(t *testing.T) {
 func TestStart(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
+
 	plan, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
 	_, err = e.Start(t.Context(), Actor{Rights: Rights{Plan: true}}, request)
 	isProblem(t, err, api.Forbidden)
@@ -314,31 +351,39 @@ func TestStart(t *testing.T) {
 	_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: "sha256:0"})
 	isProblem(t, err, api.StalePlan)
 	w.give(gpu.DeviceRef{MIG: "MIG-0-0:4-0:3-e0"}) // a pod on what is kept
+
 	_, err = e.Start(t.Context(), everything, request)
 	if p := isProblem(t, err, api.StalePlan); !strings.Contains(p.Detail,
 		"now: pod ml/train-0 (main) on compute instance 0") {
 		t.Errorf("detail %q", p.Detail)
 	}
+
 	w.pods = gpu.Assignments{}
+
 	op, err := e.Start(t.Context(), everything, request)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "state of the operation", op.State, api.Pending)
 	cmptest.Equal(t, "state of the engine", e.State(), running)
+
 	_, err = e.Start(t.Context(), everything, request)
 	if p := isProblem(t, err, api.InProgress); p.Operation != op.ID {
 		t.Errorf("in progress: %+v", p)
 	}
+
 	_, err = e.Rollback(t.Context(), everything, op.ID)
 	isProblem(t, err, api.InProgress)
 	synctest.Test(t, func(t *testing.T) { e.drive(t) })
 	_, err = e.Start(t.Context(), everything, request) // what was planned is done
 	isProblem(t, err, api.StalePlan)
+
 	same, err := e.start(t, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "same.State", same.State, api.Succeeded)
 	cmptest.Equal(t, "len(same.Steps)", len(same.Steps), 0)
 }
@@ -346,10 +391,12 @@ func TestStart(t *testing.T) {
 func TestPlanOnly(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, func(o *Options) { o.Apply = false })
+
 	plan, err := e.Plan(t.Context(), everything, mixed())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 	isProblem(t, err, api.PlanOnly)
 	_, err = e.Rollback(t.Context(), everything, "any")
@@ -361,10 +408,12 @@ func TestPlanOnly(t *testing.T) {
 func TestPlanProblems(t *testing.T) {
 	w := newWorld(t)
 	e := w.engine(t, nil)
+
 	_, err := e.Plan(t.Context(), everything, second(map[string]api.DeviceRequest{"9g.90gb": {Count: 1}}))
 	if p := isProblem(t, err, api.UnknownProfile); len(p.Profiles) == 0 {
 		t.Errorf("profiles %v", p.Profiles)
 	}
+
 	_, err = e.Plan(t.Context(), everything, second(map[string]api.DeviceRequest{"7g.40gb": {Count: 2}}))
 	isProblem(t, err, api.Infeasible)
 	_, err = e.Plan(t.Context(), everything, api.PlanRequest{Spec: api.Spec{Layout: "unheard-of"}})
@@ -378,6 +427,7 @@ func TestPlanProblems(t *testing.T) {
 	_, err = e.Plan(t.Context(), everything, mixed())
 	isProblem(t, err, api.Unavailable)
 	w.reading = func() error { return errors.New("open /run/secret: token abc") }
+
 	_, err = e.Plan(t.Context(), everything, mixed())
 	if p := isProblem(t, err, api.Unavailable); strings.Contains(p.Detail, "secret") {
 		t.Errorf("detail %q has what is the node's own", p.Detail)
@@ -395,10 +445,12 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 		"all": {{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: map[string]int{}}},
 	}
 	e := w.engine(t, func(o *Options) { o.Layouts = layouts })
+
 	got, err := e.Layouts(t.Context())
 	if err != nil || len(got.Layouts) != 3 {
 		t.Fatalf("layouts %+v, %v", got, err)
 	}
+
 	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}},
 		{Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
 		if l := got.Layouts[n]; l.Name != want.Name || !slices.Equal(l.Applies, want.Applies) {

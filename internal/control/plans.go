@@ -39,22 +39,27 @@ type callerPlans struct {
 func (p *plans) add(caller string, n *planned) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.byID == nil {
 		p.byID = map[string]*planned{}
 	}
+
 	own := callerPlans{name: caller}
 	if i := slices.IndexFunc(p.callers, func(c callerPlans) bool { return c.name == caller }); i >= 0 {
 		own = p.callers[i]
 		p.callers = slices.Delete(p.callers, i, i+1)
 	}
+
 	if len(p.callers) == maxPlanCallers {
 		p.remove(p.callers[0].ids)
 		p.callers = slices.Delete(p.callers, 0, 1)
 	}
+
 	if len(own.ids) == maxPlansPerCaller {
 		p.remove(own.ids[:1])
 		own.ids = slices.Delete(own.ids, 0, 1)
 	}
+
 	own.ids = append(own.ids, n.plan.ID)
 	p.callers = append(p.callers, own)
 	p.byID[n.plan.ID] = n
@@ -69,12 +74,14 @@ func (p *plans) remove(ids []string) {
 func (p *plans) get(id string) (*planned, *api.Problem) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	n, ok := p.byID[id]
 	if !ok {
 		return nil, problemf(api.NotFound,
 			"this node has no plan %q: it was made for another node, before a restart, or many plans of its caller ago; "+
 				"plan again", id)
 	}
+
 	return n, nil
 }
 

@@ -24,6 +24,7 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 	pods := e.endedPods(op)
 	if len(pods) == 0 && !e.o.Now().Before(s.restartAt) {
 		s.restartAt = e.o.Now().Add(pluginRetry)
+
 		s.refusal = ""
 		if err := e.restartPlugin(ctx, op); err != nil {
 			s.refusal = reasonText(err)
@@ -38,13 +39,16 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	gone, err := e.o.DevicePlugin.Gone(call, pods)
 	if err != nil {
 		return []string{"the API server to say whether the device plugin's former pod is gone (" + reasonText(err) + ")"}
 	}
+
 	if !gone {
 		return []string{"the end of the device plugin's former pod"}
 	}
+
 	return nil
 }
 
@@ -85,6 +89,7 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	for _, o := range served {
 		o.PluginPods = pods
 	}
+
 	e.mu.Unlock()
 
 	for _, o := range served {
@@ -108,6 +113,7 @@ func (e *Engine) listUnserved(op *operation) []*operation {
 	}
 
 	list := []*operation{op}
+
 	for _, o := range e.operations {
 		// The current operation may still be rolled back.
 		state := o.Operation.State

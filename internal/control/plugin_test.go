@@ -33,6 +33,7 @@ type devicePlugin struct {
 func newDevicePlugin(w *world) *devicePlugin {
 	d := &devicePlugin{kubelet: kubelet{w}}
 	d.register()
+
 	return d
 }
 
@@ -52,6 +53,7 @@ func (d *devicePlugin) Allocatable(context.Context) ([]gpu.Offer, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.follow()
+
 	return slices.Clone(d.offers), nil
 }
 
@@ -59,18 +61,23 @@ func (d *devicePlugin) Allocatable(context.Context) ([]gpu.Offer, error) {
 func (d *devicePlugin) Restart(ctx context.Context) ([]string, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	if d.hangs {
 		d.mu.Unlock()
 		defer d.mu.Lock()
 		<-ctx.Done()
+
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
+
 	if d.err != nil {
 		return nil, d.err
 	}
+
 	d.ended++
 	d.cordons = append(d.cordons, d.cordonedBy)
 	d.ends = time.Now().Add(5 * time.Second)
+
 	return []string{fmt.Sprint(d.pod)}, nil
 }
 
@@ -79,6 +86,7 @@ func (d *devicePlugin) Gone(_ context.Context, pods []string) (bool, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.follow()
+
 	return !slices.Contains(pods, fmt.Sprint(d.pod)), d.err
 }
 
@@ -99,6 +107,7 @@ func TestDevicePluginIsRestarted(t *testing.T) {
 		"mode": func(t *testing.T, w *world, e *Engine) *api.Operation {
 			w.gpu(gpu1).Instances = nil
 			w.look()
+
 			return e.switched(t)
 		},
 		"only destroyed": func(t *testing.T, _ *world, e *Engine) *api.Operation {
@@ -167,9 +176,11 @@ func TestDevicePluginIsRestartedForAll(t *testing.T) {
 
 		d.become(func() { d.err = nil })
 		pause(time.Minute)
+
 		for _, id := range ids {
 			cmptest.Equal(t, "state of an operation", e.now(t, id).State, api.Succeeded)
 		}
+
 		cmptest.Equal(t, "number of restarts", d.ended, 1)
 
 		// A change after the restart needs another one.
@@ -177,6 +188,7 @@ func TestDevicePluginIsRestartedForAll(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		pause(time.Minute)
 		cmptest.Equal(t, "state of the next operation", e.now(t, next.ID).State, api.Succeeded)
 		cmptest.Equal(t, "number of restarts", d.ended, 2)
@@ -194,9 +206,11 @@ func TestDevicePluginBehindAHungAPIServer(t *testing.T) {
 		begun := time.Now()
 		op := e.applied(t, second(two3g))
 		cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
+
 		if took := time.Since(begun); took > 31*time.Second {
 			t.Errorf("it took %s, want at most the settle timeout and one call", took)
 		}
+
 		if p := e.free(t, gpu0); p != nil {
 			t.Errorf("another GPU is blocked: %v", p)
 		}

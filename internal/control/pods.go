@@ -16,20 +16,25 @@ func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 	if e.o.Assignments == nil || len(gpus) == 0 {
 		return
 	}
+
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	list, err := e.o.Assignments.List(call)
 	if errors.Is(err, gpu.ErrNoKubelet) {
 		return
 	}
+
 	if err != nil && list.Incomplete == "" {
 		list.Incomplete = "the kubelet does not answer: " + reasonText(err)
 	}
+
 	u.pods = list
 	for _, g := range gpus {
 		for _, a := range list.List {
 			u.addToDevice(g, a.Device, podHold(a.Holder))
 		}
+
 		if list.Incomplete != "" {
 			u.holdUnknown(g, list.Free, api.Hold{Kind: api.HoldUnconfirmed, What: list.Incomplete})
 		}
@@ -40,6 +45,7 @@ func podHold(h gpu.Holder) api.Hold {
 	if h.Unconfirmed != "" {
 		return api.Hold{Kind: api.HoldUnconfirmed, What: containerName(h.Container) + ": " + h.Unconfirmed}
 	}
+
 	return api.Hold{Kind: api.HoldPod, What: containerName(h.Container)}
 }
 
@@ -50,20 +56,25 @@ func (u *usage) holdUnknown(g mig.GPULayout, free []gpu.DeviceRef, h api.Hold) {
 	if covered[gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}] {
 		return
 	}
+
 	u.whole[g.UUID] = append(u.whole[g.UUID], h)
 	for m, i := range g.Instances {
 		if covered[gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}] {
 			continue
 		}
+
 		var open []unit
+
 		for k, ci := range i.ComputeInstances {
 			if !covered[gpu.DeviceIndex{Instance: m, Compute: k}] {
 				open = append(open, unit{g.UUID, i.ID, gpu.Some(ci.ID)})
 			}
 		}
+
 		if len(open) == len(i.ComputeInstances) {
 			open = []unit{{gpu: g.UUID, instance: i.ID}}
 		}
+
 		for _, of := range open {
 			u.addToUnit(of, h)
 		}
@@ -80,5 +91,6 @@ func containerName(n gpu.Container) string {
 	if n.Name != "" {
 		name += " (" + n.Name + ")"
 	}
+
 	return name
 }

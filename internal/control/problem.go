@@ -73,6 +73,7 @@ func driverProblem(err error) *api.Problem {
 		return problemf(api.StuckNode,
 			"the driver has not answered in time; metrics continue, and control resumes when it answers")
 	}
+
 	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
 }
 
@@ -88,12 +89,14 @@ func (u *usage) planProblem(err error) *api.Problem {
 	case errors.As(err, &profile):
 		p := problemf(api.UnknownProfile, "%s", profile)
 		p.Profiles = slices.Clone(profile.Offers)
+
 		return p
 	case errors.As(err, &infeasible):
 		p := problemf(api.Infeasible, "%s", infeasible)
 		for _, b := range infeasible.Blocking {
 			p.Blocking = append(p.Blocking, u.blocker(b))
 		}
+
 		return withHint(p)
 	case errors.As(err, &mode):
 		return problemf(api.ModeDiffers, "%s", mode)
@@ -110,14 +113,18 @@ func (u *usage) planProblem(err error) *api.Problem {
 func (u *usage) blocker(b mig.Blocking) api.Blocker {
 	g := u.gpus[b.GPU]
 	i := g.Instances[b.Instance]
+
 	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
 		d.Holders = slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}],
 			u.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
+
 		return d
 	}
+
 	d.Holders = u.holders(g, i)
+
 	return d
 }
 
@@ -131,6 +138,7 @@ func (u *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -139,29 +147,35 @@ func instanceName(g mig.GPULayout, i mig.Instance) string {
 	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
 		return string(i.ComputeInstances[0].UUID)
 	}
+
 	return bareName(g.UUID, i.ID)
 }
 
 // withHint adds to a refusal how to confirm or clear the unconfirmed holders among the blockers.
 func withHint(p *api.Problem) *api.Problem {
 	var missing, claims bool
+
 	for _, b := range p.Blocking {
 		for _, h := range b.Holders {
 			missing, claims = missing || h.Unconfirmed() && !h.ByClaim(), claims || h.ByClaim()
 		}
 	}
+
 	var ways []string
 	if missing {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
+
 	if claims {
 		ways = append(ways,
 			"let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)")
 	}
+
 	if len(ways) > 0 {
 		p.Detail += "; for unconfirmed holders " + strings.Join(ways, ", ") + ", or look whether anything uses the device " +
 			"(crictl ps, nvidia-smi) and confirm that it is free (migctl confirm-free)"
 	}
+
 	return p
 }
 
@@ -170,6 +184,7 @@ func holdsText(list []api.Hold) string {
 	for _, h := range list {
 		parts = append(parts, fmt.Sprintf("%s %s", h.Kind, h.What))
 	}
+
 	return strings.Join(parts, ", ")
 }
 
@@ -178,5 +193,6 @@ func stepText(s mig.Step) string {
 	if at, ok := s.Compute.Get(); ok {
 		text = fmt.Sprintf("%s compute %s in %s at %s of %s", s.Op, at, s.Profile, s.Placement, s.GPU)
 	}
+
 	return text
 }

@@ -33,6 +33,7 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only
 
 	timer := time.NewTimer(answerTime / 2)
 	defer timer.Stop()
+
 	select {
 	case r := <-all:
 		return r.gpus, r.unreadable, r.err
@@ -44,6 +45,7 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only
 	if r, ok := e.readAnswering(ctx, needed, only); ok {
 		return r.gpus, r.unreadable, r.err
 	}
+
 	select {
 	case r := <-all:
 		return r.gpus, r.unreadable, r.err
@@ -60,6 +62,7 @@ func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool,
 	if s == nil || len(s.GPUs) == 0 {
 		return nodeReading{}, false
 	}
+
 	ids := only
 	if len(ids) == 0 {
 		for n := range s.GPUs {
@@ -70,6 +73,7 @@ func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool,
 	ctx, cancel := context.WithTimeout(ctx, answerTime/2)
 	defer cancel()
 	var r nodeReading
+
 	r.gpus, r.unreadable, r.err = e.readLayouts(ctx, ids...)
 	if r.err != nil {
 		return nodeReading{}, false
@@ -77,19 +81,24 @@ func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool,
 
 	silent := map[gpu.UUID]error{}
 	maps.Copy(silent, r.unreadable)
+
 	for _, id := range ids {
 		if instancesOn(r.gpus, id) != nil {
 			continue
 		}
+
 		at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
 		if at < 0 || s.GPUs[at].Up && (len(only) > 0 || needed(s.GPUs[at].Facts)) {
 			return nodeReading{}, false
 		}
+
 		if silent[id] == nil {
 			silent[id] = gpu.ErrTimeout
 		}
 	}
+
 	r.unreadable = silent
+
 	return r, true
 }
 

@@ -61,6 +61,7 @@ type part struct {
 func (p *part) live() mig.GPULayout {
 	g := p.facts
 	g.UUID, g.Instances = p.GPU, p.Expected
+
 	return g
 }
 
@@ -96,11 +97,13 @@ func (e *Engine) saveOperation(op *operation) error {
 		if err != nil {
 			return err
 		}
+
 		return e.o.Store.SaveOperation(document)
 	})
 	e.mu.Lock()
 	op.inSlots = op.inSlots || err == nil
 	e.mu.Unlock()
+
 	return err
 }
 
@@ -109,19 +112,23 @@ func (e *Engine) saveOperation(op *operation) error {
 func (e *Engine) save(document func() error) error {
 	e.saving.Lock()
 	defer e.saving.Unlock()
+
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
 		level.Warn(e.o.Logger).
 			Log("msg", "state folder was replaced or deleted while in use; saving all documents again in the one that "+
 				"is there now")
+
 		if err = e.reopenStore(); err == nil {
 			err = document()
 		}
 	}
+
 	if err != nil {
 		e.setUnusable(err)
 		return storeError{err}
 	}
+
 	return nil
 }
 
@@ -130,6 +137,7 @@ func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 	defer e.mu.Unlock()
 	op.Revision++
 	op.Written = e.o.Now()
+
 	return json.Marshal(op.record)
 }
 
@@ -142,6 +150,7 @@ func (e *Engine) reserveRoom(op *operation) error {
 		if err != nil {
 			return err
 		}
+
 		return e.o.Store.Reserve(reserveFactor*len(document) + reserveBase)
 	})
 }
@@ -159,6 +168,7 @@ func (e *Engine) markSlotsUsed() error {
 	known := e.slotsUsed
 	e.slotsUsed = true
 	e.mu.Unlock()
+
 	if known {
 		return nil
 	}
@@ -169,6 +179,7 @@ func (e *Engine) markSlotsUsed() error {
 		e.slotsUsed = false
 		e.mu.Unlock()
 	}
+
 	return err
 }
 
@@ -178,6 +189,7 @@ func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 func (e *Engine) writeHistory() error {
 	e.mu.Lock()
 	e.dropOldOperations()
+
 	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, SlotsUsed: e.slotsUsed,
 		Operations: []*record{}}
 	for _, op := range e.operations {
@@ -186,11 +198,14 @@ func (e *Engine) writeHistory() error {
 			h.Operations = append(h.Operations, &op.record)
 		}
 	}
+
 	document, err := json.Marshal(h)
 	e.mu.Unlock()
+
 	if err != nil {
 		return err
 	}
+
 	return e.o.Store.SaveHistory(document)
 }
 
@@ -203,6 +218,7 @@ func (e *Engine) dropOldOperations() {
 		if at < 0 {
 			return
 		}
+
 		e.operations = slices.Delete(e.operations, at, at+1)
 	}
 }

@@ -31,17 +31,22 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	due := !e.loaded
 	e.recovering = e.recovering || due
 	e.mu.Unlock()
+
 	if !due {
 		return
 	}
+
 	e.reportState()
 	safe, cancel := withGrace(ctx)
 	defer cancel()
+
 	if err := e.load(safe); err != nil {
 		e.setUnusable(err)
 		e.setRecovered()
+
 		return
 	}
+
 	open := e.unfinished()
 	// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the only one.
 	saved := len(open) < 2 || e.saveHistory() == nil
@@ -50,24 +55,29 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 			op.retryable = true
 			continue
 		}
+
 		e.resume(ctx, safe, op)
 	}
+
 	if e.Reason() == "" { // damaged documents stay until they are accepted
 		e.retryUncordon(safe)
 		e.restoreOnce(ctx)
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
+
 	e.setRecovered()
 }
 
 func (e *Engine) setRecovered() {
 	e.mu.Lock()
+
 	e.recovering = false
 	select {
 	case <-e.started:
 	default:
 		close(e.started)
 	}
+
 	e.mu.Unlock()
 	e.reportState()
 }
@@ -76,9 +86,11 @@ func (e *Engine) setRecovered() {
 func (e *Engine) unfinished() []*operation {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if e.damaged {
 		return nil
 	}
+
 	return slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State.Final() })
 }
 
@@ -88,18 +100,22 @@ func (e *Engine) load(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var h history
 	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
 		docs.HistoryDamaged = true
 	}
+
 	var last record
 	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
 		docs.OperationDamaged, last = true, record{}
 	}
+
 	// An operation is saved in the slots before the history has it, or says that they are used.
 	used := h.SlotsUsed || len(h.Operations) > 0
 	lost := used && last.Operation.ID == "" && !docs.OperationDamaged
 	docs.OperationDamaged = docs.OperationDamaged || lost
+
 	records := h.Operations
 	if at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID }); at >= 0 {
 		if records[at].Revision < last.Revision {
@@ -108,21 +124,26 @@ func (e *Engine) load(ctx context.Context) error {
 	} else if last.Operation.ID != "" {
 		records = append(records, &last)
 	}
+
 	damage := e.assessDamage(ctx, docs, &last)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if e.unusable != "" {
 		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	}
+
 	e.loaded, e.unusable = true, ""
 	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
 	e.slotsUsed = used
+
 	for _, r := range records {
 		op := newOperation(*r)
 		op.absence = e.longAbsence(op)
 		e.addEvent(op, api.Event{Kind: api.EventState, Text: string(op.Operation.State)})
 		e.operations = append(e.operations, op)
 	}
+
 	if damage != nil {
 		e.operations = append(e.operations, damage)
 		e.damaged = true
@@ -130,6 +151,7 @@ func (e *Engine) load(ctx context.Context) error {
 			damage.Operation.ID)
 		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", e.unusable)
 	}
+
 	return nil
 }
 
@@ -140,19 +162,25 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
 	}
+
 	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder", "operation", docs.OperationDamaged,
 		"history", docs.HistoryDamaged)
+
 	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
 	}
+
 	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
 	var suspect []gpu.UUID
+
 	if docs.HistoryDamaged || last.Operation.ID == "" {
 		what = "the state of operations is missing or cannot be read"
+
 		for _, g := range gpus {
 			suspect = append(suspect, g.UUID)
 		}
+
 		suspect = append(suspect, slices.Sorted(maps.Keys(unreadable))...)
 	} else {
 		for _, p := range last.Parts {
@@ -160,17 +188,21 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 				suspect = append(suspect, p.GPU)
 			}
 		}
+
 		if len(suspect) == 0 {
 			return nil
 		}
 	}
+
 	op := newOperation(record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID})
 	op.Operation.State = api.Degraded
+
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
 		op.Operation.GPUs = append(op.Operation.GPUs,
 			api.OperationGPU{GPU: id, State: api.Degraded, Current: describeLayout(instancesOn(gpus, id))})
 	}
+
 	return op
 }
 
@@ -189,6 +221,7 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	if e.endWithoutDriver(ctx, op) {
 		return
 	}
+
 	waits := e.missingFacts(ctx, op)
 	if len(waits) > 0 {
 		e.deferToDriver(op, waits)
@@ -197,6 +230,7 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 
 	e.endWaiting(op)
 	degraded := op.Operation.State == api.Degraded
+
 	lost := e.resumeRefusal(op)
 	switch {
 	case op.Operation.Verb == api.VerbMode:
@@ -217,14 +251,17 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 // it decides nothing.
 func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 	err := e.checkFinished(ctx, op)
+
 	var unread *unreadError
 	if errors.As(err, &unread) && op.mayBeFinished() {
 		e.deferToDriver(op, waitsForGPUs(e.openGPUs(op)))
 		return
 	}
+
 	if err == nil && e.commit(op) == nil {
 		return
 	}
+
 	e.startRollback(ctx, op, errInterrupted)
 }
 
@@ -233,6 +270,7 @@ func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	rebooted := op.Boot != e.o.BootID
+
 	isMode := op.Operation.Verb == api.VerbMode
 	switch {
 	// nothing of it exists any more; its layout is what a restore makes
@@ -246,6 +284,7 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	default:
 		return false
 	}
+
 	return true
 }
 
@@ -255,6 +294,7 @@ func (e *Engine) resumeRefusal(op *operation) string {
 	if op.Driver != e.polledDriver() {
 		return cmp.Or(op.absence, "the driver version differs from the one that the operation began with")
 	}
+
 	return op.absence
 }
 
@@ -266,9 +306,11 @@ func (e *Engine) longAbsence(op *operation) string {
 		return fmt.Sprintf("the node's clock was set back, by %s at least, in the middle of the operation",
 			(-away).Round(time.Second))
 	}
+
 	if away > maxAway {
 		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
 	}
+
 	return ""
 }
 
@@ -279,35 +321,42 @@ func (e *Engine) checkFinished(ctx context.Context, op *operation) error {
 			return err
 		}
 	}
+
 	return e.verify(ctx, op)
 }
 
 // endInterrupted ends an operation without touching its GPUs.
 func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) {
 	problem := problemf(api.NotResumed, "%s: the GPUs are left as they are", why)
+
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).
 			Log("msg", "cannot read the GPUs of an interrupted operation", "operation", op.Operation.ID, "err", err)
 	}
+
 	for _, p := range op.Parts {
 		if e.gpuState(op, p.GPU).Final() {
 			continue
 		}
+
 		state := api.Interrupted
 		if !p.Changed && p.Pending == nil {
 			state = api.Failed
 		}
+
 		e.mu.Lock()
 		p.Changed = p.Changed || p.Pending != nil
 		op.endPendingStep(p, api.StepFailed)
 		e.mu.Unlock()
 		e.setGPU(op, p.GPU, state, problem, instancesOn(gpus, p.GPU))
 	}
+
 	state := api.Failed
 	if op.changed() {
 		state = api.Interrupted
 	}
+
 	e.endOperation(ctx, op, state, problem)
 }
 
@@ -315,10 +364,12 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 func (e *Engine) deferToApply(op *operation) {
 	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply",
 		errInterrupted)
+
 	for _, q := range op.Parts {
 		if !e.gpuState(op, q.GPU).Final() {
 			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))
 		}
 	}
+
 	e.markDegraded(op, p)
 }

@@ -24,9 +24,11 @@ func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 			}
 		}
 		dies(mig.DestroyCompute) // the first step: what became of it is not on disk
+
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
+
 		w.epoch++
 		e.drive(t)
 		w.revive()
@@ -39,6 +41,7 @@ func TestHooksAfterCrashesInTheRollBack(t *testing.T) {
 		op := next.Operations().Operations[0]
 		cmptest.Equal(t, "state of the operation", op.State, api.RolledBack)
 		cmptest.Equal(t, "number of hooks run", len(w.hooks), 1)
+
 		if op.Renamed[sevenG] == "" {
 			t.Error("op.Renamed[sevenG] is empty")
 		}
@@ -51,17 +54,21 @@ func TestForceOfOneOfTwoComputeInstances(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
 		e.applied(t, parts())
+
 		seven := w.gpu(gpu1).Instances[0]
 		for n := range seven.ComputeInstances {
 			w.processes[gpu1] = append(w.processes[gpu1],
 				gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.ComputeInstances[n].ID)})
 		}
+
 		one, other := string(seven.ComputeInstances[0].UUID), string(seven.ComputeInstances[1].UUID)
 		_, err := e.Plan(t.Context(), everything, second(two3g, one))
+
 		p := isProblem(t, err, api.Infeasible)
 		if len(p.Blocking) != 1 || p.Blocking[0].Instance == one {
 			t.Errorf("blocking %+v", p.Blocking)
 		}
+
 		if _, err := e.Plan(t.Context(), everything, second(two3g, one, other)); err != nil {
 			t.Errorf("both forced: %v", err)
 		}
@@ -75,9 +82,11 @@ func TestModeRunsHooks(t *testing.T) {
 		op := w.engine(t, nil).switched(t)
 		cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
 		cmptest.Equal(t, "len(op.Hooks)", len(op.Hooks), 1)
+
 		if len(w.hooks) != 1 {
 			t.Fatalf("w.hooks: %+v, want 1 of them", w.hooks)
 		}
+
 		wantText(t, "w.hooks[0]", strings.Join(w.hooks[0], " "), "MIG_CONTROL_VERB=mode")
 		wantText(t, "w.hooks[0]", strings.Join(w.hooks[0], " "), "MIG_CONTROL_GPUS="+string(gpu1))
 	})
@@ -95,32 +104,40 @@ func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 					_, err := w.perform(s)
 					return err
 				}
+
 				return nil
 			}
+
 			if _, err := e.start(t, second(map[string]api.DeviceRequest{"1g.5gb": {Count: 1}})); err != nil {
 				t.Fatal(err)
 			}
+
 			if crash { // once the outcome is on disk
 				w.saving = func(_ int, document []byte) error {
 					w.dead = strings.Contains(string(document), `"error":"another client`)
 					return nil
 				}
 			}
+
 			e.drive(t)
 			w.revive()
 			w.saving, w.before = nil, nil
 			next := w.engine(t, nil)
+
 			got := w.gpu(gpu1).Instances
 			if len(got) != 1 {
 				t.Fatalf("got: %+v, want 1 of them", got)
 			}
+
 			cmptest.Equal(t, "got[0].Profile", got[0].Profile, "1g.5gb")
 			cmptest.Equal(t, "state of the next engine", next.State(), idle)
 			op := next.Operations().Operations[0]
 			cmptest.Equal(t, "state of the operation", op.State, api.Failed)
+
 			if op.Error == nil {
 				t.Fatal("the operation has no error")
 			}
+
 			if !crash {
 				cmptest.Equal(t, "problem of the operation", op.Error.Type, api.LayoutChanged)
 			}

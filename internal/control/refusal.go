@@ -9,6 +9,7 @@ func refusalText(err error) string {
 	if errors.As(err, &refused) {
 		return refused.Refusal()
 	}
+
 	return ""
 }
 
@@ -17,6 +18,7 @@ func clusterText(err error) string {
 	if text := refusalText(err); text != "" {
 		return "the cluster refuses the request: " + text
 	}
+
 	return "the cluster does not answer"
 }
 
@@ -25,5 +27,6 @@ func clusterProblem(err error) string {
 	if refusalText(err) != "" {
 		return clusterText(err)
 	}
+
 	return clusterText(err) + " (" + reasonText(err) + ")"
 }

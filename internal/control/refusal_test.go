@@ -19,6 +19,7 @@ func (r refusedRight) Refusal() string {
 
 func TestARefusalIsNotToldAsNoAnswer(t *testing.T) {
 	refused := errors.Join(fmt.Errorf("node n: %w", refusedRight("get nodes")))
+
 	down := fmt.Errorf("get nodes: %w", gpu.ErrUnavailable)
 	for _, tc := range []struct{ got, want string }{
 		{clusterProblem(refused), "the cluster refuses the request: the service account needs the right to get nodes"},

@@ -27,20 +27,25 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	case <-ctx.Done():
 	case <-time.After(startTimeout):
 	}
+
 	e.awaitCleared(ctx)
 	e.repairStore()
+
 	if p := e.claimReservation(retried); p != nil {
 		return p
 	}
+
 	e.reviewDegraded(ctx, gpus)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for _, id := range gpus {
 		if op, state := e.blockingOperation(id); op != nil && op != retried {
 			e.reserved = false
 			return blockedProblem(op, id, state)
 		}
 	}
+
 	return nil
 }
 
@@ -52,9 +57,11 @@ func (e *Engine) awaitCleared(ctx context.Context) {
 		e.mu.Unlock()
 		return
 	}
+
 	if e.cleared == nil {
 		e.cleared = make(chan struct{})
 	}
+
 	cleared := e.cleared
 	e.mu.Unlock()
 
@@ -75,11 +82,13 @@ func (op *operation) isDone() bool {
 func (e *Engine) claimReservation(retried *operation) *api.Problem {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	switch {
 	case e.current != nil:
 		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb,
 			e.current.Operation.State)
 		p.Operation = e.current.Operation.ID
+
 		return p
 	case e.recovering:
 		return problemf(api.InProgress, "what the last run of the exporter left is being finished; try again")
@@ -88,7 +97,9 @@ func (e *Engine) claimReservation(retried *operation) *api.Problem {
 	case e.unusable != "" && (retried == nil || retried.Operation.Verb != api.VerbRecovery):
 		return problemf(api.ReadOnly, "%s", e.unusable)
 	}
+
 	e.reserved = true
+
 	return nil
 }
 
@@ -105,18 +116,21 @@ func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState)
 		if op == e.current || op.Operation.State.Final() {
 			continue
 		}
+
 		for _, g := range op.Operation.GPUs {
 			if g.GPU == id && !g.State.Final() {
 				return op, g.State
 			}
 		}
 	}
+
 	return nil, ""
 }
 
 func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
 	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept the "+
 		"current layout"
+
 	switch state {
 	case api.Stuck:
 		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
@@ -124,18 +138,22 @@ func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.P
 		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end "+
 			"that wait"
 	}
+
 	p := problemf(kind, text, op.Operation.ID, id)
 	if state == api.Stuck && op.resumes {
 		p.Detail = fmt.Sprintf("operation %s of the last run is not finished on %s yet: it waits for %s", op.Operation.ID, id,
 			strings.Join(op.Operation.WaitsFor, ", and for "))
 	}
+
 	p.Operation = op.Operation.ID
+
 	return p
 }
 
 // blockedGPUs lists the GPUs that cannot be changed now, with the operation that keeps each. It is called with mu held.
 func (e *Engine) blockedGPUs() map[gpu.UUID]string {
 	list := map[gpu.UUID]string{}
+
 	for _, op := range e.operations {
 		for _, g := range op.Operation.GPUs {
 			if by, _ := e.blockingOperation(g.GPU); by != nil {
@@ -143,6 +161,7 @@ func (e *Engine) blockedGPUs() map[gpu.UUID]string {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -151,16 +170,20 @@ func (e *Engine) repairStore() {
 	e.mu.Lock()
 	due := e.unusable != "" && e.loaded && !e.damaged && e.current == nil
 	e.mu.Unlock()
+
 	if !due {
 		return
 	}
+
 	e.saving.Lock()
 	err := e.reopenStore()
 	e.saving.Unlock()
+
 	if err != nil {
 		e.setUnusable(err)
 		return
 	}
+
 	e.mu.Lock()
 	e.unusable = ""
 	e.mu.Unlock()
@@ -184,5 +207,6 @@ func stateText(err error) string {
 	case errors.As(err, &errno):
 		return errno.Error()
 	}
+
 	return strings.TrimPrefix(err.Error(), "open state folder: ")
 }

@@ -211,6 +211,7 @@ func (e *Engine) Restore(ctx context.Context, by Actor, id gpu.UUID, r api.Resto
 	if p := e.reserve(ctx, nil, id); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
 
 	started, _, p := e.newRestore(ctx, id, restoring{by: by.Name, takeOver: r.TakeOver, asked: true})
@@ -231,6 +232,7 @@ func (e *Engine) ForgetLayout(ctx context.Context, by Actor, id gpu.UUID) (*api.
 	if p := e.reserve(ctx, nil); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
 
 	l, p := e.layoutToRestore(id)

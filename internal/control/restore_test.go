@@ -209,6 +209,7 @@ func TestRestoreAfterDamage(t *testing.T) {
 		cmptest.Equal(t, "state of the engine", e.State(), readOnly)
 
 		w.documents.OperationDamaged = false
+
 		if _, err := e.Accept(t.Context(), everything, e.Operations().Operations[0].ID); err != nil {
 			t.Fatal(err)
 		}
@@ -248,6 +249,7 @@ func TestRestoreOnRequest(t *testing.T) {
 
 		// A part of the layout is completed, and nothing else is destroyed for it.
 		w.create(gpu1, "3g.20gb", 4)
+
 		if _, err := e.Restore(t.Context(), everything, gpu1, api.RestoreRequest{}); err != nil {
 			t.Fatal(err)
 		}

@@ -17,10 +17,13 @@ func (p *part) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, p.Expected) {
 		return true
 	}
+
 	if p.Pending == nil {
 		return false
 	}
+
 	_, err := verifyOutcome(p.Expected, *p.Pending, live)
+
 	return err == nil
 }
 
@@ -30,24 +33,32 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
+
 	e.mu.Lock()
 	op, p := e.findOperation(id)
 	e.mu.Unlock()
+
 	if p != nil {
 		return nil, p
 	}
+
 	if p := e.reserve(ctx, op); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
+
 	if p := e.retryProblem(op, "accept"); p != nil {
 		return nil, p
 	}
+
 	e.addWarning(op, "%s has accepted the current layout", by.Name)
+
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).Log("msg", "cannot read the GPUs of an accepted operation", "operation", id, "err", err)
 	}
+
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() {
 			e.setGPU(op, g.GPU, api.Accepted, nil, instancesOn(gpus, g.GPU))
@@ -55,14 +66,18 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 			e.views.addForeign(g.GPU) // what stands there is not known to be any operation's
 		}
 	}
+
 	if op.Operation.Verb == api.VerbRecovery {
 		return e.acceptDamage(ctx, op)
 	}
+
 	e.endOperation(ctx, op, api.Accepted, nil)
 	e.reportState()
+
 	if reason := e.Reason(); reason != "" {
 		return nil, problemf(api.ReadOnly, "operation %s is accepted, but that could not be saved yet: %s", id, reason)
 	}
+
 	return e.Operation(id)
 }
 
@@ -72,15 +87,19 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 	e.damaged, e.unusable = false, ""
 	open := slices.DeleteFunc(slices.Clone(e.operations), func(o *operation) bool { return o.Operation.State.Final() })
 	e.mu.Unlock()
+
 	for _, o := range open {
 		e.endOperation(ctx, o, api.Accepted, nil)
 	}
+
 	for range 2 { // both slots
 		if err := e.saveOperation(op); err != nil {
 			return nil, failureProblem(err)
 		}
 	}
+
 	e.reportState()
+
 	return e.Operation(op.Operation.ID)
 }
 
@@ -92,17 +111,21 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	e.mu.Lock()
 	state := op.Operation.State
 	e.mu.Unlock()
+
 	if !isDegraded(state) {
 		return problemf(api.BadSpec, "operation %s is %s: there is nothing to %s", op.Operation.ID, state, what)
 	}
+
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() && e.hasHungCall(g.GPU) {
 			p := problemf(api.StuckNode,
 				"a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
 			p.Operation = op.Operation.ID
+
 			return p
 		}
 	}
+
 	return nil
 }
 
@@ -120,6 +143,7 @@ const maxBackoff = 5 * time.Minute
 // once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Lock()
+
 	var due []*operation
 	if e.current == nil && e.unusable == "" && !e.recovering {
 		due = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
@@ -127,18 +151,22 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 				!e.o.Apply && !op.resumes
 		})
 	}
+
 	e.mu.Unlock()
+
 	at := slices.IndexFunc(due, func(op *operation) bool {
 		return e.canAnswer(op)
 	})
 	if at < 0 {
 		return
 	}
+
 	op := due[at]
 	e.mu.Lock()
 	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
 	op.again = e.o.Now().Add(op.backoff)
 	e.mu.Unlock()
+
 	if _, err := e.retry(ctx, op, false); err != nil {
 		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID,
 			"err", err)
@@ -151,19 +179,24 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	if op.Operation.Verb == api.VerbRecovery {
 		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
 	}
+
 	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
 	e.mu.Lock()
 	over := op.Operation.State.Final()
 	e.mu.Unlock()
+
 	if over { // another client has changed its GPUs
 		return e.Operation(op.Operation.ID)
 	}
+
 	if p := e.retryProblem(op, "retry"); p != nil && (asked || p.Type != api.StuckNode) {
 		return nil, p
 	}
+
 	op.task = doRollback
 	switch {
 	case op.resumes:
@@ -171,6 +204,7 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	case op.Operation.Verb == api.VerbMode:
 		op.task = doMode
 	}
+
 	e.mu.Lock()
 	op.live, e.current = true, op
 	op.Operation.State = api.RollingBack
@@ -178,6 +212,7 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	e.setState(op, api.RollingBack, "it is tried again to finish the operation")
 	e.queue <- op
 	e.reportState()
+
 	return e.Operation(op.Operation.ID)
 }
 
@@ -189,22 +224,27 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 		return op.Operation.State != api.Degraded
 	})
 	e.mu.Unlock()
+
 	for _, op := range left {
 		reviewed := false
+
 		for _, p := range op.Parts {
 			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {
 				continue
 			}
+
 			if err := e.reconcilePart(ctx, op, p); isForeign(err) {
 				e.markForeign(ctx, op, err)
 				reviewed = true
 			}
 		}
+
 		if reviewed && !e.anyGPU(op, api.Degraded) && !e.anyGPU(op, api.Stuck) {
 			state := api.Interrupted
 			if !op.changed() {
 				state = api.Failed
 			}
+
 			e.endOperation(ctx, op, state,
 				problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they are"))
 			e.reportState()

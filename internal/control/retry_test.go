@@ -20,6 +20,7 @@ func TestAccept(t *testing.T) {
 				if n >= 4 {
 					return gpu.ErrDriver
 				}
+
 				return nil
 			}
 		})
@@ -30,20 +31,24 @@ func TestAccept(t *testing.T) {
 		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.StuckNode)
 		w.hung, w.before = "", nil
+
 		got, err := e.Accept(t.Context(), everything, op.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "state of the operation", got.State, api.Accepted)
 		cmptest.Equal(t, "got.GPUs[0].State", got.GPUs[0].State, api.Accepted)
 		wantText(t, "got.Warnings", strings.Join(got.Warnings, "\n"), "accepted")
 		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.BadSpec)
+
 		for _, engine := range []*Engine{e, w.engine(t, nil)} {
 			if engine.State() != idle || w.drawLayout() != was {
 				t.Errorf("state %s, layout\n%s\nwas\n%s", engine.State(), w.drawLayout(), was)
 			}
 		}
+
 		if op := e.applied(t, mixed()); op.State != api.Succeeded {
 			t.Errorf("the next operation is %s", op.State)
 		}
@@ -61,15 +66,19 @@ func TestUnstick(t *testing.T) {
 		})
 		e.retryDegraded(t.Context())
 		e.drive(t)
+
 		if e.State() != stuck {
 			t.Fatalf("the call hangs, and the state is %s", e.State())
 		}
+
 		w.hung = ""
 		e.retryDegraded(t.Context())
 		e.drive(t)
+
 		if now := e.now(t, op.ID); now.State != api.Failed || e.State() != idle {
 			t.Errorf("operation %s, state %s", now.State, e.State())
 		}
+
 		w.sound(t, e, mixedBefore, mixedBefore)
 	})
 }
@@ -83,6 +92,7 @@ func TestForceDoesNotEndProcesses(t *testing.T) {
 		i := g.Instances[0]
 		w.processes[gpu0] = []gpu.Process{{PID: 4711, Instance: gpu.Some(i.ID), Compute: gpu.Some(i.ComputeInstances[0].ID)}}
 		w.look()
+
 		plan, err := e.Plan(t.Context(), everything, api.PlanRequest{
 			Spec:  api.Spec{GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{}},
 			Force: []string{string(i.ComputeInstances[0].UUID)},
@@ -90,6 +100,7 @@ func TestForceDoesNotEndProcesses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if text := strings.Join(plan.Warnings, "\n"); !strings.Contains(text, "4711") ||
 			!strings.Contains(text, string(i.ComputeInstances[0].UUID)) {
 			t.Errorf("warnings %q", text)

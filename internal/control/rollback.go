@@ -33,18 +33,22 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	if !errors.As(err, &foreign) {
 		return
 	}
+
 	state := api.Interrupted
 	if !op.part(foreign.gpu).Changed {
 		state = api.Failed
 	}
+
 	level.Warn(e.o.Logger).
 		Log("msg", "another client changed a GPU during an operation; the GPU is left as it is",
 			"operation", op.Operation.ID, "gpu", foreign.gpu)
+
 	if foreign.current == nil { // it was changing all the time
 		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
 			foreign.current = knownInstances(gpus[0].Instances)
 		}
 	}
+
 	e.views.addForeign(foreign.gpu) // while the operation was at work, what was reported counted as its own
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
@@ -55,25 +59,32 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 	if e.deferToRestart(ctx, op) {
 		return
 	}
+
 	e.setState(op, api.RollingBack, "rolling back")
 	var failed error
+
 	for _, p := range op.Parts {
 		if e.gpuState(op, p.GPU).Final() {
 			continue
 		}
+
 		err := e.rollBackGPU(ctx, op, p)
 		if err != nil && e.deferToRestart(ctx, op) {
 			return
 		}
+
 		if err != nil && !isForeign(err) {
 			failed = cmp.Or(failed, err)
 		}
+
 		e.recordRollback(ctx, op, p, err)
 	}
+
 	if failed != nil {
 		e.markDegraded(op, failed)
 		return
 	}
+
 	e.finishRollback(ctx, op)
 }
 
@@ -97,20 +108,26 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 	if !p.Changed && p.Pending == nil {
 		return nil
 	}
+
 	e.setGPU(op, p.GPU, api.RollingBack, nil, nil)
+
 	if err := e.reconcilePart(ctx, op, p); err != nil {
 		return err
 	}
+
 	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
 		e.mu.Lock()
 		op.Operation.Rollback = append(op.Operation.Rollback, api.OperationStep{Step: s, State: api.StepPending})
 		at := stepRef{index: len(op.Operation.Rollback) - 1, rollback: true}
 		e.mu.Unlock()
+
 		if err := e.doStep(ctx, op, s, at, nil); err != nil {
 			return err
 		}
 	}
+
 	e.markUndone(op, p.GPU)
+
 	return nil
 }
 
@@ -120,32 +137,40 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 	if e.hasHungCall(p.GPU) {
 		return &unreadError{fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)}
 	}
+
 	gpus, unreadable, err := e.readLayouts(ctx, p.GPU)
 	if err != nil {
 		return &unreadError{err}
 	}
+
 	g, err := findGPU(gpus, unreadable, p.GPU)
 	if err != nil {
 		return &unreadError{err}
 	}
+
 	changed := !p.changing && e.isChangedByOthers(p)
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	p.facts = g
 	if changed { // it can have the same instances again: they are not the operation's
 		return op.interruptPart(p, g.Instances)
 	}
+
 	if mig.SameInstances(g.Instances, p.Expected) {
 		op.endPendingStep(p, api.StepFailed)
 		return nil
 	}
+
 	if p.Pending != nil {
 		if after, err := verifyOutcome(p.Expected, *p.Pending, g.Instances); err == nil {
 			op.endPendingStep(p, api.StepDone)
 			p.Expected, p.Changed = after, true
+
 			return nil
 		}
 	}
+
 	return op.interruptPart(p, g.Instances)
 }
 
@@ -153,6 +178,7 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 func (op *operation) interruptPart(p *part, current []mig.Instance) error {
 	p.Changed = p.Changed || p.Pending != nil
 	op.endPendingStep(p, api.StepFailed)
+
 	return &foreignError{gpu: p.GPU, current: knownInstances(current)}
 }
 
@@ -160,6 +186,7 @@ func (op *operation) interruptPart(p *part, current []mig.Instance) error {
 // called with the engine's mu held.
 func (op *operation) endPendingStep(p *part, state api.StepState) {
 	p.Pending = nil
+
 	for _, list := range [][]api.OperationStep{op.Operation.Steps, op.Operation.Rollback} {
 		for n := range list {
 			if list[n].GPU == p.GPU && list[n].State == api.StepRunning {
@@ -173,6 +200,7 @@ func (op *operation) endPendingStep(p *part, state api.StepState) {
 func (e *Engine) markUndone(op *operation, id gpu.UUID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for n := range op.Operation.Steps {
 		if s := &op.Operation.Steps[n]; s.GPU == id && s.State == api.StepDone {
 			s.State = api.StepUndone
@@ -187,11 +215,13 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	if e.anyGPU(op, api.Stuck) {
 		state = api.Stuck
 	}
+
 	p := *failureProblem(err)
 	if op.Cause != nil && op.Cause.Detail != p.Detail {
 		p.Detail = fmt.Sprintf("%s (the rollback: %s)", op.Cause.Detail, p.Detail)
 		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
 	}
+
 	p.Operation = op.Operation.ID
 	e.mu.Lock()
 	repeated := op.Operation.Error != nil && op.Operation.Error.Detail == p.Detail
@@ -200,16 +230,20 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	var unread *unreadError
 	op.retryable = state == api.Stuck || errors.As(err, &saving) || errors.As(err, &unread)
 	e.mu.Unlock()
+
 	if !repeated {
 		level.Error(e.o.Logger).Log("msg", "cannot finish or roll back an operation", "operation",
 			op.Operation.ID, "state", state, "err", err)
 	}
+
 	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
 	e.setState(op, state, string(state))
+
 	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
 	if !op.counted {
 		e.countOperation(op, state)
 	}
+
 	op.counted = true
 }
 
@@ -223,11 +257,13 @@ func (e *Engine) gpusIn(op *operation, state api.OperationState) []gpu.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var list []gpu.UUID
+
 	for _, g := range op.Operation.GPUs {
 		if g.State == state {
 			list = append(list, g.GPU)
 		}
 	}
+
 	return list
 }
 
@@ -240,27 +276,33 @@ func (u *unreadError) Unwrap() error { return u.err }
 // finishRollback ends an operation of which no GPU is left unfinished.
 func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	state := api.RolledBack
+
 	switch {
 	case !op.changed():
 		state = api.Failed
 	case e.anyGPU(op, api.Interrupted):
 		state = api.Interrupted
 	}
+
 	e.mu.Lock()
 	if op.Cause != nil {
 		op.Operation.Error = op.Cause // not why a former attempt has failed
 	}
+
 	e.mu.Unlock()
+
 	if state != api.Failed {
 		e.listReplaced(ctx, op)
 		e.endChanges(op)
 		e.pollLayout(ctx, op)
 		e.runHooks(ctx, op, state)
 		e.restartAfterRollback(ctx, op)
+
 		if e.deferToRestart(ctx, op) {
 			return
 		}
 	}
+
 	e.endOperation(ctx, op, state, nil)
 }
 
@@ -270,20 +312,25 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 	if err != nil {
 		return
 	}
+
 	names := map[gpu.MIGUUID]gpu.MIGUUID{}
+
 	for _, p := range op.Parts {
 		g, err := findGPU(gpus, nil, p.GPU)
 		if err != nil {
 			continue
 		}
+
 		want := p.before()
 		if op.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
 			want = p.after()
 		}
+
 		for from, to := range renamedDevices(want, layout{GPU: g.UUID, Instances: g.Instances}) {
 			names[from] = to
 		}
 	}
+
 	e.mu.Lock()
 	op.Operation.Renamed = names
 	e.mu.Unlock()
@@ -297,30 +344,37 @@ func (e *Engine) endOperation(ctx context.Context, op *operation, state api.Oper
 	}
 
 	e.mu.Lock()
+
 	op.Operation.Ended = e.o.Now()
 	if state != api.Unsettled {
 		op.Operation.WaitsFor = nil
 	}
+
 	if p != nil {
 		op.Operation.Error = p
 	}
+
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; !g.State.Final() {
 			g.State = state
 		}
 	}
+
 	if state.Committed() {
 		op.Operation.Error = nil
 		e.rememberLayouts(op)
 	}
+
 	e.mu.Unlock()
 	e.setState(op, state, string(state))
 	e.logEnd(op, state)
+
 	if e.isCurrent(op) {
 		_ = e.saveOperation(op)
 	} else {
 		_ = e.saveHistory()
 	}
+
 	e.countOperation(op, state)
 }
 
@@ -342,12 +396,14 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 		level.Info(e.o.Logger).Log(line...)
 		return
 	}
+
 	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
 }
 
 func (e *Engine) isCurrent(op *operation) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return e.current == op
 }
 
@@ -360,12 +416,14 @@ func (e *Engine) rememberLayouts(op *operation) {
 			all = append(all, p.after())
 		}
 	}
+
 	for _, l := range all {
 		if at := slices.IndexFunc(e.layouts, func(c layout) bool { return c.GPU == l.GPU }); at >= 0 {
 			e.layouts[at] = l
 		} else {
 			e.layouts = append(e.layouts, l)
 		}
+
 		e.dropUnrestored(l.GPU)
 	}
 }

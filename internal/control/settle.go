@@ -27,6 +27,7 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	e.pollLayout(ctx, op)
 	e.listReplaced(safe, op)
 	e.runHooks(safe, op, api.Succeeded)
+
 	if e.deferToRestart(safe, op) {
 		return
 	}
@@ -40,15 +41,18 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 		e.mu.Unlock()
 		level.Info(e.o.Logger).Log("msg", "left an operation that waits for the kubelet to the next start",
 			"operation", op.Operation.ID, "cordoned", cordoned)
+
 		return
 	}
 
 	e.setOffered(op, len(waits) == 0)
 	waits = append(waits, e.awaitedHooks(op)...)
+
 	state := api.Succeeded
 	if len(waits) > 0 {
 		state = api.Unsettled
 	}
+
 	e.setWaiting(op, waits)
 	e.endOperation(safe, op, state, nil)
 
@@ -85,6 +89,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 		if !cut || waits == nil {
 			waits = looked
 		}
+
 		if !cut {
 			e.setWaiting(op, waits)
 			sleep(asking, settleInterval)
@@ -151,6 +156,7 @@ func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []st
 	}
 
 	missing, stale := changed.compareOffers(list, err)
+
 	return waitingFor(missing, stale, err)
 }
 
@@ -160,11 +166,13 @@ func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULa
 	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
 
 	var list []mig.GPULayout
+
 	for _, p := range op.Parts {
 		g := p.live()
 		if read, err := findGPU(live, nil, p.GPU); err == nil {
 			g.Minor = read.Minor
 		}
+
 		list = append(list, g)
 	}
 
@@ -173,8 +181,10 @@ func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULa
 		if err != nil {
 			g = mig.GPULayout{Facts: gpu.Facts{UUID: m.GPU}, MIG: gpu.Some(m.Current)}
 		}
+
 		list = append(list, g)
 	}
+
 	return list
 }
 
@@ -187,13 +197,16 @@ func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Ope
 
 	e.mu.Lock()
 	op, p := e.findOperation(id)
+
 	var state api.OperationState
 	if p == nil {
 		state = op.Operation.State
 	}
+
 	if state == api.Settling && !isClosed(op.settled) {
 		close(op.settled)
 	}
+
 	e.mu.Unlock()
 
 	switch {
@@ -207,6 +220,7 @@ func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Ope
 	default:
 		return nil, problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, state)
 	}
+
 	return e.Operation(id)
 }
 
@@ -214,6 +228,7 @@ func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Ope
 func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	if err := e.o.Poller.PollGPUs(ctx, op.gpus()...); err != nil {
 		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
 	}
@@ -223,6 +238,7 @@ func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 func (e *Engine) readAllocatable(ctx context.Context) ([]gpu.Offer, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	return e.o.Assignments.Allocatable(ctx)
 }
 
@@ -232,6 +248,7 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	defer cancel()
 	list, _ := e.o.Assignments.List(ctx) // what it has returned before is as good
 	all := slices.Concat(list.List, list.Unreadable)
+
 	return len(all) > 0 &&
 		!slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
 }
@@ -241,13 +258,16 @@ func waitingFor(missing, stale []string, failed error) []string {
 	if failed != nil {
 		return []string{"the kubelet to say which devices it offers (" + reasonText(failed) + ")"}
 	}
+
 	var list []string
 	if len(missing) > 0 {
 		list = append(list, "the kubelet to offer "+strings.Join(missing, ", "))
 	}
+
 	if len(stale) > 0 {
 		list = append(list, "the kubelet to stop offering "+strings.Join(stale, ", ")+", which was destroyed")
 	}
+
 	return list
 }
 
@@ -256,9 +276,11 @@ func waitingFor(missing, stale []string, failed error) []string {
 func (e *Engine) setWaiting(op *operation, list []string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if op.Operation.State == api.Succeeded || slices.Equal(op.Operation.WaitsFor, list) {
 		return
 	}
+
 	op.Operation.WaitsFor = list
 	if len(list) > 0 {
 		e.addEvent(op, api.Event{Kind: api.EventNote, Text: "waits for " + strings.Join(list, ", and for ")})

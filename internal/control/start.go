@@ -17,6 +17,7 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
+
 	n, p := e.plans.get(r.Plan)
 	switch {
 	case p != nil:
@@ -29,26 +30,34 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)",
 			by.Name)
 	}
+
 	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
+
 	c, p := e.checkStillHolds(ctx, n)
 	if p != nil {
 		return nil, p
 	}
+
 	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
 	started.Force, started.TakeOver = c.widenForce(n.plan.Forced), n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
+
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
 	for _, l := range n.after {
 		g, err := c.gpu(l.GPU)
 		if err != nil {
 			return nil, driverProblem(err)
 		}
+
 		started.addGPU(g, l.Instances)
 	}
+
 	started.setViews(c.marks)
+
 	return e.acceptOperation(started, doSteps)
 }
 
@@ -56,6 +65,7 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps []mig.Step) record {
 	r := record{Operation: e.newHeader(verb, by), Boot: e.o.BootID, Driver: e.driverVersion(ctx)}
 	r.Operation.Steps = pendingSteps(steps)
+
 	return r
 }
 
@@ -65,6 +75,7 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
 	}
+
 	before := copyInstances(g.Instances)
 	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
 		facts: g})
@@ -92,19 +103,24 @@ func (e *Engine) mayApply(by Actor) *api.Problem {
 // checkStillHolds returns a problem if what a plan was made from has changed.
 func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.Problem) {
 	gpus := gpusOfPlan(n.plan)
+
 	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+
 	c.marks = e.marks() // those before the reading would miss what came in between
 	now := *n.plan
+
 	var p *api.Problem
 	if now.Owners, p = e.checkOwners(ctx, gpusOfSteps(now.Steps), now.TakeOver); p != nil {
 		return nil, p
 	}
+
 	if facts := e.collectFacts(c, &now); hashFacts(facts) != n.plan.Hash {
 		return nil, problemf(api.StalePlan, "plan again; %s", describeChanges(n.facts, facts))
 	}
+
 	return c, nil
 }
 
@@ -119,13 +135,16 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 	if p != nil {
 		return nil, p
 	}
+
 	if t == doSteps && len(op.Operation.Steps) == 0 {
 		e.endOperation(context.Background(), op, api.Succeeded, nil)
 		e.clearCurrent(context.Background(), op)
 	} else {
 		e.queue <- op
 	}
+
 	e.reportState()
+
 	return e.Operation(op.Operation.ID)
 }
 
@@ -137,18 +156,22 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 
 	op := newOperation(r)
 	op.task, op.live = t, true
+
 	err := e.reserveRoom(op)
 	if err == nil {
 		err = e.saveOperation(op)
 	}
+
 	if err != nil {
 		return nil, problemf(api.ReadOnly, "the operation could not be saved, and nothing was done: %s", e.Reason())
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.current = op
 	e.operations = append(e.operations, op)
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Pending)})
+
 	return op, nil
 }
 
@@ -158,13 +181,17 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
+
 	e.mu.Lock()
 	op, p := e.findOperation(id)
+
 	var state api.OperationState
 	if p == nil {
 		state = op.Operation.State
 	}
+
 	e.mu.Unlock()
+
 	switch {
 	case p != nil:
 		return nil, p
@@ -176,22 +203,29 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 			p.Detail = fmt.Sprintf("operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
 				"then roll it back", id)
 		}
+
 		p.Operation = id
+
 		return nil, p
 	case !state.Committed():
 		return nil, problemf(api.BadSpec, "operation %s is %s: there is nothing to roll back", id, state)
 	case op.Operation.Verb == api.VerbMode:
 		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
 	}
+
 	if p := e.reserve(ctx, nil, op.gpus()...); p != nil {
 		return nil, p
 	}
+
 	defer e.releaseReservation()
+
 	r, p := e.newRollback(ctx, op)
 	if p != nil {
 		return nil, p
 	}
+
 	r.Operation.By = by.Name
+
 	return e.acceptOperation(*r, doSteps)
 }
 
@@ -199,10 +233,12 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 // that nothing has changed since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
 	gpus := op.gpus()
+
 	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
+
 	c.marks = e.marks() // those before the reading would miss what came in between
 	if p := c.checkView(op); p != nil {
 		return nil, p
@@ -211,36 +247,47 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	var steps []mig.Step
 	var blocking []api.Blocker
 	var live []mig.GPULayout
+
 	for _, p := range op.Parts {
 		g, err := c.gpu(p.GPU)
 		if err != nil {
 			return nil, problemf(api.Unavailable, "%s cannot be read", p.GPU)
 		}
+
 		list := stepsBetween(p.GPU, g.Instances, p.Before)
 		if len(list) > 0 && !g.MIG.Or(false) {
 			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
 		}
+
 		for _, s := range list {
 			if !isCreation(s) {
 				blocking = append(blocking, c.listBlockers(g, s, nil)...)
 			}
 		}
+
 		live, steps = append(live, g), append(steps, list...)
 	}
+
 	if len(blocking) > 0 {
 		p := problemf(api.Busy, "%d of the instances that would go are in use", len(blocking))
 		p.Blocking = blocking
+
 		return nil, withHint(p)
 	}
+
 	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), op.TakeOver); p != nil {
 		return nil, p
 	}
+
 	r := e.newRecord(ctx, api.VerbRollback, "", steps)
+
 	r.TakeOver = op.TakeOver
 	for n, g := range live {
 		r.addGPU(g, op.Parts[n].Before)
 	}
+
 	r.setViews(c.marks)
+
 	return &r, nil
 }
 
@@ -250,12 +297,16 @@ func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.
 	if at < 0 {
 		return nil
 	}
+
 	i := g.Instances[at]
+
 	holds := u.busyHolds(g, i, s, force)
 	if len(holds) == 0 {
 		return nil
 	}
+
 	name := cmp.Or(string(s.UUID), instanceName(g, i))
+
 	return []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
 }
 

@@ -42,32 +42,40 @@ func TestDamagedState(t *testing.T) {
 				w, _, _ := survives(t, api.Succeeded, func(*world) {})
 				c.damage(w)
 				was, calls := w.drawLayout(), w.calls
+
 				e := w.engine(t, nil)
 				if len(c.blocked) == 0 {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)
 					cmptest.Equal(t, "problem of a change", e.free(t, gpu1), nil)
+
 					return
 				}
+
 				op := e.Operations().Operations[0]
 				p := isProblem(t, e.free(t, gpu0), api.ReadOnly)
 				cmptest.Equal(t, "state of the engine", e.State(), readOnly)
 				wantText(t, "p.Detail", p.Detail, "migctl accept "+op.ID)
+
 				var named []gpu.UUID
 				for _, g := range op.GPUs {
 					named = append(named, g.GPU)
 				}
+
 				cmptest.Equal(t, "op.Verb", op.Verb, api.VerbRecovery)
 				cmptest.Equal(t, "state of the operation", op.State, api.Degraded)
 				cmptest.Equal(t, "named", named, c.blocked)
 				_, err := e.Rollback(t.Context(), everything, op.ID)
 				isProblem(t, err, api.ReadOnly)
 				e.repairStore() // it does not go away by itself, nor with a restart
+
 				if next := w.engine(t, nil); e.State() != readOnly || next.State() != readOnly {
 					t.Errorf("state %s, after a restart %s", e.State(), next.State())
 				}
+
 				if got, err := e.Accept(t.Context(), everything, op.ID); err != nil || got.State != api.Accepted {
 					t.Fatalf("accepted: %+v, %v", got, err)
 				}
+
 				w.documents.OperationDamaged, w.documents.HistoryDamaged, w.unreadable = false, false, nil
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)
@@ -103,11 +111,14 @@ func TestSlotsMustBeMarked(t *testing.T) {
 			if strings.Contains(string(document), `"slotsUsed":true`) {
 				return syscall.ENOSPC
 			}
+
 			return nil
 		}
+
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
+
 		calls := w.calls
 		e.drive(t)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
@@ -138,11 +149,14 @@ func TestDamageInMidOperation(t *testing.T) {
 		w.saving = func(_ int, document []byte) error {
 			w.dead = w.calls == 5
 			older = w.documents.Operation
+
 			return nil
 		}
+
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		w.revive()
 		w.saving = nil
@@ -158,9 +172,11 @@ func TestStateFolderComesLater(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
 		w.after = func(_ int, s mig.Step) error { w.dead = s.Op == mig.DestroyInstance; return nil }
+
 		if _, err := e.start(t, second(two3g)); err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		w.revive()
 		w.after = nil
@@ -178,9 +194,11 @@ func TestStateFolderComesLater(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(time.Minute)
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+
 		w.sound(t, next, mixedBefore, mixedBefore)
 	})
 }
@@ -196,24 +214,31 @@ func TestStateFolderReplaced(t *testing.T) {
 			w.saving = func(n int, _ []byte) error {
 				if n >= 8 && !replaced {
 					replaced = true
+
 					w.documents = Documents{}
 					if foreign {
 						w.opening = ErrStateForeign
 					}
+
 					return ErrStateReplaced
 				}
+
 				if w.opening != nil {
 					return os.ErrClosed
 				}
+
 				return nil
 			}
+
 			op := e.applied(t, mixed())
 			if !foreign {
 				cmptest.Equal(t, "state of the operation", op.State, api.Succeeded)
 				cmptest.Equal(t, "layout", w.drawLayout(), mixedAfter)
 				cmptest.Equal(t, "state of the engine", e.State(), idle)
+
 				return
 			}
+
 			cmptest.Equal(t, "state of the operation", op.State, api.Degraded)
 			cmptest.Equal(t, "state of the engine", e.State(), readOnly)
 			wantText(t, "e.Reason()", e.Reason(), "by another program")
@@ -228,16 +253,20 @@ func TestReserveIsEnough(t *testing.T) {
 			w, e, _, _ := prepared(t, name)
 			room := &roomyFolder{folder: folder{w}}
 			e.o.Store = room
+
 			w.before = func(n int, s mig.Step) error {
 				if n == 6 {
 					return errors.Join(gpu.ErrDriver, errors.New(strings.Repeat("long ", 100)))
 				}
+
 				return nil
 			}
 			if err := begin(t, w, e); err != nil {
 				t.Fatal(err)
 			}
+
 			e.drive(t)
+
 			if room.reserved == 0 || room.largest > (room.reserved-reserveBase)/2 {
 				t.Errorf("%s: a document has %d bytes, reserved were %d", name, room.largest, room.reserved)
 			}
@@ -267,34 +296,43 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan error)
 		go func() { ended <- e.Run(ctx) }()
+
 		first, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		time.Sleep(time.Minute)
+
 		if got := e.now(t, first.ID); got.State != api.Settling || e.Operations().Blocked[gpu1] != first.ID {
 			t.Fatalf("operation is %s, blocked %v", got.State, e.Operations().Blocked)
 		}
+
 		p := isProblem(t, e.free(t, gpu1), api.InProgress)
 		cmptest.Equal(t, "operation of the problem", p.Operation, first.ID)
+
 		other, err := e.start(t,
 			api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"0"},
 				Devices: map[string]api.DeviceRequest{"3g.20gb": {Count: 1}}}})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		time.Sleep(time.Minute)
 		// it has created no device to wait for
 		if got := e.now(t, other.ID); got.State != api.Succeeded || w.cordonedBy != "me" {
 			t.Errorf("the other operation is %s, cordoned by %q", got.State, w.cordonedBy)
 		}
+
 		_, err = e.EndSettling(t.Context(), Actor{Name: "uid:7"}, first.ID)
 		isProblem(t, err, api.Forbidden)
+
 		for range 2 {
 			if _, err := e.EndSettling(t.Context(), everything, first.ID); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		time.Sleep(2 * time.Second)
 		got := e.now(t, first.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
@@ -305,9 +343,11 @@ func TestSettlingBlocksItsGPUsOnly(t *testing.T) {
 		_, err = e.EndSettling(t.Context(), everything, first.ID)
 		isProblem(t, err, api.BadSpec)
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+
 		w.sound(t, w.engine(t, nil), w.drawLayout(), w.drawLayout())
 	})
 }
@@ -337,13 +377,16 @@ func TestDocumentsAreReadable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := survives(t, api.Succeeded, func(*world) {})
 		var h history
+
 		err := json.Unmarshal(w.documents.History, &h)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "len(h.Operations)", len(h.Operations), 1)
 		cmptest.Equal(t, "len(h.Layouts)", len(h.Layouts), 2)
 		cmptest.Equal(t, "h.Restored", h.Restored, "boot-1")
+
 		again, err := json.Marshal(h)
 		if err != nil || string(again) != string(w.documents.History) {
 			t.Errorf("%v\n%s\nread and written:\n%s", err, w.documents.History, again)

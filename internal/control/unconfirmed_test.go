@@ -33,39 +33,50 @@ func TestKubeletRestart(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
 				e := w.engine(t, nil)
+
 				before, err := e.Plan(t.Context(), everything, second(two3g))
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				w.give(gpu.DeviceRef{MIG: sevenG})
 				restart(w)
 				_, err = e.Plan(t.Context(), everything, second(two3g))
+
 				p := isProblem(t, err, api.Infeasible)
 				if len(p.Blocking) != 1 {
 					t.Fatalf("p.Blocking: %+v, want 1 of them", p.Blocking)
 				}
+
 				if len(p.Blocking[0].Holders) == 0 {
 					t.Error("p.Blocking[0].Holders is empty")
 				}
+
 				wantText(t, "p.Detail", p.Detail, "confirm")
+
 				for _, h := range p.Blocking[0].Holders {
 					if h.Kind != api.HoldUnconfirmed {
 						t.Errorf("holder %+v", h)
 					}
 				}
+
 				forced, err := e.Plan(t.Context(), everything, second(two3g, sevenG))
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				gone := forced.GPUs[0].Before[0]
 				if len(gone.Holders)+len(gone.Compute[0].Holders) == 0 {
 					t.Error("a forced plan affects no workload")
 				}
+
 				_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: before.ID, Hash: before.Hash})
 				isProblem(t, err, api.StalePlan)
+
 				if _, err := e.ConfirmFree(t.Context(), everything, sevenG); err != nil {
 					t.Fatal(err)
 				}
+
 				if op := e.applied(t, second(two3g)); op.State != api.Succeeded {
 					t.Errorf("operation is %s: %v", op.State, op.Error)
 				}
@@ -80,17 +91,21 @@ func TestKubeletRestartDuringOperation(t *testing.T) {
 		w := newWorld(t)
 		before := w.drawLayout()
 		e := w.engine(t, nil)
+
 		op, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.pods.Incomplete = kubeletRestarted
 		e.drive(t)
 		got := e.now(t, op.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Failed)
+
 		if got.Error == nil {
 			t.Fatal("the operation has no error")
 		}
+
 		cmptest.Equal(t, "problem of the operation", got.Error.Type, api.Busy)
 		cmptest.Equal(t, "layout", w.drawLayout(), before)
 	})
@@ -103,10 +118,12 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 	e := w.engine(t, nil)
 	w.pods.Incomplete = "the kubelet does not answer: timed out"
 	w.miss("train-0", gpu.DeviceRef{MIG: sevenG})
+
 	plan, err := e.Plan(t.Context(), everything, second(two3g, sevenG))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
 	w.pods.Incomplete, w.pods.List[0].Holder.Unconfirmed = "the kubelet does not answer: connection refused",
 		"in other words"
@@ -114,6 +131,7 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 	_, err = e.Start(t.Context(), everything, request)
 	isProblem(t, err, api.StalePlan)
 	w.pods.List = w.pods.List[:1]
+
 	if _, err := e.Start(t.Context(), everything, request); err != nil {
 		t.Error(err)
 	}
@@ -122,6 +140,7 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 // TestNoKubeletHoldsNothing: a node without a kubelet has no holders by it, whatever else was returned.
 func TestNoKubeletHoldsNothing(t *testing.T) {
 	w := newWorld(t)
+
 	w.podsErr = gpu.ErrNoKubelet
 	if _, err := w.engine(t, nil).Plan(t.Context(), everything, second(two3g)); err != nil {
 		t.Error(err)
@@ -133,14 +152,17 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 	w := bare(t)
 	e := w.engine(t, nil)
 	w.pods.Incomplete = kubeletRestarted
+
 	_, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{})
 	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, kubeletRestarted) ||
 		!strings.Contains(p.Detail, "confirm") {
 		t.Errorf("detail %q", p.Detail)
 	}
+
 	if _, err := e.ConfirmFree(t.Context(), everything, string(gpu1)); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{}); err != nil {
 		t.Error(err)
 	}
@@ -149,6 +171,7 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 // TestFreeCovers has words on devices of a GPU with one GPU instance that is split in two lift what they cover.
 func TestFreeCovers(t *testing.T) {
 	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
+
 	first, other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}, unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
 	for name, tt := range map[string]struct {
 		free []gpu.DeviceRef
@@ -169,11 +192,13 @@ func TestFreeCovers(t *testing.T) {
 		w.pods = gpu.Assignments{Incomplete: kubeletRestarted, Free: tt.free}
 		c := &usage{holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 		w.engine(t, nil).addPods(t.Context(), c, []mig.GPULayout{*w.gpu(gpu1)})
+
 		for _, u := range []unit{whole, first, other} {
 			if held := len(c.holds[u]) > 0; held != slices.Contains(tt.held, u) {
 				t.Errorf("%s: %+v is held: %t", name, u, held)
 			}
 		}
+
 		if held := len(c.whole[gpu1]) > 0; held != tt.gpu {
 			t.Errorf("%s: the GPU is held: %t", name, held)
 		}

@@ -56,6 +56,7 @@ func (e *Engine) beginRestore() {
 				Detail: "it was not tried yet", again: e.o.Now()})
 		}
 	}
+
 	e.mu.Unlock()
 
 	if due {

@@ -65,6 +65,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 			e.finishUnsettled(ctx, op)
 			return
 		}
+
 		e.setWaiting(op, waits)
 		sleep(ctx, cureInterval)
 	}
@@ -74,25 +75,30 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 // what it has destroyed is not waited for.
 func (s *settlement) lookAgain(ctx context.Context) []string {
 	gpus := s.op.gpus()
+
 	live, unreadable, err := s.e.readLayouts(ctx, gpus...)
 	if err != nil {
 		return []string{"the GPUs to be readable (" + reasonText(err) + ")"}
 	}
 
 	var list []mig.GPULayout
+
 	for _, id := range gpus {
 		g, err := findGPU(live, unreadable, id)
 		if err != nil {
 			return []string{string(id) + " to be readable (" + reasonText(err) + ")"}
 		}
+
 		list = append(list, g)
 	}
+
 	return s.look(ctx, list)
 }
 
 func (e *Engine) isUnsettled(op *operation) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return op.Operation.State == api.Unsettled
 }
 
@@ -103,12 +109,14 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 		e.mu.Unlock()
 		return
 	}
+
 	op.Operation.State, op.Operation.WaitsFor = api.Succeeded, nil
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
 			g.State = api.Succeeded
 		}
 	}
+
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Succeeded)})
 	e.mu.Unlock()
 
@@ -121,11 +129,13 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 // countUnsettled is called with mu held.
 func (e *Engine) countUnsettled() int {
 	number := 0
+
 	for _, op := range e.operations {
 		if op.Operation.State == api.Unsettled {
 			number++
 		}
 	}
+
 	return number
 }
 
@@ -151,5 +161,6 @@ func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
 	if m := op.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {
 		t.split = gpu.Some(m.GPU)
 	}
+
 	return t
 }

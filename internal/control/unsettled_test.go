@@ -23,6 +23,7 @@ func (e *Engine) run(t *testing.T) {
 	go func() { ended <- e.Run(ctx) }()
 	t.Cleanup(func() {
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -68,10 +69,12 @@ func TestUnsettledIsCured(t *testing.T) {
 				if tt.restarted {
 					e = w.engine(t, nil)
 				}
+
 				e.run(t)
 				pause(2 * time.Hour)
 				cmptest.Equal(t, "state of the operation after two hours", e.now(t, op.ID).State, api.Unsettled)
 				cmptest.Equal(t, "cordoned by", w.cordonedBy, tt.cordonedBy)
+
 				if tt.hookFails && (len(w.hooks) < 20 || len(w.hooks) > 40) {
 					t.Errorf("the hook was run %d times, want once in 5 minutes", len(w.hooks))
 				}
@@ -80,9 +83,11 @@ func TestUnsettledIsCured(t *testing.T) {
 				pause(time.Minute)
 				cmptest.Equal(t, "cordoned by, once the kubelet has followed", w.cordonedBy, "")
 				w.set(func() { w.hookFails = false })
+
 				if tt.hookFails {
 					pause(maxBackoff)
 				}
+
 				pause(tt.within)
 
 				got := e.now(t, op.ID)
@@ -90,6 +95,7 @@ func TestUnsettledIsCured(t *testing.T) {
 				cmptest.Equal(t, "state of the GPU", got.GPUs[0].State, api.Succeeded)
 				cmptest.Equal(t, "number of what it waits for", len(got.WaitsFor), 0)
 				cmptest.Equal(t, "the operation is cordoned", got.Cordoned, false)
+
 				if !slices.Equal(w.unsettled[len(w.unsettled)-1:], []int{0}) {
 					t.Errorf("unsettled operations: %v, want 0 at last", w.unsettled)
 				}
@@ -112,6 +118,7 @@ func TestUnsettledByWord(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
 		wantText(t, "warnings", strings.Join(got.Warnings, "\n"), "uid:0 has said that nothing is left to be done")
@@ -141,6 +148,7 @@ func TestUnsettledByWordWhileWatched(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "state of the operation", got.State, api.Succeeded)
 
 		pause(time.Hour)
@@ -185,10 +193,12 @@ func TestUnsettledAfterAnotherChange(t *testing.T) {
 		cmptest.Equal(t, "state of the first operation", first.State, api.Unsettled)
 
 		e.run(t)
+
 		next, err := e.start(t, second(map[string]api.DeviceRequest{}))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		pause(time.Minute)
 		cmptest.Equal(t, "state of the next operation", e.now(t, next.ID).State, api.Succeeded)
 		cmptest.Equal(t, "state of the first operation", e.now(t, first.ID).State, api.Succeeded)
@@ -227,13 +237,16 @@ func TestSplitGPUStillOffered(t *testing.T) {
 		}
 		k := &slowKubelet{kubelet: kubelet{w}, begun: time.Now(), stale: []gpu.DeviceRef{{GPU: gpu1}}, lags: time.Hour}
 		e := w.engine(t, func(o *Options) { o.Assignments = k })
+
 		op, err := e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{Enabled: true})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		got := e.now(t, op.ID)
 		cmptest.Equal(t, "state of the operation", got.State, api.Unsettled)
+
 		if len(got.WaitsFor) != 1 || !strings.Contains(got.WaitsFor[0], string(gpu1)+" as a whole") {
 			t.Errorf("it waits for %q", got.WaitsFor)
 		}

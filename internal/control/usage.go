@@ -35,10 +35,12 @@ type usage struct {
 func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	gpus, unreadable, err := e.o.Actuator.Layouts(ctx, only...)
 	for n := range gpus {
 		fillPlacements(gpus[n].Instances)
 	}
+
 	return gpus, unreadable, err
 }
 
@@ -56,8 +58,10 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 	if err != nil {
 		return nil, err
 	}
+
 	u := e.collectHolders(ctx, gpus)
 	u.unreadable = unreadable
+
 	return u, nil
 }
 
@@ -69,7 +73,9 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 		filesKnown := e.addHandles(ctx, u, g)
 		e.addProcesses(ctx, u, g, filesKnown)
 	}
+
 	e.addPods(ctx, u, gpus)
+
 	return u
 }
 
@@ -77,6 +83,7 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 // poll found: activity and batch jobs.
 func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) (*usage, error) {
 	marks := e.marks()
+
 	gpus, unreadable, err := e.readNode(ctx, needed, only...)
 	if err != nil {
 		return nil, err
@@ -86,10 +93,13 @@ func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, 
 	u.unreadable, u.marks = unreadable, marks
 	e.readAnew(ctx, gpus)
 	e.addLastPolls(u)
+
 	for id, err := range u.unreadable {
 		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
 	}
+
 	slices.Sort(u.warnings)
+
 	return u, nil
 }
 
@@ -130,6 +140,7 @@ func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
 	}
+
 	return devicesOf(g).Resolve(ref)
 }
 
@@ -143,6 +154,7 @@ func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, fi
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 	list, err := e.o.Actuator.Processes(call, g.UUID)
+
 	hidden := errors.Is(err, gpu.ErrPIDNamespace)
 	switch {
 	case hidden && filesKnown && len(g.Instances) > 0:
@@ -163,15 +175,19 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 	if e.o.Handles == nil {
 		return false
 	}
+
 	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
+
 	list, err := e.o.Handles.Open(call, g)
 	if err != nil {
 		u.addToGPU(g, unknownHold("open files", err))
 		return false
 	}
+
 	for _, h := range list {
 		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
+
 		on := g.MIG.Or(false)
 		switch {
 		case !h.Instance.Present() && on && isMonitor(h.Command):
@@ -185,6 +201,7 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 			u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
 		}
 	}
+
 	return true
 }
 
@@ -205,6 +222,7 @@ func isMonitor(command string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -217,6 +235,7 @@ func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text
 	}
+
 	for _, known := range []error{gpu.ErrPIDNamespace,
 		gpu.ErrNotSupported, gpu.ErrNoPermission, gpu.ErrNotFound, gpu.ErrLost,
 		gpu.ErrResetRequired,
@@ -226,12 +245,15 @@ func reasonText(err error) string {
 			return known.Error()
 		}
 	}
+
 	if errors.Is(err, context.DeadlineExceeded) {
 		return gpu.ErrTimeout.Error()
 	}
+
 	// The text before ErrDriver is the call, the text after it the driver's answer.
 	if _, said, ok := strings.Cut(err.Error(), gpu.ErrDriver.Error()); ok && errors.Is(err, gpu.ErrDriver) {
 		return gpu.ErrDriver.Error() + said
 	}
+
 	return "it failed"
 }

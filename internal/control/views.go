@@ -77,6 +77,7 @@ func (v *views) of(id gpu.UUID) *gpuView {
 		g = &gpuView{}
 		v.gpus[id] = g
 	}
+
 	return g
 }
 
@@ -92,6 +93,7 @@ func (v *views) LayoutChanged(id gpu.UUID) {
 	if id != "" {
 		v.of(id)
 	}
+
 	for other, g := range v.gpus {
 		if (other == id || id == "") && !g.isOwn(now) {
 			g.foreign++
@@ -108,6 +110,7 @@ func (v *views) Watching(id gpu.UUID, on bool) {
 	if g.watched && !on {
 		g.gaps++
 	}
+
 	g.watched = on
 }
 
@@ -151,6 +154,7 @@ func (v *views) observe(s *gpu.Snapshot) {
 	if s == nil {
 		return
 	}
+
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
@@ -168,6 +172,7 @@ func (g *gpuView) observe(seen *gpu.GPU) {
 	if !own && !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
 		g.foreign++
 	}
+
 	if !own {
 		g.polled, g.unpolled = seen.MIG.LayoutGeneration, false
 	}
@@ -182,6 +187,7 @@ func (v *views) marks() map[gpu.UUID]mark {
 	for id, g := range v.gpus {
 		list[id] = v.markOf(g)
 	}
+
 	return list
 }
 
@@ -199,6 +205,7 @@ func (v *views) markOf(g *gpuView) mark {
 	if !g.watched {
 		m.Process = ""
 	}
+
 	return m
 }
 
@@ -218,10 +225,12 @@ func (e *Engine) beginChanges(p *part) error {
 	// The order matters: a report that comes in between counts as foreign, and one that comes later as the operation's.
 	e.views.observe(e.o.Poller.Current())
 	e.views.begin(p.GPU)
+
 	p.changing = true
 	if e.isChangedByOthers(p) {
 		return &foreignError{gpu: p.GPU}
 	}
+
 	return nil
 }
 
@@ -243,6 +252,7 @@ func (e *Engine) endChanges(op *operation) {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for _, p := range op.Parts {
 		if p.changing && !e.views.isChanging(p.GPU) {
 			p.changing, p.View = false, e.views.mark(p.GPU)

@@ -33,9 +33,11 @@ func wantInstead(t *testing.T, err error, says string) {
 	t.Helper()
 	p := isProblem(t, err, api.StalePlan)
 	wantText(t, "detail", p.Detail, says)
+
 	if len(p.Instead) != 1 {
 		t.Fatalf("instead: %+v, want the layout of one GPU", p.Instead)
 	}
+
 	cmptest.Equal(t, "instead", p.Instead[0],
 		api.Spec{GPUs: []api.Selector{api.Selector(gpu1)}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}})
 }
@@ -55,6 +57,7 @@ func TestRollbackAfterRebuild(t *testing.T) {
 		wantInstead(t, err, "another client has changed the GPU since")
 		_, err = w.engine(t, nil).Rollback(t.Context(), everything, op.ID)
 		wantInstead(t, err, "mig-exporter was restarted since")
+
 		if w.calls != calls || w.drawLayout() != was {
 			t.Errorf("%d changes were made:\n%s", w.calls-calls, w.drawLayout())
 		}
@@ -82,9 +85,11 @@ func TestRollbackWithoutForeignHand(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		cmptest.Equal(t, "state of the rollback", e.now(t, back.ID).State, api.Succeeded)
 		settleOwn()
+
 		if _, err = e.Rollback(t.Context(), everything, first.ID); err == nil {
 			t.Error("other instances than the operation's were accepted as its own")
 		}
@@ -144,10 +149,12 @@ func TestRebuildBetweenPlanAndOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
+
 		plan, err := e.Plan(t.Context(), everything, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		w.rebuild(gpu1)
 		_, err = e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 		p := isProblem(t, err, api.StalePlan)
@@ -161,20 +168,24 @@ func TestRebuildBeforeFirstStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, nil)
+
 		started, err := e.start(t, mixed())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		rebuilt := false
 		w.before = func(_ int, s mig.Step) error {
 			if s.GPU == gpu1 {
 				t.Errorf("%s of what another client has built", s.Op)
 			}
+
 			if !rebuilt {
 				rebuilt = true
 				w.gpu(gpu1).Instances = copyInstances(w.gpu(gpu1).Instances)
 				w.report(gpu1)
 			}
+
 			return nil
 		}
 		e.drive(t)
@@ -198,9 +209,11 @@ func TestRebuildWhileDegraded(t *testing.T) {
 		settleOwn()
 		w.rebuild(gpu1)
 		calls := w.calls
+
 		if _, err := e.Rollback(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
 		}
+
 		e.drive(t)
 		cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, api.Interrupted)
 		cmptest.Equal(t, "changes asked of the driver", w.calls, calls)
@@ -219,6 +232,7 @@ func TestInterruptedOperationEndsEarlierViews(t *testing.T) {
 			if s.Op == mig.DestroyInstance {
 				w.takeOver()
 			}
+
 			return nil
 		}
 		next := e.applied(t, second(map[string]api.DeviceRequest{"7g.40gb": {Count: 1}}))
@@ -238,6 +252,7 @@ func TestInsteadOfARollback(t *testing.T) {
 	split[1].ComputeInstances = []mig.ComputeInstance{{Slices: 1}, {Slices: 2}}
 	empty := copyInstances(split[:1])
 	empty[0].ComputeInstances = nil
+
 	for _, c := range []struct {
 		instances []mig.Instance
 		want      string
@@ -248,6 +263,7 @@ func TestInsteadOfARollback(t *testing.T) {
 	} {
 		cmptest.Equal(t, "spec", formatDevices(specOf(g, c.instances)), c.want)
 	}
+
 	one := specOf(g, empty).Devices["3g.20gb"]
 	if len(one.Each) != 1 || one.Each[0].Compute == nil || len(one.Each[0].Compute) != 0 {
 		t.Errorf("an instance without compute instances: %+v", one)
@@ -258,5 +274,6 @@ func formatDevices(s api.Spec) string {
 	if !slices.Equal(s.GPUs, []api.Selector{api.Selector(gpu0)}) {
 		return "of other GPUs"
 	}
+
 	return fmt.Sprintf("%+v", s.Devices)
 }

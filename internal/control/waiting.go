@@ -28,6 +28,7 @@ func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 	if op.mayBeFinished() || len(silent) == len(e.openGPUs(op)) {
 		return waitsForGPUs(silent)
 	}
+
 	return nil // it is rolled back on the others, and cannot have been finished
 }
 
@@ -40,10 +41,12 @@ func (e *Engine) silentGPUs(ctx context.Context, op *operation) []gpu.UUID {
 	if len(open) == 0 {
 		return nil
 	}
+
 	list, _, err := e.readLayouts(ctx, open...)
 	if err != nil {
 		return open
 	}
+
 	return slices.DeleteFunc(open, func(id gpu.UUID) bool { return instancesOn(list, id) != nil })
 }
 
@@ -53,11 +56,13 @@ func (e *Engine) openGPUs(op *operation) []gpu.UUID {
 	defer e.mu.Unlock()
 
 	var list []gpu.UUID
+
 	for _, g := range op.Operation.GPUs {
 		if !g.State.Final() {
 			list = append(list, g.GPU)
 		}
 	}
+
 	return list
 }
 
@@ -67,6 +72,7 @@ func (op *operation) mayBeFinished() bool {
 	undone := slices.ContainsFunc(op.Operation.Steps, func(s api.OperationStep) bool {
 		return s.State != api.StepDone && s.State != api.StepRunning
 	})
+
 	return op.Cause == nil && !undone
 }
 
@@ -75,6 +81,7 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 	for _, id := range ids {
 		list = append(list, fmt.Sprintf("%s to answer", id))
 	}
+
 	return list
 }
 
@@ -82,9 +89,11 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 // own GPUs meanwhile.
 func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.bindViews(op)
+
 	for _, id := range e.openGPUs(op) {
 		e.setGPU(op, id, api.Stuck, nil, nil)
 	}
+
 	p := problemf(api.StuckNode, "%s; it is finished once that is known: it waits for %s", errInterrupted,
 		strings.Join(waits, ", and for "))
 	p.Operation = op.Operation.ID
@@ -93,10 +102,12 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 	told := slices.Equal(op.Operation.WaitsFor, waits)
 	op.Operation.Error, op.retryable, op.resumes = p, true, true
 	e.mu.Unlock()
+
 	if !told {
 		level.Warn(e.o.Logger).Log("msg", "operation of the last run waits", "operation", op.Operation.ID, "for",
 			strings.Join(waits, ", "))
 	}
+
 	e.setWaiting(op, waits)
 	e.setState(op, api.Stuck, string(api.Stuck))
 }
@@ -105,10 +116,12 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 func (e *Engine) endWaiting(op *operation) {
 	e.setWaiting(op, nil)
 	e.mu.Lock()
+
 	op.resumes = false
 	if op.Operation.Error != nil && op.Operation.Error.Type == api.StuckNode {
 		op.Operation.Error = op.Cause
 	}
+
 	e.mu.Unlock()
 }
 
@@ -119,12 +132,14 @@ func (e *Engine) canAnswer(op *operation) bool {
 	if len(silent) == 0 {
 		return e.retryProblem(op, "retry") == nil
 	}
+
 	s := e.o.Poller.Current()
 	if s == nil || e.polledDriver() == "" {
 		return false
 	}
 
 	all := len(silent)
+
 	silent = slices.DeleteFunc(silent, func(id gpu.UUID) bool {
 		up := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Up })
 		return up && !e.hasHungCall(id)
@@ -132,6 +147,7 @@ func (e *Engine) canAnswer(op *operation) bool {
 	if op.resumes && op.mayBeFinished() {
 		return len(silent) == 0
 	}
+
 	return len(silent) < all
 }
 
@@ -154,13 +170,16 @@ func (e *Engine) bindViews(op *operation) {
 func (e *Engine) keepAlive() {
 	e.mu.Lock()
 	waiting := false
+
 	for _, op := range e.operations {
 		if op.Operation.State == api.Stuck && op.absence == "" {
 			op.Written, waiting = e.o.Now(), true
 		}
 	}
+
 	due := waiting && e.current == nil && e.unusable == ""
 	e.mu.Unlock()
+
 	if due {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
@@ -174,6 +193,7 @@ func (e *Engine) driverVersion(ctx context.Context) string {
 		defer cancel()
 		_ = e.o.Poller.Poll(call, nil) // if it fails, the version stays unknown
 	}
+
 	return e.polledDriver()
 }
 
@@ -183,6 +203,8 @@ func (e *Engine) polledDriver() string {
 	if s == nil {
 		return ""
 	}
+
 	d, _ := s.Driver.Get()
+
 	return d.Version
 }

@@ -21,10 +21,12 @@ import (
 func crashed(t *testing.T, r api.PlanRequest, n int) *world {
 	t.Helper()
 	w := newWorld(t)
+
 	e := w.engine(t, nil)
 	if _, err := e.start(t, r); err != nil {
 		t.Fatal(err)
 	}
+
 	w.after = func(at int, _ mig.Step) error {
 		w.dead = at == n
 		return nil
@@ -32,6 +34,7 @@ func crashed(t *testing.T, r api.PlanRequest, n int) *world {
 	e.drive(t)
 	w.revive()
 	w.after = nil
+
 	return w
 }
 
@@ -46,8 +49,10 @@ func (w *world) running(t *testing.T, to *bytes.Buffer) (e *Engine, stop func())
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	ended := make(chan error, 1)
 	go func() { ended <- e.Run(ctx) }()
+
 	return e, func() {
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -76,10 +81,13 @@ func TestUnknownDriverVersion(t *testing.T) {
 		op = *e.now(t, op.ID)
 		cmptest.Equal(t, "state of the operation", op.State, api.RolledBack)
 		cmptest.Equal(t, "layout", w.drawLayout(), mixedBefore)
+
 		if len(op.WaitsFor) > 0 || strings.Contains(op.Error.Detail, "waits for") {
 			t.Errorf("it still waits for %v: %v", op.WaitsFor, op.Error)
 		}
+
 		stop()
+
 		if n := strings.Count(logged.String(), "operation of the last run waits"); n != 1 {
 			t.Errorf("logged %d times:\n%s", n, logged.String())
 		}
@@ -94,13 +102,16 @@ func TestHungGPUAfterCrash(t *testing.T) {
 		if before := strings.SplitAfter(w.drawLayout(), "\n"); before[0] == strings.SplitAfter(mixedBefore, "\n")[0] {
 			t.Fatalf("GPU 0 was not changed:\n%s", w.drawLayout())
 		}
+
 		w.silent = gpu1
 		w.look()
 		began := time.Now()
+
 		e, stop := w.running(t, nil)
 		if took := time.Since(began); took > 2*answerTime {
 			t.Errorf("the start took %s", took)
 		}
+
 		op := e.Operations().Operations[0]
 		cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
 		cmptest.Equal(t, "state of GPU 0", op.GPUs[0].State, api.RolledBack)
@@ -108,6 +119,7 @@ func TestHungGPUAfterCrash(t *testing.T) {
 		cmptest.Equal(t, "waits for", strings.Join(op.WaitsFor, ", "), string(gpu1)+" to answer")
 		cmptest.Equal(t, "layout of GPU 0", strings.SplitAfter(w.drawLayout(), "\n")[0],
 			strings.SplitAfter(mixedBefore, "\n")[0])
+
 		if p := e.free(t, gpu0); p != nil {
 			t.Errorf("GPU 0 is blocked: %v", p)
 		}
@@ -127,10 +139,12 @@ func TestHungGPUAfterCrash(t *testing.T) {
 func TestHungGPUOfFinishedOperation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
+
 		e := w.engine(t, nil)
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)
 		}
+
 		w.saving = func(_ int, document []byte) error {
 			w.dead = strings.Contains(string(document), `"state":"settling"`)
 			return nil
@@ -169,12 +183,15 @@ func TestStuckAfterStop(t *testing.T) {
 				w.silent = gpu1
 				return gpu.ErrTimeout
 			}
+
 			return nil
 		}
+
 		started, err := e.start(t, second(two3g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		time.Sleep(3 * time.Hour)
 		cmptest.Equal(t, "state of the operation", e.now(t, started.ID).State, api.Stuck)
 		stop()
@@ -186,9 +203,11 @@ func TestStuckAfterStop(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		op := e.now(t, started.ID)
 		cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
+
 		if p := e.free(t, gpu0); p != nil {
 			t.Errorf("GPU 0 is blocked: %v", p)
 		}
+
 		w.answer()
 		time.Sleep(10 * time.Second)
 		cmptest.Equal(t, "state of the operation", e.now(t, started.ID).State, api.RolledBack)
@@ -225,14 +244,18 @@ func TestHangAfterLongAbsence(t *testing.T) {
 // TestListWhileRecovering: as long as the state folder was not read, the list says that operations are missing.
 func TestListWhileRecovering(t *testing.T) {
 	w := newWorld(t)
+
 	e, err := New(Options{Actuator: w, Poller: w, Store: &folder{w}, CallTimeout: time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if list := e.Operations(); !list.Recovering || len(list.Operations) > 0 {
 		t.Errorf("list before the state folder was read: %+v", list)
 	}
+
 	e.recoverOperations(t.Context())
+
 	if list := e.Operations(); list.Recovering {
 		t.Errorf("list after the state folder was read: %+v", list)
 	}
@@ -249,6 +272,7 @@ func TestRequestAtTheEndOfAnOperation(t *testing.T) {
 				if s.GPU == gpu1 && (ends == api.Failed || s.Op != mig.DestroyCompute) {
 					return gpu.ErrDriver
 				}
+
 				return nil
 			}
 			seen := make(chan struct{})
@@ -258,18 +282,23 @@ func TestRequestAtTheEndOfAnOperation(t *testing.T) {
 					<-seen
 					w.mu.Lock()
 				}
+
 				return nil
 			}
+
 			op, err := e.start(t, second(two3g))
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			time.Sleep(time.Minute)
 			cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, ends)
 			time.AfterFunc(time.Second, func() { close(seen) })
+
 			if p := e.free(t, gpu0); p != nil {
 				t.Errorf("%s: the next operation is refused: %v", ends, p)
 			}
+
 			w.saving, w.before = nil, nil
 			stop()
 		})

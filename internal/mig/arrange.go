@@ -19,11 +19,13 @@ const unknownStart = -1
 // computeSizes lists the sizes in slices that compute instances of a GPU instance can have.
 func computeSizes(ofInstance int) []int {
 	var sizes []int
+
 	for _, size := range []int{1, 2, 3, 4, 7} {
 		if size < ofInstance {
 			sizes = append(sizes, size)
 		}
 	}
+
 	return append(sizes, ofInstance)
 }
 
@@ -35,6 +37,7 @@ func computeSizes(ofInstance int) []int {
 func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
+
 	if existing != nil {
 		a.existing = existing
 		for _, c := range existing.ComputeInstances {
@@ -42,10 +45,13 @@ func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement,
 			if !known {
 				return keptWhole(ofInstance, a.sizes, existing)
 			}
+
 			a.places = append(a.places, place)
 		}
 	}
+
 	a.arrangeRest(0)
+
 	return a.arrangement(), a.best != nil
 }
 
@@ -55,6 +61,7 @@ func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	if !c.Placement.Present() && c.Slices == ofInstance {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
 	}
+
 	return c.Placement
 }
 
@@ -64,10 +71,13 @@ func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bo
 	for _, c := range existing.ComputeInstances {
 		has = append(has, c.Slices)
 	}
+
 	slices.SortFunc(has, func(x, y int) int { return y - x })
+
 	if !slices.Equal(has, sizes) {
 		return arrangement{}, false
 	}
+
 	return arrangement{computes: asItIs(ofInstance, existing)}, true
 }
 
@@ -77,7 +87,9 @@ func asItIs(ofInstance int, existing *Instance) []ComputeInstance {
 	for i := range list {
 		list[i].Placement = computePlace(ofInstance, list[i])
 	}
+
 	sortComputes(list)
+
 	return list
 }
 
@@ -105,10 +117,12 @@ func (a *arranger) arrangeRest(taken uint64) {
 		a.judgeArrangement()
 		return
 	}
+
 	from := 0
 	if n > 0 && a.sizes[n-1] == a.sizes[n] {
 		from = a.chosen[n-1].End()
 	}
+
 	for start := from; start+a.sizes[n] <= a.ofInstance; start++ {
 		at := gpu.Placement{Start: start, Size: a.sizes[n]}
 		if set := units(at); set != 0 && set&taken == 0 {
@@ -122,20 +136,24 @@ func (a *arranger) arrangeRest(taken uint64) {
 // judgeArrangement keeps the arrangement if it is better than the best so far.
 func (a *arranger) judgeArrangement() {
 	var c [3]int
+
 	for i, place := range a.places {
 		if slices.Contains(a.chosen, place) {
 			continue
 		}
+
 		c[1]++
 		if a.pinned(i) {
 			c[0]++
 		}
 	}
+
 	for _, at := range a.chosen {
 		if at.Start%alignment(at.Size) != 0 && !slices.Contains(a.places, at) {
 			c[2]++
 		}
 	}
+
 	if a.best == nil || slices.Compare(c[:], a.bestCost[:]) < 0 {
 		a.best, a.bestCost = append([]gpu.Placement{}, a.chosen...), c
 	}
@@ -151,28 +169,35 @@ func alignment(size int) int {
 			return power
 		}
 	}
+
 	return 8
 }
 
 func (a *arranger) arrangement() arrangement {
 	var list arrangement
+
 	for _, at := range a.best {
 		c := ComputeInstance{Slices: at.Size, New: true}
 		if i := slices.Index(a.places, at); i >= 0 {
 			c = a.existing.ComputeInstances[i]
 		}
+
 		c.Placement = gpu.Some(at)
 		list.computes = append(list.computes, c)
 	}
+
 	for i, place := range a.places {
 		if slices.Contains(a.best, place) {
 			continue
 		}
+
 		list.gone = append(list.gone, i)
 		if a.pinned(i) {
 			list.busy = append(list.busy, i)
 		}
 	}
+
 	sortComputes(list.computes)
+
 	return list
 }

@@ -30,10 +30,12 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	empty, now := newOccupancy(shape, profiles, nil), newOccupancy(shape, profiles, placed)
 	var c gpu.Capacity
 	var coverable uint64
+
 	for _, p := range profiles {
 		if len(p.Placements) == 0 {
 			continue
 		}
+
 		c.Profiles = append(c.Profiles, gpu.ProfileCapacity{
 			Name:      p.Name,
 			Max:       empty.count(p),
@@ -43,12 +45,14 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 			coverable |= units(placement)
 		}
 	}
+
 	c.Memory.Used = bits.OnesCount64(now.units)
 	c.Memory.Free = bits.OnesCount64(coverable)
 	c.Memory.Stranded = shape.axis - c.Memory.Used - c.Memory.Free
 	c.Compute.Used = shape.compute - now.compute
 	c.Compute.Free = now.bestCompletion(profiles)
 	c.Compute.Stranded = now.compute - c.Compute.Free
+
 	return c
 }
 
@@ -76,6 +80,7 @@ func shapeOf(profiles []gpu.Profile) shape {
 			s.axis = max(s.axis, bits.Len64(units(placement)))
 		}
 	}
+
 	return s
 }
 
@@ -84,6 +89,7 @@ func units(p gpu.Placement) uint64 {
 	if p.Start < 0 || p.Size <= 0 || p.Start >= maxUnits || p.Size > maxUnits-p.Start {
 		return 0
 	}
+
 	return (1<<p.Size - 1) << p.Start
 }
 
@@ -98,6 +104,7 @@ type occupancy struct {
 
 func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 	o := occupancy{shape: s, compute: s.compute, left: s.engines}
+
 	for _, instance := range placed {
 		p := profileOf(profiles, instance)
 		o.units |= units(instance.Placement)
@@ -105,14 +112,17 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 		o.media = o.media || hasMediaExtensions(p)
 		o.left = o.left.without(countsOf(p))
 	}
+
 	o.units &= 1<<s.axis - 1
 	o.compute = max(o.compute, 0)
+
 	return o
 }
 
 // profileOf finds an instance's profile; for an unknown one it returns what the name says.
 func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	byID := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == instance.ProfileID })
+
 	byName := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == instance.Profile })
 	switch {
 	case byID >= 0 && (byName < 0 || profiles[byID].Name == instance.Profile):
@@ -120,10 +130,12 @@ func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	case byName >= 0:
 		return profiles[byName]
 	}
+
 	n, err := ParseName(instance.Profile)
 	if err != nil {
 		return gpu.Profile{Name: instance.Profile}
 	}
+
 	return gpu.Profile{Name: instance.Profile, ComputeSlices: n.Slices}
 }
 
@@ -134,7 +146,9 @@ func hasMediaExtensions(p gpu.Profile) bool {
 	case enum1SliceMedia, enum2SliceMedia, enum1SliceAllMedia, enum2SliceAllMedia:
 		return true
 	}
+
 	n, err := ParseName(p.Name)
+
 	return err == nil && (n.Has(attributeMedia) || n.Has(attributeAllMedia))
 }
 
@@ -156,12 +170,15 @@ func (o occupancy) free(p gpu.Profile) []gpu.Placement {
 	if !o.creatable(p) {
 		return nil
 	}
+
 	var free []gpu.Placement
+
 	for _, placement := range p.Placements {
 		if set := units(placement); set != 0 && set&o.units == 0 {
 			free = append(free, placement)
 		}
 	}
+
 	return free
 }
 
@@ -170,18 +187,22 @@ func (o occupancy) free(p gpu.Profile) []gpu.Placement {
 func (o occupancy) count(p gpu.Profile) int {
 	free := o.free(p)
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
+
 	n, end := 0, 0
 	for _, placement := range free {
 		if placement.Start >= end {
 			n, end = n+1, placement.End()
 		}
 	}
+
 	if p.ComputeSlices > 0 {
 		n = min(n, o.compute/p.ComputeSlices)
 	}
+
 	if hasMediaExtensions(p) {
 		n = min(n, 1)
 	}
+
 	return min(n, o.left.times(countsOf(p)))
 }
 
@@ -189,11 +210,14 @@ func (o occupancy) count(p gpu.Profile) int {
 // for every unit the sets of sums that can be reached there, one set for each combination of what else instances take.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	within := uint64(1)<<(o.compute+1) - 1
+
 	reached := make([]map[taken]uint64, o.axis+1)
 	for u := range reached {
 		reached[u] = map[taken]uint64{}
 	}
+
 	reached[0][taken{left: o.left}] = 1
+
 	starts := o.startingAt(profiles) // without media extensions if an existing instance has them
 	for u := range o.axis {
 		for so, sums := range reached[u] {
@@ -202,15 +226,18 @@ func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 				if so.media && next.media || !so.left.cover(next.engines) {
 					continue
 				}
+
 				then := taken{media: so.media || next.media, left: so.left.without(next.engines)}
 				reached[u+next.size][then] |= sums << next.compute & within
 			}
 		}
 	}
+
 	most := 0
 	for _, sums := range reached[o.axis] {
 		most = max(most, bits.Len64(sums)-1)
 	}
+
 	return most
 }
 
@@ -230,6 +257,7 @@ type candidate struct {
 // startingAt lists the instances that could be created now, by their first unit.
 func (o occupancy) startingAt(profiles []gpu.Profile) [][]candidate {
 	starts := make([][]candidate, o.axis)
+
 	for _, p := range profiles {
 		c := candidate{compute: p.ComputeSlices, media: hasMediaExtensions(p), engines: countsOf(p)}
 		for _, placement := range o.free(p) {
@@ -239,5 +267,6 @@ func (o occupancy) startingAt(profiles []gpu.Profile) [][]candidate {
 			}
 		}
 	}
+
 	return starts
 }

@@ -13,29 +13,35 @@ import (
 func layout(t testing.TB, m Model, instances ...string) []Placed {
 	t.Helper()
 	var placed []Placed
+
 	for _, s := range instances {
 		name, start, _ := strings.Cut(s, "@")
 		n, ok := gpu.ParseDecimal(start)
+
 		i := slices.IndexFunc(m.Profiles, func(p gpu.Profile) bool { return p.Name == name })
 		if !ok || i < 0 {
 			t.Fatalf("%s: no instance %q", m.Name, s)
 		}
+
 		p := m.Profiles[i]
 		placed = append(placed, Placed{
 			ProfileID: p.ID, Profile: name, Placement: gpu.Placement{Start: int(n), Size: p.MemorySlices},
 		})
 	}
+
 	return placed
 }
 
 // available lists the profiles that could be created, "1g.5gb:3", in the model's order.
 func available(c gpu.Capacity) string {
 	var s []string
+
 	for _, p := range c.Profiles {
 		if p.Available > 0 {
 			s = append(s, fmt.Sprintf("%s:%d", p.Name, p.Available))
 		}
 	}
+
 	return strings.Join(s, " ")
 }
 
@@ -111,10 +117,12 @@ func TestCapacityOf(t *testing.T) {
 	for _, c := range capacityCases() {
 		t.Run(c.model+"/"+c.about, func(t *testing.T) {
 			m := model(t, c.model)
+
 			got := CapacityOf(m.Profiles, layout(t, m, c.layout...))
 			if got.Compute != c.compute || got.Memory != c.memory {
 				t.Errorf("compute %+v, memory %+v, want %+v, %+v", got.Compute, got.Memory, c.compute, c.memory)
 			}
+
 			if s := available(got); s != c.available {
 				t.Errorf("available %q, want %q", s, c.available)
 			}
@@ -125,9 +133,11 @@ func TestCapacityOf(t *testing.T) {
 func TestA100FourAndThreeFitOnlyAs4gAt0And3gAt4(t *testing.T) {
 	m := model(t, "A100-40GB")
 	var fits []string
+
 	for _, start4 := range []int{0, 4} {
 		for _, start3 := range []int{0, 4} {
 			four := Placed{ProfileID: 5, Placement: gpu.Placement{Start: start4, Size: 4}}
+
 			three := Placed{ProfileID: 9, Placement: gpu.Placement{Start: start3, Size: 4}}
 			if slices.Contains(FreePlacements(m.Profiles, []Placed{three}, profileOf(m.Profiles, four)), four.Placement) &&
 				slices.Contains(FreePlacements(m.Profiles, []Placed{four}, profileOf(m.Profiles, three)), three.Placement) {
@@ -135,6 +145,7 @@ func TestA100FourAndThreeFitOnlyAs4gAt0And3gAt4(t *testing.T) {
 			}
 		}
 	}
+
 	if !slices.Equal(fits, []string{"4g@0 3g@4"}) {
 		t.Errorf("4g and 3g fit as %q", fits)
 	}
@@ -143,6 +154,7 @@ func TestA100FourAndThreeFitOnlyAs4gAt0And3gAt4(t *testing.T) {
 // Which profile an instance is of: by id; by name if the id is of another name; else what the name says.
 func TestProfileOfAPlacedInstance(t *testing.T) {
 	m := model(t, "A100-40GB")
+
 	at := gpu.Placement{Start: 0, Size: 2}
 	for _, c := range []struct {
 		about   string
@@ -163,6 +175,7 @@ func TestProfileOfAPlacedInstance(t *testing.T) {
 			t.Errorf("%s: compute %+v, memory %+v, want %d compute and 2 memory slices used", c.about, got.Compute, got.Memory,
 				c.compute)
 		}
+
 		if all := got.Compute.Used + got.Compute.Free + got.Compute.Stranded; all != 7 {
 			t.Errorf("%s: compute %+v does not add up", c.about, got.Compute)
 		}
@@ -174,6 +187,7 @@ func TestMediaExtensionsAreKnownWithoutNames(t *testing.T) {
 	for i := range m.Profiles {
 		m.Profiles[i].Name = "" // as a driver before the versioned profile call leaves it
 	}
+
 	taken := []Placed{{ProfileID: 21, Placement: gpu.Placement{Start: 0, Size: 3}}} // 1g.24gb+me
 	for i, p := range CapacityOf(m.Profiles, taken).Profiles {
 		switch id := m.Profiles[i].ID; id {
@@ -185,6 +199,7 @@ func TestMediaExtensionsAreKnownWithoutNames(t *testing.T) {
 			if p.Available != 3 {
 				t.Errorf("profile %d: %+v, want 3 available", id, p)
 			}
+
 		case 66: // 2g.48gb-me
 			if p.Available != 1 {
 				t.Errorf("profile %d: %+v, want 1 available", id, p)
@@ -196,10 +211,12 @@ func TestMediaExtensionsAreKnownWithoutNames(t *testing.T) {
 func TestCapacityOfWithheldPlacements(t *testing.T) {
 	m := model(t, "A30")
 	m.Profiles[0].Placements = nil
+
 	got := CapacityOf(m.Profiles, nil)
 	if len(got.Profiles) != len(m.Profiles)-1 || got.Profiles[0].Name != m.Profiles[1].Name {
 		t.Errorf("profiles %+v, want those with placements", got.Profiles)
 	}
+
 	if got := CapacityOf(nil, []Placed{{Profile: "1g.6gb", Placement: gpu.Placement{Size: 1}}}); !equalCapacity(got,
 		gpu.Capacity{}) {
 		t.Errorf("without profiles: %+v, want nothing", got)
@@ -213,6 +230,7 @@ func TestCapacityOfImpossibleLayouts(t *testing.T) {
 		{Start: -1, Size: 2}, {Start: 3, Size: 0}, {Start: 3, Size: -2}, {Start: 1 << 62, Size: 1 << 62},
 		{Start: 60, Size: 9},
 	}})
+
 	seven := m.Profiles[6].Placements[0]
 	for about, placed := range map[string][]Placed{
 		"two on one placement": {{ProfileID: 0, Placement: seven}, {ProfileID: 0, Placement: seven}},
@@ -226,10 +244,12 @@ func TestCapacityOfImpossibleLayouts(t *testing.T) {
 	} {
 		c := CapacityOf(m.Profiles, placed)
 		compute := c.Compute.Used + c.Compute.Free + c.Compute.Stranded
+
 		memory := c.Memory.Used + c.Memory.Free + c.Memory.Stranded
 		if compute != 7 || min(c.Compute.Used, c.Compute.Free, c.Compute.Stranded) < 0 {
 			t.Errorf("%s: compute %+v", about, c.Compute)
 		}
+
 		if c.Memory.Stranded < 0 || memory != 8 {
 			t.Errorf("%s: memory %+v", about, c.Memory)
 		}
@@ -249,6 +269,7 @@ func BenchmarkCapacityOf(b *testing.B) {
 		placed := layout(b, m, c.layout...)
 		b.Run(fmt.Sprintf("%s/%d placed", m.Name, len(placed)), func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				CapacityOf(m.Profiles, placed)
 			}

@@ -33,36 +33,45 @@ func (n Need) metBy(p gpu.Profile) bool {
 // instances that are in the way. Of equally good ways it takes the one that uses the first GPUs.
 func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
+
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
 			return nil, &SpecError{fmt.Sprintf("need %d: count %d, SMs %d: expected 0 or more", i, n.Count, n.SMs)}
 		}
+
 		total += min(n.Count, maxDemand+1)
 	}
+
 	if total > maxDemand {
 		return nil, &SpecError{fmt.Sprintf("%d or more instances: expected at most %d in one demand", total, maxDemand)}
 	}
+
 	d := newDemand(w, gpus, needs)
 	if len(d.inMIG) == 0 && total > 0 {
 		return nil, &InfeasibleError{GPU: -1, Reason: "no GPU of this node has MIG on"}
 	}
+
 	for _, k := range d.kinds {
 		if k.fitsNowhere() {
 			n := needs[k.needs[0]]
+
 			return nil, &InfeasibleError{GPU: -1,
 				Reason: fmt.Sprintf("need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
 					k.needs[0], n.MemoryBytes, n.SMs)}
 		}
 	}
+
 	if d.parts > maxParts {
 		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many "+
 			"ways: ask for some of them at a time",
 			total, len(d.kinds))}
 	}
+
 	best := d.solve(keepBusy)
 	if best == nil {
 		return nil, d.infeasible(total)
 	}
+
 	return d.planned(best), nil
 }
 
@@ -98,51 +107,64 @@ func newDemand(w *watch, gpus []GPULayout, needs []Need) *demand {
 			d.inMIG = append(d.inMIG, i)
 		}
 	}
+
 	at := map[string]int{}
+
 	for i, n := range needs {
 		if n.Count == 0 {
 			continue
 		}
+
 		var k kind
 		var key strings.Builder
+
 		for _, b := range d.inMIG {
 			var fits []*searchProfile
+
 			for _, p := range searchProfiles(gpus[b].Profiles) {
 				if n.metBy(p.Profile) {
 					fits = append(fits, p)
 					fmt.Fprintf(&key, "%d/%s ", p.ID, p.Name)
 				}
 			}
+
 			key.WriteByte(';')
 			k.fits = append(k.fits, fits)
 		}
+
 		j, known := at[key.String()]
 		if !known {
 			j = len(d.kinds)
 			at[key.String()] = j
 			d.kinds = append(d.kinds, k)
 		}
+
 		for range n.Count {
 			d.kinds[j].needs = append(d.kinds[j].needs, i)
 		}
 	}
+
 	for j := range d.kinds {
 		d.kinds[j].base = d.parts
 		d.parts = min(d.parts*(len(d.kinds[j].needs)+1), maxParts+1)
 	}
+
 	if d.parts <= maxParts {
 		d.pack()
 	}
+
 	return d
 }
 
 func (d *demand) pack() {
 	d.packed = make([]uint64, d.parts)
 	shift := 0
+
 	for j, k := range d.kinds {
 		for part := range d.parts {
 			d.packed[part] |= uint64(d.digit(part, j)) << shift
 		}
+
 		shift += bits.Len(uint(len(k.needs))) + 1
 		d.spare |= 1 << (shift - 1)
 	}
@@ -160,29 +182,36 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 	g := d.seenBy(p, at)
 	groups, known := d.groups(at), map[string]*option{}
 	room := roomOf(g, p)
+
 	fits := make([][]*searchProfile, len(d.kinds))
 	for j, k := range d.kinds {
 		fits[j] = room.withoutExisting(g, p, k.fits[at])
 	}
 
 	most := room.start.axis
+
 	list := make([]*option, d.parts)
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
 			continue
 		}
+
 		items, counts := d.items(at, groups, part)
+
 		o, ok := known[counts]
 		if !ok {
 			for i := range items {
 				items[i].fits = fits[items[i].kind]
 			}
+
 			f := fitting{watch: d.watch, gpu: g, policy: p, room: &room, items: items}
 			o = f.findBest()
 			known[counts] = o
 		}
+
 		list[part] = o.of(items)
 	}
+
 	return list
 }
 
@@ -190,15 +219,19 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 // met in the same ways.
 func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
 	var of []byte
+
 	for group, kinds := range groups {
 		before := len(items)
+
 		for _, j := range kinds {
 			for range d.digit(part, j) {
 				items = append(items, item{group: group, kind: j, fits: d.kinds[j].fits[at]})
 			}
 		}
+
 		of = append(of, byte(len(items)-before)) // a demand is of no more than maxDemand
 	}
+
 	return items, string(of)
 }
 
@@ -206,6 +239,7 @@ func (d *demand) items(at int, groups [][]int, part int) (items []item, counts s
 // apart, and to try their instances in every order would cost as many times more as there are orders.
 func (d *demand) groups(at int) [][]int {
 	var groups [][]int
+
 	for j, k := range d.kinds {
 		alike := func(group []int) bool {
 			return slices.EqualFunc(d.kinds[group[0]].fits[at], k.fits[at], (*searchProfile).same)
@@ -216,18 +250,21 @@ func (d *demand) groups(at int) [][]int {
 			groups = append(groups, []int{j})
 		}
 	}
+
 	return groups
 }
 
 // possible reports whether each part that is smaller by one instance can be met, and the axis is long enough.
 func (d *demand) possible(list []*option, part, most int) bool {
 	total := 0
+
 	for j, k := range d.kinds {
 		count := d.digit(part, j)
 		if total += count; total > most || count > 0 && list[part-k.base] == nil {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -235,12 +272,15 @@ func (d *demand) possible(list []*option, part, most int) bool {
 func (d *demand) planned(best []*option) []PlannedGPU {
 	var list []PlannedGPU
 	met := make([]int, len(d.kinds))
+
 	for b, o := range best {
 		if o.touched == 0 {
 			continue
 		}
+
 		g := &d.gpus[d.inMIG[b]]
 		var after []Instance
+
 		for i := range g.Instances {
 			if o.gone>>i&1 == 0 {
 				kept := g.Instances[i]
@@ -248,6 +288,7 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 				after = append(after, kept)
 			}
 		}
+
 		for _, f := range o.fits {
 			whole, _ := arrange(f.profile.ComputeSlices, []int{f.profile.ComputeSlices}, nil)
 			after = append(after, Instance{
@@ -256,8 +297,10 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 			})
 			met[f.kind]++
 		}
+
 		list = append(list, planned(g, d.inMIG[b], after))
 	}
+
 	return list
 }
 
@@ -267,31 +310,39 @@ func (d *demand) infeasible(total int) error {
 	if d.solve(ignoreBusy) == nil {
 		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
 			total)
+
 		return problem
 	}
 
 	problem.FitsEmpty = true
+
 	without := d.solve(replaceBusy)
 	if without == nil {
 		problem.Reason = fmt.Sprintf("%d more instances do not fit beside the existing ones: idle ones would only be "+
 			"created again", total)
+
 		return problem
 	}
 
 	var parts []string
+
 	for b, o := range without {
 		g := &d.gpus[d.inMIG[b]]
 		var here []Blocking
+
 		for i := range g.Instances {
 			if o.gone>>i&1 == 1 && g.Instances[i].inUse() {
 				here = append(here, Blocking{GPU: d.inMIG[b], Instance: i})
 			}
 		}
+
 		if here != nil {
 			problem.Blocking = append(problem.Blocking, here...)
 			parts = append(parts, fmt.Sprintf("%s on GPU %d", g.names(here), g.Index))
 		}
 	}
+
 	problem.Reason = fmt.Sprintf("%d more instances fit only without %s, busy", total, strings.Join(parts, ", "))
+
 	return problem
 }

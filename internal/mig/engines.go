@@ -17,10 +17,12 @@ const unlimited = math.MaxInt16
 // countsOf returns the engines of an instance of the profile; none if the driver does not report them.
 func countsOf(p gpu.Profile) engineCounts {
 	e := p.Engines.Or(gpu.Engines{})
+
 	var counts engineCounts
 	for i, n := range [...]int{e.Copy, e.Decoder, e.Encoder, e.JPEG, e.OFA} {
 		counts[i] = int16(min(max(n, 0), unlimited-1)) //nolint:gosec // bounded
 	}
+
 	return counts
 }
 
@@ -33,12 +35,14 @@ func engineTotals(profiles []gpu.Profile) engineCounts {
 	if len(profiles) == 0 {
 		return totals
 	}
+
 	largest := slices.MaxFunc(profiles, func(a, b gpu.Profile) int {
 		return cmp.Or(cmp.Compare(a.ComputeSlices, b.ComputeSlices), cmp.Compare(a.MemorySlices, b.MemorySlices))
 	})
 	if !largest.Engines.Present() {
 		return totals
 	}
+
 	totals = countsOf(largest)
 	for _, p := range profiles {
 		for i, n := range countsOf(p) {
@@ -47,6 +51,7 @@ func engineTotals(profiles []gpu.Profile) engineCounts {
 			}
 		}
 	}
+
 	return totals
 }
 
@@ -62,16 +67,19 @@ func (c engineCounts) without(d engineCounts) engineCounts {
 			c[i] = max(c[i]-d[i], 0)
 		}
 	}
+
 	return c
 }
 
 // times returns for how many instances with the engines d there are enough.
 func (c engineCounts) times(d engineCounts) int {
 	n := math.MaxInt
+
 	for i := range c {
 		if d[i] > 0 && c[i] != unlimited {
 			n = min(n, int(c[i]/d[i]))
 		}
 	}
+
 	return n
 }

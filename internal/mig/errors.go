@@ -38,6 +38,7 @@ type ModeError struct {
 
 func (e *ModeError) Error() string {
 	current, ok := e.Current.Get()
+
 	pending, _ := e.Pending.Get()
 	switch {
 	case !ok:
@@ -50,6 +51,7 @@ func (e *ModeError) Error() string {
 			"after that",
 			e.Index, e.UUID, onOff(current), onOff(e.Wanted))
 	}
+
 	return fmt.Sprintf("GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",
 		e.Index, e.UUID, onOff(current), onOff(e.Wanted))
 }
@@ -58,6 +60,7 @@ func onOff(on bool) string {
 	if on {
 		return "on"
 	}
+
 	return "off"
 }
 
@@ -72,9 +75,11 @@ func (e *SelectorError) Error() string {
 	if len(e.Has) > 0 {
 		has = "it has " + strings.Join(e.Has, ", ")
 	}
+
 	if e.Selector == "" {
 		return "the layout is for no GPU of this node: " + has
 	}
+
 	return fmt.Sprintf("no GPU of this node is %q: %s", e.Selector, has)
 }
 

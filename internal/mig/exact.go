@@ -35,17 +35,21 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	if err != nil {
 		return PlannedGPU{}, err
 	}
+
 	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
 		kept: map[[2]int]*arrangement{}}
 	s := search{watch: w, judgeLayout: e.judgeLayout}
 	slicesWanted, shape := 0, shapeOf(g.Profiles)
+
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
 		slicesWanted += each.profile.ComputeSlices
 	}
+
 	if slicesWanted <= shape.compute {
 		s.placeItems(newOccupancy(shape, g.Profiles, nil))
 	}
+
 	switch {
 	case e.best == nil:
 		return PlannedGPU{}, &InfeasibleError{GPU: position,
@@ -54,6 +58,7 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	case e.bestCost.busy > 0:
 		return PlannedGPU{}, e.blocked(position, wants)
 	}
+
 	return planned(g, position, e.after()), nil
 }
 
@@ -65,54 +70,66 @@ func whyNot(list []wanted, s shape) string {
 		if len(w.profile.Placements) == 0 {
 			return fmt.Sprintf(": the driver reports no placements of %s", w.profile.Name)
 		}
+
 		for i, n := range w.profile.engines {
 			need[i] += int(n)
 		}
 	}
+
 	for i, name := range [...]string{"copy engines", "decoders", "encoders", "JPEG engines", "OFA engines"} {
 		if s.engines[i] != unlimited && need[i] > int(s.engines[i]) {
 			return fmt.Sprintf(": they need %d %s, and it has %d", need[i], name, s.engines[i])
 		}
 	}
+
 	return ""
 }
 
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.
 func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	var list []wanted
+
 	s := shapeOf(g.Profiles)
 	for _, w := range wants {
 		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
 		if at < 0 {
 			at = slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile })
 		}
+
 		if at < 0 {
 			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile,
 				Offers: offers(g.Profiles)}
 		}
+
 		p := g.Profiles[at]
+
 		sizes, err := sizesOf(p, w.ComputeInstances)
 		if err != nil {
 			return nil, err
 		}
+
 		ready := newSearchProfile(p, s)
 		for range w.Count {
 			list = append(list, wanted{profile: ready, sizes: sizes})
 		}
 	}
+
 	slices.SortStableFunc(list, func(a, b wanted) int {
 		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
 			cmp.Compare(b.profile.ComputeSlices, a.profile.ComputeSlices),
 			cmp.Compare(a.profile.ID, b.profile.ID), cmp.Compare(a.profile.Name, b.profile.Name),
 			slices.Compare(b.sizes, a.sizes))
 	})
+
 	for i := 1; i < len(list); i++ {
 		list[i].group = list[i-1].group
+
 		a, b := list[i-1], list[i]
 		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
 			list[i].group++
 		}
 	}
+
 	return list, nil
 }
 
@@ -121,20 +138,25 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 	if computes == nil {
 		return []int{p.ComputeSlices}, nil
 	}
+
 	possible, sum := computeSizes(p.ComputeSlices), 0
 	for _, size := range computes {
 		if !slices.Contains(possible, size) {
 			return nil, &SpecError{fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
 				p.Name, size, strings.Trim(fmt.Sprint(possible), "[]"))}
 		}
+
 		sum += size
 	}
+
 	if sum > p.ComputeSlices {
 		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum,
 			p.ComputeSlices)}
 	}
+
 	sizes := slices.Clone(computes)
 	slices.SortFunc(sizes, func(a, b int) int { return b - a })
+
 	return sizes, nil
 }
 
@@ -143,25 +165,31 @@ func offers(profiles []gpu.Profile) []string {
 	for _, p := range profiles {
 		names = append(names, fmt.Sprintf("%s (%d)", p.Name, p.ID))
 	}
+
 	return names
 }
 
 func describe(wants []Want) string {
 	var names []string
+
 	counts := map[string]int{}
 	for _, w := range wants {
 		if w.Count > 0 && counts[w.Profile] == 0 {
 			names = append(names, w.Profile)
 		}
+
 		counts[w.Profile] += w.Count
 	}
+
 	if names == nil {
 		return "no instances"
 	}
+
 	var parts []string
 	for _, name := range names {
 		parts = append(parts, fmt.Sprintf("%d x %s", counts[name], name))
 	}
+
 	return strings.Join(parts, ", ")
 }
 
@@ -172,11 +200,14 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	for i := range e.gpu.Instances {
 		c = c.plus(e.costOf(chosen, i))
 	}
+
 	if e.best != nil &&
 		c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
 		return
 	}
+
 	_, rank := o.largest(e.all)
+
 	c.left = -rank
 	if e.best == nil || c.compare(e.bestCost) < 0 {
 		e.best, e.bestCost = append([]fitted{}, chosen...), c
@@ -189,10 +220,12 @@ func (e *exact) costOf(chosen []fitted, existing int) cost {
 	if a := e.keeps(chosen, existing); a != nil {
 		return cost{busy: len(a.busy), computes: len(a.gone)}
 	}
+
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
 	}
+
 	return c
 }
 
@@ -204,25 +237,31 @@ func (i *Instance) inUse() bool {
 // keeps returns how a present instance is kept in a layout, nil if it is destroyed.
 func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
 	own, at := e.own[existing], e.gpu.Instances[existing].Placement
+
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {
 		return nil
 	}
+
 	w := e.wanted[chosen[k].item]
 	key := [2]int{existing, w.group}
+
 	kept, known := e.kept[key]
 	if !known {
 		if a, ok := arrange(own.ComputeSlices, w.sizes, &e.gpu.Instances[existing]); ok {
 			kept = &a
 		}
+
 		e.kept[key] = kept
 	}
+
 	return kept
 }
 
 // after is the best layout.
 func (e *exact) after() []Instance {
 	var list []Instance
+
 	keeps := map[gpu.Placement]bool{}
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
@@ -231,12 +270,14 @@ func (e *exact) after() []Instance {
 			list = append(list, instance)
 		}
 	}
+
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
 			list = append(list, Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true})
 		}
 	}
+
 	return list
 }
 
@@ -247,32 +288,40 @@ func placedAt(f fitted) Placed {
 // blocked names the fewest busy instances that would have to go.
 func (e *exact) blocked(position int, wants []Want) error {
 	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
+
 	for i := range e.gpu.Instances {
 		a := e.keeps(e.best, i)
 		if a == nil && e.gpu.Instances[i].inUse() {
 			problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i})
 		}
+
 		if a != nil {
 			for _, compute := range a.busy {
 				problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)})
 			}
 		}
 	}
+
 	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants),
 		e.gpu.names(problem.Blocking))
+
 	return problem
 }
 
 // names lists the instances of a GPU that are in the way.
 func (g *GPULayout) names(blocking []Blocking) string {
 	var parts []string
+
 	for _, b := range blocking {
 		instance := g.Instances[b.Instance]
+
 		name := fmt.Sprintf("%s@%s", instance.Profile, instance.Placement)
 		if i, ok := b.Compute.Get(); ok {
 			name = fmt.Sprintf("compute instance %d of %s", instance.ComputeInstances[i].ID, name)
 		}
+
 		parts = append(parts, name)
 	}
+
 	return strings.Join(parts, ", ")
 }

@@ -11,10 +11,12 @@ import (
 // The profiles of a known model: where their instances can be placed, and how many of each fit on an empty GPU.
 func ExampleFindModel() {
 	model, _ := mig.FindModel("A30")
+
 	capacity := mig.CapacityOf(model.Profiles, nil)
 	for i, p := range model.Profiles {
 		fmt.Println(p.Name, p.Placements, "at most", capacity.Profiles[i].Max)
 	}
+
 	// Output:
 	// 1g.6gb [0:1 1:1 2:1 3:1] at most 4
 	// 1g.6gb+me [0:1 1:1 2:1 3:1] at most 1
@@ -39,14 +41,17 @@ func ExamplePlanNode() {
 		MIG:       gpu.Some(true),
 		Instances: []mig.Instance{instance(1, 0, true), instance(2, 4, false)},
 	}}
+
 	plan, err := mig.PlanNode(context.Background(), node, mig.Spec{Demand: []mig.Need{{MemoryBytes: 9 << 30, Count: 2}}})
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+
 	for _, step := range plan.Steps {
 		fmt.Println(step.Op, step.Profile, "at", step.Placement)
 	}
+
 	fmt.Printf("largest profile left: %q\n", plan.GPUs[0].Left)
 	// Output:
 	// destroy-ci 3g.20gb at 4:4

@@ -15,23 +15,30 @@ func FindModel(name string) (Model, bool) {
 	if len(wanted) == 0 {
 		return Model{}, false
 	}
+
 	var short []Model
+
 	for _, m := range Models() {
 		leads := false
+
 		for _, known := range append([]string{m.Name}, m.Aliases...) {
 			have := words(known)
 			if slices.Equal(have, wanted) {
 				return m, true
 			}
+
 			leads = leads || len(have) > len(wanted) && slices.Equal(have[:len(wanted)], wanted)
 		}
+
 		if leads {
 			short = append(short, m)
 		}
 	}
+
 	if len(short) != 1 {
 		return Model{}, false
 	}
+
 	return short[0], true
 }
 

@@ -20,11 +20,14 @@ func (o *option) of(items []item) *option {
 	if o == nil {
 		return nil
 	}
+
 	same := *o
+
 	same.fits = slices.Clone(o.fits)
 	for i := range same.fits {
 		same.fits[i].kind = items[same.fits[i].item].kind
 	}
+
 	return &same
 }
 
@@ -63,8 +66,10 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 			r.start = r.start.with(r.own[i], units(instance.Placement))
 			continue
 		}
+
 		r.inWay = append(r.inWay, obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()})
 	}
+
 	return r
 }
 
@@ -74,6 +79,7 @@ func (r *room) withoutExisting(g *GPULayout, p busyPolicy, profiles []*searchPro
 	list := make([]*searchProfile, 0, len(profiles))
 	for _, profile := range profiles {
 		left := *profile
+
 		left.Placements, left.sets = nil, nil
 		for k, at := range profile.Placements {
 			exists := slices.ContainsFunc(r.existing(g, p), func(i int) bool {
@@ -84,19 +90,23 @@ func (r *room) withoutExisting(g *GPULayout, p busyPolicy, profiles []*searchPro
 				left.sets = append(left.sets, profile.sets[k])
 			}
 		}
+
 		list = append(list, &left)
 	}
+
 	return list
 }
 
 // existing lists the instances that must not be created again, by index.
 func (r *room) existing(g *GPULayout, p busyPolicy) []int {
 	var list []int
+
 	for i := range g.Instances {
 		if p == keepBusy || !g.Instances[i].inUse() {
 			list = append(list, i)
 		}
 	}
+
 	return list
 }
 
@@ -109,6 +119,7 @@ func (f *fitting) findBest() *option {
 		isHopeless:  f.isHopeless,
 	}
 	s.placeItems(f.start)
+
 	return f.best
 }
 
@@ -120,6 +131,7 @@ func (f *fitting) isHopeless(o occupancy) bool {
 	}
 
 	least := cost{touched: 1}.weight()
+
 	for i := range f.inWay {
 		if in := &f.inWay[i]; in.set&o.units != 0 {
 			least = least.plus(in.weight)
@@ -130,9 +142,11 @@ func (f *fitting) isHopeless(o occupancy) bool {
 	if least.busyInstances != f.bound.busyInstances {
 		return least.busyInstances > f.bound.busyInstances
 	}
+
 	if least.computesTouched != f.bound.computesTouched {
 		return least.computesTouched > f.bound.computesTouched
 	}
+
 	return -o.rankLeft(f.ranked) >= int(f.bound.left)
 }
 
@@ -142,6 +156,7 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	var gone uint64
 	var room [16]int // for most GPUs
 	may := room[:0]
+
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
 		case f.policy == keepBusy && instance.inUse(): // exists already
@@ -152,16 +167,19 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 			may = append(may, i)
 		}
 	}
+
 	f.tryKeeping(o, chosen, may, start, gone)
 }
 
 // costOf is what the destruction of an instance costs.
 func (g *GPULayout) costOf(i int) cost {
 	instance := &g.Instances[i]
+
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
 	if instance.inUse() {
 		c.busy = 1
 	}
+
 	return c
 }
 
@@ -170,25 +188,31 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	if f.watch.step() {
 		return
 	}
+
 	if f.best != nil {
 		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes,
 			touched: bound.touched}) > 0 {
 			return
 		}
 	}
+
 	if len(may) > 0 {
 		i, rest := may[0], may[1:]
 		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
 			f.tryKeeping(o.with(f.own[i], units(f.gpu.Instances[i].Placement)), chosen, rest, c, gone)
 		}
+
 		if len(chosen) > 0 { // nothing goes for nothing
 			f.tryKeeping(o, chosen, rest, c.plus(f.gpu.costOf(i)), gone|1<<i)
 		}
+
 		return
 	}
+
 	c.left = -o.rankLeft(f.ranked)
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.bound = c.weight()
+
 		f.best = &option{cost: c, gone: gone}
 		for _, x := range chosen {
 			f.best.fits = append(f.best.fits, kindFitted{fitted: x, kind: f.items[x.item].kind})

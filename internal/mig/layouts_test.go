@@ -27,22 +27,27 @@ func TestNumberOfMaximalLayouts(t *testing.T) {
 		{"RTX PRO 6000 by placement alone", nil, 458},
 	} {
 		name, byPlacement := strings.CutSuffix(c.model, " by placement alone")
+
 		m := model(t, name)
 		if byPlacement {
 			m = withoutEngines(m)
 		}
+
 		if len(c.profiles) > 0 {
 			m.Profiles = slices.DeleteFunc(m.Profiles, func(p gpu.Profile) bool { return !slices.Contains(c.profiles, p.Name) })
 		}
+
 		if got := countMaximal(m.Profiles, nil, 0); got != c.want {
 			t.Errorf("%s %q: %d maximal layouts, want %d", c.model, c.profiles, got, c.want)
 		}
+
 		g, naive := newNaiveGPU(m), 0
 		for _, layout := range g.reachable {
 			if g.maximal(layout) {
 				naive++
 			}
 		}
+
 		if naive != c.want {
 			t.Errorf("%s %q: naively %d maximal layouts, want %d", c.model, c.profiles, naive, c.want)
 		}
@@ -55,6 +60,7 @@ func withoutEngines(m Model) Model {
 	for i := range m.Profiles {
 		m.Profiles[i].Engines = gpu.None[gpu.Engines]()
 	}
+
 	return m
 }
 
@@ -62,17 +68,21 @@ func withoutEngines(m Model) Model {
 // to right only, so that it meets every layout once.
 func countMaximal(profiles []gpu.Profile, placed []Placed, from int) int {
 	n, maximal := 0, true
+
 	for _, p := range profiles {
 		for _, placement := range FreePlacements(profiles, placed, p) {
 			maximal = false
+
 			if placement.Start >= from {
 				more := append(placed[:len(placed):len(placed)], Placed{ProfileID: p.ID, Profile: p.Name, Placement: placement})
 				n += countMaximal(profiles, more, placement.End())
 			}
 		}
 	}
+
 	if maximal {
 		n++
 	}
+
 	return n
 }

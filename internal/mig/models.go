@@ -49,13 +49,16 @@ func Models() []Model {
 	var entries []modelEntry
 	decoder := json.NewDecoder(bytes.NewReader(modelTable))
 	decoder.DisallowUnknownFields()
+
 	if err := decoder.Decode(&entries); err != nil {
 		panic(fmt.Sprintf("mig: embedded models.json: %v", err)) // part of the program, and decoded by its tests
 	}
+
 	models := make([]Model, 0, len(entries))
 	for _, e := range entries {
 		models = append(models, e.model())
 	}
+
 	return models
 }
 
@@ -110,12 +113,14 @@ func (e modelEntry) model() Model {
 	for _, id := range e.PCIDeviceIDs {
 		m.PCIDeviceIDs = append(m.PCIDeviceIDs, uint32(id))
 	}
+
 	for _, p := range e.Profiles {
 		m.Profiles = append(m.Profiles, p.profile())
 		if len(p.Derived) > 0 {
 			m.Derived[p.Name] = p.Derived
 		}
 	}
+
 	return m
 }
 
@@ -133,9 +138,11 @@ func (e profileEntry) profile() gpu.Profile {
 	for _, placement := range e.Placements {
 		p.Placements = append(p.Placements, gpu.Placement(placement))
 	}
+
 	if e.Engines != nil {
 		p.Engines = gpu.Some(gpu.Engines(*e.Engines))
 	}
+
 	return p
 }
 
@@ -145,6 +152,7 @@ type hexID uint32
 func (id *hexID) UnmarshalText(text []byte) error {
 	n, err := strconv.ParseUint(string(text), 0, 16)
 	*id = hexID(n)
+
 	return err
 }
 
@@ -154,5 +162,6 @@ type placementEntry gpu.Placement
 func (p *placementEntry) UnmarshalText(text []byte) error {
 	placement, err := gpu.ParsePlacement(string(text))
 	*p = placementEntry(placement)
+
 	return err
 }

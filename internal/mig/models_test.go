@@ -11,20 +11,24 @@ import (
 // model returns a known model or ends the test.
 func model(t testing.TB, name string) Model {
 	t.Helper()
+
 	m, ok := FindModel(name)
 	if !ok {
 		t.Fatalf("FindModel(%q) finds none", name)
 	}
+
 	return m
 }
 
 // modelsWithPlacements returns the models that have a geometry.
 func modelsWithPlacements(t testing.TB) []Model {
 	t.Helper()
+
 	models := slices.DeleteFunc(Models(), func(m Model) bool { return !m.PlacementsKnown() })
 	if len(models) == 0 {
 		t.Fatal("no model has placements")
 	}
+
 	return models
 }
 
@@ -33,6 +37,7 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		names = append(names, m.Name)
 	}
+
 	want := []string{
 		"A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB", "B200-180GB",
 		"RTX PRO 6000 Blackwell 96GB",
@@ -40,6 +45,7 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 	if !slices.Equal(names, want) {
 		t.Errorf("models with placements: %q, want %q", names, want)
 	}
+
 	if all := len(Models()); all != 19 {
 		t.Errorf("%d models, want 19", all)
 	}
@@ -47,6 +53,7 @@ func TestModelsWithKnownPlacements(t *testing.T) {
 
 func TestModelTableIsConsistent(t *testing.T) {
 	names := map[uint32]string{}
+
 	for _, m := range Models() {
 		for field, missing := range map[string]bool{
 			"name": m.Name == "", "architecture": m.Architecture == "", "source": m.Source == "",
@@ -56,17 +63,21 @@ func TestModelTableIsConsistent(t *testing.T) {
 				t.Errorf("%+v: no %s", m, field)
 			}
 		}
+
 		for _, id := range m.PCIDeviceIDs {
 			if names[id] != "" {
 				t.Errorf("PCI device %#x is both %s and %s", id, names[id], m.Name)
 			}
+
 			names[id] = m.Name
 		}
+
 		for _, p := range m.Profiles {
 			n, err := ParseName(p.Name)
 			if err != nil {
 				t.Errorf("%s: %v", m.Name, err)
 			}
+
 			if n.Slices != p.ComputeSlices {
 				t.Errorf("%s %s: %d compute slices", m.Name, p.Name, p.ComputeSlices)
 			}
@@ -77,11 +88,13 @@ func TestModelTableIsConsistent(t *testing.T) {
 func TestGeometryTablesAreComplete(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		capacity := CapacityOf(m.Profiles, nil)
+
 		ids, largest := map[uint32]bool{}, gpu.Profile{}
 		for i, p := range m.Profiles {
 			if ids[p.ID] {
 				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
 			}
+
 			ids[p.ID] = true
 			for field, missing := range map[string]bool{
 				"SMs": p.SMs == 0, "memory": p.MemoryBytes == 0, "memory slices": p.MemorySlices == 0,
@@ -91,18 +104,22 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 					t.Errorf("%s %s: no %s", m.Name, p.Name, field)
 				}
 			}
+
 			for _, placement := range p.Placements {
 				if placement.Size != p.MemorySlices || placement.End() > m.AxisUnits {
 					t.Errorf("%s %s: placement %s", m.Name, p.Name, placement)
 				}
 			}
+
 			if got := capacity.Profiles[i].Max; got != p.MaxInstances {
 				t.Errorf("%s %s: placements allow %d, published are %d", m.Name, p.Name, got, p.MaxInstances)
 			}
+
 			if p.SMs > largest.SMs {
 				largest = p
 			}
 		}
+
 		if [...]int{largest.SMs, largest.ComputeSlices, largest.MemorySlices} != [...]int{m.SMs, m.ComputeSlices,
 			m.AxisUnits} {
 			t.Errorf("%s: %d SMs, %d compute slices, %d units; its largest profile has %d, %d, %d", m.Name,
@@ -129,6 +146,7 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 		{"4g.20gb", 5, 1, 1962, 56, gpu.Engines{Copy: 4, Decoder: 2}},
 		{"7g.40gb", 0, 1, 3950, 98, gpu.Engines{Copy: 7, Decoder: 5, JPEG: 1, OFA: 1}},
 	}
+
 	capacity := CapacityOf(m.Profiles, nil)
 	for _, row := range rows {
 		i := slices.IndexFunc(m.Profiles, func(p gpu.Profile) bool { return p.Name == row.name })
@@ -136,10 +154,12 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 			t.Errorf("no profile %s", row.name)
 			continue
 		}
+
 		p, c := m.Profiles[i], capacity.Profiles[i]
 		if c.Available != row.total || c.Max != row.total {
 			t.Errorf("%s: free/total %d/%d, want %d/%d", row.name, c.Available, c.Max, row.total, row.total)
 		}
+
 		want := p
 		want.ID, want.SMs, want.Engines = row.id, row.sms, gpu.Some(row.engines)
 		cmptest.Equal(t, row.name, p, want)
@@ -168,6 +188,7 @@ func TestB200ListGPUInstanceProfiles(t *testing.T) {
 		if i < 0 {
 			t.Fatalf("no profile %s", row.name)
 		}
+
 		p := m.Profiles[i]
 		want := p
 		want.ID, want.MaxInstances, want.SMs, want.Engines = row.id, row.total, row.sms, gpu.Some(row.engines)
@@ -179,6 +200,7 @@ func TestB200ListGPUInstanceProfiles(t *testing.T) {
 	for _, p := range m.Profiles {
 		placements += len(p.Placements)
 	}
+
 	cmptest.Equal(t, "placements, as a published test counts them", placements, 25)
 }
 
@@ -196,6 +218,7 @@ func TestDerivedIsMarked(t *testing.T) {
 		if want == nil {
 			want = map[string][]string{}
 		}
+
 		cmptest.Equal(t, m.Name, m.Derived, want)
 	}
 
@@ -203,6 +226,7 @@ func TestDerivedIsMarked(t *testing.T) {
 	for _, p := range model(t, "A100-80GB").Profiles {
 		memory[p.Name] = p.MemoryBytes
 	}
+
 	if memory["1g.10gb+me"] != memory["1g.10gb"] || memory["1g.20gb"] != memory["2g.20gb"] {
 		t.Errorf("derived memory differs from the profile that it is derived from: %v", memory)
 	}

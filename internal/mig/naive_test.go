@@ -31,7 +31,9 @@ func newNaiveGPU(m Model) *naiveGPU {
 			g.all = append(g.all, naiveInstance{i, j})
 		}
 	}
+
 	g.enumerate(nil, 0)
+
 	return g
 }
 
@@ -45,6 +47,7 @@ type naiveEngines struct {
 // all, reports, unless some profile would need more in all of its instances.
 func naiveEnginesOf(m Model) []naiveEngines {
 	var list []naiveEngines
+
 	for _, kind := range []func(gpu.Engines) int{
 		func(e gpu.Engines) int { return e.Copy }, func(e gpu.Engines) int { return e.Decoder }, func(e gpu.Engines) int {
 			return e.Encoder
@@ -53,20 +56,25 @@ func naiveEnginesOf(m Model) []naiveEngines {
 	} {
 		var k naiveEngines
 		told, shared := false, false
+
 		for _, p := range m.Profiles {
 			e, ok := p.Engines.Get()
+
 			k.takes = append(k.takes, kind(e))
 			if p.ComputeSlices == m.ComputeSlices && p.Placements[0].Size == m.AxisUnits {
 				k.has, told = kind(e), ok
 			}
 		}
+
 		for i, p := range m.Profiles {
 			shared = shared || k.takes[i] > k.has || k.takes[i]*p.MaxInstances > k.has
 		}
+
 		if told && !shared {
 			list = append(list, k)
 		}
 	}
+
 	return list
 }
 
@@ -75,10 +83,12 @@ func (g *naiveGPU) enumerate(layout []naiveInstance, next int) {
 	if !g.allowed(layout) {
 		return
 	}
+
 	if next == len(g.all) {
 		g.reachable = append(g.reachable, append([]naiveInstance(nil), layout...))
 		return
 	}
+
 	g.enumerate(layout, next+1)
 	g.enumerate(append(layout[:len(layout):len(layout)], g.all[next]), next+1)
 }
@@ -93,22 +103,27 @@ func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 			if owned[u] {
 				return false
 			}
+
 			owned[u] = true
 		}
+
 		compute += p.ComputeSlices
 		if strings.Contains(p.Name, "+me") {
 			media++
 		}
 	}
+
 	for _, kind := range g.engines {
 		left := kind.has
 		for _, x := range layout {
 			left -= kind.takes[x.profile]
 		}
+
 		if left < 0 {
 			return false
 		}
 	}
+
 	return compute <= g.slices && media <= 1
 }
 
@@ -123,6 +138,7 @@ func (g *naiveGPU) maximal(layout []naiveInstance) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -131,6 +147,7 @@ func (g *naiveGPU) compute(layout []naiveInstance) int {
 	for _, x := range layout {
 		n += g.profiles[x.profile].ComputeSlices
 	}
+
 	return n
 }
 
@@ -139,21 +156,25 @@ func (g *naiveGPU) available(layout []naiveInstance, profile int) int {
 	most, placements := 0, len(g.profiles[profile].Placements)
 	for subset := range 1 << placements {
 		var more []naiveInstance
+
 		for j := range placements {
 			if subset>>j&1 == 1 {
 				more = append(more, naiveInstance{profile, j})
 			}
 		}
+
 		if len(more) > most && g.canAdd(layout, more...) {
 			most = len(more)
 		}
 	}
+
 	return most
 }
 
 // memory splits the axis units.
 func (g *naiveGPU) memory(layout []naiveInstance) gpu.SliceCount {
 	var n gpu.SliceCount
+
 	for u := range g.axis {
 		switch {
 		case g.covers(layout, u):
@@ -164,6 +185,7 @@ func (g *naiveGPU) memory(layout []naiveInstance) gpu.SliceCount {
 			n.Stranded++
 		}
 	}
+
 	return n
 }
 
@@ -174,6 +196,7 @@ func (g *naiveGPU) covers(layout []naiveInstance, unit int) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -183,6 +206,7 @@ func (g *naiveGPU) couldCover(layout []naiveInstance, unit int) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -191,6 +215,7 @@ func (g *naiveGPU) bestCompute(layout []naiveInstance) int {
 	if g.mostSlicesAbove == nil {
 		g.fillMostSlicesAbove()
 	}
+
 	return g.mostSlicesAbove[naiveKey(layout)]
 }
 
@@ -201,11 +226,13 @@ func (g *naiveGPU) fillMostSlicesAbove() {
 		compute := g.compute(above)
 		for subset := range 1 << len(above) {
 			var below []naiveInstance
+
 			for i, x := range above {
 				if subset>>i&1 == 1 {
 					below = append(below, x)
 				}
 			}
+
 			key := naiveKey(below)
 			g.mostSlicesAbove[key] = max(g.mostSlicesAbove[key], compute)
 		}
@@ -218,15 +245,18 @@ func naiveKey(layout []naiveInstance) string {
 		b.WriteByte(byte(x.profile))
 		b.WriteByte(byte(x.placement))
 	}
+
 	return b.String()
 }
 
 // placed is the layout as the package takes it.
 func (g *naiveGPU) placed(layout []naiveInstance) []Placed {
 	var placed []Placed
+
 	for _, x := range layout {
 		p := g.profiles[x.profile]
 		placed = append(placed, Placed{ProfileID: p.ID, Profile: p.Name, Placement: p.Placements[x.placement]})
 	}
+
 	return placed
 }

@@ -43,34 +43,43 @@ func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool)
 		has = append(has, c.size)
 		unreported = unreported || c.unreported && c.size != slicesOfInstance
 	}
+
 	if unreported {
 		want := slices.Clone(sizes)
 		slices.Sort(has)
 		slices.Sort(want)
+
 		return 0, slices.Equal(has, want)
 	}
+
 	for subset := range 1 << len(s.computes) {
 		left, taken, lost, allowed := slices.Clone(sizes), make([]bool, slicesOfInstance), 0, true
+
 		for i, c := range s.computes {
 			if subset>>i&1 == 0 {
 				lost++
 				allowed = allowed && (!minding || !c.busy && !s.busy)
 				continue
 			}
+
 			at := slices.Index(left, c.size)
 			if at < 0 {
 				allowed = false
 				break
 			}
+
 			left = slices.Delete(left, at, at+1)
+
 			for u := c.start; u < c.start+c.size; u++ {
 				taken[u] = true
 			}
 		}
+
 		if allowed && naivePack(taken, left) && (!ok || lost < gone) {
 			gone, ok = lost, true
 		}
 	}
+
 	return gone, ok
 }
 
@@ -79,17 +88,21 @@ func naivePack(taken []bool, sizes []int) bool {
 	if len(sizes) == 0 {
 		return true
 	}
+
 	for start := 0; start+sizes[0] <= len(taken); start++ {
 		more := slices.Clone(taken)
+
 		fits := true
 		for u := start; u < start+sizes[0]; u++ {
 			fits = fits && !more[u]
 			more[u] = true
 		}
+
 		if fits && naivePack(more, sizes[1:]) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -99,17 +112,21 @@ func (g *naiveGPU) naiveBest(existing []naiveExisting, wants []naiveWant, mindin
 	for _, w := range wants {
 		counts[w.profile]++
 	}
+
 	kept := map[[2]int]naiveKept{}
+
 	for _, layout := range g.withCounts(counts) {
 		left := g.naiveLeft(layout)
 		naiveAssignments(layout, wants, func(given []int) {
 			c, allowed := g.naiveCostOf(existing, layout, wants, given, minding, kept)
+
 			c[3] = -left
 			if allowed && (!ok || c.less(best)) {
 				best, ok = c, true
 			}
 		})
 	}
+
 	return best, ok
 }
 
@@ -122,9 +139,11 @@ func (g *naiveGPU) withCounts(counts []int) [][]naiveInstance {
 			for _, x := range layout {
 				has[x.profile]++
 			}
+
 			g.byCounts[fmt.Sprint(has)] = append(g.byCounts[fmt.Sprint(has)], layout)
 		}
 	}
+
 	return g.byCounts[fmt.Sprint(counts)]
 }
 
@@ -134,16 +153,20 @@ func (g *naiveGPU) naiveLeft(layout []naiveInstance) int {
 	if rank, known := g.lefts[key]; known {
 		return rank
 	}
+
 	rank := 0
 	for _, x := range g.all {
 		if p := g.profiles[x.profile]; p.MemorySlices*1000+p.ComputeSlices > rank && g.canAdd(layout, x) {
 			rank = p.MemorySlices*1000 + p.ComputeSlices
 		}
 	}
+
 	if g.lefts == nil {
 		g.lefts = map[string]int{}
 	}
+
 	g.lefts[key] = rank
+
 	return rank
 }
 
@@ -154,12 +177,14 @@ func naiveAssignments(layout []naiveInstance, wants []naiveWant, visit func(give
 	for _, w := range wants {
 		keys = append(keys, fmt.Sprint(w))
 	}
+
 	var assign func(given []int)
 	assign = func(given []int) {
 		if len(given) == len(layout) {
 			visit(given)
 			return
 		}
+
 		tried := map[string]bool{}
 		for k, w := range wants {
 			if w.profile == layout[len(given)].profile && !slices.Contains(given, k) && !tried[keys[k]] {
@@ -182,18 +207,22 @@ func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance,
 	known map[[2]int]naiveKept,
 ) (naiveCost, bool) {
 	var c naiveCost
+
 	kept, computesKept, computesWanted := 0, 0, 0
 	for _, w := range wants {
 		computesWanted += len(w.sizes)
 	}
+
 	for i, s := range existing {
 		if k := slices.Index(layout, s.naiveInstance); k >= 0 {
 			key := [2]int{i, given[k]}
+
 			keep, said := known[key]
 			if !said {
 				keep.gone, keep.ok = naiveKeep(g.profiles[s.profile].ComputeSlices, s, wants[given[k]].sizes, minding)
 				known[key] = keep
 			}
+
 			if keep.ok {
 				c[1] += keep.gone
 				kept++
@@ -201,15 +230,19 @@ func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance,
 				continue
 			}
 		}
+
 		if minding && (s.busy || slices.ContainsFunc(s.computes, func(c naiveCompute) bool { return c.busy })) {
 			return c, false
 		}
+
 		c[0]++
 		c[1] += len(s.computes)
 	}
+
 	if c[0] > 0 || c[1] > 0 || kept < len(layout) || computesKept < computesWanted {
 		c[2] = 1
 	}
+
 	return c, true
 }
 
@@ -229,10 +262,13 @@ func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 			if !c.unreported {
 				compute.Placement = gpu.Some(gpu.Placement{Start: c.start, Size: c.size})
 			}
+
 			instance.ComputeInstances = append(instance.ComputeInstances, compute)
 		}
+
 		n.Instances = append(n.Instances, instance)
 	}
+
 	return n
 }
 
@@ -240,15 +276,19 @@ func (g *naiveGPU) nodeGPU(index int, existing []naiveExisting) GPULayout {
 // any.
 func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts bool) []naiveExisting {
 	var list []naiveExisting
+
 	for _, x := range layout {
 		s := naiveExisting{naiveInstance: x}
+
 		inSlices := g.profiles[x.profile].ComputeSlices
 		if !parts || rng.IntN(3) == 0 {
 			s.computes = []naiveCompute{{size: inSlices, busy: rng.IntN(6) == 0, unreported: parts && rng.IntN(3) == 0}}
 			list = append(list, s)
 			continue
 		}
+
 		s.busy = rng.IntN(8) == 0
+
 		unreported := rng.IntN(6) == 0
 		for start := 0; start < inSlices; {
 			size := 1 + rng.IntN(4)
@@ -256,39 +296,49 @@ func (g *naiveGPU) randomExisting(rng *rand.Rand, layout []naiveInstance, parts 
 				start++
 				continue
 			}
+
 			s.computes = append(s.computes, naiveCompute{start: start, size: size, busy: rng.IntN(5) == 0, unreported: unreported})
 			start += size
 		}
+
 		list = append(list, s)
 	}
+
 	return list
 }
 
 // randomSizes are sizes of compute instances that fit into so many slices.
 func randomSizes(rng *rand.Rand, slicesOfInstance int) []int {
 	sizes := []int{}
+
 	for left := slicesOfInstance; left > 0 && rng.IntN(8) > 0; {
 		size := 1 + rng.IntN(min(4, left))
 		sizes = append(sizes, size)
 		left -= size
 	}
+
 	return sizes
 }
 
 // asWants says naive wants in the planner's terms, one by one and in any order.
 func (g *naiveGPU) asWants(rng *rand.Rand, wants []naiveWant) []Want {
 	var list []Want
+
 	for _, w := range wants {
 		p := g.profiles[w.profile]
+
 		want := Want{Profile: p.Name, Count: 1, ComputeInstances: slices.Clone(w.sizes)}
 		if rng.IntN(4) == 0 {
 			want.Profile = fmt.Sprint(p.ID)
 		}
+
 		rng.Shuffle(len(want.ComputeInstances), func(i, j int) {
 			want.ComputeInstances[i], want.ComputeInstances[j] = want.ComputeInstances[j], want.ComputeInstances[i]
 		})
 		list = append(list, want)
 	}
+
 	rng.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+
 	return list
 }

@@ -33,24 +33,31 @@ func ParseName(s string) (Name, error) {
 			expected)
 	}
 	var n Name
+
 	rest := s
 	if part, after, ok := cutNumber(rest, "c."); ok {
 		n.Part, rest = part, after
 	}
+
 	var ok bool
 	if n.Slices, rest, ok = cutNumber(rest, "g."); !ok || n.Slices == 0 {
 		return bad(`the number of compute slices as "<n>g."`)
 	}
+
 	if n.Part > n.Slices || (n.Part == 0 && strings.Contains(s, "c.")) {
 		return bad(fmt.Sprintf("1 to %d slices of the compute instance", n.Slices))
 	}
+
 	if n.MemoryGB, rest, ok = cutNumber(rest, "gb"); !ok {
 		return bad(`the memory as "<n>gb"`)
 	}
+
 	if !areAttributes(rest) {
 		return bad("nothing or attributes such as +me, -me, +gfx or +me.all after the memory")
 	}
+
 	n.Attributes = rest
+
 	return n, nil
 }
 
@@ -60,6 +67,7 @@ func (n Name) String() string {
 	if n.Part > 0 {
 		s = fmt.Sprintf("%dc.%s", n.Part, s)
 	}
+
 	return s
 }
 
@@ -70,11 +78,14 @@ func (n Name) Has(attribute string) bool {
 		if i := strings.IndexAny(rest[1:], "+-"); i >= 0 {
 			end = i + 1
 		}
+
 		if rest[:end] == attribute {
 			return true
 		}
+
 		rest = rest[end:]
 	}
+
 	return false
 }
 
@@ -84,10 +95,12 @@ func cutNumber(s, unit string) (n int, rest string, ok bool) {
 	if !ok {
 		return 0, s, false
 	}
+
 	value, ok := gpu.ParseDecimal(digits)
 	if !ok || value > maxNameNumber {
 		return 0, s, false
 	}
+
 	return int(value), rest, true
 }
 
@@ -104,20 +117,24 @@ func areAttributes(s string) bool {
 			if i > 0 && !inWord {
 				return false
 			}
+
 			inWord, started = false, true
 		case c == '.':
 			if !inWord {
 				return false
 			}
+
 			inWord = false
 		case 'a' <= c && c <= 'z' || '0' <= c && c <= '9':
 			if !started {
 				return false
 			}
+
 			inWord = true
 		default:
 			return false
 		}
 	}
+
 	return s == "" || inWord
 }

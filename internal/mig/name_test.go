@@ -27,6 +27,7 @@ func TestParseName(t *testing.T) {
 		if err != nil || got != c.want {
 			t.Errorf("ParseName(%q) = %+v, %v, want %+v", c.in, got, err, c.want)
 		}
+
 		if got.String() != c.in {
 			t.Errorf("ParseName(%q) prints %q", c.in, got)
 		}
@@ -69,6 +70,7 @@ func TestParseNameErrors(t *testing.T) {
 			t.Errorf("ParseName(%q) = %+v, want an error", c.in, n)
 			continue
 		}
+
 		if !strings.Contains(err.Error(), c.expected) || !strings.HasPrefix(err.Error(), "profile name ") {
 			t.Errorf("ParseName(%q): %q does not say that it expected %q", c.in, err, c.expected)
 		}
@@ -80,6 +82,7 @@ func TestNameHas(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for attribute, want := range map[string]bool{
 		"+gfx": true, "+me.all": true, "-dec": true, "+me": false, "+dec": false, "gfx": false, "": false,
 	} {
@@ -95,22 +98,27 @@ func FuzzParseName(f *testing.F) {
 			f.Add(p.Name)
 		}
 	}
+
 	for _, s := range []string{"", "1c.3g.20gb", "0c.1g.5gb", "c.1g.5gb", "1g.5gb+me.all-x", "1g.5gb++", "1048577g.5gb",
 		"1g.05gb"} {
 		f.Add(s)
 	}
+
 	f.Fuzz(func(t *testing.T, s string) {
 		n, err := ParseName(s)
 		if err != nil {
 			if n != (Name{}) {
 				t.Errorf("ParseName(%q) gives %+v with an error", s, n)
 			}
+
 			return
 		}
+
 		// A name has one form only: what is taken is canonical.
 		if n.String() != s {
 			t.Errorf("ParseName(%q) prints %q", s, n)
 		}
+
 		if again, err := ParseName(n.String()); err != nil || again != n {
 			t.Errorf("ParseName(%q) = %+v, %v, want %+v", n, again, err, n)
 		}

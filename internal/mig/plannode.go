@@ -21,25 +21,32 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	if len(spec.Rules) > 0 && len(spec.Demand) > 0 {
 		return NodePlan{}, &SpecError{"rules and a demand: expected one of them"}
 	}
+
 	var plan NodePlan
 	var err error
+
 	w := &watch{gone: ctx.Done()}
 	if len(spec.Demand) > 0 {
 		plan.GPUs, err = planDemand(w, gpus, spec.Demand)
 	} else {
 		plan.GPUs, err = planRules(w, gpus, spec.Rules)
 	}
+
 	if w.stopped { // what was found is not the best
 		return NodePlan{}, fmt.Errorf("plan: %w", ctx.Err())
 	}
+
 	if err != nil {
 		return NodePlan{}, err
 	}
+
 	order := slices.Clone(plan.GPUs)
 	slices.SortStableFunc(order, func(a, b PlannedGPU) int { return cmp.Compare(gpus[a.GPU].Index, gpus[b.GPU].Index) })
+
 	for _, p := range order {
 		plan.Steps = append(plan.Steps, stepsBetween(&gpus[p.GPU], p.After)...)
 	}
+
 	return plan, nil
 }
 
@@ -50,29 +57,38 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
 		}
 	}
+
 	var list []PlannedGPU
+
 	for i := range gpus {
 		g := &gpus[i]
+
 		rule := ruleFor(g, rules)
 		if rule == nil {
 			continue
 		}
+
 		if err := g.inModeFor(i, rule); err != nil {
 			return nil, err
 		}
+
 		if !rule.Enabled {
 			list = append(list, PlannedGPU{GPU: i})
 			continue
 		}
+
 		p, err := planExact(w, g, i, rule.Want)
 		if err != nil {
 			return nil, err
 		}
+
 		list = append(list, p)
 	}
+
 	if len(rules) > 0 && list == nil {
 		return nil, &SelectorError{Has: listed(gpus)}
 	}
+
 	return list, nil
 }
 
@@ -83,14 +99,17 @@ func (r *Rule) check(gpus []GPULayout) error {
 			return &SelectorError{Selector: s, Has: listed(gpus)}
 		}
 	}
+
 	for _, w := range r.Want {
 		if w.Count < 0 || w.Count > maxUnits {
 			return &SpecError{fmt.Sprintf("%d of profile %q: expected 0 to %d", w.Count, w.Profile, maxUnits)}
 		}
+
 		if w.Count > 0 && !r.Enabled {
 			return &SpecError{fmt.Sprintf("%d of profile %q while MIG is to be off: expected no instances", w.Count, w.Profile)}
 		}
 	}
+
 	return nil
 }
 
@@ -103,17 +122,21 @@ func (g *GPULayout) inModeFor(position int, r *Rule) error {
 	if current == r.Enabled && pending == r.Enabled {
 		return nil
 	}
+
 	return &ModeError{GPU: position, UUID: g.UUID, Index: g.Index, Current: g.MIG, Pending: g.Pending, Wanted: r.Enabled}
 }
 
 // planned returns the plan of a GPU that is to have the instances after, in any order.
 func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+
 	var all []Placed
 	for _, a := range after {
 		all = append(all, a.Placed)
 	}
+
 	left, _ := newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(searchProfiles(g.Profiles))
+
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }
 
@@ -121,22 +144,27 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 // compute instances before those of GPU instances.
 func stepsBetween(g *GPULayout, after []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
+
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if slices.ContainsFunc(after, instance.isKeptAs) {
 			continue
 		}
+
 		for _, c := range instance.ComputeInstances {
 			destroyComputes = append(destroyComputes, g.destroyCompute(instance, c))
 		}
+
 		s := newStep(DestroyInstance, g.UUID, instance.Placed)
 		s.Instance = gpu.Some(instance.ID)
 		destroyInstances = append(destroyInstances, s)
 	}
+
 	for _, a := range after {
 		if a.New {
 			createInstances = append(createInstances, newStep(CreateInstance, g.UUID, a.Placed))
 		}
+
 		for _, c := range a.ComputeInstances {
 			if c.New {
 				s := newStep(CreateCompute, g.UUID, a.Placed)
@@ -144,12 +172,14 @@ func stepsBetween(g *GPULayout, after []Instance) []Step {
 				createComputes = append(createComputes, s)
 			}
 		}
+
 		for i := range g.Instances {
 			if g.Instances[i].isKeptAs(a) {
 				destroyComputes = append(destroyComputes, g.destroyMissing(&g.Instances[i], a.ComputeInstances)...)
 			}
 		}
 	}
+
 	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
 }
 
@@ -163,11 +193,13 @@ func newStep(op StepOp, id gpu.UUID, p Placed) Step {
 // destroyMissing returns the steps that destroy the compute instances of an instance that are not among those after.
 func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) []Step {
 	var list []Step
+
 	for _, c := range instance.ComputeInstances {
 		if !slices.ContainsFunc(after, func(a ComputeInstance) bool { return !a.New && a.ID == c.ID }) {
 			list = append(list, g.destroyCompute(instance, c))
 		}
 	}
+
 	return list
 }
 
@@ -176,5 +208,6 @@ func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
 	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
 	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
 	s.UUID, s.Instance, s.ComputeID = c.UUID, gpu.Some(instance.ID), gpu.Some(c.ID)
+
 	return s
 }

@@ -14,48 +14,62 @@ func (g *naiveGPU) comparePlan(t *testing.T, rng *rand.Rand, existing []naiveExi
 	plan, err := PlanNode(t.Context(), []GPULayout{node},
 		Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true, Want: asked}}})
 	best, ok := g.naiveBest(existing, wants, true)
+
 	var infeasible *InfeasibleError
 	if (err == nil) != ok || err != nil && !errors.As(err, &infeasible) {
 		t.Fatalf("%v of %+v: %v; brute force finds one: %v", asked, existing, err, ok)
 	}
+
 	if err != nil {
 		_, fits := g.naiveBest(existing, wants, false)
 		if infeasible.FitsEmpty != fits || (len(infeasible.Blocking) > 0) != fits {
 			t.Fatalf("%v of %+v: %v, %+v; it fits if nothing is busy: %v", asked, existing, err, infeasible, fits)
 		}
+
 		if infeasible.GPU != 0 {
 			t.Fatalf("%v of %+v: GPU %d is in the way, want 0", asked, existing, infeasible.GPU)
 		}
+
 		if len(plan.Steps)+len(plan.GPUs) > 0 {
 			t.Fatalf("%v of %+v: an error with a plan, %+v", asked, existing, plan)
 		}
+
 		g.checkBlocking(t, node, infeasible)
+
 		return false
 	}
+
 	if len(plan.GPUs) != 1 {
 		t.Fatalf("%+v", plan)
 	}
+
 	if got := replay(t, g, node, existing, plan, &plan.GPUs[0]); got != best {
 		t.Fatalf("%v of %+v: %+v costs %v, brute force %v", asked, existing, plan.Steps, got, best)
 	}
+
 	if left := rankByName(g, plan.GPUs[0].Left); left != -best[3] {
 		t.Fatalf("%v of %+v: leaves %q, brute force %d", asked, existing, plan.GPUs[0].Left, -best[3])
 	}
+
 	return true
 }
 
 // checkBlocking: what is in the way is busy.
 func (g *naiveGPU) checkBlocking(t *testing.T, node GPULayout, e *InfeasibleError) {
 	t.Helper()
+
 	for _, b := range e.Blocking {
 		instance := node.Instances[b.Instance]
+
 		busy := instance.Busy
 		for _, c := range instance.ComputeInstances {
 			busy = busy || c.Busy && !b.Compute.Present()
 		}
+
 		if k, ok := b.Compute.Get(); ok {
 			busy = busy || instance.ComputeInstances[k].Busy
 		}
+
 		if !busy {
 			t.Fatalf("%+v is named as in the way of %v", instance, e)
 		}
@@ -68,6 +82,7 @@ func rankByName(g *naiveGPU, name string) int {
 			return p.MemorySlices*1000 + p.ComputeSlices
 		}
 	}
+
 	return 0
 }
 
@@ -75,6 +90,7 @@ func rankByName(g *naiveGPU, name string) int {
 func (g *naiveGPU) requests() [][]int {
 	var list [][]int
 	seen := map[string]bool{}
+
 	add := func(counts []int) {
 		if key := string(asBytes(counts)); !seen[key] {
 			seen[key] = true
@@ -86,7 +102,9 @@ func (g *naiveGPU) requests() [][]int {
 		for _, x := range layout {
 			counts[x.profile]++
 		}
+
 		add(counts)
+
 		for i := range counts {
 			if len(layout) < 7 {
 				more := append([]int{}, counts...)
@@ -95,6 +113,7 @@ func (g *naiveGPU) requests() [][]int {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -103,17 +122,20 @@ func asBytes(counts []int) []byte {
 	for i, n := range counts {
 		b[i] = byte(n)
 	}
+
 	return b
 }
 
 // whole wants so many of each profile, with one compute instance each.
 func (g *naiveGPU) whole(counts []int) []naiveWant {
 	var wants []naiveWant
+
 	for profile, n := range counts {
 		for range n {
 			wants = append(wants, naiveWant{profile, []int{g.profiles[profile].ComputeSlices}})
 		}
 	}
+
 	return wants
 }
 
@@ -127,17 +149,21 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 			rng := rand.New(rand.NewPCG(7, uint64(len(m.Name))))
 			requests := g.requests()
 			plans, feasible := 0, 0
+
 			for n := range max(len(g.reachable), len(requests)) {
 				layout := g.reachable[n%len(g.reachable)]
 				for k := range 2 {
 					request := requests[(n+k*(1+rng.IntN(len(requests))))%len(requests)]
 					plans++
+
 					if g.comparePlan(t, rng, g.randomExisting(rng, layout, false), g.whole(request)) {
 						feasible++
 					}
 				}
 			}
+
 			t.Logf("%d layouts, %d requests: %d plans, %d feasible", len(g.reachable), len(requests), plans, feasible)
+
 			if feasible < plans/15 || feasible > plans*9/10 {
 				t.Errorf("only %d of %d requests can be met", feasible, plans)
 			}
@@ -149,12 +175,14 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 func TestEveryPlanOfASmallGPU(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
 	rng := rand.New(rand.NewPCG(1, 1))
+
 	for _, layout := range g.reachable {
 		for busy := range 1 << len(layout) {
 			existing := g.randomExisting(rng, layout, false)
 			for i := range existing {
 				existing[i].busy, existing[i].computes[0].busy = busy>>i&1 == 1, false
 			}
+
 			for _, request := range g.requests() {
 				g.comparePlan(t, rng, existing, g.whole(request))
 			}
@@ -171,9 +199,11 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 			g := newNaiveGPU(m)
 			rng := rand.New(rand.NewPCG(3, uint64(len(m.Name))))
 			feasible := 0
+
 			const rounds = 800
 			for range rounds {
 				existing := g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], true)
+
 				target := g.reachable[rng.IntN(len(g.reachable))]
 				if rng.IntN(2) == 0 { // often the same instances with other compute instances
 					target = nil
@@ -181,7 +211,9 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 						target = append(target, s.naiveInstance)
 					}
 				}
+
 				var wants []naiveWant
+
 				for _, x := range target {
 					w := naiveWant{x.profile, randomSizes(rng, g.profiles[x.profile].ComputeSlices)}
 					if rng.IntN(2) == 0 { // often what some instance has already
@@ -194,12 +226,15 @@ func TestPlansOfComputeInstancesAreAsGoodAsBruteForce(t *testing.T) {
 							}
 						}
 					}
+
 					wants = append(wants, w)
 				}
+
 				if g.comparePlan(t, rng, existing, wants) {
 					feasible++
 				}
 			}
+
 			if feasible < rounds/5 {
 				t.Errorf("only %d of %d requests can be met", feasible, rounds)
 			}

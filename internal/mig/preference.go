@@ -21,7 +21,9 @@ func preferred(p gpu.Profile, s shape) []gpu.Placement {
 	if s.axis != 8 || s.compute != 7 {
 		return p.Placements
 	}
+
 	var starts []int
+
 	switch [2]int{p.ComputeSlices, p.MemorySlices} {
 	case [2]int{1, 1}:
 		starts = []int{6, 4, 5, 0, 1, 2, 3}
@@ -30,11 +32,14 @@ func preferred(p gpu.Profile, s shape) []gpu.Placement {
 	case [2]int{3, 4}:
 		starts = []int{4, 0}
 	}
+
 	rank := func(at gpu.Placement) int {
 		if i := slices.Index(starts, at.Start); i >= 0 {
 			return i
 		}
+
 		return len(starts)
 	}
+
 	return slices.SortedStableFunc(slices.Values(p.Placements), func(a, b gpu.Placement) int { return rank(a) - rank(b) })
 }

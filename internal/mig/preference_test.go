@@ -46,16 +46,19 @@ func TestPlacementsOnAnEmptyGPU(t *testing.T) {
 		{"RTX PRO 6000", "5 14", "2g.48gb@0 1g.24gb@6"},
 	} {
 		m := model(t, tt.model)
+
 		var want []Want
 		for _, id := range strings.Fields(tt.wanted) {
 			want = append(want, Want{Profile: id, Count: 1})
 		}
+
 		plan, err := PlanNode(t.Context(), []GPULayout{unexplored(m).nodeGPU(0, nil)},
 			Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: true, Want: want}}})
 		if err != nil {
 			t.Errorf("%s %s: %v", tt.model, tt.wanted, err)
 			continue
 		}
+
 		if got := after(plan); got != tt.want {
 			t.Errorf("%s %s: %s, want %s", tt.model, tt.wanted, got, tt.want)
 		}
@@ -67,12 +70,14 @@ func after(plan NodePlan) string {
 	for _, a := range plan.GPUs[0].After {
 		list = append(list, fmt.Sprintf("%s@%d", a.Profile, a.Placement.Start))
 	}
+
 	return strings.Join(list, " ")
 }
 
 // What exists wins over the preferred place, and a demand prefers as a rule does.
 func TestPreferenceComesLast(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
+
 	at2 := g.nodeGPU(0, []naiveExisting{{naiveInstance: naiveInstance{0, 2}}})
 	for _, tt := range []struct {
 		spec Spec
@@ -91,7 +96,9 @@ func TestPreferenceComesLast(t *testing.T) {
 			t.Errorf("%+v: %s, %v, want %s", tt.spec, after(plan), err, tt.want)
 		}
 	}
+
 	empty := []GPULayout{g.nodeGPU(0, nil)}
+
 	plan, err := PlanNode(t.Context(), empty, Spec{Demand: []Need{{MemoryBytes: 4 << 30, Count: 2}}})
 	if err != nil || after(plan) != "1g.5gb@4 1g.5gb@6" {
 		t.Errorf("%s, %v", after(plan), err)
@@ -103,10 +110,12 @@ func TestPreferredPlacements(t *testing.T) {
 	s := shape{axis: 8, compute: 7}
 	p := gpu.Profile{ComputeSlices: 2, MemorySlices: 2,
 		Placements: []gpu.Placement{{Start: 6, Size: 2}, {Start: 0, Size: 2}, {Start: 2, Size: 2}, {Start: 4, Size: 2}}}
+
 	before := slices.Clone(p.Placements)
 	if got := fmt.Sprint(preferred(p, s)); got != "[4:2 0:2 2:2 6:2]" || !slices.Equal(p.Placements, before) {
 		t.Errorf("%s; the profile has %v", got, p.Placements)
 	}
+
 	if got := fmt.Sprint(preferred(p, shape{axis: 12, compute: 4})); got != "[6:2 0:2 2:2 4:2]" {
 		t.Errorf("on another axis %s", got)
 	}

@@ -28,15 +28,18 @@ func ruleNode(t *testing.T) []GPULayout {
 	}}
 	gpus[2].MIG, gpus[2].Pending = gpu.Some(false), gpu.Some(false)
 	gpus[3].MIG, gpus[3].Pending, gpus[3].Profiles = gpu.None[bool](), gpu.None[bool](), nil
+
 	return gpus
 }
 
 func planOf(t *testing.T, gpus []GPULayout, rules ...Rule) NodePlan {
 	t.Helper()
+
 	plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return plan
 }
 
@@ -48,24 +51,30 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 		Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x20B710DE}, Enabled: true,
 			Want: []Want{{Profile: "2g.12gb", Count: 2, ComputeInstances: []int{1}}}},
 	)
+
 	var touched []int
 	for _, p := range plan.GPUs {
 		touched = append(touched, p.GPU)
 	}
+
 	if !slices.Equal(touched, []int{0, 1, 2}) { // 3 has no MIG
 		t.Fatalf("%+v", plan)
 	}
+
 	if a := plan.GPUs[0].After; len(a) != 1 || a[0].Profile != "7g.40gb" {
 		t.Errorf("%+v", a)
 	}
+
 	if plan.GPUs[2].After != nil {
 		t.Errorf("MIG is off: %+v", plan.GPUs[2])
 	}
+
 	var got []string
 	for _, s := range plan.Steps {
 		got = append(got, fmt.Sprint(s.Op, " ", s.GPU, " ", s.Profile, "@", s.Placement, " ", s.Compute.Or(gpu.Placement{}),
 			" ", s.UUID))
 	}
+
 	want := []string{
 		"create-gi GPU-0 7g.40gb@0:8 0:0 ", "create-ci GPU-0 7g.40gb@0:8 0:7 ",
 		"destroy-ci GPU-1 2g.12gb@0:2 0:1 MIG-a", "create-gi GPU-1 2g.12gb@2:2 0:0 ", "create-ci GPU-1 2g.12gb@2:2 0:1 ",
@@ -79,10 +88,12 @@ func TestTheLastRuleThatSelectsAGPUCounts(t *testing.T) {
 func TestStepsGoByIndex(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
 	gpus := []GPULayout{g.nodeGPU(7, nil), g.nodeGPU(2, nil)}
+
 	plan := planOf(t, gpus, Rule{GPUs: []string{"all"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}})
 	if len(plan.Steps) != 4 {
 		t.Fatalf("plan.Steps: %+v, want 4 of them", plan.Steps)
 	}
+
 	cmptest.Equal(t, "plan.Steps[0].GPU", plan.Steps[0].GPU, "GPU-2")
 	cmptest.Equal(t, "plan.Steps[2].GPU", plan.Steps[2].GPU, "GPU-7")
 	cmptest.Equal(t, "plan.GPUs[0].GPU", plan.GPUs[0].GPU, 0)
@@ -97,6 +108,7 @@ func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
 			t.Errorf("%q does not name it", s)
 		}
 	}
+
 	for _, s := range []string{
 		"", "03", "2", "all", "GPU-fb8bbc70", "0001:0a:00.0", "0a:00.0", "000:0a:00.0", "0000:0a:00.1", "0000:0a:00:0",
 		"0000:0a:0g.0", "0000.0a:00.0",
@@ -105,6 +117,7 @@ func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
 			t.Errorf("%q names it", s)
 		}
 	}
+
 	g.PCIBusID = ""
 	if Names("", &g.Facts) {
 		t.Error("nothing names a GPU of no bus id")
@@ -114,6 +127,7 @@ func TestGPUsAreNamedByIndexUUIDAndBusID(t *testing.T) {
 func TestRulesSayWhatIsWrong(t *testing.T) {
 	gpus := ruleNode(t)
 	all := func(w ...Want) Rule { return Rule{GPUs: []string{"0"}, Enabled: true, Want: w} }
+
 	a30 := func(w ...Want) Rule { return Rule{GPUs: []string{"1"}, Enabled: true, Want: w} }
 	for _, tt := range []struct {
 		rule Rule
@@ -148,17 +162,22 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 		{Rule{}, &SelectorError{}, "the layout is for no GPU"},
 	} {
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
+
 		target := reflect.New(reflect.TypeOf(tt.kind))
 		if err == nil {
 			t.Fatalf("no error, want %q", tt.says)
 		}
+
 		cmptest.Equal(t, fmt.Sprintf("whether %v is a %T", err, tt.kind), errors.As(err, target.Interface()), true)
+
 		if !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), tt.says)
 		}
+
 		if plan.Steps != nil {
 			t.Errorf("plan.Steps is %v, want nil", plan.Steps)
 		}
+
 		if plan.GPUs != nil {
 			t.Errorf("plan.GPUs is %v, want nil", plan.GPUs)
 		}
@@ -172,15 +191,19 @@ func TestOneGPUThatCannotFailsTheWholePlan(t *testing.T) {
 		{GPUs: []string{"0"}, Enabled: true, Want: []Want{{Profile: "1g.5gb", Count: 1}}},
 		{GPUs: []string{"1"}, Enabled: true, Want: []Want{{Profile: "4g.24gb", Count: 1}}},
 	}})
+
 	var infeasible *InfeasibleError
 	if !errors.As(err, &infeasible) {
 		t.Fatalf("%v, want an InfeasibleError", err)
 	}
+
 	cmptest.Equal(t, "infeasible.GPU", infeasible.GPU, 1)
 	cmptest.Equal(t, "infeasible.FitsEmpty", infeasible.FitsEmpty, true)
+
 	if plan.Steps != nil {
 		t.Errorf("plan.Steps is %v, want nil", plan.Steps)
 	}
+
 	cmptest.Equal(t, "infeasible.Blocking", infeasible.Blocking, []Blocking{{GPU: 1, Instance: 0}})
 }
 
@@ -197,6 +220,7 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 		gpus := ruleNode(t)[:1]
 		gpus[0].MIG, gpus[0].Pending = gpu.Some(tt.current), gpu.Some(tt.pending)
 		_, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{{GPUs: []string{"0"}, Enabled: tt.wanted}}})
+
 		var mode *ModeError
 		if !errors.As(err, &mode) || !strings.Contains(mode.Error(), tt.says) {
 			t.Errorf("%v, want %q", err, tt.says)
@@ -211,11 +235,13 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 	split := naiveExisting{naiveInstance: naiveInstance{of3g, 0},
 		computes: []naiveCompute{{start: 0, size: 1, busy: true}, {start: 1, size: 2}}}
 	whole := naiveExisting{naiveInstance: naiveInstance{of3g, 1}, computes: []naiveCompute{{size: 3, busy: true}}}
+
 	want := func(sizes ...[]int) Rule {
 		r := Rule{GPUs: []string{"0"}, Enabled: true}
 		for _, s := range sizes {
 			r.Want = append(r.Want, Want{Profile: "3g.20gb", Count: 1, ComputeInstances: s})
 		}
+
 		return r
 	}
 	for _, tt := range []struct {
@@ -233,19 +259,24 @@ func TestSplitsFindTheirInstances(t *testing.T) {
 	} {
 		plan := planOf(t, []GPULayout{g.nodeGPU(0, tt.existing)}, tt.rule)
 		var steps []string
+
 		for _, s := range plan.Steps {
 			text := fmt.Sprintf("%s %s@%s", s.Op, s.Profile, s.Placement)
 			if c, ok := s.Compute.Get(); ok {
 				text += " " + c.String()
 			}
+
 			steps = append(steps, text)
 		}
+
 		if got := strings.Join(steps, ", "); got != tt.steps {
 			t.Errorf("%+v: %s, want %s", tt.rule.Want, got, tt.steps)
 		}
 	}
+
 	_, err := PlanNode(t.Context(), []GPULayout{g.nodeGPU(0, []naiveExisting{split, whole})},
 		Spec{Rules: []Rule{want([]int{2}, nil)}})
+
 	const says = "GPU 0: 2 x 3g.20gb fit only without compute instance 0 of 3g.20gb@0:4, busy"
 	if fmt.Sprint(err) != says {
 		t.Errorf("%v, want %s", err, says)
@@ -265,10 +296,12 @@ func TestNewComputeInstancesStandAligned(t *testing.T) {
 		{[]int{2, 2, 2, 1}, "[0:2 2:2 4:2 6:1]"},
 	} {
 		a, ok := arrange(7, tt.sizes, nil)
+
 		var places []gpu.Placement
 		for _, c := range a.computes {
 			places = append(places, c.Placement.Or(gpu.Placement{Start: unknownStart}))
 		}
+
 		if got := fmt.Sprint(places); !ok || got != tt.want {
 			t.Errorf("%v: %s, want %s", tt.sizes, got, tt.want)
 		}
@@ -280,41 +313,51 @@ func TestPlansOfSeveralGPUsAreAsGoodAsBruteForce(t *testing.T) {
 	g := newNaiveGPU(model(t, "A30-24GB"))
 	rng := rand.New(rand.NewPCG(17, 4))
 	feasible := 0
+
 	for range 300 {
 		var gpus []GPULayout
 		var layouts [][]naiveExisting
 		var want naiveCost
 		var rules []Rule
 		possible := true
+
 		for i := range 3 {
 			existing := g.randomExisting(rng, g.reachable[rng.IntN(len(g.reachable))], true)
+
 			var wants []naiveWant
 			for _, x := range g.reachable[rng.IntN(len(g.reachable))] {
 				wants = append(wants, naiveWant{x.profile, randomSizes(rng, g.profiles[x.profile].ComputeSlices)})
 			}
+
 			best, ok := g.naiveBest(existing, wants, true)
 			possible = possible && ok
 			want = naiveCost{want[0] + best[0], want[1] + best[1], want[2] + best[2], want[3] + best[3]}
 			layouts, gpus = append(layouts, existing), append(gpus, g.nodeGPU(i, existing))
 			rules = append(rules, Rule{GPUs: []string{fmt.Sprint(i)}, Enabled: true, Want: g.asWants(rng, wants)})
 		}
+
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: rules})
 		if (err == nil) != possible {
 			t.Fatalf("%+v on %+v: %v, brute force %v", rules, layouts, err, possible)
 		}
+
 		if err != nil {
 			continue
 		}
+
 		feasible++
 		var got naiveCost
+
 		for i := range gpus {
 			c := replay(t, g, gpus[i], layouts[i], plan, &plan.GPUs[i])
 			got = naiveCost{got[0] + c[0], got[1] + c[1], got[2] + c[2], got[3] + c[3]}
 		}
+
 		if again := planOf(t, gpus, rules...); got != want || !reflect.DeepEqual(again, plan) {
 			t.Fatalf("%+v on %+v: %v, brute force %v; again %+v", rules, layouts, got, want, again)
 		}
 	}
+
 	if feasible < 20 {
 		t.Errorf("only %d can be met", feasible)
 	}
@@ -327,9 +370,11 @@ func BenchmarkRules(b *testing.B) {
 			gpus[i].Instances[k].Busy, gpus[i].Instances[k].ComputeInstances = false, nil
 		}
 	}
+
 	spec := Spec{Rules: []Rule{{GPUs: []string{"all"}, Enabled: true,
 		Want: []Want{{Profile: "1g.10gb", Count: 3}, {Profile: "2g.20gb", Count: 1}, {Profile: "1g.20gb", Count: 1}}}}}
 	b.ReportAllocs()
+
 	for b.Loop() {
 		if _, err := PlanNode(b.Context(), gpus, spec); err != nil {
 			b.Fatal(err)

@@ -18,29 +18,35 @@ type searchProfile struct {
 
 func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
 	c := &searchProfile{Profile: p, media: hasMediaExtensions(p), engines: countsOf(p)}
+
 	c.Placements = preferred(p, s)
 	for _, at := range c.Placements {
 		c.sets = append(c.sets, units(at))
 	}
+
 	return c
 }
 
 func searchProfiles(profiles []gpu.Profile) []*searchProfile {
 	var list []*searchProfile
+
 	s := shapeOf(profiles)
 	for _, p := range profiles {
 		list = append(list, newSearchProfile(p, s))
 	}
+
 	return list
 }
 
 // profilesOfInstances are those of the existing instances.
 func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	var list []*searchProfile
+
 	s := shapeOf(g.Profiles)
 	for _, existing := range g.Instances {
 		list = append(list, newSearchProfile(profileOf(g.Profiles, existing.Placed), s))
 	}
+
 	return list
 }
 
@@ -76,6 +82,7 @@ func (w *watch) step() bool { return w.count(1) }
 // count counts steps and reports whether the search is to stop.
 func (w *watch) count(steps int) bool {
 	checks := w.steps / stepsPerCheck
+
 	w.steps += steps
 	if w.steps/stepsPerCheck != checks && !w.stopped {
 		select {
@@ -84,6 +91,7 @@ func (w *watch) count(steps int) bool {
 		default:
 		}
 	}
+
 	return w.stopped
 }
 
@@ -115,8 +123,10 @@ func leastNeeds(items []item) []atLeast {
 				least.units = min(least.units, at.Size)
 			}
 		}
+
 		list[n] = atLeast{units: list[n+1].units + least.units, compute: list[n+1].compute + least.compute}
 	}
+
 	return list
 }
 
@@ -126,14 +136,17 @@ func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
 	}
+
 	if s.least == nil {
 		s.least = leastNeeds(s.items)
 	}
+
 	n := len(s.chosen)
 	if n == len(s.items) {
 		s.judgeLayout(o, s.chosen)
 		return
 	}
+
 	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() || s.isHopeless != nil && s.isHopeless(o) {
 		return
 	}
@@ -142,19 +155,23 @@ func (s *search) placeItems(o occupancy) {
 	if n > 0 && s.items[n-1].group == s.items[n].group {
 		from = s.chosen[n-1].choice + 1
 	}
+
 	first := 0 // choice of the profile
+
 	for _, p := range s.items[n].fits {
 		if o.has(p) {
 			for i := max(from-first, 0); i < len(p.Placements); i++ {
 				if !o.isFree(p.sets[i]) {
 					continue
 				}
+
 				at := p.Placements[i]
 				s.chosen = append(s.chosen, fitted{item: n, profile: p, at: at, choice: first + i})
 				s.placeItems(o.with(p, p.sets[i]))
 				s.chosen = s.chosen[:n]
 			}
 		}
+
 		first += len(p.Placements)
 	}
 }
@@ -175,6 +192,7 @@ func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 	o.compute -= p.ComputeSlices
 	o.media = o.media || p.media
 	o.left = o.left.without(p.engines)
+
 	return o
 }
 
@@ -193,12 +211,14 @@ func (o *occupancy) rankLeft(ranked []*searchProfile) int {
 		if !o.has(p) {
 			continue
 		}
+
 		for _, set := range p.sets {
 			if o.isFree(set) {
 				return p.rank()
 			}
 		}
 	}
+
 	return 0
 }
 
@@ -211,6 +231,7 @@ func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 			name, rank = p.Name, size
 		}
 	}
+
 	return name, rank
 }
 

@@ -20,12 +20,15 @@ func ruleFor(g *GPULayout, rules []Rule) *Rule {
 		if len(r.PCIDevices) > 0 && (g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
 			continue
 		}
+
 		named := slices.ContainsFunc(r.GPUs, func(name string) bool { return Names(name, &g.Facts) })
+
 		all := slices.Contains(r.GPUs, AllGPUs) && (g.MIG.Present() || !r.Enabled)
 		if named || all {
 			return r
 		}
 	}
+
 	return nil
 }
 
@@ -35,13 +38,17 @@ func Names(selector string, g *gpu.Facts) bool {
 	if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) {
 		return true
 	}
+
 	const tail = len("07:00.0") // where bus ids differ: a spec may have many thousands of selectors
+
 	mine, other := len(g.PCIBusID)-tail, len(selector)-tail
 	if mine < 0 || other < 0 || !strings.EqualFold(g.PCIBusID[mine:], selector[other:]) {
 		return false
 	}
+
 	a, ok := parseBusID(selector)
 	b, known := parseBusID(g.PCIBusID)
+
 	return ok && known && a == b
 }
 
@@ -53,17 +60,22 @@ func parseBusID(s string) (busID, bool) {
 	if len(parts) != 4 || strings.Count(s, ":") != 2 || strings.LastIndex(s, ".") != len(s)-2 {
 		return busID{}, false
 	}
+
 	if n := len(parts[0]); n != 4 && n != 8 || len(parts[1]) != 2 || len(parts[2]) != 2 {
 		return busID{}, false
 	}
+
 	var numbers [4]uint64
+
 	for i, part := range parts {
 		n, err := strconv.ParseUint(part, 16, 32)
 		if err != nil {
 			return busID{}, false
 		}
+
 		numbers[i] = n
 	}
+
 	return busID{numbers[0], numbers[1], numbers[2], numbers[3]}, true
 }
 
@@ -72,5 +84,6 @@ func listed(gpus []GPULayout) []string {
 	for _, g := range gpus {
 		list = append(list, fmt.Sprintf("%d (%s, %s)", g.Index, g.UUID, g.PCIBusID))
 	}
+
 	return list
 }

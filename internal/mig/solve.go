@@ -24,6 +24,7 @@ func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
 
 	empty := *g
 	empty.Instances = nil
+
 	return &empty
 }
 
@@ -52,9 +53,11 @@ func (w *weight) isLess(v *weight) bool {
 	if w.busyInstances != v.busyInstances {
 		return w.busyInstances < v.busyInstances
 	}
+
 	if w.computesTouched != v.computesTouched {
 		return w.computesTouched < v.computesTouched
 	}
+
 	return w.left < v.left
 }
 
@@ -76,6 +79,7 @@ func (d *demand) newWays() ways {
 	for part := range w.list {
 		w.list[part].met = -1
 	}
+
 	return w
 }
 
@@ -96,9 +100,11 @@ func (d *demand) solve(p busyPolicy) []*option {
 	before.listMet()
 
 	var layers []ways
+
 	options := make([][]*option, len(d.inMIG))
 	for b := range d.inMIG {
 		key := d.likeness(p, b)
+
 		list, ok := d.known[key]
 		if !ok {
 			list = d.options(b, p)
@@ -114,32 +120,39 @@ func (d *demand) solve(p busyPolicy) []*option {
 			break // the other GPUs can do nothing
 		}
 	}
+
 	if before.list[whole].met < 0 {
 		return nil
 	}
 
 	best := make([]*option, len(d.inMIG))
+
 	part := whole
 	for b := len(layers) - 1; b >= 0; b-- {
 		w := layers[b].list[part]
 		best[b] = options[b][w.own]
 		part = int(w.met)
 	}
+
 	return best
 }
 
 // likeness is the same for GPUs that have the same options by a policy. Policies differ only in what is in use.
 func (d *demand) likeness(p busyPolicy, at int) string {
 	g := d.seenBy(p, at)
+
 	var key strings.Builder
 	if slices.ContainsFunc(g.Instances, func(i Instance) bool { return i.inUse() }) {
 		fmt.Fprint(&key, p)
 	}
+
 	fmt.Fprint(&key, g.Profiles)
+
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		fmt.Fprint(&key, instance.Placed, instance.inUse(), len(instance.ComputeInstances))
 	}
+
 	return key.String()
 }
 
@@ -147,19 +160,24 @@ func (d *demand) likeness(p busyPolicy, at int) string {
 // ways to meet the whole demand count.
 func (d *demand) join(before ways, options []*option, last bool) ways {
 	next := d.newWays()
+
 	for own, o := range options {
 		if o == nil {
 			continue
 		}
+
 		more := o.cost.weight()
+
 		met := before.met
 		if last {
 			at, found := slices.BinarySearch(met, d.parts-1-own)
 			if !found {
 				continue
 			}
+
 			met = met[at : at+1]
 		}
+
 		if d.watch.count(len(met)) {
 			return next
 		}
@@ -168,6 +186,7 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 			if part+own >= d.parts {
 				break
 			}
+
 			if !d.addable(part, own) {
 				continue
 			}
@@ -178,7 +197,9 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 			}
 		}
 	}
+
 	next.listMet()
+
 	return next
 }
 

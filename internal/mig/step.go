@@ -12,23 +12,28 @@ import (
 func ComputePlacements(i Instance) []gpu.Placement {
 	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
+
 	for n, c := range i.ComputeInstances {
 		if at, ok := c.Placement.Get(); ok {
 			placements[n] = at
 			taken = append(taken, at)
 		}
 	}
+
 	for n, c := range i.ComputeInstances {
 		if c.Placement.Present() {
 			continue
 		}
+
 		at := gpu.Placement{Size: max(c.Slices, 1)}
 		for slices.ContainsFunc(taken, at.Overlaps) {
 			at.Start++
 		}
+
 		placements[n] = at
 		taken = append(taken, at)
 	}
+
 	return placements
 }
 
@@ -50,16 +55,20 @@ func (s Step) IndexIn(list []Instance) int {
 // of what it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
+
 	at := s.IndexIn(after)
 	if s.Op == CreateInstance {
 		after = append(after,
 			Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
 		slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+
 		return after
 	}
+
 	if at < 0 {
 		return after
 	}
+
 	place := s.Compute.Or(gpu.Placement{})
 	switch s.Op {
 	case DestroyInstance:
@@ -68,6 +77,7 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 		placements := ComputePlacements(after[at])
 		computes := after[at].ComputeInstances
 		after[at].ComputeInstances = nil
+
 		for n, c := range computes {
 			if placements[n] != place {
 				after[at].ComputeInstances = append(after[at].ComputeInstances, c)
@@ -79,5 +89,6 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 		slices.SortFunc(computes, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 		after[at].ComputeInstances = computes
 	}
+
 	return after
 }

@@ -21,6 +21,7 @@ func computeAt(id gpu.ComputeID, start, size int) mig.ComputeInstance {
 func TestComputePlacements(t *testing.T) {
 	got := mig.ComputePlacements(existing(1, 9, 0, 4, mig.ComputeInstance{ID: 0, Slices: 1}, computeAt(1, 0, 1),
 		mig.ComputeInstance{ID: 2}))
+
 	want := []gpu.Placement{{Start: 1, Size: 1}, {Start: 0, Size: 1}, {Start: 2, Size: 1}}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("%v, want %v", got, want)
@@ -30,6 +31,7 @@ func TestComputePlacements(t *testing.T) {
 func TestAfterStep(t *testing.T) {
 	place := func(start, size int) gpu.Placement { return gpu.Placement{Start: start, Size: size} }
 	before := []mig.Instance{existing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)), existing(5, 19, 6, 1)}
+
 	ofFirst := mig.Step{ProfileID: 9, Placement: place(0, 4)}
 	for about, tc := range map[string]struct {
 		step mig.Step
@@ -64,6 +66,7 @@ func TestAfterStep(t *testing.T) {
 			t.Errorf("%s: %+v, want %+v", about, got, tc.want)
 		}
 	}
+
 	if !mig.SameInstances(before, []mig.Instance{existing(1, 9, 0, 4, computeAt(0, 0, 1), computeAt(2, 1, 2)),
 		existing(5, 19, 6, 1)}) {
 		t.Errorf("the list before was modified: %+v", before)
@@ -75,8 +78,10 @@ func TestSameInstances(t *testing.T) {
 		i := existing(1, 9, 0, 4, computeAt(0, 0, 1))
 		i.Profile, i.ComputeInstances[0].UUID = "3g.20gb", "MIG-1"
 		change(&i)
+
 		return []mig.Instance{i}
 	}
+
 	unchanged := list(func(*mig.Instance) {})
 	for about, change := range map[string]func(i *mig.Instance){
 		"busy":            func(i *mig.Instance) { i.Busy, i.ComputeInstances[0].Busy = true, true },
@@ -87,6 +92,7 @@ func TestSameInstances(t *testing.T) {
 			t.Errorf("%s: not the same", about)
 		}
 	}
+
 	for about, change := range map[string]func(i *mig.Instance){
 		"id":         func(i *mig.Instance) { i.ID = 2 },
 		"profile":    func(i *mig.Instance) { i.ProfileID = 10 },
@@ -103,6 +109,7 @@ func TestSameInstances(t *testing.T) {
 			t.Errorf("%s: the same", about)
 		}
 	}
+
 	if mig.SameInstances(unchanged, nil) || !mig.SameInstances(nil, []mig.Instance{}) {
 		t.Error("of none")
 	}

@@ -39,6 +39,7 @@ func namesOf(placed []Placed) string {
 // where the instances are, not by which they are.
 func wastedBy(c gpu.Capacity) (compute, memory int) {
 	unusedCompute, unusedMemory := c.Compute.Free+c.Compute.Stranded, c.Memory.Free+c.Memory.Stranded
+
 	compute = c.Compute.Stranded - max(0, unusedCompute-unusedMemory)
 	if unusedCompute > 0 {
 		memory = c.Memory.Stranded
@@ -59,21 +60,25 @@ func TestStrandedByPlacement(t *testing.T) {
 		best := map[string]stranded{}
 		eachLayout(plain, nil, 0, func(placed []Placed) {
 			c, name := CapacityOf(m.Profiles, placed), namesOf(placed)
+
 			least, known := best[name]
 			if !known {
 				least = stranded{c.Compute.Stranded, c.Memory.Stranded}
 			}
+
 			best[name] = stranded{min(least.compute, c.Compute.Stranded), min(least.memory, c.Memory.Stranded)}
 		})
 
 		wasteful := 0
 		eachLayout(plain, nil, 0, func(placed []Placed) {
 			c, least := CapacityOf(m.Profiles, placed), best[namesOf(placed)]
+
 			compute, memory := wastedBy(c)
 			if compute != c.Compute.Stranded-least.compute || memory != c.Memory.Stranded-least.memory {
 				t.Errorf("%s, %v: %d compute and %d memory slices wasted, want %d and %d", m.Name, placed, compute, memory,
 					c.Compute.Stranded-least.compute, c.Memory.Stranded-least.memory)
 			}
+
 			if compute+memory > 0 {
 				wasteful++
 			}

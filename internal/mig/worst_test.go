@@ -27,26 +27,32 @@ const (
 // worstPlans returns where each climb has ended.
 func worstPlans(tb testing.TB) []climb {
 	tb.Helper()
+
 	var models []*naiveGPU
 	for _, m := range modelsWithPlacements(tb) {
 		models = append(models, newNaiveGPU(m))
 	}
 
 	var list []climb
+
 	for seed := range uint64(climbs) {
 		c := climb{rng: rand.New(rand.NewPCG(seed, 7)), models: models}
 		for i := range 16 {
 			c.gpus = append(c.gpus, c.randomGPU(i))
 		}
+
 		for range 2 + c.rng.IntN(5) {
 			c.needs = append(c.needs, c.randomNeed())
 		}
+
 		c.steps = c.search()
 		for range climbTries {
 			c.try()
 		}
+
 		list = append(list, c)
 	}
+
 	return list
 }
 
@@ -55,12 +61,14 @@ func (c *climb) randomGPU(index int) GPULayout {
 	if c.rng.IntN(4) == 0 {
 		return g.nodeGPU(index, nil)
 	}
+
 	return g.nodeGPU(index, g.randomExisting(c.rng, g.reachable[c.rng.IntN(len(g.reachable))], true))
 }
 
 func (c *climb) randomNeed() Need {
 	g := &c.gpus[c.rng.IntN(len(c.gpus))]
 	p := g.Profiles[c.rng.IntN(len(g.Profiles))]
+
 	return Need{MemoryBytes: p.MemoryBytes * uint64(min(c.rng.IntN(3), 1)), SMs: p.SMs * min(c.rng.IntN(3), 1),
 		Count: 1 + c.rng.IntN(8)}
 }
@@ -69,6 +77,7 @@ func (c *climb) randomNeed() Need {
 func (c *climb) try() {
 	before := *c
 	c.gpus, c.needs = slices.Clone(c.gpus), slices.Clone(c.needs)
+
 	at := c.rng.IntN(len(c.needs))
 	switch c.rng.IntN(4) {
 	case 0:
@@ -81,6 +90,7 @@ func (c *climb) try() {
 		i := c.rng.IntN(len(c.gpus))
 		c.gpus[i] = c.randomGPU(i)
 	}
+
 	if c.steps = c.search(); c.steps <= before.steps {
 		*c = before
 	}
@@ -90,6 +100,7 @@ func (c *climb) try() {
 func (c *climb) search() int {
 	w := &watch{}
 	_, _ = planDemand(w, c.gpus, c.needs)
+
 	return w.steps
 }
 
@@ -112,10 +123,12 @@ func BenchmarkPlanWorst(b *testing.B) {
 	worst := slices.MaxFunc(list, func(x, y climb) int { return x.steps - y.steps })
 	b.ReportAllocs()
 	b.ResetTimer()
+
 	before := cpuTime(b)
 	for range b.N {
 		worst.search()
 	}
+
 	b.StopTimer()
 	b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns")
 	b.ReportMetric(float64(worst.steps), "steps")
@@ -124,9 +137,11 @@ func BenchmarkPlanWorst(b *testing.B) {
 // cpuTime is what this process has used of the processors so far.
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
+
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		tb.Fatal(err)
 	}
+
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -42,11 +42,13 @@ func newActuator(s *Source) *Actuator { return &Actuator{source: s, queues: map[
 func (a *Actuator) Hung(id gpu.UUID) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	for key, q := range a.queues {
 		if key.id == id && q.hung {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -58,6 +60,7 @@ func (a *Actuator) WatchLayouts(w mig.LayoutWatcher) { a.source.queue.watchLayou
 func (a *Actuator) HungCalls() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	return a.hung
 }
 
@@ -66,19 +69,24 @@ var errStillHangs = errors.New("an earlier call still hangs in the driver")
 // acquire waits for the slot of a queue.
 func (a *Actuator) acquire(ctx context.Context, key queueKey) (*gpuQueue, error) {
 	a.mu.Lock()
+
 	q := a.queues[key]
 	if q == nil {
 		q = &gpuQueue{slot: make(chan struct{}, 1)}
 		a.queues[key] = q
 	}
+
 	hung := q.hung
 	a.mu.Unlock()
+
 	if hung {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrTimeout, errStillHangs)
 	}
+
 	if ctx.Err() != nil {
 		return nil, abandonedError(ctx)
 	}
+
 	select {
 	case q.slot <- struct{}{}:
 		return q, nil
@@ -96,15 +104,18 @@ func abandonedError(ctx context.Context) error {
 // keeps NVML loaded.
 func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() (T, error)) (T, error) {
 	var none T
+
 	q, err := a.acquire(ctx, key)
 	if err != nil {
 		return none, err
 	}
+
 	use, err := a.source.beginCall()
 	if err != nil {
 		<-q.slot
 		return none, err
 	}
+
 	var value T
 	done := make(chan struct{})
 	go func() {
@@ -112,27 +123,34 @@ func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() 
 		value, err = do()
 		a.mu.Lock()
 		defer a.mu.Unlock()
+
 		if q.hung {
 			q.hung = false
 			a.hung--
 		}
+
 		close(done)
 		<-q.slot
 	}()
+
 	select {
 	case <-done:
 		return value, err
 	case <-ctx.Done():
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	select {
 	case <-done: // it has just returned
 		return value, err
 	default:
 	}
+
 	q.hung = true
 	a.hung++
+
 	return none, abandonedError(ctx)
 }
 
@@ -145,21 +163,26 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		if g, err = a.rediscovered(id, g, inventory.Missing); err != nil {
 			return nil, err
 		}
 	}
+
 	uuid, ret := g.handle.GetUUID()
 	if err := a.source.checkReturn("nvmlDeviceGetUUID", ret); err != nil {
 		if losesDevice(err) || errors.Is(err, gpu.ErrInvalidArgument) {
 			g.advanceTo(phaseLost)
 		}
+
 		return nil, err
 	}
+
 	if gpu.UUID(validUTF8(uuid)) != id {
 		g.advanceTo(phaseLost)
 		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
 	}
+
 	return g, nil
 }
 
@@ -168,20 +191,24 @@ func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.Mis
 	if g := a.source.stateOf(id); g != nil {
 		return g, nil
 	}
+
 	for _, m := range missing {
 		if before != nil && int(before.index.Load()) == m.Index {
 			return nil, m.Err
 		}
 	}
+
 	if a.source.isReleased(id) {
 		return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrReleased)
 	}
+
 	return nil, fmt.Errorf("GPU %s: %w", id, gpu.ErrNotFound)
 }
 
 func (s *Source) stateOf(id gpu.UUID) *gpuState {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.gpus[id]
 }
 

@@ -32,35 +32,46 @@ func TestLayouts(t *testing.T) {
 			Profiles: g.Profiles},
 		MIG: gpu.Some(true), Pending: gpu.Some(true), PCIDevice: 0x20B010DE, Instances: g.Instances,
 	})
+
 	if len(g.Profiles) < 5 {
 		t.Errorf("len(g.Profiles) is %v, want at least 5", len(g.Profiles))
 	}
+
 	cmptest.Equal(t, "len(g.Profiles[0].Placements)", len(g.Profiles[0].Placements), 7)
+
 	if len(g.Instances) != 1 {
 		t.Fatalf("instances %+v", g.Instances)
 	}
+
 	i := g.Instances[0]
 	cmptest.Equal(t, "i.Placed", i.Placed,
 		(mig.Placed{ProfileID: 9, Profile: "3g.20gb", Placement: gpu.Placement{Start: 0, Size: 4}}))
 	cmptest.Equal(t, "i.Busy", i.Busy, false)
+
 	if len(i.ComputeInstances) != 2 {
 		t.Fatalf("i.ComputeInstances: %+v, want 2 of them", i.ComputeInstances)
 	}
+
 	for k, want := range []gpu.Placement{{Start: 0, Size: 1}, {Start: 1, Size: 2}} {
 		c := i.ComputeInstances[k]
 		cmptest.Equal(t, "c.Slices", c.Slices, want.Size)
 		cmptest.Equal(t, "c.Placement", c.Placement, gpu.Some(want))
+
 		if c.UUID == "" {
 			t.Error("c.UUID is empty")
 		}
+
 		cmptest.Equal(t, "c.ID", c.ID, gpu.ComputeID(k))
 	}
+
 	off := n.layout(2)
 	cmptest.Equal(t, "off.MIG", off.MIG, gpu.Some(false))
 	cmptest.Equal(t, "len(off.Instances)", len(off.Instances), 0)
+
 	if len(off.Profiles) == 0 {
 		t.Error("off.Profiles is empty")
 	}
+
 	if len(off.Profiles[0].Placements) == 0 {
 		t.Error("off.Profiles[0].Placements is empty")
 	}
@@ -76,10 +87,12 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	gi := s.createGI(14, 4, 2)
 	madeGI := n.do(gi)
 	ci := s.createCI(gi, 1, 1)
+
 	madeCI := n.do(ci)
 	if madeCI.UUID == "" {
 		t.Error("madeCI.UUID is empty")
 	}
+
 	cmptest.Equal(t, "madeCI.Instance", madeCI.Instance, madeGI.Instance)
 	cmptest.Equal(t, "madeCI.ComputeID.Present()", madeCI.ComputeID.Present(), true)
 	at := n.layout(0).Instances[1]
@@ -87,20 +100,26 @@ func TestStepsAndTheirUndoing(t *testing.T) {
 	cmptest.Equal(t, "at.Placement", at.Placement, gi.Placement)
 	cmptest.Equal(t, "at.ComputeInstances[0].Placement", at.ComputeInstances[0].Placement, ci.Compute)
 	cmptest.Equal(t, "at.ComputeInstances[0].UUID", at.ComputeInstances[0].UUID, madeCI.UUID)
+
 	if g := n.read(id); len(g.Instances) != 2 || g.Instances[1].ComputeInstances[0].UUID != madeCI.UUID {
 		t.Errorf("read %+v", g.Instances)
 	}
+
 	if _, err := n.source.Actuator().Do(t.Context(), s.destroy(gi, madeGI)); !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("a GPU instance with a compute instance: %v", err)
 	}
+
 	n.do(s.destroy(ci, madeCI))
 	n.do(s.destroy(gi, madeGI))
+
 	if after := n.layout(0); !reflect.DeepEqual(after, before) {
 		t.Errorf("%+v, then %+v", before, after)
 	}
+
 	if g := n.read(id); len(g.Instances) != 1 {
 		t.Errorf("read %+v", g.Instances)
 	}
+
 	for _, gone := range []mig.Step{s.destroy(ci, madeCI), s.destroy(gi, madeGI), ci} {
 		if _, err := n.source.Actuator().Do(t.Context(), gone); !errors.Is(err, gpu.ErrNotFound) {
 			t.Errorf("%s of what is gone: %v", gone.Op, err)
@@ -117,10 +136,12 @@ func TestReadAfterAStepThatNoScanShows(t *testing.T) {
 	s := steps{id}
 	ci := s.createCI(s.createGI(9, 0, 4), 0, 1)
 	n.do(s.destroy(ci, mig.Done{Instance: n.layout(0).Instances[0].ID, ComputeID: gpu.Some(old.ID), UUID: old.UUID}))
+
 	moved := n.do(s.createCI(ci, 2, 1))
 	if moved.UUID != old.UUID {
 		t.Fatalf("UUIDs %s and %s", old.UUID, moved.UUID)
 	}
+
 	if c := n.read(id).Instances[0].ComputeInstances[0]; c.Placement != gpu.Some(gpu.Placement{Start: 2, Size: 1}) {
 		t.Errorf("read at %v", c.Placement)
 	}
@@ -133,6 +154,7 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 	i := n.layout(0).Instances[0]
 	gi := s.destroy(s.createGI(9, 0, 4), mig.Done{Instance: i.ID})
 	c := i.ComputeInstances[1]
+
 	ci := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2),
 		mig.Done{Instance: i.ID, ComputeID: gpu.Some(c.ID), UUID: c.UUID})
 	for _, tc := range []struct {
@@ -159,15 +181,19 @@ func TestStepsForWhatIsNoMore(t *testing.T) {
 		step := tc.step
 		tc.change(&step)
 		n.spy.taken()
+
 		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, tc.want) ||
 			!strings.Contains(err.Error(), string(step.GPU)) {
 			t.Errorf("%s: %v, want %v", tc.about, err, tc.want)
 		}
+
 		noChange(t, n)
 	}
+
 	if _, err := n.source.Actuator().Do(t.Context(), s.createGI(9, 0, 4)); !errors.Is(err, gpu.ErrInsufficientResources) {
 		t.Errorf("where something exists: %v", err)
 	}
+
 	if _, err := n.source.Actuator().
 		Do(t.Context(), s.createCI(s.createGI(9, 0, 4), 1, 3)); !errors.Is(err, gpu.ErrInvalidArgument) {
 		t.Errorf("a compute instance that does not fit: %v", err)
@@ -187,6 +213,7 @@ faults:
 	madeCI := n.do(ci)
 	still := func(step mig.Step) {
 		t.Helper()
+
 		if _, err := n.source.Actuator().Do(t.Context(), step); !errors.Is(err, gpu.ErrDriver) ||
 			!strings.Contains(err.Error(), "still there") {
 			t.Errorf("%v", err)
@@ -209,6 +236,7 @@ func TestComputeProfileOfMostSMs(t *testing.T) {
 		gi := s.createGI(9, 0, 4)
 		n.do(gi)
 		n.spy.set("CreateComputeInstance", nvml.ERROR_UNKNOWN)
+
 		if _, err := n.source.Actuator().Do(t.Context(), s.createCI(gi, 0, 1)); !errors.Is(err, gpu.ErrDriver) ||
 			n.spy.computeProfile != want {
 			t.Errorf("one of %d SMs: profile %d, %v", sms, n.spy.computeProfile, err)
@@ -235,6 +263,7 @@ func TestFaultsInTheMiddleOfSteps(t *testing.T) {
 		gi := s.createGI(14, 4, 2)
 		n.do(gi)
 		n.advance(time.Second)
+
 		if _, err := n.source.Actuator().Do(t.Context(), s.createCI(gi, 0, 1)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", fault, err, want)
 		}
@@ -247,37 +276,48 @@ workloads: [{name: w, memory: 1GiB, sm: 3}]
 processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 	id := n.discover()[0]
 	a := n.source.Actuator()
+
 	list, err := a.Processes(t.Context(), id)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(list) != 1 {
 		t.Fatalf("list: %+v, want 1 of them", list)
 	}
+
 	cmptest.Equal(t, "list[0].Compute", list[0].Compute, gpu.Some(gpu.ComputeID(1)))
 	cmptest.Equal(t, "list[0].Instance.Present()", list[0].Instance.Present(), true)
 	i := n.layout(0).Instances[0]
 	s := steps{id}
+
 	busy := s.destroy(s.createCI(s.createGI(9, 0, 4), 1, 2),
 		mig.Done{Instance: i.ID, ComputeID: gpu.Some(i.ComputeInstances[1].ID), UUID: i.ComputeInstances[1].UUID})
 	if _, err := a.Do(t.Context(), busy); !errors.Is(err, gpu.ErrInUse) {
 		t.Errorf("destroying what a process uses: %v", err)
 	}
+
 	for _, call := range []string{"GetComputeRunningProcesses", "GetGraphicsRunningProcesses",
 		"GetMPSComputeRunningProcesses", "GetMigMode"} {
 		n.spy.set(call, nvml.ERROR_NO_PERMISSION)
+
 		if list, err := a.Processes(t.Context(), id); !errors.Is(err, gpu.ErrNoPermission) || list != nil {
 			t.Errorf("%s is refused: %v, %v", call, list, err)
 		}
+
 		n.spy.set(call, nvml.SUCCESS)
 	}
+
 	// A driver need not offer the lists beside that of compute; without that one its processes are unknown.
 	n.spy.set("GetGraphicsRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
 	n.spy.set("GetMPSComputeRunningProcesses", nvml.ERROR_FUNCTION_NOT_FOUND)
+
 	if got, err := a.Processes(t.Context(), id); err != nil || len(got) != len(list) {
 		t.Errorf("%v, %v; want %v", got, err, list)
 	}
+
 	n.spy.set("GetComputeRunningProcesses", nvml.ERROR_NOT_SUPPORTED)
+
 	if _, err := a.Processes(t.Context(), id); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Errorf("a list of compute that is not offered is taken for an empty one: %v", err)
 	}
@@ -287,26 +327,34 @@ processes: [{device: "0/3g.20gb@0/1", workload: w}]`)
 func TestLayoutsOfSomeGPUs(t *testing.T) {
 	n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: no-permission}]")
 	ids := n.discover()
+
 	list, errs, err := n.source.Actuator().Layouts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(list) != 1 {
 		t.Fatalf("list: %+v, want 1 of them", list)
 	}
+
 	cmptest.Equal(t, "list[0].UUID", list[0].UUID, ids[1])
+
 	if len(errs) != 1 {
 		t.Fatalf("errs: %+v, want 1 of them", errs)
 	}
+
 	cmptest.Equal(t, "errs[ids[0]]", errs[ids[0]], gpu.ErrNoPermission)
 	n = newNode(t, "", partitioned+"\nfaults: [{gpu: 1, kind: lost}]")
+
 	list, errs, err = n.source.Actuator().Layouts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(list) != 1 {
 		t.Fatalf("list: %+v, want 1 of them", list)
 	}
+
 	cmptest.Equal(t, "list[0].Index", list[0].Index, 0)
 	cmptest.Equal(t, `errs["1"]`, errs["1"], gpu.ErrLost)
 }
@@ -319,20 +367,26 @@ func TestLayoutOfOneGPU(t *testing.T) {
 		a := n.source.Actuator()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+
 		if _, err := a.Do(ctx, steps{ids[0]}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) {
 			t.Fatal(err)
 		}
+
 		begun := time.Now()
+
 		list, errs, err := a.Layouts(t.Context(), ids[1])
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if len(errs) > 0 {
 			t.Errorf("errors: %v, want none", errs)
 		}
+
 		if len(list) != 1 {
 			t.Fatalf("list: %+v, want 1 of them", list)
 		}
+
 		cmptest.Equal(t, "list[0].UUID", list[0].UUID, ids[1])
 		cmptest.Equal(t, "time taken", time.Since(begun), 0)
 		n.advance(10 * time.Second) // the call returns
@@ -345,6 +399,7 @@ func TestTornLayouts(t *testing.T) {
 	n := newNode(t, "", partitioned)
 	one := n.discover()[0]
 	n.layout(0)
+
 	for call := range 4 {
 		name := []string{"GetGpuInstances", "MIG.GetUUID", "GetComputeInstancesOf", "Instance.GetInfo"}[call]
 		n.spy.do(name, func() {
@@ -359,13 +414,16 @@ func TestTornLayouts(t *testing.T) {
 		if err != nil || len(errs) > 0 {
 			t.Fatal(err, errs)
 		}
+
 		g := list[0]
 		if len(g.Instances) != 1 {
 			t.Fatalf("g.Instances: %+v, want 1 of them", g.Instances)
 		}
+
 		cmptest.Equal(t, name+": g.Instances[0].Placement.Start", g.Instances[0].Placement.Start, 4)
 		cmptest.Equal(t, name+": len(g.Instances[0].ComputeInstances)", len(g.Instances[0].ComputeInstances), 1)
 	}
+
 	var toggle atomic.Uint64
 	n.spy.mu.Lock()
 	n.spy.every = func() {
@@ -381,6 +439,7 @@ func TestTornLayouts(t *testing.T) {
 	n.spy.mu.Lock()
 	n.spy.every = nil
 	n.spy.mu.Unlock()
+
 	if err != nil || errs[n.discover()[0]] == nil {
 		t.Errorf("%v, %v", errs, err)
 	}
@@ -392,50 +451,64 @@ func TestStepThatHangs(t *testing.T) {
 		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi, for: 10s}]")
 		ids := n.discover()
 		a := n.source.Actuator()
+
 		within := func(id gpu.UUID) error {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			defer cancel()
 			_, err := a.Do(ctx, steps{id}.createGI(19, 6, 1))
+
 			return err
 		}
 		if err := within(ids[0]); !errors.Is(err, gpu.ErrTimeout) || a.HungCalls() != 1 {
 			t.Fatalf("%v, %d calls hang", err, a.HungCalls())
 		}
+
 		begun := time.Now()
 		err := within(ids[0])
 		cmptest.Equal(t, "error", err, gpu.ErrTimeout)
+
 		if !strings.Contains(err.Error(), "still hangs") {
 			t.Errorf("err.Error(): %q, want it to contain %q", err.Error(), "still hangs")
 		}
+
 		if time.Since(begun) > 0 {
 			t.Errorf("time.Since(begun) is %v, want at most 0", time.Since(begun))
 		}
+
 		if calls := n.spy.taken()["CreateGpuInstance"]; calls != 1 {
 			t.Errorf("%d calls", calls)
 		}
+
 		if err := within(ids[1]); err != nil {
 			t.Errorf("the other GPU: %v", err)
 		}
+
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+
 		list, errs, err := a.Layouts(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if len(list) != 1 {
 			t.Fatalf("list: %+v, want 1 of them", list)
 		}
+
 		cmptest.Equal(t, "list[0].Index", list[0].Index, 1)
 		cmptest.Equal(t, "errs[ids[0]]", errs[ids[0]], gpu.ErrTimeout)
 		cmptest.Equal(t, "number of hung calls", a.HungCalls(), 2)
 		n.advance(10 * time.Second)
 		synctest.Wait()
+
 		if a.HungCalls() != 0 {
 			t.Errorf("%d calls hang after the fault", a.HungCalls())
 		}
+
 		if i := n.layout(0).Instances; len(i) != 2 {
 			t.Errorf("the call was made, in the end: %+v", i)
 		}
+
 		n.do(steps{ids[0]}.createGI(19, 5, 1))
 	})
 }
@@ -446,17 +519,22 @@ func TestCloseWhileAStepHangs(t *testing.T) {
 		n := newNode(t, "", partitioned+"\nfaults: [{gpu: 0, kind: hang, on: create-gi}]")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+
 		if _, err := n.source.Actuator().Do(ctx, steps{n.discover()[0]}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) {
 			t.Fatal(err)
 		}
+
 		ctx, cancel = context.WithTimeout(t.Context(), 5*time.Second)
 		defer cancel()
+
 		if err := n.source.Close(ctx); !errors.Is(err, gpu.ErrTimeout) || n.spy.taken()["Shutdown"] != 0 {
 			t.Errorf("close: %v", err)
 		}
+
 		if _, _, err := n.source.Actuator().Layouts(t.Context()); err == nil {
 			t.Error("a closed source has layouts")
 		}
+
 		n.Close() // the call returns
 		synctest.Wait()
 	})
@@ -469,10 +547,12 @@ func TestStepOfAContextThatHasEnded(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	n.spy.taken()
+
 	if _, err := n.source.Actuator().Do(ctx, steps{id}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrTimeout) ||
 		!errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
+
 	noChange(t, n)
 }
 
@@ -481,20 +561,25 @@ func TestActuatorOfADriverThatIsOnlyRead(t *testing.T) {
 	n := newNode(t, "", partitioned)
 	source := nvmlsource.New(readOnly{n.spy}, nvmlsource.Options{Now: n.Now, Logger: discard()})
 	defer source.Close(t.Context())
+
 	list, errs, err := source.Actuator().Layouts(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(errs) > 0 {
 		t.Errorf("errors: %v, want none", errs)
 	}
+
 	if len(list) != 2 {
 		t.Fatalf("list: %+v, want 2 of them", list)
 	}
+
 	if _, err := source.Actuator().
 		Do(t.Context(), steps{list[0].UUID}.createGI(19, 6, 1)); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Error(err)
 	}
+
 	if _, err := source.Actuator().SetMIGMode(t.Context(), list[0].UUID, false); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Error(err)
 	}

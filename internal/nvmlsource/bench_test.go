@@ -16,6 +16,7 @@ func BenchmarkRead(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		b.Fatal(err)
@@ -23,16 +24,19 @@ func BenchmarkRead(b *testing.B) {
 	defer n.Close()
 	s := nvmlsource.New(simnvml.New(n), nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger()})
 	defer s.Close(b.Context())
+
 	inventory, err := s.Discover()
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		name  string
 		index int
 	}{{"whole", 0}, {"seven instances", 3}} {
 		b.Run(c.name, func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				if _, err := s.Read(inventory.GPUs[c.index].UUID); err != nil {
 					b.Fatal(err)

@@ -18,6 +18,7 @@ func Open(libraryPath string) Library {
 	if libraryPath == "" {
 		libraryPath = "libnvidia-ml.so.1"
 	}
+
 	return &library{path: libraryPath, nvml: nvml.New(nvml.WithLibraryPath(libraryPath))}
 }
 
@@ -52,9 +53,11 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	l.mu.Lock()
 	l.loadErr = err
 	l.mu.Unlock()
+
 	if err != nil {
 		return nvml.ERROR_LIBRARY_NOT_FOUND
 	}
+
 	if found, err := exports(l.path, symbols...); err != nil || found == 0 {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -62,6 +65,7 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	ret := init()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if ret != nvml.SUCCESS {
 		return ret
 	}
@@ -69,6 +73,7 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 	if l.users == 0 {
 		l.symbols = map[string]bool{}
 	}
+
 	l.users++
 
 	return nvml.SUCCESS
@@ -81,6 +86,7 @@ func (l *library) Shutdown() nvml.Return {
 	}
 
 	l.freeSystemEvents()
+
 	ret := l.nvml.Shutdown()
 	if ret == nvml.SUCCESS {
 		l.mu.Lock()
@@ -95,6 +101,7 @@ func (l *library) Shutdown() nvml.Return {
 func (l *library) LoadError() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.loadErr
 }
 
@@ -105,6 +112,7 @@ func probe(path string) error {
 	if err == nil && inits == 0 {
 		err = fmt.Errorf("%s: not an NVML library: it has no nvmlInit", path)
 	}
+
 	return err
 }
 
@@ -116,6 +124,7 @@ func exports(path string, symbols ...string) (int, error) {
 	}
 
 	found := 0
+
 	for _, symbol := range symbols {
 		if d.Lookup(symbol) == nil {
 			found++
@@ -125,6 +134,7 @@ func exports(path string, symbols ...string) (int, error) {
 	if err := d.Close(); err != nil {
 		return 0, fmt.Errorf("%s: %w", path, err)
 	}
+
 	return found, nil
 }
 
@@ -135,6 +145,7 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	if probe(l.path) != nil {
 		return none, nvml.ERROR_LIBRARY_NOT_FOUND // Init reports why
 	}
+
 	needed := []string{"nvmlInitWithFlags", "nvmlShutdown", "nvmlSystemGetConfComputeState"}
 	if found, err := exports(l.path, needed...); err != nil || found < len(needed) {
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
@@ -143,6 +154,7 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	if ret := l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS); ret != nvml.SUCCESS {
 		return none, ret
 	}
+
 	state, ret := l.nvml.SystemGetConfComputeState()
 	if shut := l.nvml.Shutdown(); ret == nvml.SUCCESS {
 		ret = shut
@@ -155,19 +167,23 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 func (l *library) has(symbols ...string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.users == 0 {
 		return false
 	}
+
 	for _, symbol := range symbols {
 		known, asked := l.symbols[symbol]
 		if !asked {
 			known = l.nvml.Extensions().LookupSymbol(symbol) == nil
 			l.symbols[symbol] = known
 		}
+
 		if known {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -177,6 +193,7 @@ func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, n
 		var none T
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return f()
 }
 
@@ -184,7 +201,9 @@ func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
 	if !l.has("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	d, ret := l.nvml.DeviceGetHandleByIndex(index)
+
 	return device{entity{l, d}}, ret
 }
 
@@ -192,7 +211,9 @@ func (l *library) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) 
 	if !l.has("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByPciBusId_v2") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	d, ret := l.nvml.DeviceGetHandleByPciBusId(busID)
+
 	return device{entity{l, d}}, ret
 }
 
@@ -211,10 +232,12 @@ func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 	if !s.lib.has("nvmlEventSetWait", "nvmlEventSetWait_v2") {
 		return Event{}, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	e, ret := s.set.Wait(timeoutMillis)
 	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
 		e.GpuInstanceId, e.ComputeInstanceId = NoInstance, NoInstance
 	}
+
 	return Event{
 		Device:            device{entity{s.lib, e.Device}},
 		Type:              e.EventType,

@@ -13,7 +13,9 @@ func (e entity) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 		return m, ret
 	}
+
 	old, ret := call(e.lib, e.dev.GetMemoryInfo, "nvmlDeviceGetMemoryInfo")
+
 	return nvml.Memory_v2{Total: old.Total, Free: old.Free, Used: old.Used}, ret
 }
 
@@ -24,10 +26,12 @@ func (d device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	if !d.lib.has("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", "nvmlDeviceGetPciInfo") {
 		return nvml.PciInfo{}, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	pci, ret := d.dev.GetPciInfo()
 	if !d.lib.has("nvmlDeviceGetPciInfo_v3") {
 		pci.BusId = nvml.PciInfo{}.BusId // older versions write something else there
 	}
+
 	return pci, ret
 }
 
@@ -36,8 +40,10 @@ func (d device) GetTemperature() (int, nvml.Return) {
 	if ret != nvml.ERROR_FUNCTION_NOT_FOUND && ret != nvml.ERROR_ARGUMENT_VERSION_MISMATCH {
 		return int(t.Temperature), ret
 	}
+
 	old, ret := call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) },
 		"nvmlDeviceGetTemperature")
+
 	return int(old), ret
 }
 
@@ -55,6 +61,7 @@ func (d device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	if info, ret := handler.V3(); !isOlderVersion(ret) {
 		return info, ret
 	}
+
 	info, ret := handler.V2()
 
 	return nvml.GpuFabricInfo_v3{
@@ -68,6 +75,7 @@ func (d device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetCurrentClocksEventReasons") {
 		return d.dev.GetCurrentClocksEventReasons()
 	}
+
 	return call(d.lib, d.dev.GetCurrentClocksThrottleReasons, "nvmlDeviceGetCurrentClocksThrottleReasons")
 }
 
@@ -78,6 +86,7 @@ func (d device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	case len(values) == 0: // go-nvml takes the address of the first
 		return nvml.SUCCESS
 	}
+
 	return d.dev.GetFieldValues(values)
 }
 
@@ -86,9 +95,11 @@ func (d device) RegisterEvents(types uint64, set EventSet) nvml.Return {
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	if !d.lib.has("nvmlDeviceRegisterEvents") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return d.dev.RegisterEvents(types, s.set)
 }
 

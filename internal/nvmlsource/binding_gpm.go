@@ -27,12 +27,15 @@ type gpmRequests struct {
 func (g *gpmRequests) get() *nvml.GpmMetricsGetType {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	n := len(g.spare)
 	if n == 0 {
 		return &nvml.GpmMetricsGetType{}
 	}
+
 	request := g.spare[n-1]
 	g.spare = g.spare[:n-1]
+
 	return request
 }
 
@@ -47,21 +50,26 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 	if !l.has("nvmlGpmMetricsGet") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	first, ok := before.(gpmSample)
 	second, ok2 := after.(gpmSample)
 	get := l.gpm.get()
 	defer l.gpm.put(get)
+
 	if !ok || !ok2 || len(metrics) > len(get.Metrics) {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	get.NumMetrics, get.Sample1, get.Sample2 = uint32(len(metrics)), first.sample, second.sample
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}
+
 	ret := l.nvml.GpmMetricsGet(get)
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = get.Metrics[i].Value, nvml.Return(get.Metrics[i].NvmlReturn)
 	}
+
 	return ret
 }
 
@@ -71,9 +79,11 @@ func (l *library) fillSample(symbol string, s GPMSample, take func(nvml.GpmSampl
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	if !l.has(symbol) {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return take(sample.sample)
 }
 
@@ -99,5 +109,6 @@ func (d device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizatio
 	if ret == nvml.ERROR_INSUFFICIENT_SIZE && samples != nil {
 		ret = nvml.SUCCESS // go-nvml's answer if there are none
 	}
+
 	return samples, ret
 }

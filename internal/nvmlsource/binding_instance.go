@@ -6,6 +6,7 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if !d.lib.has("nvmlDeviceSetMigMode") {
 		return nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return d.dev.SetMigMode(mode)
 }
 
@@ -26,6 +27,7 @@ func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
 		var none T
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return f()
 }
 
@@ -38,6 +40,7 @@ func (d device) CreateGpuInstanceWithPlacement(profileID uint32,
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return gpuInstanceHandle{d.lib, gi}, ret
 }
 
@@ -60,47 +63,58 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	var list []ComputeInstanceInfo
+
 	for profile := range maxProfiles {
 		info, ret := g.GetComputeInstanceProfileInfo(profile)
 		if ret == nvml.ERROR_INVALID_ARGUMENT && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
+
 		// Of the first profile, ERROR_INVALID_ARGUMENT says that the GPU instance is gone.
 		if ret == nvml.ERROR_NOT_SUPPORTED || ret == nvml.ERROR_INVALID_ARGUMENT && profile > 0 {
 			continue
 		}
+
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		handles, ret := g.GetComputeInstancesOf(info.Id, int(info.InstanceCount))
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		for _, h := range handles {
 			ci, ret := h.GetInfo()
 			if ret != nvml.SUCCESS {
 				return nil, ret
 			}
+
 			list = append(list, ci)
 		}
 	}
+
 	return list, nvml.SUCCESS
 }
 
 // GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (g gpuInstanceHandle) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
 	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
+
 	handles, ret := call(g.lib, func() ([]nvml.ComputeInstance, nvml.Return) {
 		return g.gi.GetComputeInstances(&info)
 	}, "nvmlGpuInstanceGetComputeInstances")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	list := make([]ComputeInstance, 0, len(handles))
 	for _, h := range handles {
 		list = append(list, computeInstanceHandle{g.lib, h})
 	}
+
 	return list, ret
 }
 
@@ -127,6 +141,7 @@ func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32,
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return computeInstanceHandle{g.lib, ci}, ret
 }
 
@@ -134,6 +149,7 @@ func (g gpuInstanceHandle) Destroy() nvml.Return {
 	if !g.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return g.gi.Destroy()
 }
 
@@ -152,5 +168,6 @@ func (c computeInstanceHandle) Destroy() nvml.Return {
 	if !c.lib.canChange() {
 		return nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return c.ci.Destroy()
 }

@@ -15,6 +15,7 @@ func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 	m, ret := call(d.lib, func() (nvml.Device, nvml.Return) {
 		return d.dev.GetMigDeviceHandleByIndex(index)
 	}, "nvmlDeviceGetMigDeviceHandleByIndex")
+
 	return migDevice{entity{d.lib, m}}, ret
 }
 
@@ -27,13 +28,16 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 		if info, ret := handler.V3(); !isOlderVersion(ret) {
 			return info, ret
 		}
+
 		if info, ret := handler.V2(); !isOlderVersion(ret) {
 			return fromV2(info), ret
 		}
 	}
+
 	info, ret := call(d.lib, func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
 		return d.dev.GetGpuInstanceProfileInfo(profile)
 	}, "nvmlDeviceGetGpuInstanceProfileInfo")
+
 	return fromV1(info), ret
 }
 
@@ -44,6 +48,7 @@ func isOlderVersion(ret nvml.Return) bool {
 		nvml.ERROR_FUNCTION_NOT_FOUND:
 		return true
 	}
+
 	return false
 }
 
@@ -72,16 +77,19 @@ func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuIn
 // GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
 	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
+
 	handles, ret := call(d.lib, func() ([]nvml.GpuInstance, nvml.Return) {
 		return d.dev.GetGpuInstances(&info)
 	}, "nvmlDeviceGetGpuInstances")
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	list := make([]GPUInstance, 0, len(handles))
 	for _, h := range handles {
 		list = append(list, gpuInstanceHandle{d.lib, h})
 	}
+
 	return list, ret
 }
 

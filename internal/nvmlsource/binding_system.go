@@ -24,10 +24,12 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	var pinned runtime.Pinner
 	defer pinned.Unpin()
 	pinned.Pin(&events[0])
+
 	ret := l.nvml.SystemEventSetWait(&request)
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT {
 		l.freeSystemEvents() // the next call makes another one
 	}
+
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -46,6 +48,7 @@ func (l *library) openSystemEvents() nvml.Return {
 	}
 
 	create := nvml.SystemEventSetCreateRequest{}
+
 	create.Version = nvml.STRUCT_VERSION(create, 1)
 	if ret := l.nvml.SystemEventSetCreate(&create); ret != nvml.SUCCESS {
 		return ret
@@ -54,6 +57,7 @@ func (l *library) openSystemEvents() nvml.Return {
 	l.system = &create.Set
 	register := nvml.SystemRegisterEventRequest{EventTypes: systemEventKinds, Set: create.Set}
 	register.Version = nvml.STRUCT_VERSION(register, 1)
+
 	ret := l.nvml.SystemRegisterEvents(&register)
 	if ret != nvml.SUCCESS {
 		l.freeSystemEvents()

@@ -21,10 +21,12 @@ import (
 
 func loadError(t *testing.T, path string) string {
 	t.Helper()
+
 	l := nvmlsource.Open(path)
 	if ret := l.Init(); ret != nvml.ERROR_LIBRARY_NOT_FOUND {
 		t.Fatalf("Init returns %d", ret)
 	}
+
 	return l.(interface{ LoadError() error }).LoadError().Error()
 }
 
@@ -33,6 +35,7 @@ func TestLibraryThatIsNotThere(t *testing.T) {
 	if err := loadError(t, path); !strings.Contains(err, path) {
 		t.Errorf("the error does not name the library: %s", err)
 	}
+
 	if _, ret := nvmlsource.Open(path).DeviceGetCount(); ret != nvml.ERROR_FUNCTION_NOT_FOUND {
 		t.Errorf("a call before Init returns %d", ret)
 	}
@@ -52,7 +55,9 @@ func TestOldLibraryThatArrivesLate(t *testing.T) {
 		readOldLibrary(t, filepath.Join(dir, "libnvidia-ml.so.1"))
 		return
 	}
+
 	test := exec.Command(os.Args[0], "-test.run=^TestOldLibraryThatArrivesLate$", "-test.v")
+
 	test.Env = append(os.Environ(), variable+"="+t.TempDir())
 	if out, err := test.CombinedOutput(); err != nil {
 		t.Errorf("%v\n%s", err, out)
@@ -61,31 +66,39 @@ func TestOldLibraryThatArrivesLate(t *testing.T) {
 
 func readOldLibrary(t *testing.T, path string) {
 	lib := nvmlsource.Open(path)
+
 	s := nvmlsource.New(lib, nvmlsource.Options{Now: time.Now, Logger: log.NewNopLogger()})
 	if _, err := s.Discover(); !errors.Is(err, gpu.ErrNoDriver) || !strings.Contains(err.Error(), path) {
 		t.Fatalf("before there is a library: %v", err)
 	}
+
 	if out, err := exec.Command("cc", "-shared", "-fPIC", "-o", path, "testdata/oldnvml.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+
 	inventory, err := s.Discover()
 	if err != nil || len(inventory.GPUs) != 1 {
 		t.Fatalf("inventory %+v, error %v", inventory, err)
 	}
+
 	cmptest.Equal(t, "driver", inventory.Driver, gpu.Driver{Version: "450.80.02", NVML: inventory.Driver.NVML})
+
 	for range 2 {
 		g, err := s.Read(inventory.GPUs[0].UUID)
 		if err != nil || len(g.Errors) != 0 {
 			t.Fatalf("error %v, errors %v", err, g.Errors)
 		}
+
 		checkOldGPU(t, g)
 	}
+
 	e := <-s.Events()
 	cmptest.Equal(t, "event of the whole GPU", e, gpu.Event{Kind: gpu.EventXID, GPU: inventory.GPUs[0].UUID, XID: 31,
 		Time: e.Time})
 	checkInitialisationsAreCounted(t, lib)
 	checkGoneInstance(t, lib)
 	checkNothingIsChanged(t, s.Actuator(), inventory.GPUs[0].UUID)
+
 	if err := s.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
@@ -94,9 +107,11 @@ func readOldLibrary(t *testing.T, path string) {
 // A shutdown ends one initialisation: the library answers those who have not shut it down.
 func checkInitialisationsAreCounted(t *testing.T, lib nvmlsource.Library) {
 	t.Helper()
+
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		t.Fatalf("a second Init: %d", ret)
 	}
+
 	if ret := lib.Shutdown(); ret != nvml.SUCCESS {
 		t.Fatalf("one Shutdown after two Inits: %d", ret)
 	}
@@ -109,17 +124,21 @@ func checkInitialisationsAreCounted(t *testing.T, lib nvmlsource.Library) {
 // A GPU instance that is gone does not look like one without compute instances.
 func checkGoneInstance(t *testing.T, lib nvmlsource.Library) {
 	t.Helper()
+
 	d, ret := lib.DeviceGetHandleByIndex(0)
 	if ret != nvml.SUCCESS {
 		t.Fatalf("handle: %d", ret)
 	}
+
 	list, ret := d.GetGpuInstances(99, 1)
 	if ret != nvml.SUCCESS || len(list) != 1 {
 		t.Fatalf("%d GPU instances, %d", len(list), ret)
 	}
+
 	if list, ret := d.GetGpuInstances(9, math.MaxInt32); ret != nvml.SUCCESS || len(list) != 1 {
 		t.Errorf("with room for %d: %d GPU instances, %d", math.MaxInt32, len(list), ret)
 	}
+
 	if computes, ret := list[0].GetComputeInstances(); ret != nvml.ERROR_INVALID_ARGUMENT {
 		t.Errorf("compute instances %v, %d", computes, ret)
 	}
@@ -128,10 +147,12 @@ func checkGoneInstance(t *testing.T, lib nvmlsource.Library) {
 // What such a driver could destroy it could not make again: it is left alone, and so is the MIG mode.
 func checkNothingIsChanged(t *testing.T, a *nvmlsource.Actuator, id gpu.UUID) {
 	t.Helper()
+
 	list, failed, err := a.Layouts(t.Context())
 	if err != nil || len(list) != 1 || len(list[0].Instances) != 1 {
 		t.Fatalf("layouts %+v, %v, %v, want those of one GPU with one instance", list, failed, err)
 	}
+
 	cmptest.Equal(t, "failed layouts", failed, map[gpu.UUID]error{})
 	cmptest.Equal(t, "compute instances", len(list[0].Instances[0].ComputeInstances), 1)
 	gi := mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 4, Size: 4},
@@ -141,12 +162,14 @@ func checkNothingIsChanged(t *testing.T, a *nvmlsource.Actuator, id gpu.UUID) {
 		gpu.Some(gpu.ComputeID(0))
 	another := mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: 9, Placement: gpu.Placement{Start: 0, Size: 4}}
 	inIt := ci
+
 	inIt.Op, inIt.Compute = mig.CreateCompute, gpu.Some(gpu.Placement{Start: 0, Size: 3})
 	for _, s := range []mig.Step{ci, gi, another, inIt} {
 		if _, err := a.Do(t.Context(), s); !errors.Is(err, gpu.ErrNotSupported) {
 			t.Errorf("%s: %v", s.Op, err)
 		}
 	}
+
 	if _, err := a.SetMIGMode(t.Context(), id, false); !errors.Is(err, gpu.ErrNotSupported) {
 		t.Errorf("MIG mode: %v", err)
 	}
@@ -163,15 +186,19 @@ func checkOldGPU(t *testing.T, g gpu.GPU) {
 	cmptest.Equal(t, "power", r.PowerWatts, gpu.None[float64]())
 	cmptest.Equal(t, "temperature", r.TemperatureCelsius, gpu.None[float64]())
 	cmptest.Equal(t, "processes", r.Processes, gpu.None[[]gpu.Process]())
+
 	if len(g.Profiles) != 2 {
 		t.Fatalf("profiles %+v", g.Profiles)
 	}
+
 	cmptest.Equal(t, "first profile", g.Profiles[0].Name, "3g.20gb")
 	cmptest.Equal(t, "instances of the first profile", g.Profiles[0].MaxInstances, 2)
 	cmptest.Equal(t, "second profile", g.Profiles[1].Name, "7g.40gb")
+
 	if len(g.Instances) != 1 || len(g.Instances[0].ComputeInstances) != 1 {
 		t.Fatalf("instances %+v", g.Instances)
 	}
+
 	gi, ci := g.Instances[0], g.Instances[0].ComputeInstances[0]
 	cmptest.Equal(t, "GPU instance", gi.ID, 2)
 	cmptest.Equal(t, "its profile", gi.Profile, "3g.20gb")

@@ -23,6 +23,7 @@ func (n *node) quiet(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, calls map[strin
 	n.t.Helper()
 	n.settle()
 	n.spy.taken()
+
 	g, err := n.source.ReadWith(id, cues)
 	if err != nil || len(g.Errors) > 0 {
 		n.t.Fatalf("errors %v, %v", g.Errors, err)
@@ -42,16 +43,20 @@ func TestProcessesAreListedWhenTheyMayHaveChanged(t *testing.T) {
 		g, calls := n.quiet(id, gpu.ReadCues{})
 
 		due := second%15 == 0
+
 		running := second >= 20 && second < 40
 		if second == 20 || second == 40 {
 			due = true
 		}
+
 		if listed := calls[computeList] == 1; listed != due {
 			t.Errorf("after %d s processes are listed: %t", second, listed)
 		}
+
 		if got := len(g.Readings.Processes.Or(nil)) == 1; got != running {
 			t.Errorf("after %d s a process is seen: %t", second, got)
 		}
+
 		if calls[graphicsList] != 0 {
 			t.Errorf("after %d s a GPU that cannot draw is asked for graphics", second)
 		}
@@ -76,6 +81,7 @@ func TestProcessesAreListedOnACue(t *testing.T) {
 		{gpu.ReadCues{FollowMemory: true}, 0, 0}, // no memory has moved
 	} {
 		n.advance(time.Second)
+
 		_, calls := n.quiet(id, tt.cues)
 		if calls[computeList] != tt.compute || calls[mpsList] != tt.mps {
 			t.Errorf("%+v: %d lists of processes and %d of MPS clients, want %d and %d", tt.cues, calls[computeList],
@@ -109,10 +115,12 @@ func TestTreeIsScannedWhenItMayHaveChanged(t *testing.T) {
 
 	for second := 1; second <= 45; second++ {
 		n.advance(time.Second)
+
 		_, calls := n.quiet(id, gpu.ReadCues{})
 		if scanned := calls["GetGpuInstances"] > 0; scanned != (second%15 == 0) {
 			t.Errorf("after %d s the tree is scanned: %t", second, scanned)
 		}
+
 		if lists := calls["Instance.GetComputeInstances"]; lists != 0 {
 			t.Errorf("after %d s compute instances are listed %d times", second, lists)
 		}
@@ -131,9 +139,11 @@ func TestTreeIsScannedEachTimeWithoutReports(t *testing.T) {
 			n := newNode(t, "", oneHalf)
 			prepare(n)
 			id := n.discover()[0]
+
 			before := n.read(id)
 			for range 3 {
 				n.advance(time.Second)
+
 				if _, calls := n.quiet(id, gpu.ReadCues{}); calls["GetGpuInstances"] == 0 ||
 					calls["MIG.GetUUID"] == 0 || calls[computeList] != 0 || calls["Instance.GetComputeInstances"] != 0 {
 					t.Errorf("calls %v, want a scan without exclusive calls", calls)
@@ -177,6 +187,7 @@ func TestChangesThatAreNotReportedEndTheTrust(t *testing.T) {
 	change(0, 15*time.Second)
 	n.spy.deaf.Store(false)
 	expectScan("after a change that was not reported", true)
+
 	for i := range 3 {
 		change(i+1, time.Second)
 		expectScan("after another report", i < 2)
@@ -247,6 +258,7 @@ func TestAFailingHandleMakesTheReadingScan(t *testing.T) {
 	n.spy.deaf.Store(true)
 	repartitionTo(t, n, before.Instances[0].ID, "7g.40gb@0") // has another id
 	n.advance(time.Second)
+
 	g, calls := n.quiet(id, gpu.ReadCues{})
 	if calls["GetGpuInstances"] == 0 || g.Instances[0].Profile != "7g.40gb" {
 		t.Errorf("calls %v, instances %+v", calls, g.Instances)

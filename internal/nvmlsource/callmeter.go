@@ -43,6 +43,7 @@ func newCallMeter() *callMeter {
 		if m.classes[class] == nil {
 			m.classes[class] = &classMeter{burdens: class == gpu.CallExclusive || class == gpu.CallUnknown}
 		}
+
 		m.functions[function] = m.classes[class]
 	}
 
@@ -79,6 +80,7 @@ func (m *callMeter) endCall(function string, began time.Time) (burden time.Durat
 	took := time.Since(began)
 	class := m.of(function)
 	class.nanos.Add(int64(took))
+
 	if class.burdens {
 		return took
 	}
@@ -97,6 +99,7 @@ func (s *Source) DriverUse() []gpu.CallUse {
 		if m == nil { // no function is known to be of it
 			continue
 		}
+
 		list = append(list, gpu.CallUse{Class: class, Calls: m.calls.Load(), Took: time.Duration(m.nanos.Load())})
 	}
 

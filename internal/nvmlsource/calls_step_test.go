@@ -32,31 +32,37 @@ func newStepBench(t *testing.T, fault string) *stepBench {
 	b := &stepBench{bench: newBench(t, func(scenario string) string {
 		lines := strings.Split(strings.TrimSpace(scenario), "\n")
 		pods := slices.Index(lines, "pods:")
+
 		return strings.Join(slices.Concat(lines[:pods], []string{fault}, lines[pods:len(lines)-2]), "\n")
 	})}
 	b.poll(0)
 	list := b.layouts()
 	g := list[len(list)-1]
 	b.gpu, b.expected = g.UUID, g.Instances
+
 	processes, err := b.source.Actuator().Processes(t.Context(), g.UUID)
 	if err != nil || len(processes) != 5 {
 		t.Fatalf("%d processes, %v", len(processes), err)
 	}
+
 	for _, i := range g.Instances {
 		if !slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.Instance == gpu.Some(i.ID) }) {
 			b.idle = append(b.idle, mig.Step{Op: mig.CreateInstance, GPU: g.UUID, ProfileID: i.ProfileID, Profile: i.Profile,
 				Placement: i.Placement})
 		}
 	}
+
 	return b
 }
 
 func (b *stepBench) layouts(only ...gpu.UUID) []mig.GPULayout {
 	b.t.Helper()
+
 	list, failed, err := b.source.Actuator().Layouts(b.t.Context(), only...)
 	if err != nil || len(failed) > 0 {
 		b.t.Fatal(failed, err)
 	}
+
 	return list
 }
 
@@ -66,13 +72,16 @@ func (b *stepBench) count(f func()) int {
 	b.calls.taken()
 	counted := b.source.DriverCalls()
 	f()
+
 	total := 0
 	for _, times := range b.calls.taken() {
 		total += times
 	}
+
 	if counted = b.source.DriverCalls() - counted; uint64(total) != counted {
 		b.t.Errorf("%d calls were made, %d were counted", total, counted)
 	}
+
 	return total
 }
 
@@ -81,10 +90,12 @@ func (b *stepBench) count(f func()) int {
 func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 	b.t.Helper()
 	s := b.idle[slice]
+
 	s.Op = op
 	if op == mig.CreateCompute || op == mig.DestroyCompute {
 		s.Compute = gpu.Some(gpu.Placement{Size: 1})
 	}
+
 	processes := 0
 	if op == mig.DestroyCompute || op == mig.DestroyInstance {
 		processes = b.count(func() {
@@ -93,20 +104,25 @@ func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 			}
 		})
 	}
+
 	own := b.count(func() {
 		out, err := b.source.Actuator().PerformStep(b.t.Context(), s, b.expected)
 		if !errors.Is(err, want) || !out.Read {
 			b.t.Fatalf("%s: %+v, %v; want %v", op, out, err, want)
 		}
+
 		b.expected = out.Instances
 	})
+
 	woken := 0
 	if want == nil {
 		woken = b.count(b.readLayout)
 	}
+
 	if all := processes + own + woken; all > mostCalls {
 		b.t.Errorf("%s %s: %d driver calls", op, name, all)
 	}
+
 	if name != "" {
 		fmt.Fprintf(&b.table, "| %s | %s |\n", name, counts(processes, own, woken, processes+own+woken))
 	}
@@ -115,6 +131,7 @@ func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 // readLayout reads the layout of the GPU as the loop does after an event, which has to find the expected instances.
 func (b *stepBench) readLayout() {
 	b.t.Helper()
+
 	g, whole, err := b.source.ReadLayout(b.gpu)
 	if err != nil || whole || len(g.Errors) > 0 || len(g.Instances) != len(b.expected) {
 		b.t.Fatalf("%d instances, want %d; whole %v, errors %v, %v", len(g.Instances), len(b.expected), whole, g.Errors, err)
@@ -137,6 +154,7 @@ func tableOfSteps(t *testing.T) string {
 	all := b.count(func() { b.layouts() })
 	fmt.Fprintf(&b.table, "| read the layout of one GPU | | | | %d |\n| read the layouts of all eight | | | | %d |\n", one,
 		all)
+
 	return b.table.String()
 }
 
@@ -147,11 +165,13 @@ func TestDearSteps(t *testing.T) {
 		b := newStepBench(t, "  - {gpu: 7, kind: create-elsewhere, on: create-gi}")
 		b.step("", mig.DestroyCompute, 0, nil)
 		b.step("", mig.DestroyCompute, 1, nil)
+
 		if op == mig.CreateInstance {
 			b.step("", mig.DestroyInstance, 0, nil)
 			b.step("", mig.DestroyInstance, 1, nil)
 			b.step("", op, 0, mig.ErrNotAsAsked)
 		}
+
 		b.poll(time.Hour)
 		b.step("", op, 0, nil)
 	}

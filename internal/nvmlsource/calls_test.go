@@ -42,28 +42,35 @@ const repartitionAt = 100 * time.Second
 // newBench changes the scenario where edit is not nil.
 func newBench(t *testing.T, edit func(scenario string) string) *bench {
 	t.Helper()
+
 	text, err := os.ReadFile("../../testdata/scenarios/h100-56.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	layoutChanged := fmt.Sprintf("  - {at: %s, gpu: 0, kind: external-reconfigure, layout: [\"3g.40gb@4\", "+
 		"\"1g.10gb@0\", \"1g.10gb@1\"]}\n", repartitionAt)
+
 	head, pods, found := strings.Cut(string(text), "pods:\n")
 	if !found {
 		t.Fatal("no pods in the scenario")
 	}
+
 	whole := head + layoutChanged + "pods:\n" + pods
 	if edit != nil {
 		whole = edit(whole)
 	}
+
 	scenario, err := sim.Parse("bench.yaml", []byte(whole))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	b := &bench{Node: n, t: t, calls: &calls{made: map[call]int{}, devices: map[nvmlsource.Device]countedDevice{}}}
 	b.source = nvmlsource.New(countedLibrary{simnvml.New(n), b.calls},
 		nvmlsource.Options{Now: n.Now, SlowEvery: slowTier, Logger: log.NewNopLogger()})
@@ -71,31 +78,40 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 		if err := b.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
+
 		n.Close()
 	})
+
 	return b
 }
 
 // poll reads the node as the loop does, after a time, and returns the calls that were made for that: each of them once.
 func (b *bench) poll(after time.Duration) map[call]int {
 	b.t.Helper()
+
 	if err := b.Advance(after); err != nil {
 		b.t.Fatal(err)
 	}
+
 	b.Settle(b.t.Context())
 	counted := b.source.DriverCalls()
+
 	inventory, err := b.source.Discover()
 	if err != nil {
 		b.t.Fatal(err)
 	}
+
 	for _, found := range inventory.GPUs {
 		g, err := b.source.Read(found.UUID)
 		if err != nil || len(g.Errors) > 0 {
 			b.t.Fatalf("GPU %d: %v, errors %v", found.Index, err, g.Errors)
 		}
+
 		cmptest.Equal(b.t, "the GPU is up", g.Up, true)
 	}
+
 	made := b.calls.taken()
+
 	total := 0
 	for c, times := range made {
 		total += times
@@ -103,9 +119,11 @@ func (b *bench) poll(after time.Duration) map[call]int {
 			b.t.Errorf("%s of %s with arguments %q is called %d times in one poll", c.function, c.entity, c.arguments, times)
 		}
 	}
+
 	if counted = b.source.DriverCalls() - counted; uint64(total) != counted {
 		b.t.Errorf("%d calls were made, %d were counted", total, counted)
 	}
+
 	return made
 }
 
@@ -117,31 +135,40 @@ func TestEveryPollOfATierMakesTheSameCalls(t *testing.T) {
 	b.poll(0) // the first one found that events are delivered, after its scan
 	lists := 0
 	var fast, slow map[call]int
+
 	for second := 1; second <= 4*15; second++ {
 		made := b.poll(time.Second)
+
 		last := &fast
 		if second%15 == 0 {
 			last = &slow
 		}
+
 		for c := range made {
 			if c.function != "nvmlDeviceGetMPSComputeRunningProcesses" {
 				continue
 			}
+
 			if second%60 != 0 {
 				t.Errorf("the clients of MPS are listed after %d s", second)
 			}
+
 			delete(made, c)
 			lists++
 		}
+
 		if *last == nil {
 			*last = made
 		}
+
 		if !maps.Equal(*last, made) {
 			t.Fatalf("the poll after %d s makes other calls than the one of its tier before: %d and %d", second, len(made),
 				len(*last))
 		}
 	}
+
 	cmptest.Equal(t, "lists of MPS clients in a minute", lists, b.Count())
+
 	for c := range fast {
 		if slow[c] == 0 {
 			t.Errorf("the slow tier leaves out %s of %s", c.function, c.entity)
@@ -168,6 +195,7 @@ func treeDetails() []string {
 // A layout change makes the details of its own GPU's instances new, once, and nothing else.
 func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 	b := newBench(t, nil)
+
 	first := b.poll(0)
 	for i := range b.Count() {
 		for _, function := range staticFacts() {
@@ -178,32 +206,40 @@ func TestStaticFactsAreReadOncePerLayout(t *testing.T) {
 			}
 		}
 	}
+
 	b.poll(repartitionAt - 2*time.Second)
 	before := b.poll(time.Second)
+
 	made := b.poll(time.Second)
 	for c := range made {
 		own := strings.Contains(c.entity, "GPU 0")
 		if !own && before[c] == 0 {
 			t.Errorf("a layout change of GPU 0 makes a call of %s of %s", c.function, c.entity)
 		}
+
 		if c.function == "nvmlDeviceGetNumGpuCores" {
 			continue // the driver did not support it under MIG, which a reported change may end
 		}
+
 		if (kindOf(c.entity) == "GPU" || c.entity == ofNode) && slices.Contains(staticFacts(), c.function) {
 			t.Errorf("%s of %s is asked again after a layout change", c.function, c.entity)
 		}
 	}
+
 	for _, function := range treeDetails() {
 		asked := 0
+
 		for c := range made {
 			if c.function == function && kindOf(c.entity) != "GPU" {
 				asked++
 			}
 		}
+
 		if asked != 3 {
 			t.Errorf("%s is asked %d times of a GPU that was partitioned into three instances", function, asked)
 		}
 	}
+
 	for c := range b.poll(time.Second) {
 		if kindOf(c.entity) != "GPU" && slices.Contains(treeDetails(), c.function) {
 			t.Errorf("%s of %s is asked again in the same layout", c.function, c.entity)
@@ -232,23 +268,28 @@ func tableOfCalls(b *bench) string {
 	slow := b.poll(slowTier)
 	rows := map[[2]string]*row{}
 	var total row
+
 	for c := range start {
 		key := [2]string{kindOf(c.entity), c.function}
 		if rows[key] == nil {
 			rows[key] = &row{kind: key[0], function: key[1]}
 		}
+
 		for _, r := range []*row{rows[key], &total} {
 			r.start++
 			r.slow += slow[c]
 			r.fast += fast[c]
 		}
 	}
+
 	if total.slow != len(slow) || total.fast != len(fast) {
 		b.t.Error("a later poll makes a call that the first did not")
 	}
+
 	kinds := []string{ofNode, "GPU", "GPU-instance", "MIG-device"}
 	var text strings.Builder
 	text.WriteString("| of | function | first poll | poll of the slow tier | any other poll |\n|---|---|--:|--:|--:|\n")
+
 	for _, r := range slices.SortedFunc(maps.Values(rows), func(a, b *row) int {
 		return cmp.Or(cmp.Compare(slices.Index(kinds, a.kind), slices.Index(kinds, b.kind)), cmp.Compare(b.fast, a.fast),
 			cmp.Compare(b.slow, a.slow), cmp.Compare(a.function, b.function))
@@ -256,20 +297,25 @@ func tableOfCalls(b *bench) string {
 		fmt.Fprintf(&text, "| %s | %s | %s |\n", strings.ReplaceAll(r.kind, "-", " "), r.function,
 			counts(r.start, r.slow, r.fast))
 	}
+
 	fmt.Fprintf(&text, "| **all** | | %s |\n", counts(total.start, total.slow, total.fast))
+
 	return text.String()
 }
 
 // counts writes numbers of calls as cells, none as an empty one.
 func counts(numbers ...int) string {
 	var cells []string
+
 	for _, n := range numbers {
 		cell := ""
 		if n > 0 {
 			cell = fmt.Sprint(n)
 		}
+
 		cells = append(cells, cell)
 	}
+
 	return strings.Join(cells, " | ")
 }
 
@@ -284,7 +330,9 @@ func TestDocsDriverCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		before, rest, begins := strings.Cut(string(page), table.begins)
+
 		got, after, ends := strings.Cut(rest, table.ends)
 		switch {
 		case !begins || !ends:

@@ -18,6 +18,7 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 		Placement: nvml.GpuInstancePlacement{Start: uint32(c.step.Placement.Start), Size: uint32(c.step.Placement.Size)},
 	}
 	var created MutableInstance
+
 	err := c.callDriver("nvmlDeviceCreateGpuInstanceWithPlacement", func() (ret nvml.Return) {
 		created, ret = c.device.CreateGpuInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
@@ -25,15 +26,19 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 	if err != nil {
 		return mig.Done{}, err
 	}
+
 	info, ret := created.GetInfo()
+
 	err = c.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		at := info.placement()
 		err = fmt.Errorf("%w: it is at %s, profile %d", gpu.ErrReplaced, at, info.ProfileID)
 	}
+
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
 	}
+
 	return mig.Done{Instance: gpu.InstanceID(info.ID)}, nil
 }
 
@@ -43,12 +48,16 @@ func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstanc
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
 	}
+
 	var want ComputeInstanceInfo
+
 	var err error
 	if want.ProfileID, want.Placement, err = c.chooseProfile(t, gi, place); err != nil {
 		return mig.Done{}, err
 	}
+
 	var created ComputeInstance
+
 	err = c.callDriver("nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (ret nvml.Return) {
 		created, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
 		return ret
@@ -56,19 +65,24 @@ func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstanc
 	if err != nil {
 		return mig.Done{}, err
 	}
+
 	info, ret := created.GetInfo()
+
 	err = c.source.checkReturn("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
 		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size,
 			info.ProfileID)
 	}
+
 	done := mig.Done{Instance: at, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
 	if err == nil {
 		done.UUID, err = c.uuidOf(t, computeKey{at, gpu.ComputeID(info.ID)})
 	}
+
 	if err != nil {
 		return mig.Done{}, fmt.Errorf("%w: %w", mig.ErrNotAsAsked, err)
 	}
+
 	return done, nil
 }
 
@@ -78,9 +92,11 @@ func (c *stepCall) uuidOf(t *tables, of computeKey) (gpu.MIGUUID, error) {
 	if err != nil {
 		return "", err
 	}
+
 	if found[of] == "" {
 		return "", fmt.Errorf("%w: the compute instance has no MIG device", gpu.ErrDriver)
 	}
+
 	return found[of], nil
 }
 
@@ -93,22 +109,27 @@ func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 	if err != nil {
 		return 0, place, err
 	}
+
 	most := uint32(0)
 	for _, info := range profiles {
 		if int(info.SliceCount) != at.Size || info.MultiprocessorCount <= most {
 			continue
 		}
+
 		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
 		if err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
 			return 0, place, err
 		}
+
 		if k := slices.IndexFunc(places,
 			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
 			id, place, most = info.Id, places[k], info.MultiprocessorCount
 		}
 	}
+
 	if most == 0 {
 		return 0, place, fmt.Errorf("%w: no compute profile has %d slices at %d", gpu.ErrInvalidArgument, at.Size, at.Start)
 	}
+
 	return id, place, nil
 }

@@ -23,13 +23,16 @@ func TestAPlaceThatIsLongerThanItsSlices(t *testing.T) {
 	cmptest.Equal(t, "placement of the compute instance", c.Placement, gpu.Some(gpu.Placement{Start: 0, Size: 7}))
 	cmptest.Equal(t, "its slices", c.Slices, 7)
 	cmptest.Equal(t, "its UUID", c.UUID, madeCI.UUID)
+
 	plan, err := mig.PlanNode(t.Context(), []mig.GPULayout{g},
 		mig.Spec{Rules: []mig.Rule{{GPUs: []string{"0"}, Enabled: true, Want: []mig.Want{{Profile: "7g.40gb", Count: 1}}}}})
 	if err != nil || len(plan.Steps) != 0 {
 		t.Errorf("%+v, %v", plan.Steps, err)
 	}
+
 	n.do(s.destroy(ci, madeCI))
 	n.do(s.destroy(gi, madeGI))
+
 	if left := n.layout(0).Instances; len(left) != 0 {
 		t.Errorf("left %+v", left)
 	}

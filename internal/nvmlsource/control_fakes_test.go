@@ -20,6 +20,7 @@ func (d spyDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if ret, ok := d.spy.passes("SetMigMode"); !ok {
 		return nvml.ERROR_UNKNOWN, ret
 	}
+
 	return d.mutable().SetMigMode(mode)
 }
 
@@ -31,6 +32,7 @@ func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32,
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return spyInstance{made, d.spy}, ret
 }
 
@@ -43,12 +45,14 @@ func (i spyInstance) GetComputeInstancesOf(id uint32, capacity int) ([]nvmlsourc
 	if id == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 {
 		return nil, nvml.SUCCESS
 	}
+
 	list, ret := via(i.spy, "GetComputeInstancesOf", func() ([]nvmlsource.ComputeInstance, nvml.Return) {
 		return i.mutable().GetComputeInstancesOf(id, capacity)
 	})
 	for k := range list {
 		list[k] = spyCompute{list[k], i.spy}
 	}
+
 	return list, ret
 }
 
@@ -58,11 +62,14 @@ func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIns
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_8_SLICE && i.spy.rev1SMs > 0 {
 		return nvml.ComputeInstanceProfileInfo{}, nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 && i.spy.rev1SMs > 0 {
 		info, ret := i.mutable().GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE)
 		info.Id, info.MultiprocessorCount = uint32(profile), i.spy.rev1SMs
+
 		return info, ret
 	}
+
 	return i.mutable().GetComputeInstanceProfileInfo(profile)
 }
 
@@ -70,10 +77,12 @@ func (i spyInstance) GetComputeInstancePossiblePlacements(id uint32) ([]nvml.Com
 	if id == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 {
 		id = nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE
 	}
+
 	list, ret := i.mutable().GetComputeInstancePossiblePlacements(id)
 	for k := range list {
 		list[k] = i.spy.widen(list[k])
 	}
+
 	return list, ret
 }
 
@@ -82,6 +91,7 @@ func (s *spy) widen(at nvml.ComputeInstancePlacement) nvml.ComputeInstancePlacem
 	if s.wideSeven && at.Size == 7 {
 		at.Size = 8
 	}
+
 	return at
 }
 
@@ -90,15 +100,18 @@ func (i spyInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nv
 	for k := range list {
 		list[k].Placement = i.spy.widen(list[k].Placement)
 	}
+
 	return list, ret
 }
 
 func (c spyCompute) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	info, ret := c.ComputeInstance.GetInfo()
+
 	info.Placement = c.spy.widen(info.Placement)
 	if c.spy.noPlacements {
 		info.Placement = nvml.ComputeInstancePlacement{}
 	}
+
 	return info, ret
 }
 
@@ -108,9 +121,11 @@ func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32,
 	if i.spy.wideSeven && at.Size == 8 {
 		at.Size = 7
 	}
+
 	c, ret := via(i.spy, "CreateComputeInstance", func() (nvmlsource.ComputeInstance, nvml.Return) {
 		return i.mutable().CreateComputeInstanceWithPlacement(id, at)
 	})
+
 	return spyCompute{c, i.spy}, ret
 }
 
@@ -138,32 +153,38 @@ func (s steps) destroy(of mig.Step, done mig.Done) mig.Step {
 	if of.Compute.Present() {
 		of.Op = mig.DestroyCompute
 	}
+
 	return of
 }
 
 // do does a step that must succeed.
 func (n *node) do(s mig.Step) mig.Done {
 	n.t.Helper()
+
 	done, err := n.source.Actuator().Do(n.t.Context(), s)
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	return done
 }
 
 // layout is one GPU's, from the driver.
 func (n *node) layout(index int) mig.GPULayout {
 	n.t.Helper()
+
 	list, errs, err := n.source.Actuator().Layouts(n.t.Context())
 	if err != nil || len(errs) > 0 {
 		n.t.Fatal(err, errs)
 	}
+
 	return list[index]
 }
 
 // noChange holds that a test's calls have changed nothing.
 func noChange(t *testing.T, n *node) {
 	t.Helper()
+
 	for call, count := range n.spy.taken() {
 		switch call {
 		case "SetMigMode", "CreateGpuInstance", "CreateComputeInstance", "Instance.Destroy", "Compute.Destroy":

@@ -14,6 +14,7 @@ func (r *gpuRead) queryPerformanceState(q *querier) gpu.Opt[int] {
 	if err != nil || state < nvml.PSTATE_0 || state > nvml.PSTATE_15 {
 		return gpu.None[int]()
 	}
+
 	return gpu.Some(int(state))
 }
 
@@ -25,10 +26,12 @@ func (r *gpuRead) queryFans(q *querier) (list []gpu.Fan) {
 	count, _ := query(q, "nvmlDeviceGetNumFans", gpu.ReadingFans, r.dev.GetNumFans)
 	for i := range min(count, maxFans) {
 		call := fmt.Sprintf("nvmlDeviceGetFanSpeed_v2(%d)", i)
+
 		percent, err := query(q, call, gpu.ReadingFans, func() (uint32, nvml.Return) { return r.dev.GetFanSpeed(i) })
 		if err == nil {
 			list = append(list, gpu.Fan{Index: i, Speed: float64(percent) / 100})
 		}
 	}
+
 	return list
 }

@@ -24,10 +24,12 @@ type call struct{ entity, function, arguments string }
 func (c *calls) note(entity, function string, arguments ...any) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	made := call{entity: entity, function: function}
 	if len(arguments) > 0 {
 		made.arguments = fmt.Sprint(arguments...)
 	}
+
 	c.made[made]++
 }
 
@@ -37,6 +39,7 @@ func (c *calls) taken() map[call]int {
 	defer c.mu.Unlock()
 	made := c.made
 	c.made = map[call]int{}
+
 	return made
 }
 
@@ -80,6 +83,7 @@ func (s countedEvents) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return
 
 	s.calls.mu.Lock()
 	defer s.calls.mu.Unlock()
+
 	if d, ok := s.calls.devices[e.Device]; ok {
 		e.Device = d
 	}
@@ -101,15 +105,18 @@ type countedDevice struct {
 func (d countedDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetMigDeviceHandleByIndex", index)
 	m, ret := d.Device.GetMigDeviceHandleByIndex(index)
+
 	return countedMIG{m, d.calls, fmt.Sprintf("MIG-device %s/%d", d.name, index)}, ret
 }
 
 func (d countedDevice) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
 	d.calls.note(d.name, "nvmlDeviceGetGpuInstances", profileID)
+
 	list, ret := d.Device.GetGpuInstances(profileID, capacity)
 	for i := range list {
 		list[i] = countedInstance{list[i], d.calls, fmt.Sprintf("GPU-instance %s/%d/%d", d.name, profileID, i)}
 	}
+
 	return list, ret
 }
 

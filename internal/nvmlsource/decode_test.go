@@ -18,11 +18,13 @@ import (
 func fieldValue(kind nvml.ValueType, bits uint64) *nvml.FieldValue {
 	v := &nvml.FieldValue{ValueType: uint32(kind)}
 	binary.NativeEndian.PutUint64(v.Value[:], bits)
+
 	return v
 }
 
 func TestFieldValuesAreDecodedByType(t *testing.T) {
 	const dirt = 0xDEADBEEF_00000000 // what a short value leaves in the union
+
 	none, noCount := gpu.None[float64](), gpu.None[uint64]()
 	for _, c := range []struct {
 		name     string
@@ -50,6 +52,7 @@ func TestFieldValuesAreDecodedByType(t *testing.T) {
 		if got := floatValue(v); got != c.number {
 			t.Errorf("%s: number %v, want %v", c.name, got, c.number)
 		}
+
 		if got := uintValue(v); got != c.unsigned {
 			t.Errorf("%s: count %v, want %v", c.name, got, c.unsigned)
 		}
@@ -60,6 +63,7 @@ func TestNVLinkDataIsInBytes(t *testing.T) {
 	if got := kibibytes(fieldValue(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 3)); got != gpu.Some[uint64](3072) {
 		t.Errorf("3 KiB are %v bytes", got)
 	}
+
 	if got := kibibytes(fieldValue(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, math.MaxUint64)); got.Present() {
 		t.Errorf("%v bytes", got)
 	}
@@ -70,19 +74,24 @@ func FuzzFieldValue(f *testing.F) {
 		f.Add(kind, uint64(math.MaxUint64))
 		f.Add(kind, math.Float64bits(-1.5))
 	}
+
 	f.Fuzz(func(t *testing.T, kind uint32, bits uint64) {
 		v := fieldValue(nvml.ValueType(kind), bits)
+
 		n, ok := floatValue(v).Get()
 		if ok && (math.IsNaN(n) || math.IsInf(n, 0)) {
 			t.Errorf("type %d, %#x: number %v", kind, bits, n)
 		}
+
 		u, counts := uintValue(v).Get()
 		if counts && (!ok || n < 0) {
 			t.Errorf("type %d, %#x: number %v (known: %v), count %d", kind, bits, n, ok, u)
 		}
+
 		if counts && math.Abs(n-float64(u)) >= 1 && n < 1<<53 {
 			t.Errorf("type %d, %#x: number %v and count %d differ by 1 or more", kind, bits, n, u)
 		}
+
 		for _, known := range fields(&linkCounters{}) {
 			known.take(&gpu.Readings{}, v)
 		}
@@ -100,10 +109,12 @@ func FuzzDriverStrings(f *testing.F) {
 				t.Errorf("%q becomes %q", s, got)
 			}
 		}
+
 		var field [96]int8
 		for i := range min(len(s), len(field)) {
 			field[i] = int8(s[i])
 		}
+
 		if got := cString(field[:]); !utf8.ValidString(got) || strings.ContainsRune(got, 0) {
 			t.Errorf("%q becomes %q", s, got)
 		}
@@ -134,24 +145,30 @@ func TestDerivedNamesAreThePublishedOnes(t *testing.T) {
 		"RTX PRO 6000 Blackwell 96GB": 97887,
 	}
 	known := 0
+
 	for _, m := range mig.Models() {
 		total, ok := gpus[m.Name]
 		if !ok || !m.PlacementsKnown() {
 			continue
 		}
+
 		known++
+
 		entries := make([]profileEntry, 0, len(m.Profiles))
 		for _, p := range m.Profiles {
 			p.Name = ""
 			entries = append(entries, profileEntry{Profile: p})
 		}
+
 		nameProfiles(entries, total<<20)
+
 		for i, p := range m.Profiles {
 			if entries[i].Name != p.Name {
 				t.Errorf("%s: profile %d with enum %d is named %q, published as %q", m.Name, p.ID, p.Enum, entries[i].Name, p.Name)
 			}
 		}
 	}
+
 	if known != len(gpus) {
 		t.Errorf("%d models of %d", known, len(gpus))
 	}
@@ -166,6 +183,7 @@ func TestProcessListsOverlap(t *testing.T) {
 		[]nvml.ProcessInfo{info(20, 200, NoInstance, NoInstance), info(10, math.MaxUint64, NoInstance, NoInstance)},
 		[]nvml.ProcessInfo{info(20, 200, NoInstance, NoInstance), info(40, 400, NoInstance, NoInstance)},
 	)
+
 	want := []gpu.Process{
 		{PID: 10, Graphics: true},
 		{PID: 20, MPS: true, MemoryBytes: gpu.Some[uint64](200)},
@@ -178,6 +196,7 @@ func TestProcessListsOverlap(t *testing.T) {
 	if len(got) != len(want) {
 		t.Fatalf("%+v, want %+v", got, want)
 	}
+
 	for i := range want {
 		if got[i] != want[i] {
 			t.Errorf("process %d: %+v, want %+v", i, got[i], want[i])
@@ -190,6 +209,7 @@ func TestProcessesThatAreNotLocated(t *testing.T) {
 	on := func(gi gpu.InstanceID) gpu.Process { return gpu.Process{PID: 1, Instance: gpu.Some(gi)} }
 	inside := on(2)
 	inside.Compute = gpu.Some[gpu.ComputeID](1)
+
 	unknown := gpu.None[int]()
 	for what, c := range map[string]struct {
 		list []gpu.Process
@@ -281,6 +301,7 @@ func TestStreamingMultiprocessorsFromCores(t *testing.T) {
 			t.Errorf("%d cores of capability %d.%d: %d SMs, want %d", c.cores, c.major, c.minor, got, c.sms)
 		}
 	}
+
 	if coresPerSM(3, 5) != 0 || coresPerSM(99, 0) != 0 {
 		t.Error("cores per SM of an unknown capability")
 	}
@@ -291,9 +312,11 @@ func TestPCIBusID(t *testing.T) {
 	if got := pciBusID(pci); got != "00000001:0f:02.0" {
 		t.Errorf("from numbers: %q", got)
 	}
+
 	for i, c := range "0000000A:BD:00.0" {
 		pci.BusId[i] = int8(c)
 	}
+
 	if got := pciBusID(pci); got != "0000000a:bd:00.0" {
 		t.Errorf("from the string: %q", got)
 	}

@@ -34,6 +34,7 @@ func (r *gpuRead) concludeDelivery(g *gpu.GPU, modeErrs []gpu.ReadError, listed 
 	if hasMode && !enabled || !hasMode && len(modeErrs) == 0 {
 		return delivered // MIG is off, or the GPU has none
 	}
+
 	if !hasMode {
 		return deliveryUnknown
 	}
@@ -76,6 +77,7 @@ func (q *eventQueue) setDelivery(g *gpuState, d delivery) {
 func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	queue := &r.source.queue
 	queue.setDelivery(r.state, d)
+
 	if r.state.advanceTo(phaseRead) || r.slow {
 		queue.register([]*gpuState{r.state})
 	}
@@ -97,6 +99,7 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 // checkDelivery returns an error if the events that the GPU is registered for are not delivered.
 func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
 	g := r.state
+
 	switch d {
 	case notDelivered:
 		e := gpu.ReadError{
@@ -106,6 +109,7 @@ func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
 		}
 		g.deniedEvents = true
 		r.source.privilege.markMissing(gpu.ReadingEvents)
+
 		return []gpu.ReadError{e}
 
 	case delivered:

@@ -34,26 +34,33 @@ func TestEventsWithoutRights(t *testing.T) {
 		cmptest.Equal(t, "watched with rights", log.taken(), bothWatched)
 
 		n.advance(time.Minute)
+
 		for range 3 {
 			whole, split := readBoth()
 			if whole.NoXIDs || errorOf(whole.Errors, gpu.ReadingEvents) != nil {
 				t.Errorf("without MIG: no XIDs %v, errors %v", whole.NoXIDs, whole.Errors)
 			}
+
 			if err := errorOf(split.Errors, gpu.ReadingEvents); !split.NoXIDs || !errors.Is(err, gpu.ErrNoPermission) {
 				t.Errorf("with MIG: no XIDs %v, error %v", split.NoXIDs, err)
 			}
+
 			n.advance(time.Second)
 		}
+
 		cmptest.Equal(t, "watched without rights", log.taken(), []string{"GPU 1 watched false"})
+
 		if lines := strings.Count(n.logged.String(), "XIDs of MIG GPUs"); lines != 1 {
 			t.Errorf("logged %d times, want once:\n%s", lines, n.logged)
 		}
 
 		n.advance(6 * time.Minute)
+
 		_, split := readBoth()
 		if split.NoXIDs || errorOf(split.Errors, gpu.ReadingEvents) != nil {
 			t.Errorf("with rights again: no XIDs %v, errors %v", split.NoXIDs, split.Errors)
 		}
+
 		cmptest.Equal(t, "watched with rights again", log.taken(), []string{"GPU 1 watched true"})
 		n.source.Close(t.Context())
 	})
@@ -65,14 +72,17 @@ func TestDeniedEventsAreCountedOnce(t *testing.T) {
 		n := startNode(t, strings.Replace(xidScenario, "node: {", "node: {privileged: false, ", 1))
 		id := n.discover()[1]
 		counted := 0
+
 		for range 5 {
 			for _, e := range n.read(id).Errors {
 				if e.Reading == gpu.ReadingEvents && !e.Remembered {
 					counted++
 				}
 			}
+
 			n.advance(20 * time.Second)
 		}
+
 		cmptest.Equal(t, "errors counted", counted, 1)
 		n.source.Close(t.Context())
 	})
@@ -86,10 +96,12 @@ func TestRightsToEventsAreNotGuessed(t *testing.T) {
 		log := &layoutLog{ids: n.discover()}
 		n.source.Actuator().WatchLayouts(log)
 		n.spy.set("GetMemoryInfo", nvml.ERROR_UNKNOWN)
+
 		g := n.read(log.ids[1])
 		if !g.NoXIDs || errorOf(g.Errors, gpu.ReadingEvents) != nil {
 			t.Errorf("rights unknown: no XIDs %v, errors %v", g.NoXIDs, g.Errors)
 		}
+
 		cmptest.Equal(t, "watched while rights are unknown", log.taken(), nil)
 
 		n.spy.set("GetMemoryInfo", nvml.SUCCESS)
@@ -97,9 +109,11 @@ func TestRightsToEventsAreNotGuessed(t *testing.T) {
 		n.read(log.ids[1])
 		n.spy.set("GetMemoryInfo", nvml.ERROR_UNKNOWN)
 		n.advance(time.Second)
+
 		if g := n.read(log.ids[1]); g.NoXIDs {
 			t.Error("a failure of another kind took the rights away")
 		}
+
 		cmptest.Equal(t, "watched since the rights are known", log.taken(), []string{"GPU 1 watched true"})
 		n.source.Close(t.Context())
 	})

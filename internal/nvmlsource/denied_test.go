@@ -17,20 +17,25 @@ import (
 func TestDeniedCallsAreTriedOnceAMinute(t *testing.T) {
 	const minutes = 10
 	n := newNode(t, "", oneHalf)
+
 	denied := []string{"GetMemoryInfo", "GetComputeRunningProcesses", "GetGpuInstances", "GetFieldValues", "GetPowerUsage"}
 	for _, call := range denied {
 		n.spy.set(call, nvml.ERROR_NO_PERMISSION)
 	}
+
 	id := n.discover()[0]
 	n.read(id)
 
 	n.spy.taken()
+
 	for range minutes * 60 {
 		n.advance(time.Second)
+
 		if err := errorOf(n.read(id).Errors, gpu.ReadingPower); !errors.Is(err, gpu.ErrNoPermission) {
 			t.Fatalf("error of the power: %v", err)
 		}
 	}
+
 	for call, times := range n.spy.taken() {
 		for _, d := range denied {
 			if call == d && times > minutes*callsInOneTry(call) {
@@ -42,6 +47,7 @@ func TestDeniedCallsAreTriedOnceAMinute(t *testing.T) {
 	for _, call := range denied {
 		n.spy.set(call, nvml.SUCCESS)
 	}
+
 	n.advance(time.Minute)
 	cmptest.Equal(t, "power is read once the right is there", n.read(id).Readings.PowerWatts.Present(), true)
 }
@@ -51,5 +57,6 @@ func callsInOneTry(call string) int {
 	if call == "GetGpuInstances" {
 		return 7
 	}
+
 	return 1
 }

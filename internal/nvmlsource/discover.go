@@ -28,6 +28,7 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.enter(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
 	}
+
 	defer s.leave()
 	s.discovering.Lock()
 	defer s.discovering.Unlock()
@@ -35,6 +36,7 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 	if err := s.advanceSession(); err != nil {
 		return gpu.Inventory{Released: s.listReleased()}, err
 	}
+
 	s.resumeQueue()
 
 	return s.list()
@@ -44,9 +46,11 @@ func (s *Source) Discover() (gpu.Inventory, error) {
 func (s *Source) rediscover() (gpu.Inventory, error) {
 	s.discovering.Lock()
 	defer s.discovering.Unlock()
+
 	if s.session.change != nil {
 		return gpu.Inventory{}, gpu.ErrLibraryClosed
 	}
+
 	if s.session.down != nil {
 		return gpu.Inventory{}, s.session.down
 	}
@@ -60,6 +64,7 @@ func (s *Source) list() (gpu.Inventory, error) {
 	if err := s.initialise(); err != nil {
 		return gpu.Inventory{Released: released}, err
 	}
+
 	if err := s.listGPUs(lookupTimeout); err != nil {
 		return gpu.Inventory{Released: released}, err
 	}
@@ -76,11 +81,13 @@ func (s *Source) listGPUs(timeout time.Duration) error {
 	if err == nil {
 		err = s.enumerate(timeout)
 	}
+
 	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
 			s.initialised, s.versioned = false, false
 			s.replaceSlots(nil)
 		}
+
 		return fmt.Errorf("discover GPUs: %w", err)
 	}
 
@@ -101,14 +108,17 @@ func (s *Source) initialise() error {
 
 	s.session.rights = s.readRights()
 	before, _ := s.listBound() // nil if that is unknown
+
 	open := s.lib.Init
 	if s.session.targets != nil {
 		open = s.lib.InitNoAttach
 	}
+
 	if err := s.checkReturn("nvmlInit", open()); err != nil {
 		if l, ok := s.lib.(interface{ LoadError() error }); ok && l.LoadError() != nil {
 			return fmt.Errorf("%w: %w", gpu.ErrNoDriver, l.LoadError())
 		}
+
 		return err
 	}
 
@@ -122,9 +132,11 @@ func (s *Source) initialise() error {
 	if s.session.targets == nil && before == nil {
 		before, _ = s.listBound()
 	}
+
 	if s.session.targets == nil {
 		s.session.bound = before
 	}
+
 	s.session.noEventsAt = time.Time{}
 	s.followBinding()
 
@@ -138,6 +150,7 @@ func (s *Source) askConfidential() gpu.Opt[bool] {
 	if s.checkReturn("nvmlSystemGetConfComputeState", ret) != nil {
 		return gpu.None[bool]()
 	}
+
 	return gpu.Some(state.CcFeature != nvml.CC_SYSTEM_FEATURE_DISABLED)
 }
 
@@ -146,21 +159,27 @@ func (s *Source) readVersions() error {
 	if s.versioned {
 		return nil
 	}
+
 	s.driver = gpu.Driver{}
+
 	version, ret := s.lib.SystemGetDriverVersion()
 	if err := s.checkReturn("nvmlSystemGetDriverVersion", ret); err == nil {
 		s.driver.Version = validUTF8(version)
 	} else if losesDevice(err) {
 		return err
 	}
+
 	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
 		s.driver.NVML = validUTF8(version)
 	}
+
 	cuda, ret := s.lib.SystemGetCudaDriverVersion()
 	if s.checkReturn("nvmlSystemGetCudaDriverVersion", ret) == nil {
 		s.driver.CUDA = fmt.Sprintf("%d.%d", cuda/1000, cuda%1000/10)
 	}
+
 	s.versioned = true
+
 	return nil
 }
 
@@ -170,21 +189,27 @@ func (s *Source) enumerate(timeout time.Duration) error {
 	if err := s.checkReturn("nvmlDeviceGetCount", ret); err != nil {
 		return err
 	}
+
 	if s.session.targets != nil {
 		count = s.session.count
 	}
+
 	same := count == len(s.slots)
 	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.skipped && !at.usable() }) {
 		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
 			s.replaceSlots(s.slots)
 		}
+
 		return nil
 	}
+
 	if !same {
 		s.lookups = map[int]lookup{} // an index may be that of another GPU now
 	}
+
 	next := make([]slot, count)
 	var unknown []int
+
 	for i := range next {
 		switch {
 		case s.session.targets != nil && s.session.targets[i] == "":
@@ -195,13 +220,16 @@ func (s *Source) enumerate(timeout time.Duration) error {
 			unknown = append(unknown, i)
 		}
 	}
+
 	for i, found := range s.lookUp(unknown, timeout) {
 		next[i] = s.slotOf(i, found)
 		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
 			return next[i].err
 		}
 	}
+
 	s.replaceSlots(next)
+
 	return nil
 }
 
@@ -212,36 +240,44 @@ func (s *Source) replaceSlots(next []slot) {
 	s.inventory = gpu.Inventory{Driver: s.driver}
 	gpus := make(map[gpu.UUID]*gpuState, len(next))
 	var list []*gpuState
+
 	for i, at := range next {
 		if at.skipped {
 			continue
 		}
+
 		if at.state == nil && s.isForeign(i, at.err) {
 			continue
 		}
+
 		if at.state == nil {
 			missing := gpu.MissingGPU{Index: i, Err: at.err, Hung: s.lookups[i] != nil}
 			s.inventory.Missing = append(s.inventory.Missing, missing)
 			continue
 		}
+
 		if gpus[at.state.uuid] != nil {
 			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this index now.
 			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
 			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
 			continue
 		}
+
 		gpus[at.state.uuid] = at.state
 		list = append(list, at.state)
 		s.inventory.GPUs = append(s.inventory.GPUs, gpu.FoundGPU{Index: i, UUID: at.state.uuid})
 	}
+
 	s.mu.Lock()
 	before := s.gpus
 	s.gpus = gpus
 	s.mu.Unlock()
+
 	for id, g := range before {
 		if gpus[id] != g {
 			s.retireGPU(g)
 		}
 	}
+
 	s.queue.startRegistering(list)
 }

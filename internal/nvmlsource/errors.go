@@ -14,6 +14,7 @@ func (s *Source) checkReturn(op string, ret nvml.Return) error {
 	if ret == nvml.SUCCESS {
 		return nil
 	}
+
 	return driverError(op, ret)
 }
 
@@ -48,6 +49,7 @@ func driverError(op string, ret nvml.Return) error {
 			return fmt.Errorf("%s: %w%s", op, e.err, e.notes)
 		}
 	}
+
 	return fmt.Errorf("%s: %w: NVML code %d", op, gpu.ErrDriver, int32(ret))
 }
 

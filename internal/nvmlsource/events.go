@@ -64,19 +64,24 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	if !q.startQueue(gpus) {
 		return
 	}
+
 	q.register(gpus)
 	q.mu.Lock()
 	starts := !q.running && !q.stopped
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
+
 	quit, ended := q.quit, q.ended
 	if starts && !q.haltedAt.IsZero() {
 		q.overflow = q.overflow || time.Since(q.haltedAt) >= maxSetGap // events may have been missed
 	}
+
 	q.mu.Unlock()
+
 	if starts {
 		go q.waitForEvents(quit, ended)
 	}
+
 	if unused { // Close was called meanwhile, and the set will not be waited on
 		q.dropSet()
 	}
@@ -88,17 +93,21 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.gpus = gpus
 	idle, running, logged := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
 	q.mu.Unlock()
+
 	if idle || running {
 		return !idle
 	}
+
 	err := q.renewSet()
 	if err == nil {
 		return true
 	}
+
 	if !logged {
 		level.Warn(q.opts.Logger).Log("msg", "cannot create an event queue; XIDs are not received until there is one",
 			"err", err)
 	}
+
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
 }
 
@@ -106,6 +115,7 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 func (q *eventQueue) stop() (ended <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	return q.stopLocked()
 }
 
@@ -114,8 +124,10 @@ func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 	if q.stopped {
 		return q.ended
 	}
+
 	q.stopped = true
 	close(q.quit)
+
 	if !q.running {
 		close(q.ended)
 	}
@@ -128,31 +140,39 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 	defer close(ended)
 	defer q.dropSet()
 	backoff, broken := minBackoff, false
+
 	for {
 		select {
 		case <-quit:
 			return
 		default:
 		}
+
 		set := q.currentSet()
 		if set == nil {
 			broken = true
+
 			if !sleep(backoff, quit) {
 				return
 			}
+
 			if q.restoreSet() {
 				backoff = min(2*backoff, maxBackoff)
 			}
+
 			continue
 		}
+
 		e, ret := set.Wait(waitMillis)
 		switch ret {
 		case nvml.SUCCESS, nvml.ERROR_TIMEOUT:
 			if broken { // it is known to work again
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
+
 			backoff, broken = minBackoff, false
 			q.deliverOverflow()
+
 			if ret == nvml.SUCCESS {
 				q.deliver(e)
 			}
@@ -173,6 +193,7 @@ func (q *eventQueue) currentSet() *queueSet {
 	set := q.set
 	broken, released := set != nil && set.broken, set != nil && set.released
 	q.mu.Unlock()
+
 	switch {
 	case broken:
 		q.dropSet()
@@ -180,6 +201,7 @@ func (q *eventQueue) currentSet() *queueSet {
 	case released:
 		return q.replaceSet(set)
 	}
+
 	return set
 }
 
@@ -193,17 +215,22 @@ func (q *eventQueue) replaceSet(set *queueSet) *queueSet {
 		if ret != nvml.SUCCESS {
 			break
 		}
+
 		q.deliverOverflow()
 		q.deliver(e)
 	}
+
 	began := time.Now()
 	q.dropSet()
 	q.restoreSet()
+
 	if time.Since(began) >= maxSetGap { // a GPU has hung while it was registered
 		q.overflow = true
 	}
+
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	return q.set
 }
 
@@ -214,11 +241,14 @@ func (q *eventQueue) restoreSet() bool {
 	gpus := q.gpus
 	idle := q.stopped || len(gpus) == 0
 	q.mu.Unlock()
+
 	if idle {
 		return false
 	}
+
 	_ = q.renewSet() // the error is in setErr, for the readings
 	q.register(gpus)
+
 	return true
 }
 
@@ -226,6 +256,7 @@ func (q *eventQueue) restoreSet() bool {
 func sleep(d time.Duration, quit <-chan struct{}) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-quit:
 		return false
@@ -258,12 +289,14 @@ func (q *eventQueue) deliver(e Event) {
 	default:
 		return
 	}
+
 	if e.GPUInstanceID != NoInstance {
 		out.Instance = gpu.Some(gpu.InstanceID(e.GPUInstanceID))
 		if e.ComputeInstanceID != NoInstance {
 			out.Compute = gpu.Some(gpu.ComputeID(e.ComputeInstanceID))
 		}
 	}
+
 	q.send(out)
 }
 
@@ -274,12 +307,15 @@ func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	defer q.mu.Unlock()
 
 	isMeant := func(g *gpuState) bool { return g.handle == d || id != "" && g.uuid == id }
+
 	anyGPU := id == "" && !slices.ContainsFunc(q.gpus, isMeant)
 	for _, g := range q.gpus {
 		if !anyGPU && !isMeant(g) {
 			continue
 		}
+
 		g.markChanged(changeReported)
+
 		if q.watcher != nil {
 			q.watcher.LayoutChanged(g.uuid)
 		}
@@ -301,18 +337,24 @@ func (q *eventQueue) uuidOf(d Device) gpu.UUID {
 	if d == nil {
 		return ""
 	}
+
 	q.mu.Lock()
 	r := q.registrations[d]
+
 	var uuid gpu.UUID
 	if r != nil {
 		uuid = r.uuid
 	}
+
 	q.mu.Unlock()
+
 	if uuid != "" {
 		return uuid
 	}
+
 	if asked, ret := d.GetUUID(); ret == nvml.SUCCESS {
 		uuid = gpu.UUID(validUTF8(asked))
 	}
+
 	return uuid
 }

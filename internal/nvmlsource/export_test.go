@@ -16,10 +16,12 @@ func (a *Actuator) Do(ctx context.Context, s mig.Step) (mig.Done, error) {
 	if err != nil {
 		return mig.Done{}, err
 	}
+
 	out, err := a.PerformStep(ctx, s, g.Instances)
 	if err != nil {
 		return mig.Done{}, err
 	}
+
 	return out.Done, nil
 }
 

@@ -14,6 +14,7 @@ func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
 	if !r.extras.Fabric {
 		return gpu.None[gpu.Fabric]()
 	}
+
 	info, err := query(q, "nvmlDeviceGetGpuFabricInfoV", gpu.ReadingFabric, r.dev.GetGpuFabricInfoV)
 	if err != nil {
 		return gpu.None[gpu.Fabric]()
@@ -31,6 +32,7 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	if !known {
 		return gpu.None[gpu.Fabric]()
 	}
+
 	health := map[uint8]gpu.FabricHealth{
 		nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY:          gpu.FabricHealthy,
 		nvml.GPU_FABRIC_HEALTH_SUMMARY_UNHEALTHY:        gpu.FabricUnhealthy,
@@ -43,6 +45,7 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 	if state == gpu.FabricCompleted {
 		fabric.Status = gpu.Some(info.Status)
 	}
+
 	if fabric.Status == gpu.Some(uint32(nvml.SUCCESS)) {
 		u := &info.ClusterUuid
 		fabric.ClusterUUID = fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
@@ -58,8 +61,10 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 	if !r.extras.InstanceECC {
 		return false
 	}
+
 	r.state.meter.countFor(r.slow)
 	defer r.state.meter.countFor(false)
+
 	for i := range gi.ComputeInstances {
 		ci, of := &gi.ComputeInstances[i], &state.computes[i]
 		if r.slow {
@@ -68,6 +73,7 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 			of.eccErrs = q.errs
 			vanished = vanished || q.stale
 		}
+
 		ci.ECC = of.ecc
 		gi.Errors = append(gi.Errors, of.eccErrs...)
 		markRemembered(of.eccErrs)
@@ -78,6 +84,7 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 
 func (r *gpuRead) queryDeviceECC(q *querier, device MIGDevice) []gpu.ECCCount {
 	const call = "nvmlDeviceGetMemoryErrorCounter(uncorrected, volatile, sram)"
+
 	count, err := query(q, call, gpu.ReadingECC, func() (uint64, nvml.Return) {
 		return device.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC,
 			nvml.MEMORY_LOCATION_SRAM)
@@ -96,6 +103,7 @@ func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 	const call = "nvmlGpmMetricsGet(PCIe)"
 	w := &state.window
 	w.rates = gpu.LinkRates{}
+
 	q := r.newQuerier(state.answers)
 	if !r.extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 || q.checkRefused(call, gpu.ReadingPCIe) != nil {
 		return 0
@@ -105,10 +113,12 @@ func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 		{ID: uint32(nvml.GPM_METRIC_PCIE_RX_PER_SEC), Return: nvml.ERROR_UNKNOWN},
 		{ID: uint32(nvml.GPM_METRIC_PCIE_TX_PER_SEC), Return: nvml.ERROR_UNKNOWN},
 	}
+
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
 		ret = nvml.ERROR_NOT_SUPPORTED // see computeKinds
 	}
+
 	if q.recordReturn(call, gpu.ReadingPCIe, ret) != nil {
 		w.errs = append(w.errs, q.errs...)
 		return 0

@@ -39,6 +39,7 @@ func extrasNode(t *testing.T, wanted *nvmlsource.Extras) *node {
 			t.Error(err)
 		}
 	})
+
 	return n
 }
 
@@ -47,12 +48,14 @@ func (d spyDevice) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	if d.spy.fabric != nil {
 		return *d.spy.fabric, nvml.SUCCESS
 	}
+
 	return info, ret
 }
 
 func (n noise) GetGpuFabricInfoV() (info nvml.GpuFabricInfo_v3, ret nvml.Return) {
 	n.take(info.ClusterUuid[:])
 	info.Status, info.CliqueId, info.State, info.HealthSummary = n.u32(), n.u32(), n.u8(), n.u8()
+
 	return info, n.ret()
 }
 
@@ -60,6 +63,7 @@ func (n noise) GetGpuFabricInfoV() (info nvml.GpuFabricInfo_v3, ret nvml.Return)
 func noErrors(t *testing.T, g gpu.GPU) {
 	t.Helper()
 	cmptest.Equal(t, g.Name+": errors", g.Errors, nil)
+
 	for _, gi := range g.Instances {
 		cmptest.Equal(t, g.Name+": errors of "+gi.Profile, gi.Errors, nil)
 	}
@@ -81,17 +85,20 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 				locations = append(locations, e.Location)
 			}
 		}
+
 		return locations
 	}
 	cmptest.Equal(t, "volatile counts of an H200 with MIG", volatile(h200), []string{"device_memory", "sram"})
 	cmptest.Equal(t, "volatile counts of an A100 with MIG", volatile(a100), nil)
 
 	sram := []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram"}}
+
 	for _, gi := range h200.Instances {
 		for _, ci := range gi.ComputeInstances {
 			cmptest.Equal(t, "counts of "+ci.Profile, ci.ECC, sram)
 		}
 	}
+
 	cmptest.Equal(t, "counts of a MIG device of an A100", a100.Instances[0].ComputeInstances[0].ECC, nil)
 
 	// Between two slow tiers the last counts stay, without a call.
@@ -99,6 +106,7 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 	n.spy.taken()
 	h200 = n.read(ids[0])
 	cmptest.Equal(t, "counts between slow tiers", h200.Instances[0].ComputeInstances[0].ECC, sram)
+
 	if calls := n.spy.taken()["GetMemoryErrorCounter"]; calls > 0 {
 		t.Errorf("%d calls between slow tiers", calls)
 	}
@@ -128,11 +136,13 @@ func TestInstancePCIe(t *testing.T) {
 		gpu.LinkRates{PCIeReceive: gpu.Some(0.0), PCIeTransmit: gpu.Some(0.0)})
 
 	refusals := 0
+
 	n.spy.refuses = func(metrics []nvmlsource.GPMMetric) nvml.Return {
 		if len(metrics) == 2 {
 			refusals++
 			return nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		return nvml.SUCCESS
 	}
 	for range 2 {
@@ -142,6 +152,7 @@ func TestInstancePCIe(t *testing.T) {
 		cmptest.Equal(t, "refused", g.Instances[0].Rates, gpu.LinkRates{})
 		cmptest.Equal(t, "activity stays", g.Instances[0].Activity.SM.Present(), true)
 	}
+
 	cmptest.Equal(t, "refused calls: one for each instance", refusals, 2)
 }
 

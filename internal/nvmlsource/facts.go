@@ -19,8 +19,10 @@ func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
 		r.queryFacts(&q, f)
 		st.errs, st.complete = q.errs, r.lost == nil
 	}
+
 	facts := *f
 	facts.UUID, facts.Index = r.state.uuid, int(r.state.index.Load())
+
 	return facts, st.errs
 }
 
@@ -33,11 +35,14 @@ func (r *gpuRead) queryFacts(q *querier, f *gpu.Facts) {
 	queryFact(q, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
 	queryFact(q, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
 	queryFact(q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+
 	st := &r.state.static
 	if !st.answered[callSMs] {
 		f.SMs = r.querySMs(q)
 	}
+
 	r.queryProfiles(q)
+
 	f.Profiles = nil
 	for i := range st.profiles {
 		f.Profiles = append(f.Profiles, st.profiles[i].Profile)
@@ -50,6 +55,7 @@ func queryFact[T any](q *querier, call string, f func() (T, nvml.Return), take f
 	if known[call] {
 		return
 	}
+
 	if answer, err := query(q, call, gpu.ReadingInventory, f); err == nil {
 		known[call] = true
 		take(answer)
@@ -66,6 +72,7 @@ func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 	if err != nil {
 		return gpu.None[int]()
 	}
+
 	perSM, err := query(q, callSMs, gpu.ReadingInventory, func() (int, nvml.Return) {
 		major, minor, ret := r.dev.GetCudaComputeCapability()
 		return coresPerSM(major, minor), ret
@@ -73,10 +80,13 @@ func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 	if err != nil {
 		return gpu.None[int]()
 	}
+
 	r.state.static.answered[callSMs] = true
+
 	if perSM == 0 || cores <= 0 || cores%perSM != 0 {
 		return gpu.None[int]()
 	}
+
 	return gpu.Some(cores / perSM)
 }
 
@@ -89,6 +99,7 @@ func coresPerSM(major, minor int) int {
 	case major == 6, major == 7, major == 8:
 		return 64
 	}
+
 	return 0
 }
 
@@ -103,6 +114,7 @@ func architecture(a nvml.DeviceArchitecture) string {
 	if uint64(a) >= uint64(len(names)) {
 		return ""
 	}
+
 	return names[a]
 }
 
@@ -112,6 +124,7 @@ func pciBusID(pci nvml.PciInfo) string {
 	if id := cString(pci.BusId[:]); id != "" {
 		return strings.ToLower(id)
 	}
+
 	return fmt.Sprintf("%08x:%02x:%02x.0", pci.Domain, pci.Bus, pci.Device)
 }
 
@@ -122,7 +135,9 @@ func cString(field []int8) string {
 		if c == 0 {
 			break
 		}
+
 		b = append(b, byte(c))
 	}
+
 	return validUTF8(string(b))
 }

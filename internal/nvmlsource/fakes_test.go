@@ -63,10 +63,12 @@ func newSpy(lib nvmlsource.Library) *spy {
 func (s *spy) set(call string, ret nvml.Return) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if ret == nvml.SUCCESS {
 		delete(s.returns, call)
 		return
 	}
+
 	s.returns[call] = ret
 }
 
@@ -83,6 +85,7 @@ func (s *spy) taken() map[string]int {
 	defer s.mu.Unlock()
 	taken := s.calls
 	s.calls = map[string]int{}
+
 	return taken
 }
 
@@ -93,16 +96,20 @@ func (s *spy) passes(call string) (nvml.Return, bool) {
 	delete(s.before, call)
 	every := s.every
 	s.mu.Unlock()
+
 	if every != nil && call != "Wait" && call != "Free" && call != "EventSetCreate" &&
 		!strings.HasPrefix(call, "RegisterEvents") {
 		every()
 	}
+
 	if f != nil {
 		f()
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	ret, fails := s.returns[call]
+
 	return ret, !fails
 }
 
@@ -111,6 +118,7 @@ func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return)
 		var none T
 		return none, ret
 	}
+
 	return f()
 }
 
@@ -120,9 +128,11 @@ func (s *spy) Shutdown() nvml.Return {
 	if ret, ok := s.passes("Shutdown"); !ok {
 		return ret
 	}
+
 	s.mu.Lock()
 	clear(s.devices) // the next Init may number them otherwise
 	s.mu.Unlock()
+
 	return s.Library.Shutdown()
 }
 
@@ -134,14 +144,18 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if other, is := s.swapped[index]; is {
 		return s.devices[other], ret
 	}
+
 	if _, known := s.devices[index]; !known {
 		s.devices[index] = spyDevice{d, s}
 	}
+
 	return s.devices[index], ret
 }
 
@@ -153,14 +167,18 @@ func (s *spy) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.R
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for _, known := range s.devices {
 		if known.Device == d {
 			return known, ret
 		}
 	}
+
 	s.devices[1000+len(s.devices)] = spyDevice{d, s}
+
 	return spyDevice{d, s}, ret
 }
 
@@ -170,6 +188,7 @@ func (s *spy) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sets[made] = true
+
 	return made, ret
 }
 
@@ -191,26 +210,32 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	e.spy.mu.Lock()
 	lost := e.members[e.spy.fallen]
 	e.spy.mu.Unlock()
+
 	if lost {
 		return nvmlsource.Event{}, nvml.ERROR_GPU_IS_LOST
 	}
+
 	event, ret := via(e.spy, "Wait", func() (nvmlsource.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
 	if event.Type == nvml.EventMigConfigChange && e.spy.deaf.Load() {
 		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
 	}
+
 	if ret == nvml.SUCCESS && e.spy.strangers.Load() {
 		event.Device = stranger{}
 		return event, ret
 	}
+
 	if ret == nvml.SUCCESS {
 		e.spy.mu.Lock()
 		defer e.spy.mu.Unlock()
+
 		for _, d := range e.spy.devices {
 			if d.Device == event.Device { // no call is made: one that hangs would not answer
 				event.Device = d
 			}
 		}
 	}
+
 	return event, ret
 }
 
@@ -224,6 +249,7 @@ func (e *spySet) Free() nvml.Return {
 	e.spy.mu.Lock()
 	delete(e.spy.sets, e)
 	e.spy.mu.Unlock()
+
 	return e.EventSet.Free()
 }
 
@@ -240,9 +266,11 @@ func (d spyDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Re
 	if ret, ok := d.spy.passes(call); !ok {
 		return ret
 	}
+
 	d.spy.mu.Lock()
 	set.(*spySet).members[d] = true
 	d.spy.mu.Unlock()
+
 	return d.Device.RegisterEvents(types, set.(*spySet).EventSet)
 }
 
@@ -250,9 +278,11 @@ func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, n
 	if d.spy.twice {
 		index /= 2
 	}
+
 	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsource.MIGDevice, nvml.Return) {
 		return d.Device.GetMigDeviceHandleByIndex(index)
 	})
+
 	return spyMIG{m, d.spy}, ret
 }
 
@@ -263,6 +293,7 @@ func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.G
 	for i := range list {
 		list[i] = spyInstance{list[i], d.spy}
 	}
+
 	return list, ret
 }
 
@@ -271,6 +302,7 @@ func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
 	if d.spy.noMIGDevices {
 		return 0, ret
 	}
+
 	return most, ret
 }
 
@@ -282,6 +314,7 @@ func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return
 			list[i].GpuInstanceId, list[i].ComputeInstanceId = nvmlsource.NoInstance, nvmlsource.NoInstance
 		}
 	}
+
 	return list, ret
 }
 
@@ -307,49 +340,59 @@ type node struct {
 // newNode starts a node; what follows gpus: is the scenario's.
 func newNode(t *testing.T, options, gpus string) *node {
 	t.Helper()
+
 	return startNode(t,
 		"version: 1\nnode: {hostname: n1, driver: \"580.95.05\", cuda: \"13.0\""+options+"}\ngpus:\n"+gpus+"\n")
 }
 
 func startNode(t *testing.T, scenario string) *node {
 	t.Helper()
+
 	s, err := sim.Parse("test.yaml", []byte(scenario))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := sim.New(s, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { n.Close() })
 	logged := &bytes.Buffer{}
 	lib := newSpy(simnvml.New(n))
+
 	opts := nvmlsource.Options{
 		Now: n.Now, SlowEvery: 15 * time.Second, Logger: log.NewLogfmtLogger(log.NewSyncWriter(logged)),
 	}
 	if s.Node.PIDNamespace != sim.PIDNamespaceHost {
 		opts.ProcessesHidden = gpu.ErrPIDNamespace
 	}
+
 	source := nvmlsource.New(lib, opts)
 	t.Cleanup(func() {
 		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
 	})
+
 	return &node{Node: n, t: t, spy: lib, source: source, logged: logged}
 }
 
 // discover returns the GPUs.
 func (n *node) discover() []gpu.UUID {
 	n.t.Helper()
+
 	inventory, err := n.source.Discover()
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	var ids []gpu.UUID
 	for _, found := range inventory.GPUs {
 		ids = append(ids, found.UUID)
 	}
+
 	return ids
 }
 
@@ -357,15 +400,18 @@ func (n *node) discover() []gpu.UUID {
 func (n *node) read(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
 	n.settle()
+
 	g, err := n.source.Read(id)
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	return g
 }
 
 func (n *node) advance(by time.Duration) {
 	n.t.Helper()
+
 	if err := n.Advance(by); err != nil {
 		n.t.Fatal(err)
 	}
@@ -377,6 +423,7 @@ func (n *node) advance(by time.Duration) {
 func (n *node) readLists(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
 	n.settle()
+
 	g, err := n.source.ReadWith(id, gpu.ReadCues{Changed: true})
 	if err != nil {
 		n.t.Fatal(err)

@@ -55,6 +55,7 @@ func fields(links *linkCounters) []field {
 	for i := range list {
 		list[i].call = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
 	}
+
 	return list
 }
 
@@ -78,17 +79,21 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	tiers := struct{ fast, slow tier }{fast: before} // of one allocation
 	// Two queriers, for the errors of each tier.
 	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
+
 	err := r.queryFields(&fastQuerier)
 	if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 		last, to := &g.slow.readings, &tiers.slow.readings
 		to.NVLink.Errors, to.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
 	}
+
 	lacking := map[gpu.Reading]bool{} // readings whose error is recorded
+
 	for i, f := range g.chosen {
 		q, to := &fastQuerier, &tiers.fast.readings
 		if f.slow {
 			q, to = &slowQuerier, &tiers.slow.readings
 		}
+
 		if err == nil {
 			q.takeField(f, &g.values[i], to)
 		} else if !lacking[f.reading] {
@@ -96,13 +101,16 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 			q.recordError(f.reading, err)
 		}
 	}
+
 	tiers.fast.errs, tiers.slow.errs = append(before.errs, fastQuerier.errs...), slowQuerier.errs
+
 	return tiers.fast, tiers.slow
 }
 
 // chooseFields lists the fields that are due and were not refused.
 func (r *gpuRead) chooseFields() {
 	g := r.state
+
 	g.values, g.chosen = g.values[:0], g.chosen[:0]
 	for i := range g.fields {
 		f := &g.fields[i]
@@ -119,10 +127,13 @@ func (r *gpuRead) queryFields(q *querier) error {
 	if err := q.refusalOf(call); err != nil {
 		return err
 	}
+
 	if len(r.state.chosen) == 0 {
 		return gpu.ErrNotSupported
 	}
+
 	denied := q.denied[call]
+
 	err := q.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
 	if denied != nil && err == nil {
 		for _, f := range r.state.chosen {
@@ -130,12 +141,14 @@ func (r *gpuRead) queryFields(q *querier) error {
 			r.source.privilege.markRegained(f.reading)
 		}
 	}
+
 	return err
 }
 
 // takeField adds the value of a field to the readings, or its error to those of the step.
 func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
 	var err error
+
 	switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
 	case nvml.SUCCESS:
 		f.take(to, v)
@@ -144,6 +157,7 @@ func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
 	default:
 		err = driverError(f.call, ret)
 	}
+
 	if err = q.classifyError(f.call, f.reading, err); err != nil {
 		q.recordError(f.reading, err)
 	}
@@ -170,16 +184,19 @@ func floatValue(v *nvml.FieldValue) gpu.Opt[float64] {
 		if math.IsNaN(f) || math.IsInf(f, 0) {
 			return gpu.None[float64]()
 		}
+
 		return gpu.Some(f)
 	case nvml.VALUE_TYPE_SIGNED_LONG_LONG:
 		return gpu.Some(float64(int64(bits)))
 	case nvml.VALUE_TYPE_SIGNED_INT:
 		return gpu.Some(float64(int32(binary.NativeEndian.Uint32(v.Value[:4]))))
 	}
+
 	u, ok := uintValue(v).Get()
 	if !ok {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(float64(u))
 }
 
@@ -198,6 +215,7 @@ func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 			return gpu.Some(uint64(f))
 		}
 	}
+
 	return gpu.None[uint64]()
 }
 
@@ -207,5 +225,6 @@ func kibibytes(v *nvml.FieldValue) gpu.Opt[uint64] {
 	if !ok || kib > math.MaxUint64>>10 {
 		return gpu.None[uint64]()
 	}
+
 	return gpu.Some(kib << 10)
 }

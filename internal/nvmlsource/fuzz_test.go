@@ -27,12 +27,14 @@ func (n noise) take(into []byte) {
 func (n noise) u8() byte {
 	var b [1]byte
 	n.take(b[:])
+
 	return b[0]
 }
 
 func (n noise) u32() uint32 {
 	var b [4]byte
 	n.take(b[:])
+
 	return binary.LittleEndian.Uint32(b[:])
 }
 
@@ -41,6 +43,7 @@ func (n noise) u64() uint64 { return uint64(n.u32()) | uint64(n.u32())<<32 }
 func (n noise) text() string {
 	b := make([]byte, n.u8()%100)
 	n.take(b)
+
 	return string(b)
 }
 
@@ -49,6 +52,7 @@ func (n noise) ret() nvml.Return {
 	if b := n.u8(); b&1 != 0 {
 		return nvml.Return(b >> 1)
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -66,6 +70,7 @@ func random[T any](n noise) (value T) {
 	default:
 		panic("a method of noise that has to be written by hand: " + v.Type().String())
 	}
+
 	return value
 }
 
@@ -116,6 +121,7 @@ func (n noise) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 func (n noise) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	pci := nvml.PciInfo{Domain: n.u32(), Bus: n.u32(), Device: n.u32()}
 	n.chars(pci.BusId[:])
+
 	return pci, n.ret()
 }
 
@@ -133,6 +139,7 @@ func (n noise) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		v.NvmlReturn, v.ValueType = uint32(n.ret()), uint32(n.u8()%9)
 		n.take(v.Value[:])
 	}
+
 	return n.ret()
 }
 
@@ -141,6 +148,7 @@ func (n noise) processes() ([]nvml.ProcessInfo, nvml.Return) {
 	for i := range list {
 		list[i] = nvml.ProcessInfo{Pid: n.u32(), UsedGpuMemory: n.u64(), GpuInstanceId: n.id(), ComputeInstanceId: n.id()}
 	}
+
 	return list, n.ret()
 }
 
@@ -149,6 +157,7 @@ func (n noise) id() uint32 {
 	if b := n.u8(); b < 128 {
 		return uint32(b % 4)
 	}
+
 	return nvmlsource.NoInstance
 }
 
@@ -163,6 +172,7 @@ func (n noise) GetGpuInstanceProfileInfo(int) (nvml.GpuInstanceProfileInfo_v3, n
 		Id: uint32(n.u8()), SliceCount: n.u32(), InstanceCount: n.u32(), MultiprocessorCount: n.u32(), MemorySizeMB: n.u64(),
 	}
 	n.chars(info.Name[:])
+
 	return info, n.ret()
 }
 
@@ -171,6 +181,7 @@ func (n noise) GetGpuInstancePossiblePlacements(uint32) ([]nvml.GpuInstancePlace
 	for i := range list {
 		list[i] = n.placement()
 	}
+
 	return list, n.ret()
 }
 
@@ -178,6 +189,7 @@ func (n noise) placement() nvml.GpuInstancePlacement {
 	if n.u8()&1 != 0 {
 		return nvml.GpuInstancePlacement{Start: n.u32(), Size: n.u32()}
 	}
+
 	return nvml.GpuInstancePlacement{Start: uint32(n.u8() % 8), Size: uint32(n.u8() % 9)}
 }
 
@@ -186,6 +198,7 @@ func (n noise) GetGpuInstances(uint32, int) ([]nvmlsource.GPUInstance, nvml.Retu
 	for i := range list {
 		list[i] = noiseInstance{n}
 	}
+
 	return list, n.ret()
 }
 
@@ -210,6 +223,7 @@ func (n noise) GpmMetricsGet(_, _ nvmlsource.GPMSample, metrics []nvmlsource.GPM
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = math.Float64frombits(n.u64()), n.ret()
 	}
+
 	return n.ret()
 }
 
@@ -218,6 +232,7 @@ func (n noise) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, n
 	for i := range list {
 		list[i] = nvml.ProcessUtilizationSample{Pid: n.u32(), TimeStamp: n.u64(), SmUtil: n.u32()}
 	}
+
 	return list, n.ret()
 }
 
@@ -234,6 +249,7 @@ func (n noiseInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, 
 			ID: uint32(n.u8() % 4), ProfileID: n.u32(), Placement: nvml.ComputeInstancePlacement{Start: n.u32(), Size: n.u32()},
 		}
 	}
+
 	return list, n.ret()
 }
 
@@ -241,31 +257,38 @@ func (n noiseInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, 
 // order of failures.
 func FuzzRead(f *testing.F) {
 	f.Add([]byte{})
+
 	for _, step := range []int{1, 2, 7, 13, 31} {
 		b := make([]byte, 4096)
 		for i := range b {
 			b[i] = byte(i * step)
 		}
+
 		f.Add(b)
 	}
+
 	f.Fuzz(func(t *testing.T, said []byte) {
 		now := time.Unix(1e9, 0)
 		source := nvmlsource.New(noise{&said}, nvmlsource.Options{
 			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true,
 			Extras: allExtras, Logger: log.NewNopLogger(),
 		})
+
 		for range 3 {
 			now = now.Add(10 * time.Second)
+
 			inventory, err := source.Discover()
 			if err != nil {
 				continue
 			}
+
 			for _, found := range inventory.GPUs {
 				if g, err := source.Read(found.UUID); err == nil {
 					checkSane(t, &g)
 				}
 			}
 		}
+
 		if err := source.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
@@ -275,39 +298,48 @@ func FuzzRead(f *testing.F) {
 // checkSane holds what everything behind a Source relies upon.
 func checkSane(t *testing.T, g *gpu.GPU) {
 	t.Helper()
+
 	for _, readings := range []any{g.Readings, g.Activity, g.Rates} {
 		if _, err := json.Marshal(readings); err != nil { // NaN and infinity
 			t.Error(err)
 		}
 	}
+
 	for _, s := range []string{string(g.UUID), g.Name, g.Serial, g.VBIOS, g.PCIBusID} {
 		if !utf8.ValidString(s) {
 			t.Errorf("%q", s)
 		}
 	}
+
 	if sms := g.SMs.Or(1); sms <= 0 || sms > math.MaxInt32 {
 		t.Errorf("%d SMs", sms)
 	}
+
 	if state := g.Readings.PerformanceState.Or(0); state < 0 || state > 15 {
 		t.Errorf("performance state %d", state)
 	}
+
 	seen := map[gpu.InstanceID]bool{}
 	for _, gi := range g.Instances {
 		if seen[gi.ID] {
 			t.Errorf("GPU instance %d is there twice", gi.ID)
 		}
+
 		seen[gi.ID] = true
 		if _, err := json.Marshal(gi.Media); err != nil {
 			t.Error(err)
 		}
+
 		computes := map[gpu.ComputeID]bool{}
 		for _, ci := range gi.ComputeInstances {
 			if computes[ci.ID] || !utf8.ValidString(string(ci.UUID)+ci.Profile) {
 				t.Errorf("compute instance %d %q %q of GPU instance %d", ci.ID, ci.UUID, ci.Profile, gi.ID)
 			}
+
 			computes[ci.ID] = true
 		}
 	}
+
 	for i := range g.Errors {
 		if g.Errors[i].Err == nil {
 			t.Errorf("error %+v", g.Errors[i])

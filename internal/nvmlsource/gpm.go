@@ -58,9 +58,11 @@ type window struct {
 // Read does so when it returns.
 func (s *Source) retireGPU(g *gpuState) {
 	g.advanceTo(phaseRetired)
+
 	if !g.reading.TryLock() {
 		return
 	}
+
 	defer g.reading.Unlock()
 	s.emptyWindows(g)
 }
@@ -76,21 +78,27 @@ func (s *Source) emptyWindows(g *gpuState) {
 func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
 	was := g.wanted
+
 	g.wanted = r.source.wantsGPM(r.state.uuid)
 	if was && !g.wanted {
 		r.source.emptyWindows(r.state) // a later window must not span the time in between
 		g.lastAt = time.Time{}
 	}
+
 	if !g.wanted || r.lost != nil {
 		return false, nil
 	}
+
 	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
+
 	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow // the metrics of the last window stay
 	if g.support != gpmSupported || g.restart || early {
 		return false, errs
 	}
+
 	r.sampleEntities()
+
 	return true, errs
 }
 
@@ -102,11 +110,14 @@ func (s *Source) wantsGPM(id gpu.UUID) bool {
 // readGPMSupport asks whether the GPU has GPM, unless that is known.
 func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 	const call = "nvmlGpmQueryDeviceSupport"
+
 	g := &r.state.gpm
 	if g.support != gpmUnknown && !r.retryAll {
 		return nil
 	}
+
 	q := r.newQuerier(r.state.answers)
+
 	has, err := query(&q, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
 	switch {
 	case err == nil && has:
@@ -116,6 +127,7 @@ func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 	default:
 		g.support = gpmUnknown
 	}
+
 	return q.errs
 }
 
@@ -125,9 +137,11 @@ func (r *gpuRead) sampleEntities() {
 	defer func() { g.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
 	const sample, migSample = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"
 	r.sampleInto(&g.gpm.own, g.answers, sample, r.dev.GpmSampleGet)
+
 	if !t.known {
 		return
 	}
+
 	for i := range t.states {
 		e := &t.states[i]
 		if len(e.computes) == 0 && !t.hidden { // nothing can run there, and the driver has no counters of it
@@ -138,6 +152,7 @@ func (r *gpuRead) sampleEntities() {
 		r.sampleInto(&e.window, e.answers, migSample, func(s GPMSample) nvml.Return {
 			return r.dev.GpmMigSampleGet(int(t.instances[i].ID), s)
 		})
+
 		for j := range e.computes {
 			c := &e.computes[j]
 			r.sampleInto(&c.window, c.answers, sample, t.handleOf(c).GpmSampleGet)
@@ -152,19 +167,24 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 		w.reset(q.errs)
 		return
 	}
+
 	if w.samples[0] == nil {
 		sample, err := r.source.spareSample(r.state.uuid)
 		if err != nil {
 			w.reset([]gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}})
 			return
 		}
+
 		w.samples[0] = sample
 	}
+
 	if q.recordReturn(call, gpu.ReadingActivity, take(w.samples[0])) != nil {
 		r.state.watch.rescan = r.state.watch.rescan || q.stale
 		w.reset(q.errs)
+
 		return
 	}
+
 	w.samples[0], w.samples[1] = w.samples[1], w.samples[0]
 	w.count, w.errs = min(w.count+1, 2), nil
 }
@@ -189,18 +209,22 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 	if g.support != gpmSupported || !g.wanted {
 		return activityRead{}, nil
 	}
+
 	activity := activityRead{source: gpu.ActivityGPM}
 	if r.lost != nil {
 		return activity, nil
 	}
+
 	if g.restart || layout.scanErr != nil || r.state.change.Load() != int32(unchanged) {
 		sampled = r.restartWindows(layout.scanErr == nil)
 	} else if sampled {
 		activity.invalid = r.computeActivity()
 	}
+
 	g.restart = false
 	r.addActivity(layout.instances, sampled)
 	activity.ratios, activity.rates = g.own.activity, g.own.rates
+
 	return activity, g.own.reportErrors(nil, sampled)
 }
 
@@ -209,29 +233,36 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 func (r *gpuRead) restartWindows(valid bool) (sampled bool) {
 	g := &r.state.gpm
 	g.own.reset(nil)
+
 	for e := range r.state.tree.entities() {
 		e.window.reset(nil)
 	}
+
 	g.lastAt = time.Time{}
+
 	if valid {
 		r.sampleEntities()
 	}
+
 	return valid
 }
 
 // computeActivity computes the metrics of every window that has two samples, and counts those that are no numbers.
 func (r *gpuRead) computeActivity() (invalid int) {
 	invalid = r.computeWindow(&r.state.gpm.own, gpuMetrics)
+
 	t := &r.state.tree
 	for i := range t.states {
 		e := &t.states[i]
 		invalid += r.computeWindow(&e.window, instanceMetrics)
 		invalid += r.computeMedia(&t.instances[i], e)
+
 		invalid += r.computePCIe(e)
 		for j := range e.computes {
 			invalid += r.computeWindow(&e.computes[j].window, computeMetrics)
 		}
 	}
+
 	return invalid
 }
 
@@ -255,6 +286,7 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 	} {
 		list[i].ID = uint32(id)
 	}
+
 	return list
 }
 
@@ -265,23 +297,30 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	if w.count < 2 || r.lost != nil {
 		return 0
 	}
+
 	const call = "nvmlGpmMetricsGet"
+
 	metrics := r.state.metrics[:count]
 	for i := range metrics {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
+
 	if err := r.source.checkReturn(call, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
 		if losesDevice(err) {
 			r.lost = err
 		}
+
 		w.errs = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: err}}
 		r.state.watch.rescan = true // its samples may be of two entities
+
 		return 0
 	}
+
 	const mebi = 1 << 20
 	ratios := w.activity.All()
 	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive,
 		&w.rates.NVLinkTransmit}
+
 	for i := range metrics {
 		var valid bool
 		if i < len(ratios) {
@@ -289,11 +328,13 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		} else {
 			*rates[i-len(ratios)], valid = metrics[i].valueIn(mebi)
 		}
+
 		if !valid {
 			invalid++
 			r.state.watch.rescan = true
 		}
 	}
+
 	return invalid
 }
 
@@ -303,9 +344,11 @@ func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 	if m.Return != nvml.SUCCESS {
 		return gpu.None[float64](), true
 	}
+
 	if math.IsNaN(m.Value) || math.IsInf(m.Value, 0) || m.Value < 0 {
 		return gpu.None[float64](), false
 	}
+
 	return gpu.Some(m.Value * unit), true
 }
 
@@ -314,6 +357,7 @@ func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
 	for i := range instances {
 		gi, e := &instances[i], &r.state.tree.states[i]
 		gi.Activity, gi.Media, gi.Rates = e.window.activity, e.window.media, e.window.rates
+
 		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
 		for j := range gi.ComputeInstances {
 			ci, w := &gi.ComputeInstances[j], &e.computes[j].window
@@ -330,5 +374,6 @@ func (w *window) reportErrors(list []gpu.ReadError, sampled bool) []gpu.ReadErro
 		e.Remembered = e.Remembered || !sampled
 		list = append(list, e)
 	}
+
 	return list
 }

@@ -42,12 +42,15 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 	if ret, ok := s.passes("GpmMetricsGet"); !ok {
 		return ret
 	}
+
 	if s.refuses != nil {
 		if ret := s.refuses(metrics); ret != nvml.SUCCESS {
 			return ret
 		}
 	}
+
 	from, to := before.(*spySample), after.(*spySample)
+
 	ret := s.Library.GpmMetricsGet(from.real, to.real, metrics)
 	for i := range metrics {
 		if s.occupant != nil {
@@ -56,10 +59,12 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 				metrics[i].Value = mixed
 			}
 		}
+
 		if lie, lies := s.metrics[metrics[i].ID]; lies {
 			metrics[i].Value, metrics[i].Return = lie.Value, lie.Return
 		}
 	}
+
 	return ret
 }
 
@@ -68,11 +73,14 @@ func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int
 	if ret, ok := s.passes(call); !ok {
 		return ret
 	}
+
 	sample := into.(*spySample)
+
 	ret := take(sample.real)
 	if ret == nvml.SUCCESS && s.occupant != nil {
 		sample.of = s.occupant(instance, compute)
 	}
+
 	return ret
 }
 
@@ -89,5 +97,6 @@ func (d spyDevice) GpmMigSampleGet(id int, into nvmlsource.GPMSample) nvml.Retur
 func (m spyMIG) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
 	instance, _ := m.MIGDevice.GetGpuInstanceId()
 	compute, _ := m.MIGDevice.GetComputeInstanceId()
+
 	return m.spy.take("MIG.GpmSampleGet", into, instance, compute, m.MIGDevice.GpmSampleGet)
 }

@@ -25,6 +25,7 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 		}
 	})
 	ids := n.discover()
+
 	expect := func(when string, source gpu.ActivitySource, values bool) {
 		t.Helper()
 		n.advance(time.Second)
@@ -33,6 +34,7 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 		cmptest.Equal(t, when+": the GPU has activity", g.Activity.SM.Present(), values)
 		cmptest.Equal(t, when+": the instance has activity", g.Instances[0].Activity.SM.Present(), values)
 		cmptest.Equal(t, when+": errors", g.Errors, nil)
+
 		if other.ActivitySource != gpu.ActivityUnknown || other.Activity != (gpu.Activity{}) {
 			t.Errorf("%s: another GPU: %q, %+v", when, other.ActivitySource, other.Activity)
 		}

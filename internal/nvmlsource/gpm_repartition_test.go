@@ -35,10 +35,12 @@ type part struct {
 // changeLayout destroys all instances and makes those of another layout.
 func (c *partitioner) changeLayout(layout int) {
 	c.t.Helper()
+
 	for _, p := range c.parts {
 		must(c.t, c.DestroyComputeInstance(0, p.id, p.compute))
 		must(c.t, c.DestroyGPUInstance(0, p.id))
 	}
+
 	c.layout, c.parts, c.number = layout, nil, map[[2]int]int{}
 	for _, p := range c.layouts[layout] {
 		var err error
@@ -46,12 +48,14 @@ func (c *partitioner) changeLayout(layout int) {
 		must(c.t, err)
 		p.compute, err = c.CreateComputeInstance(0, p.id, p.slices)
 		must(c.t, err)
+
 		c.parts = append(c.parts, p)
 		for _, key := range [][2]int{{int(p.id), -1}, {int(p.id), int(p.compute)}} {
 			c.number[key] = len(c.known)
 			c.known = append(c.known, p)
 		}
 	}
+
 	if c.settles {
 		c.Settle(c.t.Context())
 	}
@@ -59,6 +63,7 @@ func (c *partitioner) changeLayout(layout int) {
 
 func must(t *testing.T, err error) {
 	t.Helper()
+
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,22 +78,27 @@ func newPartitioner(t *testing.T) *partitioner {
 	}}
 	n.spy.occupant = func(instance, compute int) int { return c.number[[2]int{instance, compute}] }
 	c.changeLayout(0)
+
 	return c
 }
 
 // check holds that every value is of the instance that it is given for, and returns how many there are.
 func (c *partitioner) check(g gpu.GPU) (values int) {
 	c.t.Helper()
+
 	of := func(a gpu.Activity, i gpu.GPUInstance) {
 		sm, ok := a.SM.Get()
 		if !ok {
 			return
 		}
+
 		values++
+
 		number := int(sm*100 + 0.5)
 		if number >= len(c.known) {
 			c.t.Fatalf("instance %d of %s: a window of two instances", i.ID, i.Profile)
 		}
+
 		was := c.known[number]
 		if place, _ := i.Placement.Get(); was.id != i.ID || place.Start != was.start || i.ProfileID != gpu.Some(was.profile) {
 			c.t.Fatalf("instance %d, profile %v at %d, has the activity of %+v", i.ID, i.ProfileID, place.Start, was)
@@ -96,10 +106,12 @@ func (c *partitioner) check(g gpu.GPU) (values int) {
 	}
 	for _, i := range g.Instances {
 		of(i.Activity, i)
+
 		for _, ci := range i.ComputeInstances {
 			of(ci.Activity, i)
 		}
 	}
+
 	return values
 }
 
@@ -116,19 +128,25 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 		}
 	})
 	random := rand.New(rand.NewPCG(4, 2))
+
 	for round := 0; done < layoutChanges; round++ {
 		calls, at = 0, -1
 		if round%4 < 2 { // two in a row, then time for a window
 			at = 1 + random.IntN(60)
 		}
+
 		c.advance(time.Second)
+
 		g, err := c.source.Read(id)
 		if err != nil {
 			c.t.Fatal(err)
 		}
+
 		values += c.check(g)
 	}
+
 	c.spy.always(nil)
+
 	return values
 }
 
@@ -140,6 +158,7 @@ func TestLayoutChangesNeverMixInstances(t *testing.T) {
 	t.Run("without events", func(t *testing.T) {
 		c := newPartitioner(t)
 		c.spy.set("RegisterEvents(MIG)", nvml.ERROR_NOT_SUPPORTED)
+
 		if values := c.run(2000, func() int { return (c.layout + 1) % len(c.layouts) }); values < 1000 {
 			t.Errorf("only %d values were served", values)
 		}
@@ -149,6 +168,7 @@ func TestLayoutChangesNeverMixInstances(t *testing.T) {
 		random := rand.New(rand.NewPCG(1, 2))
 		next := func() int { return random.IntN(len(c.layouts)) }
 		c.discover()
+
 		c.settles = true
 		if values := c.run(2000, next); values < 1000 {
 			t.Errorf("only %d values were served", values)
@@ -167,13 +187,17 @@ func TestLayoutChangesLeakNothing(t *testing.T) {
 	made := taken["GpmSampleAlloc"]
 	goroutines := runtime.NumGoroutine()
 	c.run(10_000, next)
+
 	if more := c.spy.taken()["GpmSampleAlloc"]; made == 0 || made > 2*9 || more > 0 {
 		t.Errorf("%d samples, then %d more; want 1 to 18, then none", made, more)
 	}
+
 	if now := runtime.NumGoroutine(); now > goroutines {
 		t.Errorf("%d goroutines, then %d", goroutines, now)
 	}
+
 	must(t, c.source.Close(t.Context()))
+
 	if freed := c.spy.taken()["GpmSampleFree"]; freed != made {
 		t.Errorf("%d samples made, %d freed", made, freed)
 	}

@@ -41,6 +41,7 @@ func profiledNode(t *testing.T, scenario string) *node {
 			t.Error(err)
 		}
 	})
+
 	return n
 }
 
@@ -49,6 +50,7 @@ func approx() cmp.Option { return cmpopts.EquateApprox(0, 1e-7) }
 
 func TestActivityByGPM(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
+
 	ids := n.discover()
 	for _, id := range ids {
 		g := n.read(id)
@@ -56,6 +58,7 @@ func TestActivityByGPM(t *testing.T) {
 			t.Errorf("GPU %d before a window has passed: %+v, errors %v", g.Index, g.Activity, g.Errors)
 		}
 	}
+
 	n.advance(time.Second)
 	whole, split, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
 	cmptest.Equal(t, "source of a whole GPU", whole.ActivitySource, gpu.ActivityGPM)
@@ -90,13 +93,16 @@ func TestShortWindowsAreWaitedOut(t *testing.T) {
 	first := n.read(ids[1])
 	calls := n.source.DriverCalls()
 	n.advance(99 * time.Millisecond)
+
 	again := n.read(ids[1])
 	if again.Instances[0].Activity != first.Instances[0].Activity || !again.Instances[0].Activity.SM.Present() {
 		t.Errorf("after 99 ms: %+v, before %+v", again.Instances[0].Activity, first.Instances[0].Activity)
 	}
+
 	short := n.source.DriverCalls() - calls
 	n.advance(time.Millisecond)
 	n.read(ids[1])
+
 	if long := n.source.DriverCalls() - calls - short; long <= short {
 		t.Errorf("%d calls after 100 ms, %d after 99 ms: no sample was taken", long, short)
 	}
@@ -109,6 +115,7 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 	n.read(ids[1])
 	n.advance(time.Second)
 	before := n.read(ids[1])
+
 	free := before.Instances[1]
 	for _, c := range free.ComputeInstances {
 		if c.Processes.Or(0) == 0 {
@@ -117,14 +124,17 @@ func TestLayoutChangeBeginsNewWindows(t *testing.T) {
 			}
 		}
 	}
+
 	n.Settle(t.Context()) // the event of it has been heard: it would begin new windows once more
 	n.advance(time.Second)
+
 	after := n.read(ids[1])
 	for _, gi := range after.Instances {
 		if gi.Activity != (gpu.Activity{}) {
 			t.Errorf("instance %d right after a layout change: %+v", gi.ID, gi.Activity)
 		}
 	}
+
 	n.advance(time.Second)
 	after = n.read(ids[1])
 	cmptest.Equal(t, "activity one poll later", after.Instances[0].Activity.SM, gpu.Some(0.5), approx())
@@ -138,14 +148,18 @@ func TestProcessUse(t *testing.T) {
 	if g := n.read(n.discover()[0]); g.Readings.Processes.Or(nil)[0].SM.Present() {
 		t.Error("read although it is off")
 	}
+
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{Now: n.Now, ProcessUtilization: true, Logger: log.NewNopLogger()})
 	t.Cleanup(func() { n.source.Close(t.Context()) })
 	ids := n.discover()
+
 	whole := n.read(ids[0]).Readings.Processes.Or(nil)
 	if len(whole) != 1 {
 		t.Fatalf("processes of a whole GPU: %+v", whole)
 	}
+
 	cmptest.Equal(t, "SM utilization of a process", whole[0].SM, gpu.Some(0.5), approx())
+
 	split := n.read(ids[1])
 	for _, p := range split.Readings.Processes.Or(nil) {
 		if p.SM.Present() || len(split.Errors) > 0 {

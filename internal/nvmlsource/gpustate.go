@@ -85,6 +85,7 @@ func raise(value *atomic.Int32, to int32) bool {
 		if now >= to {
 			return false
 		}
+
 		if value.CompareAndSwap(now, to) {
 			return true
 		}
@@ -127,6 +128,7 @@ func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
 		static: newStatic()}
 	g.fields = fields(&g.links)
 	g.index.Store(int64(index))
+
 	return g
 }
 
@@ -143,6 +145,7 @@ func (g *gpuState) retriesDenied(now time.Time) bool {
 	if since := now.Sub(g.deniedAt); !g.deniedAt.IsZero() && since >= 0 && since < deniedEvery {
 		return false
 	}
+
 	g.deniedAt = now
 
 	return true
@@ -154,11 +157,14 @@ func (g *gpuState) retryUnsupported(now time.Time, changed bool) bool {
 	if since := now.Sub(g.freshAt); since >= 0 && since < supportEvery && !changed {
 		return false
 	}
+
 	g.freshAt = now
 	clear(g.answers.unsupported)
 	clear(g.tree.answers.unsupported)
+
 	for e := range g.tree.entities() {
 		clear(e.answers.unsupported)
 	}
+
 	return true
 }

@@ -23,14 +23,17 @@ func TestHealthEvents(t *testing.T) {
 		cmptest.Equal(t, "reported", [2]bool{g.ReportsUnavailable, g.ReportsRecovery}, [2]bool{true, true})
 		n.advance(2 * time.Minute)
 		n.next()
+
 		for _, want := range []gpu.EventKind{gpu.EventUnavailable, gpu.EventRecoveryAction, gpu.EventXID} {
 			e := n.next()
 			cmptest.Equal(t, "kind", e.Kind, want)
 			cmptest.Equal(t, "GPU", e.GPU, ids[0])
+
 			if e.Kind == gpu.EventXID {
 				cmptest.Equal(t, "XID", e.XID, 74)
 			}
 		}
+
 		n.source.Close(t.Context())
 	})
 }
@@ -44,32 +47,41 @@ func TestLibrariesWithoutHealthEvents(t *testing.T) {
 			n.spy.set("RegisterEvents(Unavailable)", ret)
 			n.spy.set("RegisterEvents(Recovery)", ret)
 			ids := n.discover()
+
 			for range 8 { // the driver's set breaks with ERROR_UNKNOWN, for each GPU and kind
 				time.Sleep(time.Second)
 				n.read(ids[0])
 				n.read(ids[1])
 			}
+
 			n.spy.taken()
+
 			for range 10 {
 				n.advance(5 * time.Second)
 				time.Sleep(time.Second)
+
 				for _, id := range ids {
 					g := n.read(id)
 					cmptest.Equal(t, "reported", [2]bool{g.ReportsUnavailable, g.ReportsRecovery}, [2]bool{})
+
 					if g.NoXIDs || len(g.Errors) > 0 {
 						t.Fatalf("%v: no XIDs %v, errors %v", ret, g.NoXIDs, g.Errors)
 					}
 				}
 			}
+
 			if calls := n.spy.taken(); calls["EventSetCreate"] > 0 || calls["RegisterEvents(Unavailable)"] > 0 {
 				t.Errorf("%v: tried again at once: %v", ret, calls)
 			}
+
 			n.advance(time.Minute)
+
 			for e := n.next(); e.Kind != gpu.EventXID; e = n.next() {
 				if e.Kind != gpu.EventsLost {
 					t.Errorf("%v: event %+v", ret, e)
 				}
 			}
+
 			n.source.Close(t.Context())
 		})
 	}

@@ -24,8 +24,10 @@ func TestXIDsBeforeRegistering(t *testing.T) {
 		cmptest.Equal(t, "no XIDs while registering", n.read(id).NoXIDs, true)
 
 		n.advance(time.Minute)
+
 		for _, remembered := range []bool{false, true} {
 			g := n.read(id)
+
 			err := errorOf(g.Errors, gpu.ReadingEvents)
 			if !g.NoXIDs || !errors.Is(err, gpu.ErrTimeout) || len(g.Errors) != 1 || g.Errors[0].Remembered != remembered {
 				t.Errorf("registering hangs: no XIDs %v, errors %+v; want a timeout, remembered %v", g.NoXIDs, g.Errors,
@@ -46,11 +48,13 @@ func TestXIDsBeforeRegistering(t *testing.T) {
 // it is profiled, and not all that is on it is known.
 func TestActivityBesideDeniedDevices(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
+
 	id := n.discover()[1]
 	for _, denied := range []bool{true, false} {
 		n.spy.set("GetMigDeviceHandleByIndex",
 			map[bool]nvml.Return{true: nvml.ERROR_NO_PERMISSION, false: nvml.SUCCESS}[denied])
 		n.advance(15 * time.Second)
+
 		for _, gi := range n.poll(id).Instances {
 			cmptest.Equal(t, gi.Profile+": compute instances are hidden", gi.ComputesHidden, denied)
 			cmptest.Equal(t, gi.Profile+": is known to be empty", gi.IsEmpty(), false)
@@ -65,11 +69,13 @@ func TestActivityBesideDeniedDevices(t *testing.T) {
 func TestProcessesBesideDeniedDevices(t *testing.T) {
 	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "host", 1))
 	id := n.discover()[1]
+
 	for _, denied := range []bool{true, false} {
 		answer := nvml.SUCCESS
 		if denied {
 			answer = nvml.ERROR_NO_PERMISSION
 		}
+
 		n.spy.set("GetMigDeviceHandleByIndex", answer)
 		n.spy.set("GetComputeRunningProcesses", answer)
 		n.advance(time.Minute)
@@ -79,6 +85,7 @@ func TestProcessesBesideDeniedDevices(t *testing.T) {
 		cmptest.Equal(t, "the GPU's processes are known", g.Readings.Processes.Present(), !denied)
 		cmptest.Equal(t, "the reason is a missing right",
 			errors.Is(errorOf(g.Errors, gpu.ReadingProcesses), gpu.ErrNoPermission), denied)
+
 		for _, gi := range g.Instances {
 			cmptest.Equal(t, gi.Profile+": its processes are known", gi.Processes.Present(), !denied)
 		}

@@ -21,9 +21,11 @@ func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, e
 	if err == nil {
 		err = a.source.opts.ProcessesHidden
 	}
+
 	if err != nil {
 		return list, fmt.Errorf("list the processes of GPU %s: %w", id, err)
 	}
+
 	return list, nil
 }
 
@@ -33,25 +35,30 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	compute, ret := g.handle.GetComputeRunningProcesses()
 	computeErr := a.source.checkReturn("nvmlDeviceGetComputeRunningProcesses", ret)
 	graphics, ret := g.handle.GetGraphicsRunningProcesses()
 	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
 	mps, ret := g.handle.GetMPSComputeRunningProcesses()
+
 	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
 	if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
 		return nil, err
 	}
+
 	list := mergeProcesses(compute, graphics, mps)
 	if slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }) {
 		mode, err := a.readModeOf(g)
 		if err != nil {
 			return nil, err
 		}
+
 		if !mode.enabled.Or(false) {
 			clearInstances(list)
 		}
 	}
+
 	return list, nil
 }
 
@@ -62,5 +69,6 @@ func unlessNotOffered(err error) error {
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return nil
 	}
+
 	return err
 }

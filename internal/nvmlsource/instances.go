@@ -23,13 +23,16 @@ type layoutRead struct {
 // layout has changed since the scan, and the tree is read again first. The errors are those of the tree, too.
 func (r *gpuRead) readInstances(tree treeRead, treeErrs []gpu.ReadError) (layoutRead, []gpu.ReadError) {
 	var denials []gpu.ReadError // of attempts that are repeated
+
 	for {
 		layout, errs := r.readInstancesOnce(tree.err)
+
 		errs = slices.Concat(treeErrs, errs)
 		if !layout.vanished || !r.mayRescan(tree) {
 			errs = append(errs, r.recordProcessError(&layout)...)
 			return layout, addNewDenials(errs, denials)
 		}
+
 		denials = addNewDenials(denials, errs)
 		tree, treeErrs = r.readTree()
 	}
@@ -43,9 +46,11 @@ func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 
 	q := r.newQuerier(r.state.answers)
 	q.recordError(gpu.ReadingProcesses, layout.processErr)
+
 	if layout.processErrKept {
 		markRemembered(q.errs)
 	}
+
 	return q.errs
 }
 
@@ -54,6 +59,7 @@ func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
+
 	layout := layoutRead{scanErr: scanErr, detailErrs: t.errs}
 	if scanErr != nil {
 		layout.instances = t.unreadableInstances(scanErr)
@@ -74,16 +80,21 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 	layout.processErr, layout.processErrKept = lists.err, lists.errKept
 	markRemembered(lists.errs)
 	lists.errKept = true
+
 	if scanErr == nil {
 		t.addOwnLists(layout.instances)
 	}
+
 	if lists.err == nil {
 		if scanErr == nil {
 			countProcesses(layout.instances, lists.list)
 		}
+
 		layout.processes = gpu.Some(r.addProcessUse(&q, lists.list))
 	}
+
 	layout.vanished = layout.vanished || r.wasOvertaken()
+
 	return layout, slices.Concat(errs, q.errs)
 }
 
@@ -98,6 +109,7 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
 		}
 	}
+
 	return list
 }
 
@@ -105,6 +117,7 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 // had vanished. Any MIG device of a GPU instance reports the memory of all of it.
 func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 	t := &r.state.tree
+
 	instances = t.cloneInstances()
 	for i := range instances {
 		gi, state := &instances[i], &t.states[i]
@@ -112,17 +125,22 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
 			}
+
 			continue
 		}
+
 		q := r.newQuerier(state.answers)
+
 		m, err := query(&q, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, t.handleOf(&state.computes[0]).GetMemoryInfo)
 		if err == nil {
 			gi.Memory = memoryOf(m)
 		}
+
 		gi.Errors, gi.Up = q.errs, !isUnreadable(q.errs)
 		gone := r.readInstanceECC(gi, state)
 		vanished = vanished || q.stale || gone
 	}
+
 	return instances, vanished
 }
 
@@ -131,6 +149,7 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err error) {
 	t := &r.state.tree
 	list = []gpu.Process{}
+
 	for i := range t.states {
 		gi := &t.instances[i]
 		for j := range t.states[i].computes {
@@ -139,20 +158,25 @@ func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err er
 			infos, failed := query(&q, "nvmlDeviceGetComputeRunningProcesses", gpu.ReadingProcesses,
 				t.handleOf(state).GetComputeRunningProcesses)
 			state.own = ownList{asked: true, errs: q.errs}
+
 			if failed != nil {
 				err = failed
 			} else {
 				state.own.count = gpu.Some(len(infos))
 			}
+
 			for _, info := range infos {
 				p := processOf(info)
 				p.Instance, p.Compute = gpu.Some(gi.ID), gpu.Some(gi.ComputeInstances[j].ID)
 				list = append(list, p)
 			}
+
 			vanished = vanished || q.stale
 		}
 	}
+
 	sortProcesses(list)
+
 	return list, vanished, err
 }
 

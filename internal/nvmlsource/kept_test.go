@@ -67,11 +67,13 @@ func TestPlacementsAreReadAgain(t *testing.T) {
 	n.quiet(id, gpu.ReadCues{})
 
 	lists := 0
+
 	for range 11 * 60 {
 		n.advance(time.Second)
 		_, calls := n.quiet(id, gpu.ReadCues{})
 		lists += calls["Instance.GetComputeInstances"]
 	}
+
 	cmptest.Equal(t, "lists of compute instances in ten minutes", lists, 1)
 }
 
@@ -100,6 +102,7 @@ processes: [{device: "0/3g.20gb@0/0", workload: a, for: 4500ms}, {device: "0/3g.
 	if len(was) != 1 || len(is) != 1 || was[0].PID == is[0].PID {
 		t.Errorf("processes %+v before the change and %+v after it, want one each, and another one", was, is)
 	}
+
 	cmptest.Equal(t, "the memory in use", after.Instances[0].Memory.Used, before.Instances[0].Memory.Used)
 }
 
@@ -124,20 +127,24 @@ pods:
 		n.spy.taken()
 		g, err := n.source.ReadWith(id, gpu.ReadCues{})
 		must(t, err)
+
 		for _, e := range g.Errors {
 			if !e.Remembered {
 				newErrors++
 			}
 		}
+
 		if list, known := g.Readings.Processes.Get(); known {
 			processes = fmt.Sprint(len(list) - all)
 		}
+
 		return processes, newErrors, n.spy.taken()[mpsList]
 	}
 	type result struct {
 		more              string // processes than at first; "" if they are not known
 		newErrors, listed int
 	}
+
 	for i, tt := range []struct {
 		ret   nvml.Return
 		after time.Duration
@@ -162,6 +169,7 @@ func TestListThatFailsOnceInAStretchedTier(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]
 	cues := gpu.ReadCues{SlowEvery: 2 * time.Minute}
+
 	for i, tt := range []struct {
 		ret   nvml.Return
 		known bool
@@ -194,12 +202,15 @@ func TestListsThatFail(t *testing.T) {
 		if listed := calls[computeList] + calls["MIG.GetComputeRunningProcesses"]; listed != map[bool]int{true: 3}[due] {
 			t.Errorf("after %d s %d lists are read", second, listed)
 		}
+
 		if second < 5 {
 			continue
 		}
+
 		if known := g.Readings.Processes.Present(); known || len(g.Errors) != 1 || g.Errors[0].Remembered == due {
 			t.Errorf("after %d s processes are known: %t; errors %+v", second, known, g.Errors)
 		}
+
 		for i := range g.Instances {
 			ci := &g.Instances[i].ComputeInstances[0]
 			if ci.Up || len(ci.Errors) != 1 || ci.Errors[0].Remembered == due {
@@ -222,6 +233,7 @@ processes: [{device: "0", workload: job, at: 3s}]`)
 		for second := 1; second <= 5; second++ {
 			n.advance(time.Second)
 			g, _ := n.quiet(id, gpu.ReadCues{FollowMemory: bare})
+
 			seen := len(g.Readings.Processes.Or(nil)) == 1
 			if seen != (bare && second >= 3) {
 				t.Errorf("after %d s, without an allocator %t: the process is seen: %t", second, bare, seen)

@@ -16,20 +16,25 @@ import (
 func TestReadLayoutReadsNoReadings(t *testing.T) {
 	b := newBench(t, nil)
 	b.poll(0)
+
 	inventory, err := b.source.Discover()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	id := inventory.GPUs[0].UUID
+
 	if err := b.Advance(repartitionAt); err != nil {
 		t.Fatal(err)
 	}
+
 	b.calls.taken()
 
 	layout, whole, err := b.source.ReadLayout(id)
 	if err != nil || whole || len(layout.Errors) > 0 {
 		t.Fatalf("whole %v, errors %v, %v", whole, layout.Errors, err)
 	}
+
 	for c := range b.calls.taken() {
 		switch c.function {
 		case "nvmlDeviceGetMemoryErrorCounter", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetComputeRunningProcesses":
@@ -41,39 +46,50 @@ func TestReadLayoutReadsNoReadings(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	slow := 0
+
 	for c := range b.calls.taken() {
 		if c.function == "nvmlDeviceGetMemoryErrorCounter" {
 			slow++
 		}
 	}
+
 	if slow == 0 {
 		t.Error("the slow tier is not read after a change of the layout")
 	}
+
 	cmptest.Equal(t, "instances", len(layout.Instances), 3)
 	cmptest.Equal(t, "MIG mode", layout.MIG, g.MIG)
+
 	for i := range g.Instances {
 		cmptest.Equal(t, "memory used", layout.Instances[i].Memory.Used.Present(), false)
+
 		g.Instances[i].Memory, g.Instances[i].Processes = gpu.Memory{}, gpu.None[int]()
 		for c := range g.Instances[i].ComputeInstances {
 			g.Instances[i].ComputeInstances[c].Processes = gpu.None[int]()
 		}
 	}
+
 	cmptest.Equal(t, "layout", layout.Instances, g.Instances)
 }
 
 // TestReadLayoutOfAnUnreadGPU: nothing is known of the GPU, so that everything is read.
 func TestReadLayoutOfAnUnreadGPU(t *testing.T) {
 	b := newBench(t, nil)
+
 	inventory, err := b.source.Discover()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	g, whole, err := b.source.ReadLayout(inventory.GPUs[0].UUID)
 	if err != nil || !whole {
 		t.Fatalf("whole %v, %v", whole, err)
 	}
+
 	cmptest.Equal(t, "power", g.Readings.PowerWatts.Present(), true)
+
 	if _, _, err := b.source.ReadLayout("GPU-none"); err == nil {
 		t.Error("a GPU that isn't listed is read")
 	}
@@ -91,6 +107,7 @@ func TestReadLayoutKeepsErrors(t *testing.T) {
 			for _, call := range denied {
 				n.spy.set(call, nvml.ERROR_NO_PERMISSION)
 			}
+
 			id := n.discover()[0]
 			n.read(id)
 
@@ -100,14 +117,18 @@ func TestReadLayoutKeepsErrors(t *testing.T) {
 						list = append(list, fmt.Sprint(e.Err, e.Remembered))
 					}
 				}
+
 				slices.Sort(list)
+
 				return list
 			}
 			want := texts(n.read(id).Errors)
+
 			layout, whole, err := n.source.ReadLayout(id)
 			if err != nil || whole || len(want) == 0 {
 				t.Fatalf("whole %v, errors %v, %v", whole, want, err)
 			}
+
 			cmptest.Equal(t, "errors", texts(layout.Errors), want)
 		})
 	}

@@ -18,40 +18,51 @@ import (
 // made for other GPUs than those named, unless one of these has to be looked up.
 func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
+
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
 	if len(only) == 0 {
 		inventory, err := runQueued(ctx, a, queueKey{}, a.source.rediscover)
 		if err != nil {
 			return nil, nil, fmt.Errorf("read layouts: %w", err)
 		}
+
 		for _, found := range inventory.GPUs {
 			ids = append(ids, found.UUID)
 		}
+
 		for _, missing := range inventory.Missing {
 			failed[gpu.UUID(strconv.Itoa(missing.Index))] = missing.Err
 		}
+
 		for _, released := range inventory.Released {
 			failed[released.UUID] = gpu.ErrReleased
 		}
 	}
+
 	list := make([]mig.GPULayout, len(ids))
 	errs := make([]error, len(ids))
+
 	var reading sync.WaitGroup
 	for i, id := range ids {
 		reading.Go(func() {
 			list[i], errs[i] = runQueued(ctx, a, queueKey{id: id}, func() (mig.GPULayout, error) { return a.readLayout(id) })
 		})
 	}
+
 	reading.Wait()
 	whole := list[:0]
+
 	for i, err := range errs {
 		if err != nil {
 			failed[ids[i]] = fmt.Errorf("read layout of GPU %s: %w", ids[i], err)
 			continue
 		}
+
 		whole = append(whole, list[i])
 	}
+
 	slices.SortFunc(whole, func(a, b mig.GPULayout) int { return cmp.Compare(a.Index, b.Index) })
+
 	return whole, failed, nil
 }
 
@@ -62,13 +73,16 @@ func (a *Actuator) readLayout(id gpu.UUID) (mig.GPULayout, error) {
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	for range maxTornScans {
 		layout, err := a.readLayoutOnce(g)
 		if !errors.Is(err, errTorn) {
 			return layout, err
 		}
+
 		g.tables.Store(nil) // they may lack the profile of an instance
 	}
+
 	return mig.GPULayout{}, fmt.Errorf("%w: %w", gpu.ErrInUse, errTorn)
 }
 
@@ -78,42 +92,53 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	t, err := a.tablesOf(g, mode)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	layout := mig.GPULayout{
 		Facts:     gpu.Facts{UUID: g.uuid, Index: int(g.index.Load()), PCIBusID: t.pciBusID, Name: t.name},
 		PCIDevice: t.pciDevice, MIG: mode.enabled, Pending: mode.pending,
 	}
+
 	minor, ret := g.handle.GetMinorNumber()
 	if err := a.source.checkReturn("nvmlDeviceGetMinorNumber", ret); err == nil {
 		layout.Minor = gpu.Some(minor)
 	} else if losesDevice(err) {
 		return mig.GPULayout{}, err
 	}
+
 	for i := range t.profiles {
 		layout.Profiles = append(layout.Profiles, t.profiles[i].Profile)
 	}
+
 	if !mode.enabled.Or(false) {
 		return layout, nil
 	}
+
 	before, err := a.readView(g)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	devices, err := a.readDevices(g, t.mostMIG, gpu.None[computeKey]())
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	after, err := a.readView(g)
 	if err != nil {
 		return mig.GPULayout{}, err
 	}
+
 	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.addUUIDs(devices) {
 		return mig.GPULayout{}, errTorn
 	}
+
 	layout.Instances = after.instances
+
 	return layout, nil
 }
 
@@ -121,31 +146,38 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 // device is of one of them, and no two GPU instances overlap.
 func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 	found := 0
+
 	for i := range p.instances {
 		gi := &p.instances[i]
 		for k := range gi.ComputeInstances {
 			c := &gi.ComputeInstances[k]
+
 			uuid, ok := devices[computeKey{gi.ID, c.ID}]
 			if !ok {
 				return false
 			}
+
 			c.UUID = uuid
 			found++
 		}
+
 		if i > 0 && gi.Placement.Overlaps(p.instances[i-1].Placement) {
 			return false
 		}
 	}
+
 	return found == len(devices)
 }
 
 // readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
 func (a *Actuator) readDevices(g *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
 	found := map[computeKey]gpu.MIGUUID{}
+
 	for h, err := range a.source.migDevices(g.handle, most) {
 		if err != nil {
 			return nil, err
 		}
+
 		at, uuid, err := a.source.readIdentity(h, only)
 		switch {
 		case losesEntity(err) && only.Present():
@@ -161,5 +193,6 @@ func (a *Actuator) readDevices(g *gpuState, most int, only gpu.Opt[computeKey]) 
 			found[at] = uuid
 		}
 	}
+
 	return found, nil
 }

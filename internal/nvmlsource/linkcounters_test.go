@@ -21,9 +21,11 @@ func TestLinkCounters(t *testing.T) {
 				v.NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
 				continue
 			}
+
 			from := links[i/linkFieldCount]
 			v.NvmlReturn, v.ValueType, v.Value = from.NvmlReturn, from.ValueType, from.Value
 		}
+
 		return c.add("call")
 	}
 	sent := func(bytes uint64) nvml.FieldValue { return *fieldValue(nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, bytes) }
@@ -48,8 +50,10 @@ func TestLinkCounters(t *testing.T) {
 		if err := answer(step.links[:]...); !errors.Is(err, step.err) {
 			t.Errorf("%s: error %v, want %v", step.name, err, step.err)
 		}
+
 		cmptest.Equal(t, step.name, c.sums().TransmitBytes, step.want)
 	}
+
 	cmptest.Equal(t, "what no link counts", c.sums().ReceiveBytes, gpu.None[uint64]())
 	cmptest.Equal(t, "errors", len(c.sums().Errors), 0)
 }

@@ -74,6 +74,7 @@ func (c *linkCounters) add(call string) error {
 	}
 
 	var failed error
+
 	for i := range c.values {
 		v := &c.values[i]
 		link, field := i/linkFieldCount, i%linkFieldCount
@@ -83,6 +84,7 @@ func (c *linkCounters) add(call string) error {
 			if now, ok := uintValue(v).Get(); ok {
 				c.addCounter(&c.last[link][field], &c.totals[field], now)
 			}
+
 		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
 		default:
 			if failed == nil {
@@ -100,6 +102,7 @@ func (*linkCounters) addCounter(last *uint64, total *gpu.Opt[uint64], now uint64
 	if now < *last {
 		grown = now
 	}
+
 	*last = now
 	*total = gpu.Some(total.Or(0) + grown)
 }
@@ -120,6 +123,7 @@ func (c *linkCounters) sums() gpu.NVLink {
 // so they are not asked then. ok is false if there is nothing to say: the totals of the other fields hold.
 func (r *gpuRead) queryLinks(q *querier) (sums gpu.NVLink, ok bool) {
 	const call = "nvmlDeviceGetFieldValues(NVLink by link)"
+
 	c := &r.state.links
 	if !c.byLink || c.count == 0 || r.state.mode.enabled.Or(false) {
 		return gpu.NVLink{}, false
@@ -128,9 +132,11 @@ func (r *gpuRead) queryLinks(q *querier) (sums gpu.NVLink, ok bool) {
 	if q.checkRefused(call, gpu.ReadingNVLink) != nil {
 		return c.sums(), true
 	}
+
 	if q.recordReturn(call, gpu.ReadingNVLink, r.dev.GetFieldValues(c.fields())) != nil {
 		return c.sums(), true
 	}
+
 	if err := c.add(call); err != nil && q.classifyError(call, gpu.ReadingNVLink, err) != nil {
 		q.recordError(gpu.ReadingNVLink, err)
 	}

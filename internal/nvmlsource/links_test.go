@@ -13,6 +13,7 @@ import (
 // newTrainer is a node whose GPU of a model sends 18 MiB/s over NVLink, one for each link.
 func newTrainer(t *testing.T, model string) *node {
 	t.Helper()
+
 	return newNode(t, "", `  - {model: `+model+`}
 workloads: [{name: w, memory: 1GiB, sm: 60, nvlink: 18MiB}]
 pods: [{name: p, resource: nvidia.com/gpu, workload: w}]`)
@@ -22,6 +23,7 @@ pods: [{name: p, resource: nvidia.com/gpu, workload: w}]`)
 func TestNVLinkByLink(t *testing.T) {
 	n := newTrainer(t, "B200")
 	id := n.discover()[0]
+
 	before := n.read(id).Readings.NVLink
 	if len(before.Errors) != 4 {
 		t.Errorf("errors %+v, want four kinds", before.Errors)
@@ -35,6 +37,7 @@ func TestNVLinkByLink(t *testing.T) {
 	n.advance(99 * time.Second)
 	now := n.read(id).Readings.NVLink
 	cmptest.Equal(t, "calls with the slow tier", n.spy.taken()["GetFieldValues"], 2)
+
 	for name, bytes := range map[string][2]gpu.Opt[uint64]{
 		"sent": {before.TransmitBytes, now.TransmitBytes}, "received": {before.ReceiveBytes, now.ReceiveBytes},
 	} {
@@ -53,6 +56,7 @@ func TestNVLinkTotals(t *testing.T) {
 	links := n.read(id).Readings.NVLink
 	cmptest.Equal(t, "calls", n.spy.taken()["GetFieldValues"], 1)
 	cmptest.Equal(t, "first kind of errors", links.Errors[0].Kind, "crc_flit")
+
 	if links.TransmitBytes.Or(0) == 0 {
 		t.Error("nothing was sent")
 	}
@@ -79,6 +83,7 @@ func TestLinksThatAreRefused(t *testing.T) {
 
 	g := n.read(id)
 	cmptest.Equal(t, "the links keep what they counted", g.Readings.NVLink, before.NVLink)
+
 	if errorOf(g.Errors, gpu.ReadingNVLink) == nil || !g.Readings.PCIe.TransmitBytes.Present() {
 		t.Errorf("errors %v, PCIe %+v: want an error of NVLink alone", g.Errors, g.Readings.PCIe)
 	}

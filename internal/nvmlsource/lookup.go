@@ -32,18 +32,22 @@ type found struct {
 func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	known := s.handles()
 	began := false
+
 	for _, index := range indexes {
 		if s.lookups[index] == nil {
 			s.lookups[index] = s.beginLookup(index, known)
 			began = true
 		}
 	}
+
 	var expired <-chan time.Time
+
 	if began {
 		timer := time.NewTimer(timeout)
 		defer timer.Stop()
 		expired = timer.C
 	}
+
 	answers := make(map[int]found, len(indexes))
 	for _, index := range indexes {
 		answer, ok := s.lookups[index].awaitAnswer(&expired)
@@ -51,9 +55,11 @@ func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 			answers[index] = found{err: fmt.Errorf("nvmlDeviceGetHandleByIndex: %w: it has not returned yet", gpu.ErrTimeout)}
 			continue
 		}
+
 		delete(s.lookups, index)
 		answers[index] = answer
 	}
+
 	return answers
 }
 
@@ -68,6 +74,7 @@ func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 			*expired = nil
 		}
 	}
+
 	select {
 	case answer := <-l:
 		return answer, true
@@ -79,11 +86,13 @@ func (l lookup) awaitAnswer(expired *<-chan time.Time) (found, bool) {
 // handles returns the handles of the GPUs that need no lookup, with their UUIDs.
 func (s *Source) handles() map[Device]gpu.UUID {
 	known := map[Device]gpu.UUID{}
+
 	for _, at := range s.slots {
 		if at.usable() {
 			known[at.state.handle] = at.state.uuid
 		}
 	}
+
 	return known
 }
 
@@ -92,25 +101,31 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 	l := make(lookup, 1)
 	known = maps.Clone(known)
 	busID, byBus := s.session.targets[index]
+
 	use, err := s.beginLookupCall()
 	if err != nil {
 		l <- found{err: err}
 		return l
 	}
+
 	go func() {
 		defer s.endCall(use)
+
 		h, err := s.findHandle(index, busID, byBus)
 		if err != nil {
 			l <- found{err: err}
 			return
 		}
+
 		if uuid, ok := known[h]; ok {
 			l <- found{handle: h, uuid: uuid}
 			return
 		}
+
 		uuid, ret := h.GetUUID()
 		l <- found{handle: h, uuid: gpu.UUID(validUTF8(uuid)), err: s.checkReturn("nvmlDeviceGetUUID", ret)}
 	}()
+
 	return l
 }
 
@@ -118,9 +133,11 @@ func (s *Source) beginLookup(index int, known map[Device]gpu.UUID) lookup {
 func (s *Source) beginLookupCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed {
 		return nil, errClosed
 	}
+
 	return s.countCall(), nil
 }
 
@@ -130,7 +147,9 @@ func (s *Source) findHandle(index int, busID string, byBus bool) (Device, error)
 		h, ret := s.lib.DeviceGetHandleByPciBusId(busID)
 		return h, s.checkReturn("nvmlDeviceGetHandleByPciBusId", ret)
 	}
+
 	h, ret := s.lib.DeviceGetHandleByIndex(index)
+
 	return h, s.checkReturn("nvmlDeviceGetHandleByIndex", ret)
 }
 
@@ -140,11 +159,13 @@ func (s *Source) slotOf(index int, f found) slot {
 	if f.err != nil {
 		return slot{err: fmt.Errorf("GPU %d: %w", index, f.err)}
 	}
+
 	for _, at := range s.slots {
 		if at.usable() && at.state.uuid == f.uuid {
 			at.state.index.Store(int64(index))
 			return at
 		}
 	}
+
 	return slot{state: s.meterReadings(newGPUState(f.uuid, f.handle, index))}
 }

@@ -17,6 +17,7 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 	if !r.wantsMedia() || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
+
 	return gpu.Media{
 		Encoder: queryScaled(q, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization, 100),
 		Decoder: queryScaled(q, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization, 100),
@@ -59,23 +60,28 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 // refused; the others are computed by one call again then.
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
+
 	w.media = gpu.Media{}
 	if !r.wantsMedia() || w.count < 2 || len(w.errs) > 0 {
 		return 0
 	}
+
 	q := r.newQuerier(state.answers)
 	profile, _ := r.profileOf(gi.ProfileID)
 	engines := profile.Engines
 	var list [kindsOfMedia]mediaKind
 	kinds := list[:0]
+
 	for _, kind := range mediaKinds() {
 		if kind.most(engines) > 0 && !q.unsupported[kind.call] {
 			kinds = append(kinds, kind)
 		}
 	}
+
 	if len(kinds) > 1 && !q.unsupported[allMedia] {
 		invalid += r.computeKinds(&q, w, allMedia, kinds, engines)
 	}
+
 	if len(kinds) == 1 || q.unsupported[allMedia] {
 		for i := range kinds {
 			invalid += r.computeKinds(&q, w, kinds[i].call, kinds[i:i+1], engines)
@@ -84,7 +90,9 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 			}
 		}
 	}
+
 	w.errs = append(w.errs, q.errs...)
+
 	return invalid
 }
 
@@ -95,21 +103,27 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 	if q.checkRefused(call, gpu.ReadingMedia) != nil {
 		return 0
 	}
+
 	metrics := r.state.mediaMetrics[:0]
+
 	for i := range kinds {
 		for id := kinds[i].first; id <= kinds[i].last; id++ {
 			metrics = append(metrics, GPMMetric{ID: uint32(id), Return: nvml.ERROR_UNKNOWN})
 		}
 	}
+
 	r.state.mediaMetrics = metrics
+
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
 		// the samples are valid, since activity was computed of them: a metric is unknown to the driver
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
+
 	if q.recordReturn(call, gpu.ReadingMedia, ret) != nil {
 		return 0
 	}
+
 	for i := range kinds {
 		kind := &kinds[i]
 		of := metrics[:kind.last-kind.first+1]
@@ -117,12 +131,14 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 		mean, dropped := meanUtilization(of, kind.most(engines))
 		*kind.field(&w.media) = mean
 		invalid += dropped
+
 		if !slices.ContainsFunc(of, func(m GPMMetric) bool {
 			return m.Return != nvml.ERROR_NOT_SUPPORTED && m.Return != nvml.ERROR_INVALID_ARGUMENT
 		}) {
 			q.unsupported[kind.call] = true
 		}
 	}
+
 	return invalid
 }
 
@@ -131,6 +147,7 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 	if e, known := engines.Get(); known {
 		return k.count(&e)
 	}
+
 	return int(k.last-k.first) + 1
 }
 
@@ -138,18 +155,22 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 // many: a driver may report 0 for engines that do not exist, too. It counts the values that are no numbers.
 func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
 	sum, count := 0.0, 0
+
 	for i := range metrics {
 		value, valid := metrics[i].valueIn(0.01)
 		if !valid {
 			invalid++
 		}
+
 		if ratio, ok := value.Get(); ok {
 			sum += ratio
 			count++
 		}
 	}
+
 	if count == 0 || most == 0 {
 		return gpu.None[float64](), invalid
 	}
+
 	return gpu.Some(sum / float64(min(count, most))), invalid
 }

@@ -61,6 +61,7 @@ func mediaNodeOf(t *testing.T, scenario string, wanted *bool) (*node, []gpu.UUID
 			t.Error(err)
 		}
 	})
+
 	return n, n.discover()
 }
 
@@ -69,6 +70,7 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
 	n.read(id)
 	n.advance(time.Second)
+
 	return n.read(id)
 }
 
@@ -85,6 +87,7 @@ func TestMediaEngines(t *testing.T) {
 		gpu.Media{Decoder: gpu.Some(0.5), JPEG: gpu.Some(0.2)}, approx())
 	cmptest.Equal(t, "a 1g+me of one of each", split.Instances[1].Media,
 		gpu.Media{Decoder: gpu.Some(1.0), JPEG: gpu.Some(0.4), OFA: gpu.Some(0.25)}, approx())
+
 	if old.Instances[0].Media != (gpu.Media{}) || len(old.Errors)+len(old.Instances[0].Errors) > 0 {
 		t.Errorf("an A100's instance: %+v, errors %v", old.Instances[0].Media, old.Errors)
 	}
@@ -118,21 +121,25 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 		n.advance(time.Second)
 		n.spy.taken()
 		g = n.read(id)
+
 		made := n.spy.taken()
 		for call, times := range made {
 			if call != "GetUtilizationRates" && call != "GetProcessUtilization" && strings.HasSuffix(call, "Utilization") {
 				media += times
 			}
 		}
+
 		return g, media, made["GpmMetricsGet"]
 	}
 	n.poll(ids[0])
 	n.poll(ids[1])
 	_, off, _ := calls(ids[0])
+
 	split, _, without := calls(ids[1])
 	if off != 0 || split.Instances[0].Media != (gpu.Media{}) {
 		t.Errorf("not wanted: %d calls, %+v", off, split.Instances[0].Media)
 	}
+
 	wanted = true
 	_, on, _ := calls(ids[0])
 	split, underMIG, with := calls(ids[1])
@@ -141,6 +148,7 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 	cmptest.Equal(t, "calls for metrics of two instances", with-without, 2)
 	cmptest.Equal(t, "decoders of an instance are read", split.Instances[0].Media.Decoder.Present(), true)
 	wanted = false
+
 	if split, _, _ := calls(ids[1]); split.Instances[0].Media != (gpu.Media{}) {
 		t.Errorf("no longer wanted: %+v", split.Instances[0].Media)
 	}
@@ -153,6 +161,7 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 	says := func(value float64) nvmlsource.GPMMetric {
 		return nvmlsource.GPMMetric{Value: value, Return: nvml.SUCCESS}
 	}
+
 	const decoder0, decoder1, decoder2 = uint32(nvml.GPM_METRIC_NVDEC_0_UTIL), uint32(nvml.GPM_METRIC_NVDEC_1_UTIL),
 		uint32(nvml.GPM_METRIC_NVDEC_2_UTIL)
 	for _, c := range []struct {
@@ -179,10 +188,12 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 func TestMediaEnginesNotSupported(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
+
 	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{}
 	for id := uint32(nvml.GPM_METRIC_NVDEC_0_UTIL); id <= uint32(nvml.GPM_METRIC_NVOFA_1_UTIL); id++ {
 		n.spy.metrics[id] = nvmlsource.GPMMetric{Return: nvml.ERROR_NOT_SUPPORTED}
 	}
+
 	gi := n.poll(ids[1]).Instances[0]
 	cmptest.Equal(t, "media engines", gi.Media, gpu.Media{})
 	cmptest.Equal(t, "there is activity", gi.Activity.SM.Present(), true)
@@ -195,6 +206,7 @@ func TestMediaEnginesNotSupported(t *testing.T) {
 	wanted = true
 	n.advance(time.Second)
 	n.read(ids[1])
+
 	if with := n.spy.taken()["GpmMetricsGet"]; with != without {
 		t.Errorf("%d metrics calls, want %d: the driver has said that it does not support them", with, without)
 	}
@@ -212,6 +224,7 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 	ofMedia := func(metrics []nvmlsource.GPMMetric) bool {
 		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)
 	}
+
 	decoder, jpeg := gpu.Some(0.5), gpu.Some(0.2)
 	for _, c := range []struct {
 		about   string
@@ -236,12 +249,15 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 				if ofMedia(metrics) {
 					calls++
 				}
+
 				if refused(metrics) {
 					return ret
 				}
+
 				return nvml.SUCCESS
 			}
 			n.poll(id)
+
 			for range 2 {
 				calls = 0
 				n.advance(time.Second)
@@ -253,6 +269,7 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 				cmptest.Equal(t, about+"errors of the GPU", g.Errors, nil)
 				cmptest.Equal(t, about+"calls", calls, c.calls)
 			}
+
 			refused = func([]nvmlsource.GPMMetric) bool { return false }
 			n.advance(10 * time.Minute)
 			cmptest.Equal(t, c.about+", no longer refused", n.poll(id).Instances[0].Media,
@@ -265,19 +282,23 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 func TestMediaEnginesOfFailedCalls(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
+
 	n.spy.refuses = func(metrics []nvmlsource.GPMMetric) nvml.Return {
 		if asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) {
 			return nvml.ERROR_UNKNOWN
 		}
+
 		return nvml.SUCCESS
 	}
 	for range 2 {
 		gi := n.poll(ids[1]).Instances[0]
 		cmptest.Equal(t, "errors", gi.Errors, []gpu.ReadError{{Reading: gpu.ReadingMedia, Err: gpu.ErrDriver}})
+
 		if gi.Media != (gpu.Media{}) || !gi.Activity.SM.Present() {
 			t.Errorf("%+v, activity %+v", gi.Media, gi.Activity)
 		}
 	}
+
 	n.spy.refuses = nil
 	if gi := n.poll(ids[1]).Instances[0]; !gi.Media.Decoder.Present() || len(gi.Errors) > 0 {
 		t.Errorf("and well again: %+v, errors %v", gi.Media, gi.Errors)

@@ -21,6 +21,7 @@ func (a *Actuator) SetMIGMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mo
 	if err != nil {
 		return mig.ModeChange{}, fmt.Errorf("set MIG mode of GPU %s: %w", id, err)
 	}
+
 	return m, nil
 }
 
@@ -29,14 +30,17 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	if err != nil {
 		return mig.ModeChange{}, err
 	}
+
 	d, ok := g.handle.(MutableDevice)
 	if !ok {
 		return mig.ModeChange{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 	}
+
 	_, _, ret := g.handle.GetMigMode()
 	if err := a.source.checkReturn("nvmlDeviceGetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err // the GPU has no MIG, or does not answer: nothing is released
 	}
+
 	g.tables.Store(nil)
 	restore := a.source.queue.withholdGPU(g.handle)
 	defer func() {
@@ -46,25 +50,32 @@ func (a *Actuator) setMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeC
 	g.reading.Lock() // waits for a Read of the GPU that is under way
 	a.source.emptyWindows(g)
 	g.reading.Unlock()
+
 	if ctx.Err() != nil {
 		return mig.ModeChange{}, abandonedError(ctx)
 	}
+
 	mode := nvml.DEVICE_MIG_DISABLE
 	if on {
 		mode = nvml.DEVICE_MIG_ENABLE
 	}
+
 	activation, ret := d.SetMigMode(mode)
 	a.markChanged(id)
+
 	if err := a.source.checkReturn("nvmlDeviceSetMigMode", ret); err != nil {
 		return mig.ModeChange{}, err
 	}
+
 	var m mig.ModeChange
 	if activation != nvml.SUCCESS {
 		m.Activation = driverError("activation", activation)
 	}
+
 	if m.Current, m.Pending, err = a.readMode(id); err != nil {
 		return mig.ModeChange{}, fmt.Errorf("read it back: %w", err)
 	}
+
 	return m, nil
 }
 
@@ -79,12 +90,15 @@ func (a *Actuator) readMode(id gpu.UUID) (current, pending bool, err error) {
 				return now == nvml.DEVICE_MIG_ENABLE, next == nvml.DEVICE_MIG_ENABLE, nil
 			}
 		}
+
 		if !losesDevice(err) && !errors.Is(err, gpu.ErrInvalidArgument) {
 			break
 		}
+
 		if g = a.source.stateOf(id); g != nil {
 			g.advanceTo(phaseLost)
 		}
 	}
+
 	return false, false, err
 }

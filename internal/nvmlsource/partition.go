@@ -36,25 +36,31 @@ var (
 // far as a single reading shows it.
 func (a *Actuator) readView(g *gpuState) (view, error) {
 	var v view
+
 	var err error
 	if v.mode, err = a.readModeOf(g); err != nil {
 		return view{}, err
 	}
+
 	enabled, ok := v.mode.enabled.Get()
 	if !ok {
 		return view{}, fmt.Errorf("%w: the GPU has no MIG mode", gpu.ErrNotSupported)
 	}
+
 	if !enabled {
 		return v, nil
 	}
+
 	if v.tables, err = a.tablesForStep(g, v.mode); err != nil {
 		return view{}, err
 	}
+
 	v.partition, err = a.readPartition(g, v.tables)
 	if losesEntity(err) { // or the tables are out of date
 		g.tables.Store(nil)
 		err = fmt.Errorf("%w: %s", errTorn, err.Error())
 	}
+
 	return v, err
 }
 
@@ -63,36 +69,45 @@ func (a *Actuator) readView(g *gpuState) (view, error) {
 // last look was not complete.
 func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, error) {
 	var last *view
+
 	for range maxTornScans {
 		v, err := a.readView(g)
 		if errors.Is(err, errTorn) {
 			last = nil
 			continue
 		}
+
 		if err != nil {
 			return view{}, err
 		}
+
 		if mig.SameInstances(v.instances, expected) || last != nil && mig.SameInstances(v.instances, last.instances) {
 			return v, nil
 		}
+
 		last = &v
 	}
+
 	if last == nil {
 		return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errTorn)
 	}
+
 	return view{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errUnsteady)
 }
 
 // readModeOf reads the MIG mode, which is absent if the GPU has none.
 func (a *Actuator) readModeOf(g *gpuState) (modeState, error) {
 	now, next, ret := g.handle.GetMigMode()
+
 	err := a.source.checkReturn("nvmlDeviceGetMigMode", ret)
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return modeState{}, nil
 	}
+
 	if err != nil {
 		return modeState{}, err
 	}
+
 	return modeState{enabled: gpu.Some(now == nvml.DEVICE_MIG_ENABLE),
 		pending: gpu.Some(next == nvml.DEVICE_MIG_ENABLE)}, nil
 }
@@ -102,37 +117,46 @@ func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 	if len(t.profiles) == 0 {
 		return partition{}, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
 	}
+
 	p := partition{handles: map[gpu.InstanceID]GPUInstance{}, computes: map[computeKey]ComputeInstance{}}
 	infos := map[uint32]GPUInstanceInfo{}
+
 	for i := range t.profiles {
 		e := &t.profiles[i]
+
 		list, ret := g.handle.GetGpuInstances(e.ID, max(e.instanceCount, len(e.Placements)))
 		if err := a.source.checkReturn("nvmlDeviceGetGpuInstances", ret); err != nil {
 			return partition{}, err
 		}
+
 		for _, h := range list {
 			info, ret := h.GetInfo()
 			if err := a.source.checkReturn("nvmlGpuInstanceGetInfo", ret); err != nil {
 				return partition{}, err
 			}
+
 			if before, twice := infos[info.ID]; twice && before == info {
 				continue
 			} else if twice {
 				return partition{}, errTorn
 			}
+
 			infos[info.ID] = info
 			p.instances = append(p.instances, t.instanceOf(info))
 			p.handles[gpu.InstanceID(info.ID)] = h
 		}
 	}
+
 	for i := range p.instances {
 		if err := a.readComputes(t, &p, &p.instances[i]); err != nil {
 			return partition{}, err
 		}
 	}
+
 	slices.SortFunc(p.instances, func(a, b mig.Instance) int {
 		return cmp.Or(cmp.Compare(a.Placement.Start, b.Placement.Start), cmp.Compare(a.ID, b.ID))
 	})
+
 	return p, nil
 }
 
@@ -144,6 +168,7 @@ func (t *tables) instanceOf(info GPUInstanceInfo) mig.Instance {
 			placed.Profile = t.profiles[i].Name
 		}
 	}
+
 	return mig.Instance{ID: gpu.InstanceID(info.ID), Placed: placed}
 }
 
@@ -156,42 +181,55 @@ func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error
 		} else if twice {
 			return nil
 		}
+
 		infos[info.ID] = info
 		addCompute(at, info, slices)
+
 		return nil
 	}
 	handle := p.handles[at.ID]
+
 	gi, ok := handle.(MutableInstance)
 	if !ok {
 		list, ret := handle.GetComputeInstances()
+
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 		for _, info := range list {
 			err = cmp.Or(err, add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))))
 		}
+
 		completeComputes(at)
+
 		return err
 	}
+
 	profiles, err := a.computeProfiles(t, gi, at.ProfileID)
 	if err != nil {
 		return err
 	}
+
 	for _, profile := range profiles {
 		handles, ret := gi.GetComputeInstancesOf(profile.Id, int(profile.InstanceCount))
 		if err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret); err != nil {
 			return err
 		}
+
 		for _, h := range handles {
 			info, ret := h.GetInfo()
 			if err := a.source.checkReturn("nvmlComputeInstanceGetInfo", ret); err != nil {
 				return err
 			}
+
 			if err := add(info, int(profile.SliceCount)); err != nil {
 				return err
 			}
+
 			p.computes[computeKey{at.ID, gpu.ComputeID(info.ID)}] = h
 		}
 	}
+
 	completeComputes(at)
+
 	return nil
 }
 
@@ -202,6 +240,7 @@ func (t *tables) computeSlices(profileID uint32) int {
 			return t.profiles[i].ComputeSlices
 		}
 	}
+
 	return maxProfiles
 }
 
@@ -213,6 +252,7 @@ func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 	if info.Placement.Size > 0 {
 		c.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: slices})
 	}
+
 	at.ComputeInstances = append(at.ComputeInstances, c)
 }
 

@@ -29,15 +29,18 @@ func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.I
 		if err != nil {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 		}
+
 		d, ok := g.handle.(MutableDevice)
 		if !ok {
 			return mig.Outcome{}, fmt.Errorf("%w: %w", gpu.ErrNotSupported, errReadOnly)
 		}
+
 		return (&stepCall{Actuator: a, ctx: ctx, step: s, expected: expected, gpu: g, device: d}).perform()
 	})
 	if err != nil {
 		err = fmt.Errorf("%s %s at %s of GPU %s: %w", s.Op, s.Profile, s.Placement, s.GPU, err)
 	}
+
 	return out, err
 }
 
@@ -58,31 +61,39 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 	if errors.Is(err, errUnsteady) {
 		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrLayoutChanged, err)
 	}
+
 	if err != nil {
 		return mig.Outcome{}, fmt.Errorf("%w: %w", mig.ErrNotTried, err)
 	}
+
 	if !mig.SameInstances(before.instances, c.expected) {
 		return mig.Outcome{Instances: before.instances, Read: true}, mig.ErrLayoutChanged
 	}
+
 	done, err := c.performStep(before)
 	if c.ctx.Err() != nil {
 		return mig.Outcome{}, errors.Join(err, abandonedError(c.ctx))
 	}
+
 	after := mig.AfterStep(c.expected, c.step, done)
 	if err != nil {
 		done, after = mig.Done{}, c.expected
 	}
+
 	now, readErr := c.readExpected(c.gpu, after)
 	if readErr != nil {
 		return mig.Outcome{Done: done}, errors.Join(err, fmt.Errorf("read the instances after the step: %w", readErr))
 	}
+
 	out := mig.Outcome{Done: done, Instances: now.instances, Read: true}
 	if err == nil && c.survived(done, out.Instances) {
 		out.Done, err = mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
 	}
+
 	if err == nil && c.step.Op == mig.CreateCompute {
 		setUUID(out.Instances, done)
 	}
+
 	return out, err
 }
 
@@ -91,11 +102,14 @@ func (c *stepCall) performStep(before view) (mig.Done, error) {
 	if c.step.Op == mig.CreateInstance {
 		return c.createInstance()
 	}
+
 	at, err := c.findInstance(before.instances)
 	if err != nil {
 		return mig.Done{}, err
 	}
+
 	gi := before.handles[at.ID].(MutableInstance) // of a MutableDevice
+
 	switch c.step.Op {
 	case mig.CreateCompute:
 		return c.createCompute(before.tables, at.ID, gi)
@@ -106,9 +120,12 @@ func (c *stepCall) performStep(before view) (mig.Done, error) {
 		if err != nil {
 			return mig.Done{}, err
 		}
+
 		done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
+
 		return done, c.callDriver("nvmlComputeInstanceDestroy", before.computes[computeKey{at.ID, ci.ID}].Destroy)
 	}
+
 	return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
 }
 
@@ -117,7 +134,9 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 	if c.ctx.Err() != nil {
 		return abandonedError(c.ctx)
 	}
+
 	defer c.markChanged(c.step.GPU)
+
 	return c.source.checkReturn(op, do())
 }
 
@@ -126,6 +145,7 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 	for i := range now {
 		at := &now[i]
+
 		id := c.step.Instance.Or(at.ID)
 		switch {
 		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
@@ -135,6 +155,7 @@ func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 				at.Profile)
 		}
 	}
+
 	return nil, fmt.Errorf("GPU instance: %w", gpu.ErrNotFound)
 }
 
@@ -145,9 +166,11 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	if !ok {
 		return mig.ComputeInstance{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
 	}
+
 	uuid := c.expectedUUID(at.ID)
 	for _, ci := range at.ComputeInstances {
 		where := ci.Placement.Or(gpu.Placement{})
+
 		known := uuid[ci.ID]
 		switch {
 		case !where.Overlaps(place):
@@ -158,6 +181,7 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 			return ci, nil
 		}
 	}
+
 	return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w", gpu.ErrNotFound)
 }
 
@@ -165,6 +189,7 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 // known.
 func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID {
 	uuids := map[gpu.ComputeID]gpu.MIGUUID{}
+
 	for _, i := range c.expected {
 		for _, ci := range i.ComputeInstances {
 			if i.ID == id {
@@ -172,6 +197,7 @@ func (c *stepCall) expectedUUID(id gpu.InstanceID) map[gpu.ComputeID]gpu.MIGUUID
 			}
 		}
 	}
+
 	return uuids
 }
 
@@ -185,6 +211,7 @@ func (c *stepCall) survived(done mig.Done, now []mig.Instance) bool {
 	if at < 0 || c.step.Op == mig.DestroyInstance {
 		return at >= 0 && c.step.Op == mig.DestroyInstance
 	}
+
 	return c.step.Op == mig.DestroyCompute &&
 		slices.ContainsFunc(now[at].ComputeInstances, func(ci mig.ComputeInstance) bool {
 			return gpu.Some(ci.ID) == done.ComputeID && ci.Placement == c.step.Compute

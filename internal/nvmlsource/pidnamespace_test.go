@@ -27,16 +27,20 @@ processes: [{gpu: 0, workload: w}, {device: "1/3g.20gb@4", workload: w}]
 func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
 	for _, rights := range []string{"container", "container, privileged: false"} {
 		n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", rights, 1))
+
 		ids := n.discover()
 		for range 2 {
 			n.advance(time.Second)
 			n.spy.taken()
+
 			for _, id := range ids {
 				g := n.read(id)
 				cmptest.Equal(t, rights+": the list is known", g.Readings.Processes.Present(), false)
+
 				if err := errorOf(g.Errors, gpu.ReadingProcesses); !errors.Is(err, gpu.ErrPIDNamespace) {
 					t.Errorf("%s: error %v, want %v", rights, err, gpu.ErrPIDNamespace)
 				}
+
 				for i := range g.Instances {
 					gi := &g.Instances[i]
 					cmptest.Equal(t, rights+": the instance's count is known", gi.Processes.Present(), false)
@@ -45,12 +49,14 @@ func TestProcessesOutsideTheHostsPIDNamespace(t *testing.T) {
 					cmptest.Equal(t, rights+": its count is known", gi.ComputeInstances[0].Processes.Present(), false)
 				}
 			}
+
 			for call, times := range n.spy.taken() {
 				if strings.Contains(call, "Process") {
 					t.Errorf("%s: %d calls of %s, want none", rights, times, call)
 				}
 			}
 		}
+
 		if said := strings.Count(n.logged.String(), "processes are not known"); said != 1 {
 			t.Errorf("%s: said %d times that processes are not known:\n%s", rights, said, n.logged)
 		}
@@ -62,14 +68,17 @@ func TestHiddenProcessesAreCountedOnce(t *testing.T) {
 	n := startNode(t, strings.Replace(hiddenWork, "NAMESPACE", "container", 1))
 	id := n.discover()[0]
 	fresh := 0
+
 	for range 40 {
 		n.advance(time.Second)
+
 		for _, e := range n.read(id).Errors {
 			if e.Reading == gpu.ReadingProcesses && !e.Remembered {
 				fresh++
 			}
 		}
 	}
+
 	cmptest.Equal(t, "errors in 40 readings", fresh, 1)
 }
 
@@ -81,10 +90,12 @@ func TestActuatorSaysThatProcessesMayBeHidden(t *testing.T) {
 		source := nvmlsource.New(n.spy, nvmlsource.Options{
 			Now: n.Now, ProcessesHidden: gpu.ErrPIDNamespace, Logger: log.NewNopLogger(),
 		})
+
 		inventory, err := source.Discover()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, known := range inventory.GPUs {
 			list, err := source.Actuator().Processes(t.Context(), known.UUID)
 			if len(list) != listed || !errors.Is(err, gpu.ErrPIDNamespace) {
@@ -92,6 +103,7 @@ func TestActuatorSaysThatProcessesMayBeHidden(t *testing.T) {
 					err, listed)
 			}
 		}
+
 		if err := source.Close(t.Context()); err != nil {
 			t.Error(err)
 		}

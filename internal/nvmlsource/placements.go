@@ -12,12 +12,14 @@ import (
 func (r *gpuRead) placeComputes(q *querier, t *tree, list []gpu.GPUInstance, changed bool) {
 	anew := changed || !t.placed
 	failures := len(q.errs)
+
 	for i, info := range t.scan.instances {
 		gi := &list[indexOfInstance(list, gpu.InstanceID(info.ID))]
 		if anew || !keepPlacements(gi, t.instances) {
 			queryPlacements(q, gi, t.scan.handles[i])
 		}
 	}
+
 	t.placed = len(q.errs) == failures && !q.stale
 }
 
@@ -31,6 +33,7 @@ func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
 		if at < 0 || hasLegacyUUID(ci) {
 			return false
 		}
+
 		same := slices.IndexFunc(last[at].ComputeInstances, func(before gpu.ComputeInstance) bool {
 			return before.ID == ci.ID && before.UUID == ci.UUID && before.Profile == ci.Profile &&
 				before.ComputeSlices == ci.ComputeSlices && before.SMs == ci.SMs
@@ -38,6 +41,7 @@ func keepPlacements(gi *gpu.GPUInstance, last []gpu.GPUInstance) bool {
 		if same < 0 {
 			return false
 		}
+
 		ci.Placement = last[at].ComputeInstances[same].Placement
 	}
 
@@ -54,9 +58,11 @@ func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
 	if len(gi.ComputeInstances) == 0 {
 		return
 	}
+
 	for i := range gi.ComputeInstances {
 		gi.ComputeInstances[i].Placement = gpu.None[gpu.Placement]()
 	}
+
 	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
 	for _, info := range list {
 		for i := range gi.ComputeInstances {

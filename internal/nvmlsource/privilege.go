@@ -32,11 +32,13 @@ const hiddenDevices gpu.Reading = "mig_devices"
 func (p *privilege) lacksAny() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	for reading, denied := range p.logged {
 		if denied && reading != hiddenProcesses {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -44,13 +46,17 @@ func (p *privilege) lacksAny() bool {
 func (p *privilege) markMissing(reading gpu.Reading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.logged[reading] {
 		return
 	}
+
 	if p.logged == nil {
 		p.logged = map[gpu.Reading]bool{}
 	}
+
 	p.logged[reading] = true
+
 	missing, needs := string(reading), "root"
 	switch reading {
 	case gpu.ReadingMIG:
@@ -64,6 +70,7 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 	case gpu.ReadingEvents:
 		missing, needs = "XIDs of MIG GPUs and reports of changes of their layouts", needsMonitor
 	}
+
 	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
 }
 
@@ -74,12 +81,15 @@ const hiddenProcesses gpu.Reading = "hidden_processes"
 func (p *privilege) markHidden(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.logged[hiddenProcesses] {
 		return
 	}
+
 	if p.logged == nil {
 		p.logged = map[gpu.Reading]bool{}
 	}
+
 	p.logged[hiddenProcesses] = true
 	level.Info(p.logger).Log("msg", "processes are not known; all else is read", "err", err,
 		"needs", "the host's PID namespace (a pod: hostPID; a container: --pid=host)")
@@ -89,9 +99,11 @@ func (p *privilege) markHidden(err error) {
 func (p *privilege) markRegained(reading gpu.Reading) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if !p.logged[reading] {
 		return
 	}
+
 	delete(p.logged, reading)
 	level.Info(p.logger).Log("msg", "permission is granted again; readings are no longer left out", "reading", reading)
 }

@@ -16,13 +16,16 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 		q.checkRefused(call, gpu.ReadingProcesses) != nil {
 		return list
 	}
+
 	if r.state.processesSeen > uint64(r.now.UnixMicro()) {
 		r.state.processesSeen = 0 // the clock was set back: no sample would be newer
 	}
+
 	samples, ret := r.dev.GetProcessUtilization(r.state.processesSeen)
 	if ret == nvml.ERROR_NOT_FOUND { // no process was active
 		samples, ret = nil, nvml.SUCCESS
 	}
+
 	if q.recordReturn(call, gpu.ReadingProcesses, ret) != nil {
 		return list
 	}
@@ -31,6 +34,7 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 	for i := range list {
 		list[i].SM = newestUse(samples, list[i].PID)
 	}
+
 	for _, s := range samples {
 		r.state.processesSeen = max(r.state.processesSeen, s.TimeStamp)
 	}
@@ -42,6 +46,7 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 // impossible values at times; one that is the newest says nothing.
 func newestUse(samples []nvml.ProcessUtilizationSample, pid uint32) gpu.Opt[float64] {
 	use := gpu.Some(0.0)
+
 	newest := uint64(0)
 	for _, s := range samples {
 		if s.Pid != pid || s.TimeStamp < newest {

@@ -19,20 +19,25 @@ import (
 // they could not be resolved either; samples of utilization keep the host's ids beside the namespace's.
 func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	const call = "nvmlDeviceGetComputeRunningProcesses"
+
 	if err := r.source.opts.ProcessesHidden; err != nil {
 		return nil, err
 	}
+
 	if err := q.refusalOf(call); err != nil {
 		return nil, err
 	}
+
 	compute, ret := r.dev.GetComputeRunningProcesses()
 	if err := q.classify(call, gpu.ReadingProcesses, ret); err != nil {
 		return nil, err
 	}
+
 	graphics, err := r.queryGraphics(q)
 	if err != nil {
 		return nil, err
 	}
+
 	mps, err := r.queryMPS(q)
 	if err != nil {
 		return nil, err
@@ -44,6 +49,7 @@ func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 	} else if hasNoInstance(list) {
 		return nil, gpu.ErrNotSupported
 	}
+
 	return list, nil
 }
 
@@ -67,6 +73,7 @@ func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 	for _, info := range compute {
 		list = append(list, processOf(info))
 	}
+
 	add := func(p gpu.Process) {
 		for i := range list {
 			if q := &list[i]; q.PID == p.PID && q.Instance == p.Instance && q.Compute == p.Compute {
@@ -74,6 +81,7 @@ func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 				return
 			}
 		}
+
 		list = append(list, p)
 	}
 	for _, info := range mps {
@@ -81,12 +89,15 @@ func mergeProcesses(compute, graphics, mps []nvml.ProcessInfo) []gpu.Process {
 		p.MPS = true
 		add(p)
 	}
+
 	for _, info := range graphics {
 		p := processOf(info)
 		p.Graphics = true
 		add(p)
 	}
+
 	sortProcesses(list)
+
 	return list
 }
 
@@ -103,12 +114,15 @@ func processOf(info nvml.ProcessInfo) gpu.Process {
 	if info.UsedGpuMemory != math.MaxUint64 {
 		p.MemoryBytes = gpu.Some(info.UsedGpuMemory)
 	}
+
 	if info.GpuInstanceId != NoInstance {
 		p.Instance = gpu.Some(gpu.InstanceID(info.GpuInstanceId))
 	}
+
 	if info.ComputeInstanceId != NoInstance {
 		p.Compute = gpu.Some(gpu.ComputeID(info.ComputeInstanceId))
 	}
+
 	return p
 }
 
@@ -122,12 +136,15 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 	for i := range instances {
 		gi := &instances[i]
 		count, located := 0, true
+
 		counts := make([]int, len(gi.ComputeInstances))
 		for _, p := range list {
 			if p.Instance != gpu.Some(gi.ID) {
 				continue
 			}
+
 			count++
+
 			located = located && p.Compute.Present()
 			for c := range gi.ComputeInstances {
 				if p.Compute == gpu.Some(gi.ComputeInstances[c].ID) {
@@ -140,6 +157,7 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 		if !located && len(counts) == 1 {
 			counts[0], located = count, true
 		}
+
 		for c := range gi.ComputeInstances {
 			if located {
 				gi.ComputeInstances[c].Processes = gpu.Some(counts[c])

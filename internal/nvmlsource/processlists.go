@@ -63,6 +63,7 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	if !lists.known || r.rescans > 0 || r.cues.Changed || r.mustReadAnew() || len(used) != len(lists.used) {
 		return true
 	}
+
 	if lists.err != nil {
 		return false
 	}
@@ -70,9 +71,11 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	if r.cues.FollowMemory && !showsProcesses(used) {
 		return true
 	}
+
 	for i := range used {
 		now, known := used[i].Get()
 		before, knewBefore := lists.used[i].Get()
+
 		moved := known != knewBefore || now != before
 		if moved && (r.cues.FollowMemory || known != knewBefore || now > idleMemory != (before > idleMemory)) {
 			return true
@@ -94,12 +97,14 @@ func showsProcesses(used []gpu.Opt[uint64]) bool {
 // has no reading of it, and nothing can run there.
 func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used := make([]gpu.Opt[uint64], 0, 1+len(instances))
+
 	used = append(used, r.memory.Used)
 	for i := range instances {
 		bytes := instances[i].Memory.Used
 		if instances[i].IsEmpty() {
 			bytes = gpu.Some(uint64(0))
 		}
+
 		used = append(used, bytes)
 	}
 
@@ -116,9 +121,11 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	for e := range r.state.tree.entities() {
 		e.own = ownList{}
 	}
+
 	if err != nil && hasHandles && r.hasOwnLists() {
 		own, gone, ownErr := r.queryOwnProcesses()
 		vanished = gone
+
 		if ownErr == nil {
 			list, err = own, nil
 		}
@@ -128,6 +135,7 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	lists.known, lists.used = true, used
 	lists.list, lists.errs = list, q.errs
 	lists.err, lists.errKept = err, false
+
 	return vanished
 }
 
@@ -180,6 +188,7 @@ func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	case kept.isRecent(r.now, r.listValid()):
 		kept.failed = true
 		q.recordError(gpu.ReadingProcesses, err)
+
 		return kept.infos, nil
 	}
 

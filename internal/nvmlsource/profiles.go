@@ -34,6 +34,7 @@ func (r *gpuRead) profileOf(id gpu.Opt[uint32]) (gpu.Profile, bool) {
 			return *p, true
 		}
 	}
+
 	return gpu.Profile{}, false
 }
 
@@ -44,9 +45,11 @@ func (r *gpuRead) queryProfiles(q *querier) {
 	if !r.state.mode.enabled.Present() {
 		return
 	}
+
 	if st.progress == profilesIncomplete || len(st.profiles) == 0 {
 		st.profiles, st.progress = r.queryProfileInfos(q)
 	}
+
 	if st.progress != profilesPlaced {
 		r.queryPlacements(q)
 	}
@@ -57,8 +60,10 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
 	unnamed, progress := false, profilesListed
+
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
+
 		err := r.source.checkReturn(call, ret)
 		switch {
 		case err == nil:
@@ -66,6 +71,7 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 				delete(q.denied, call)
 				r.source.privilege.markRegained(gpu.ReadingMIG)
 			}
+
 			entries = append(entries, newProfileEntry(enum, info))
 			unnamed = unnamed || entries[len(entries)-1].Name == ""
 			continue
@@ -76,16 +82,21 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 			r.lost, progress = err, profilesIncomplete
 		case !errors.Is(err, gpu.ErrInvalidArgument): // which would be the end
 			progress = profilesIncomplete
+
 			if errors.Is(err, gpu.ErrNoPermission) {
 				q.denied[call] = err
 			}
+
 			q.recordError(gpu.ReadingMIG, err)
 		}
+
 		break
 	}
+
 	if unnamed {
 		nameProfiles(entries, r.gpuMemory())
 	}
+
 	return entries, progress
 }
 
@@ -95,6 +106,7 @@ func (r *gpuRead) gpuMemory() uint64 {
 	if r.source.checkReturn("nvmlDeviceGetMemoryInfo", ret) != nil {
 		return 0
 	}
+
 	return m.Total
 }
 
@@ -105,30 +117,37 @@ func (r *gpuRead) queryPlacements(q *querier) {
 	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
 	entries := slices.Clone(st.profiles)
+
 	profiles := make([]gpu.Profile, 0, len(entries))
 	for i := range entries {
 		e := &entries[i]
+
 		placements, err := query(q, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
 		})
 		if err != nil {
 			return // for lack of privilege, mostly; it is the same for every profile
 		}
+
 		for _, p := range placements {
 			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
 			e.MemorySlices = int(p.Size)
 		}
+
 		profiles = append(profiles, e.Profile)
 	}
+
 	most := map[string]int{}
 	for _, c := range mig.CapacityOf(profiles, nil).Profiles {
 		most[c.Name] = c.Max
 	}
+
 	for i := range entries {
 		if n, ok := most[entries[i].Name]; ok && len(entries[i].Placements) > 0 {
 			entries[i].MaxInstances = n
 		}
 	}
+
 	st.profiles = entries
 	if st.progress == profilesListed {
 		st.progress = profilesPlaced
@@ -146,6 +165,7 @@ func newProfileEntry(enum int, info nvml.GpuInstanceProfileInfo_v3) profileEntry
 		MaxInstances:  int(info.InstanceCount),
 		Engines:       enginesOf(info),
 	}
+
 	return profileEntry{
 		Profile:       p,
 		instanceCount: int(info.InstanceCount),
@@ -166,6 +186,7 @@ func enginesOf(info nvml.GpuInstanceProfileInfo_v3) gpu.Opt[gpu.Engines] {
 	if e == (gpu.Engines{}) {
 		return gpu.None[gpu.Engines]()
 	}
+
 	return gpu.Some(e)
 }
 
@@ -184,8 +205,10 @@ func derivedName(slices int, memory, total uint64) string {
 	if total == 0 {
 		return fmt.Sprintf("%dg.%dgb", slices, (memory+1<<30-1)>>30)
 	}
+
 	share := math.Ceil(float64(memory)/float64(total)*8) / 8
 	gpuGB := float64((total + 1<<30 - 1) >> 30)
+
 	return fmt.Sprintf("%dg.%dgb", slices, int(math.Round(share*gpuGB)))
 }
 
@@ -203,5 +226,6 @@ func enumAttributes(enum int) string {
 	case nvml.GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME, nvml.GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME:
 		return "+me.all"
 	}
+
 	return ""
 }

@@ -41,10 +41,12 @@ func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvm
 	if err := q.checkRefused(call, reading); err != nil {
 		return none, err
 	}
+
 	answer, ret := f()
 	if err := q.recordReturn(call, reading, ret); err != nil {
 		return none, err
 	}
+
 	return answer, nil
 }
 
@@ -54,6 +56,7 @@ func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, 
 	if err != nil {
 		return gpu.None[T]()
 	}
+
 	return gpu.Some(answer)
 }
 
@@ -64,6 +67,7 @@ func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.R
 	if err != nil {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(float64(answer) / fraction)
 }
 
@@ -73,16 +77,20 @@ func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T
 	if q.checkRefused(call, reading) != nil {
 		return gpu.None[T]()
 	}
+
 	answer, ret := f()
+
 	err := q.classify(call, reading, ret)
 	if errors.Is(err, gpu.ErrInvalidArgument) {
 		q.unsupported[call] = true
 		return gpu.None[T]()
 	}
+
 	if err != nil {
 		q.recordError(reading, err)
 		return gpu.None[T]()
 	}
+
 	return gpu.Some(answer)
 }
 
@@ -96,6 +104,7 @@ func (q *querier) refusalOf(call string) error {
 	case q.retryDenied:
 		return nil
 	}
+
 	return q.denied[call]
 }
 
@@ -105,6 +114,7 @@ func (q *querier) checkRefused(call string, reading gpu.Reading) error {
 	if errors.Is(err, gpu.ErrNoPermission) {
 		q.errs = append(q.errs, gpu.ReadError{Reading: reading, Err: err, Remembered: true})
 	}
+
 	return err
 }
 
@@ -114,6 +124,7 @@ func (q *querier) recordReturn(call string, reading gpu.Reading, ret nvml.Return
 	if err != nil {
 		q.recordError(reading, err)
 	}
+
 	return err
 }
 
@@ -140,6 +151,7 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	case losesEntity(err):
 		q.stale = true
 	}
+
 	if q.lost == nil && q.source.session.paused.Load() {
 		q.lost = gpu.ErrLibraryClosed // NVML is to be shut down: the reading ends here
 	}
@@ -155,6 +167,7 @@ func (q *querier) recordError(reading gpu.Reading, err error) {
 	case errors.Is(err, gpu.ErrPIDNamespace):
 		q.source.privilege.markHidden(err)
 	}
+
 	q.addError(reading, err)
 }
 
@@ -164,10 +177,12 @@ func (q *querier) addError(reading gpu.Reading, err error) {
 	if errors.Is(err, gpu.ErrNotSupported) || q.lost != nil {
 		return
 	}
+
 	e := gpu.ReadError{Reading: reading, Err: err}
 	if errors.Is(err, gpu.ErrNoPermission) || errors.Is(err, gpu.ErrPIDNamespace) {
 		e.Remembered, q.refused[reading] = q.refused[reading], true
 	}
+
 	q.errs = append(q.errs, e)
 }
 

@@ -13,6 +13,7 @@ func (s *Source) haltQueue() error {
 
 	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
+
 	select {
 	case <-halted:
 		s.queue.reset()
@@ -32,6 +33,7 @@ func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 	q := &s.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	if q.halted != nil {
 		s.leave()
 		return q.halted, nil
@@ -58,11 +60,13 @@ func (s *Source) resumeQueue() {
 
 	s.queue.reset()
 	var gpus []*gpuState
+
 	for _, at := range s.slots {
 		if at.state != nil {
 			gpus = append(gpus, at.state)
 		}
 	}
+
 	s.queue.startRegistering(gpus)
 }
 
@@ -71,6 +75,7 @@ func (q *eventQueue) isHalting() (halts, ended bool) {
 	q.mu.Lock()
 	halted := q.halted
 	q.mu.Unlock()
+
 	if halted == nil {
 		return false, false
 	}

@@ -36,22 +36,28 @@ type gpuRead struct {
 func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 	now := s.opts.Now()
 	change := gpuChange(g.change.Swap(int32(unchanged)))
+
 	g.gpm.restart = g.gpm.restart || change != unchanged
 	if change == changeMade {
 		g.slowAt = time.Time{}
 	}
+
 	retryAll := g.retryUnsupported(now, change != unchanged)
+
 	var extras Extras
 	if s.opts.Extras != nil {
 		extras = s.opts.Extras()
 	}
+
 	slowEvery := s.opts.SlowEvery
 	if cues.SlowEvery > 0 {
 		slowEvery = cues.SlowEvery
 	}
+
 	since := now.Sub(g.slowAt)
 	slow := g.slowAt.IsZero() || since < 0 || since >= slowEvery
 	g.meter.beginReading(slow, g.slowAt.IsZero() || retryAll || change != unchanged)
+
 	return &gpuRead{
 		source: s,
 		state:  g,
@@ -80,10 +86,12 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	slow = r.readSlow(slow)
 	r.memory = fast.readings.Memory
 	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
+
 	activity, activityErrs := r.readActivity(sampled, &layout)
 	if r.lost != nil {
 		return gpu.GPU{}, r.lost
 	}
+
 	readings := joinTiers(fast.readings, slow.readings)
 	readings.Processes = layout.processes
 	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, factErrs, slow.errs,
@@ -98,6 +106,7 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	// Last: what was answered above shows whether we have the right to events.
 	listed := tree.err == nil && r.state.tree.scan.listed
 	r.readEvents(&g, r.concludeDelivery(&g, modeErrs, listed))
+
 	return g, nil
 }
 
@@ -112,10 +121,12 @@ func newLayoutRead(s *Source, g *gpuState) *gpuRead {
 // facts of the GPU were never read.
 func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	before := r.state.mode.enabled
+
 	mode, errs := r.readMode()
 	if r.lost != nil {
 		return gpu.GPU{}, false, r.lost
 	}
+
 	if mode.enabled != before || !r.state.static.complete {
 		return gpu.GPU{}, false, nil
 	}
@@ -126,10 +137,12 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	}
 
 	t := &r.state.tree
+
 	instances := t.unreadableInstances(tree.err)
 	if tree.err == nil {
 		instances = t.cloneInstances()
 	}
+
 	factErrs := slices.DeleteFunc(slices.Clone(r.state.static.errs), // of the profiles
 		func(e gpu.ReadError) bool { return e.Reading != gpu.ReadingMIG })
 	errs = slices.Concat(errs, treeErrs, factErrs, t.errs)
@@ -171,24 +184,29 @@ func (r *gpuRead) forgetAnswers() {
 func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	const call = "nvmlDeviceGetMigMode"
 	q := r.newQuerier(r.state.answers)
+
 	mode := r.state.mode // kept if it cannot be read
 	if q.checkRefused(call, gpu.ReadingMIG) != nil {
 		return mode, q.errs
 	}
+
 	current, pending, ret := r.dev.GetMigMode()
 	if ret == nvml.ERROR_INVALID_ARGUMENT { // the handle is the only one
 		r.lost = r.source.checkReturn(call, ret)
 		return mode, nil
 	}
+
 	if q.recordReturn(call, gpu.ReadingMIG, ret) == nil {
 		mode.enabled = gpu.Some(current == nvml.DEVICE_MIG_ENABLE)
 		mode.pending = gpu.Some(pending == nvml.DEVICE_MIG_ENABLE)
 	} else if q.unsupported[call] {
 		delete(q.unsupported, call)
+
 		if mode.enabled.Present() {
 			q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)})
 		}
 	}
+
 	if mode.enabled != r.state.mode.enabled {
 		r.forgetAnswers()
 		r.state.gpm.support, r.state.gpm.restart = gpmUnknown, true
@@ -197,6 +215,8 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 		r.state.processes = processLists{}
 		r.dropTree()
 	}
+
 	r.state.mode = mode
+
 	return mode, q.errs
 }

@@ -18,18 +18,22 @@ func (r *gpuRead) readFast() tier {
 	q := r.newQuerier(r.state.answers)
 	var to gpu.Readings
 	to.Memory = r.queryMemory(&q)
+
 	u, err := query(&q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates)
 	if err == nil {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
+
 	to.Media = r.queryMedia(&q)
 	to.PowerWatts = queryScaled(&q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
+
 	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
 	if to.EnergyJoules.Present() {
 		to.EnergyAt = r.source.opts.Now()
 	}
+
 	to.TemperatureCelsius = queryScaled(&q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
@@ -37,12 +41,15 @@ func (r *gpuRead) readFast() tier {
 		Graphics: r.queryClock(&q, "nvmlDeviceGetClockInfo(GRAPHICS)", nvml.CLOCK_GRAPHICS),
 		Video:    r.queryClock(&q, "nvmlDeviceGetClockInfo(VIDEO)", nvml.CLOCK_VIDEO),
 	}
+
 	reasons, err := query(&q, "nvmlDeviceGetCurrentClocksEventReasons", gpu.ReadingClockEvents,
 		r.dev.GetCurrentClocksEventReasons)
 	if err == nil {
 		to.ClockEvents = gpu.Some(gpu.ClockEvents(reasons))
 	}
+
 	to.PerformanceState = r.queryPerformanceState(&q)
+
 	return tier{readings: to, errs: q.errs}
 }
 
@@ -52,36 +59,46 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	if !r.slow {
 		return r.state.slow
 	}
+
 	r.state.meter.countFor(true)
 	defer r.state.meter.countFor(false)
 	q, to := r.newQuerier(r.state.answers), fields.readings
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
+
 	replays, err := query(&q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter)
 	if err == nil && replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
+
 	to.PCIe.LinkWidth = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
+
 	to.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkGeneration)
 	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
+
 	to.TemperatureMarginCelsius = queryScaled(&q, "nvmlDeviceGetMarginTemperature", gpu.ReadingTemperature,
 		r.dev.GetMarginTemperature, 1)
+
 	persistence, err := query(&q, "nvmlDeviceGetPersistenceMode", gpu.ReadingInventory, r.dev.GetPersistenceMode)
 	if err == nil {
 		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
 	}
+
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
+
 	to.Fabric = r.queryFabric(&q)
 	if links, ok := r.queryLinks(&q); ok {
 		to.NVLink = links
 	}
+
 	to.RemappedRows = r.queryRows(&q)
 	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
+
 	return r.state.slow
 }
 
@@ -92,13 +109,16 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 		slow.TemperatureThresholds
 	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
 		slow.PCIe.LinkGeneration
+
 	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
 	if slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present() { // they are counted by link
 		fast.NVLink = slow.NVLink
 	}
+
 	fast.Fabric = slow.Fabric
 	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
 	fast.PersistenceMode = slow.PersistenceMode
+
 	return fast
 }
 
@@ -109,14 +129,17 @@ func (r *gpuRead) queryMemory(q *querier) gpu.Memory {
 	if q.checkRefused(call, gpu.ReadingMemory) != nil {
 		return gpu.Memory{}
 	}
+
 	m, ret := r.dev.GetMemoryInfo()
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
 		r.lost = r.source.checkReturn(call, ret)
 		return gpu.Memory{}
 	}
+
 	if q.recordReturn(call, gpu.ReadingMemory, ret) != nil {
 		return gpu.Memory{}
 	}
+
 	return memoryOf(m)
 }
 
@@ -126,6 +149,7 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 	if m.Version != 0 {
 		memory.Reserved = gpu.Some(m.Reserved)
 	}
+
 	return memory
 }
 
@@ -134,6 +158,7 @@ func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu
 	if err != nil {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(float64(megahertz) * 1e6)
 }
 
@@ -149,6 +174,7 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 		nvml.TEMPERATURE_THRESHOLD_MEM_MAX: "mem_max",
 	} {
 		name := "nvmlDeviceGetTemperatureThreshold(" + kind + ")"
+
 		celsius := queryKnown(q, name, gpu.ReadingTemperature, func() (uint32, nvml.Return) {
 			return r.dev.GetTemperatureThreshold(nvml.TemperatureThresholds(threshold))
 		})
@@ -156,6 +182,7 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 			list = append(list, gpu.TemperatureThreshold{Kind: kind, Celsius: float64(c)})
 		}
 	}
+
 	return list
 }
 
@@ -163,6 +190,7 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 func (r *gpuRead) queryRows(q *querier) gpu.Opt[gpu.RemappedRows] {
 	return queryOpt(q, "nvmlDeviceGetRemappedRows", gpu.ReadingRowRemap, func() (gpu.RemappedRows, nvml.Return) {
 		correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
+
 		return gpu.RemappedRows{
 			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
 		}, ret
@@ -189,6 +217,7 @@ func eccCounters() []eccCounter {
 		nvml.MEMORY_LOCATION_CBU: "cbu", nvml.MEMORY_LOCATION_SRAM: "sram", eccTotal: "total",
 	}
 	var list []eccCounter
+
 	for severity, severityName := range []string{"corrected", "uncorrected"} {
 		for lifetime, lifetimeName := range []string{"volatile", "aggregate"} {
 			for location, locationName := range locations {
@@ -196,6 +225,7 @@ func eccCounters() []eccCounter {
 				if location == int(eccTotal) {
 					function = "nvmlDeviceGetTotalEccErrors"
 				}
+
 				list = append(list, eccCounter{
 					ECCCount: gpu.ECCCount{Severity: severityName, Lifetime: lifetimeName, Location: locationName},
 					severity: nvml.MemoryErrorType(severity),
@@ -206,6 +236,7 @@ func eccCounters() []eccCounter {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -213,10 +244,12 @@ func eccCounters() []eccCounter {
 func (r *gpuRead) queryECC(q *querier) (list []gpu.ECCCount) {
 	for i := range r.state.ecc {
 		c := &r.state.ecc[i]
+
 		count := queryKnown(q, c.call, gpu.ReadingECC, func() (uint64, nvml.Return) {
 			if c.location == eccTotal {
 				return r.dev.GetTotalEccErrors(c.severity, c.lifetime)
 			}
+
 			return r.dev.GetMemoryErrorCounter(c.severity, c.lifetime, c.location)
 		})
 		if n, ok := count.Get(); ok {
@@ -225,5 +258,6 @@ func (r *gpuRead) queryECC(q *querier) (list []gpu.ECCCount) {
 			list = append(list, counted)
 		}
 	}
+
 	return list
 }

@@ -68,6 +68,7 @@ func (m *readMeter) endReading() {
 	if m.fast && !isLong {
 		m.tiers[tierFast].add(m.spent[tierFast])
 	}
+
 	if m.slow {
 		m.tiers[tierSlow].add(m.spent[tierSlow])
 	}
@@ -101,6 +102,7 @@ func (s *Source) Progress(id gpu.UUID) time.Time {
 	s.mu.Lock()
 	g := s.gpus[id]
 	s.mu.Unlock()
+
 	if g == nil {
 		return time.Time{}
 	}

@@ -17,6 +17,7 @@ import (
 // costedSource reads a GPU in two instances whose calls of the driver take time, by the clock of a test's bubble.
 func costedSource(t *testing.T, costs string, hangsAfter time.Duration) (*nvmlsource.Source, gpu.UUID) {
 	t.Helper()
+
 	s, err := sim.Parse("costed.yaml", []byte(`
 version: 1
 node: {kubernetes: false}
@@ -25,10 +26,12 @@ driverCosts: `+costs+"\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := sim.New(s, sim.NewClock(sim.ClockReal))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
 		Now: n.Now, HangsAfter: hangsAfter, LongReading: 5 * time.Second, Logger: log.NewNopLogger(),
 	})
@@ -36,6 +39,7 @@ driverCosts: `+costs+"\n"))
 		if err := source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
 		}
+
 		n.Close()
 	})
 
@@ -43,11 +47,13 @@ driverCosts: `+costs+"\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return source, inventory.GPUs[0].UUID
 }
 
 func read(t *testing.T, s *nvmlsource.Source, id gpu.UUID, cues gpu.ReadCues) {
 	t.Helper()
+
 	if _, err := s.ReadWith(id, cues); err != nil {
 		t.Fatal(err)
 	}
@@ -66,6 +72,7 @@ func TestReadCosts(t *testing.T) {
 			time.Sleep(time.Second)
 			read(t, source, id, gpu.ReadCues{})
 		}
+
 		costs := source.ReadCosts()
 		cmptest.Equal(t, "readings of the slow tier", costs.Slow.Readings, 2)
 		cmptest.Equal(t, "cost of the slow tier", costs.Slow.Took, 40*time.Millisecond)
@@ -81,6 +88,7 @@ func TestSlowTierFollowsTheCaller(t *testing.T) {
 			read(t, source, id, gpu.ReadCues{SlowEvery: time.Minute})
 			time.Sleep(time.Second)
 		}
+
 		cmptest.Equal(t, "readings of the slow tier", source.ReadCosts().Slow.Readings, 2)
 	})
 }
@@ -121,6 +129,7 @@ func TestProgress(t *testing.T) {
 			defer close(done)
 			read(t, source, id, gpu.ReadCues{})
 		}()
+
 		for ticks := 0; !isClosed(done); ticks++ {
 			time.Sleep(time.Second)
 			synctest.Wait()
@@ -129,6 +138,7 @@ func TestProgress(t *testing.T) {
 				t.Errorf("%d s into the reading its last call is %s old", ticks+1, since)
 			}
 		}
+
 		cmptest.Equal(t, "the reading takes long", time.Since(began) > 5*time.Second, true)
 		last := source.Progress(id)
 		time.Sleep(time.Minute)

@@ -65,8 +65,10 @@ func (r *registration) isDue(g *gpuState, now time.Time) bool {
 	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
 		return false
 	}
+
 	since := now.Sub(r.triedAt)
 	waits := since >= 0 && since < r.pause
+
 	return !waits || r.state != g && !r.breaks
 }
 
@@ -76,25 +78,32 @@ func (q *eventQueue) renewSet() error {
 	set, ret := q.lib.EventSetCreate()
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	if ret != nvml.SUCCESS {
 		q.setErr = driverError("nvmlEventSetCreate", ret)
 		return q.setErr
 	}
+
 	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
+
 	current := make(map[Device]*registration, len(q.gpus))
 	for h, r := range q.registrations {
 		listening := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
 		if listening < 0 && !r.busy {
 			continue
 		}
+
 		current[h] = r
 		r.kinds = 0
+
 		r.suspect = r.suspect || listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable()
 		if !r.breaks {
 			r.state = nil
 		}
 	}
+
 	q.registrations = current
+
 	return nil
 }
 
@@ -103,13 +112,16 @@ func (q *eventQueue) renewSet() error {
 func (q *eventQueue) dropSet() {
 	q.mu.Lock()
 	set := q.set
+
 	q.set = nil
 	if set != nil {
 		set.dropped = true
 		q.tellWatching(false)
 	}
+
 	free := set != nil && set.users == 0
 	q.mu.Unlock()
+
 	if free {
 		set.freeOnce()
 	}
@@ -129,6 +141,7 @@ func (q *eventQueue) tellWatching(on bool) {
 func (q *eventQueue) watchLayouts(w mig.LayoutWatcher) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	q.watcher = w
 	if q.set != nil {
 		q.tellWatching(true)
@@ -148,22 +161,28 @@ func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	q.withheld[d]++
 	set := q.set
 	r := q.registrations[d]
+
 	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
 	if holds {
 		set.released = true
 	}
+
 	q.mu.Unlock()
+
 	if holds {
 		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
+
 		select {
 		case <-set.freed:
 		case <-timer.C:
 		}
 	}
+
 	return func() {
 		q.mu.Lock()
 		defer q.mu.Unlock()
+
 		if q.withheld[d]--; q.withheld[d] == 0 {
 			delete(q.withheld, d)
 		}
@@ -184,19 +203,23 @@ func (q *eventQueue) register(gpus []*gpuState) {
 	timer := time.NewTimer(lookupTimeout)
 	defer timer.Stop()
 	expired := timer.C
+
 	for {
 		a, ok := q.nextToRegister(gpus)
 		if !ok {
 			return
 		}
+
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
 			q.registerOne(a)
 		}()
+
 		if expired == nil {
 			continue
 		}
+
 		select {
 		case <-done:
 		case <-expired:
@@ -210,20 +233,25 @@ func (q *eventQueue) register(gpus []*gpuState) {
 func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	if q.set == nil || q.set.broken || q.set.released || q.stopped {
 		return registerAttempt{}, false
 	}
+
 	now := q.opts.Now()
 	for _, g := range gpus {
 		r := q.registrationOf(g.handle)
 		if q.withheld[g.handle] > 0 || !r.isDue(g, now) {
 			continue
 		}
+
 		r.uuid, r.state, r.busy, r.triedAt, r.pause, r.overdue = g.uuid, g, true, now, 0, false
 		q.set.users++
 		q.registering.Add(1)
+
 		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ (r.kinds | r.harmful)}, true
 	}
+
 	return registerAttempt{}, false
 }
 
@@ -234,6 +262,7 @@ func (q *eventQueue) registrationOf(d Device) *registration {
 		r = &registration{}
 		q.registrations[d] = r
 	}
+
 	return r
 }
 
@@ -244,6 +273,7 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 	errs := map[uint64]error{}
 	broken := false
 	var harmful uint64
+
 	for _, kind := range []uint64{
 		nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange,
 		nvml.EventTypeGpuUnavailableError, nvml.EventTypeGpuRecoveryAction,
@@ -251,21 +281,26 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 		if a.kinds&kind == 0 || broken {
 			continue
 		}
+
 		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
 		if ret == nvml.SUCCESS {
 			done |= kind
 			continue
 		}
+
 		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
+
 		broken = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
 		if broken && kind&newKinds != 0 {
 			harmful = kind // an old library: the other events matter more
 		}
 	}
+
 	q.mu.Lock()
 	a.set.users--
 	a.set.broken = a.set.broken || broken
 	free := a.set.dropped && a.set.users == 0
+
 	late := q.set != nil && q.set != a.set
 	if r := a.registration; late {
 		r.busy, r.state = false, nil
@@ -273,17 +308,22 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 		before := r.reportsChanges()
 		r.harmful |= harmful
 		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken && harmful == 0
+
 		inUse := q.set == a.set // else it was dropped, and there is no other one yet
 		if q.watcher != nil && inUse && !before && r.reportsChanges() {
 			q.watcher.Watching(r.uuid, true)
 		}
+
 		r.recordErrors(errs, q.opts.SlowEvery)
 		q.logAttempt(a)
 	}
+
 	q.mu.Unlock()
+
 	if free {
 		a.set.freeOnce()
 	}
+
 	if late {
 		q.register([]*gpuState{a.state})
 	}
@@ -293,15 +333,18 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
 	r.reported = false
+
 	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
 	for _, err := range errs {
 		if r.pause == 0 {
 			r.pause = supportEvery
 		}
+
 		// A library that does not know a kind of event may call that an invalid argument.
 		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) && !errors.Is(err, gpu.ErrInvalidArgument) {
 			r.pause = soon
 		}
+
 		r.suspect = r.suspect || losesDevice(err)
 	}
 }
@@ -331,6 +374,7 @@ type xidState struct {
 func (q *eventQueue) xidsOf(g *gpuState) xidState {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	var state xidState
 	if r := q.registrations[g.handle]; r != nil {
 		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
@@ -342,8 +386,10 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 			r.overdue = true
 		}
 	}
+
 	if q.setErr != nil {
 		state.err, state.reported = q.setErr, true // it is in the log
 	}
+
 	return state
 }

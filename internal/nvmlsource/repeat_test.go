@@ -20,11 +20,13 @@ func countErrors(errs []gpu.ReadError, of gpu.Reading) (all, fresh int) {
 	for _, e := range errs {
 		if e.Reading == of {
 			all++
+
 			if !e.Remembered {
 				fresh++
 			}
 		}
 	}
+
 	return all, fresh
 }
 
@@ -54,18 +56,23 @@ func TestRepeatedReadingReportsItsLastAttempt(t *testing.T) {
 				if tt.repaired {
 					n.spy.set(gpuList, nvml.SUCCESS)
 				}
+
 				repartitionTo(t, n, before.ID, "2g.10gb@0")
 			})
+
 			g := n.readLists(id)
 			if got := g.Instances[0].Profile; got != "2g.10gb" {
 				t.Errorf("the result has profile %s", got)
 			}
+
 			if all, fresh := countErrors(g.Errors, gpu.ReadingProcesses); all != tt.want || fresh != tt.want {
 				t.Errorf("%d errors, %d new, want %d new: %v", all, fresh, tt.want, g.Errors)
 			}
+
 			if known := g.Readings.Processes.Present(); known != (tt.want == 0) {
 				t.Errorf("processes are known: %t", known)
 			}
+
 			if log := n.logged.String(); tt.want == 0 && strings.Contains(log, "processes of MIG GPUs") {
 				t.Errorf("the log says that processes are missing: %s", log)
 			}
@@ -80,6 +87,7 @@ func TestDenialIsNewOnceInRepeatedReadings(t *testing.T) {
 	n.spy.set("MIG.GetAttributes", nvml.ERROR_NOT_FOUND)
 	id := n.discover()[0]
 	var counts [][2]int
+
 	for range 4 {
 		all, fresh := countErrors(slices.DeleteFunc(n.read(id).Errors, func(e gpu.ReadError) bool {
 			return !errors.Is(e.Err, gpu.ErrNoPermission)
@@ -87,6 +95,7 @@ func TestDenialIsNewOnceInRepeatedReadings(t *testing.T) {
 		counts = append(counts, [2]int{all, fresh})
 		n.advance(20 * time.Second)
 	}
+
 	if diff := cmp.Diff([][2]int{{1, 1}, {1, 0}, {1, 0}, {1, 0}}, counts); diff != "" {
 		t.Errorf("denials, and new ones, by reading (-want +got):\n%s", diff)
 	}
@@ -112,10 +121,12 @@ func TestFailedScanDuringChangeIsRepeated(t *testing.T) {
 			})
 		})
 	})
+
 	g := n.read(id)
 	if len(g.Errors) > 0 || len(g.Instances) != 2 {
 		t.Errorf("%d instances, errors %v", len(g.Instances), g.Errors)
 	}
+
 	for _, gi := range g.Instances {
 		if !gi.Up {
 			t.Errorf("instance %d is down: %v", gi.ID, gi.Errors)
@@ -134,9 +145,11 @@ func TestLayoutChangeMakesSlowTierDueOnce(t *testing.T) {
 		n.Settle(t.Context())
 	})
 	n.spy.taken()
+
 	for i, want := range []int{1, 0, 0} {
 		n.advance(time.Second)
 		n.read(id)
+
 		if got := n.spy.taken()["GetEnforcedPowerLimit"]; got != want {
 			t.Errorf("reading %d after the change reads the slow tier %d times, want %d", i, got, want)
 		}
@@ -148,16 +161,19 @@ func TestLayoutChangeMakesSlowTierDueOnce(t *testing.T) {
 func TestSlowFieldsOfAFailedCall(t *testing.T) {
 	n := newNode(t, "", whole)
 	id := n.discover()[0]
+
 	want := len(n.read(id).Readings.NVLink.Errors)
 	if want == 0 {
 		t.Fatal("the GPU has no counters of NVLink errors")
 	}
+
 	for _, tt := range []struct {
 		ret  nvml.Return
 		want int
 	}{{nvml.ERROR_UNKNOWN, want}, {nvml.ERROR_NOT_SUPPORTED, 0}} {
 		n.spy.set("GetFieldValues", tt.ret)
 		n.advance(20 * time.Second)
+
 		if got := len(n.read(id).Readings.NVLink.Errors); got != tt.want {
 			t.Errorf("GetFieldValues returns %d: %d counters, want %d", tt.ret, got, tt.want)
 		}

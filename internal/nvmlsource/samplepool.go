@@ -38,12 +38,15 @@ func (p *samplePool) put(id gpu.UUID, w *window) {
 	if p.spare == nil {
 		p.spare = map[gpu.UUID][]GPMSample{}
 	}
+
 	for i, sample := range w.samples {
 		if sample != nil {
 			p.spare[id] = append(p.spare[id], sample)
 		}
+
 		w.samples[i] = nil
 	}
+
 	*w = window{}
 }
 
@@ -76,8 +79,10 @@ func (s *Source) spareSample(id gpu.UUID) (GPMSample, error) {
 func (s *Source) freeSamples() {
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
+
 	for _, sample := range s.samples.all {
 		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
 	}
+
 	s.samples.all, s.samples.spare = nil, nil
 }

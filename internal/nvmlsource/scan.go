@@ -63,11 +63,13 @@ func (s *scan) isTorn() bool {
 	if !s.listed {
 		return false
 	}
+
 	for _, d := range s.devices {
 		if !slices.ContainsFunc(s.instances, func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance }) {
 			return true
 		}
 	}
+
 	for i, a := range s.instances {
 		for _, b := range s.instances[:i] {
 			if a.placement().Overlaps(b.placement()) {
@@ -75,6 +77,7 @@ func (s *scan) isTorn() bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -83,10 +86,13 @@ func (s *scan) isTorn() bool {
 func (r *gpuRead) scanTree(q *querier, to *scan) (vanished bool, err error) {
 	to.devices = to.devices[:0]
 	to.clearInstances()
+
 	if vanished, err = r.scanInstances(q, to); err != nil {
 		return vanished, err
 	}
+
 	gone, err := r.scanDevices(q, to, !to.listed)
+
 	return vanished || gone, err
 }
 
@@ -99,7 +105,9 @@ func (q *querier) failScan(err error) error {
 		q.lost = err
 		return err
 	}
+
 	q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: err})
+
 	return err
 }
 
@@ -109,10 +117,12 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 	return func(yield func(MIGDevice, error) bool) {
 		for i := range most {
 			h, ret := d.GetMigDeviceHandleByIndex(i)
+
 			err := s.checkReturn("nvmlDeviceGetMigDeviceHandleByIndex", ret)
 			if errors.Is(err, gpu.ErrInvalidArgument) || errors.Is(err, gpu.ErrNotSupported) {
 				return // there is no further index
 			}
+
 			if !errors.Is(err, gpu.ErrNotFound) && !yield(h, err) {
 				return
 			}
@@ -125,16 +135,21 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 func (s *Source) readIdentity(h MIGDevice, only gpu.Opt[computeKey]) (of computeKey, uuid gpu.MIGUUID, err error) {
 	wanted, one := only.Get()
 	instance, ret := h.GetGpuInstanceId()
+
 	of.instance = gpu.InstanceID(instance)
 	if err := s.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && of.instance != wanted.instance {
 		return computeKey{}, "", err
 	}
+
 	compute, ret := h.GetComputeInstanceId()
+
 	of.compute = gpu.ComputeID(compute)
 	if err := s.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && of != wanted {
 		return computeKey{}, "", err
 	}
+
 	text, ret := h.GetUUID()
+
 	return of, gpu.MIGUUID(validUTF8(text)), s.checkReturn("nvmlDeviceGetUUID", ret)
 }
 
@@ -144,12 +159,15 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 	if err != nil {
 		return false, err
 	}
+
 	denied := false
+
 	for h, err := range r.source.migDevices(r.dev, most) {
 		var e migEntry
 		if err == nil {
 			e, err = r.identifyDevice(h, named)
 		}
+
 		switch {
 		case err == nil && !to.has(e.computeKey):
 			to.devices = append(to.devices, e)
@@ -164,10 +182,13 @@ func (r *gpuRead) scanDevices(q *querier, to *scan, named bool) (vanished bool, 
 		default: // that devices are denied is reported already
 		}
 	}
+
 	if r.state.tree.hidden && !denied {
 		r.source.privilege.markRegained(hiddenDevices)
 	}
+
 	r.state.tree.hidden = denied
+
 	return vanished, nil
 }
 
@@ -178,13 +199,16 @@ func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 	if most, ok := known.Get(); ok {
 		return most, nil
 	}
+
 	most, err := query(q, "nvmlDeviceGetMaxMigDeviceCount", gpu.ReadingMIG, r.dev.GetMaxMigDeviceCount)
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return 0, nil
 	}
+
 	if err == nil && most > 0 { // drivers answer 0 while MIG is not on yet
 		*known = gpu.Some(most)
 	}
+
 	return most, err
 }
 
@@ -192,17 +216,21 @@ func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 // placements.
 func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 	e := migEntry{handle: h}
+
 	var err error
 	if e.computeKey, e.uuid, err = r.source.readIdentity(h, gpu.None[computeKey]()); err != nil {
 		return e, err
 	}
+
 	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
 		name, ret := h.GetName()
 		if err := r.source.checkReturn("nvmlDeviceGetName", ret); err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 			return e, err
 		}
+
 		e.name, e.named = name, true
 	}
+
 	return e, nil
 }
 
@@ -210,9 +238,11 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 // tree is inferred from the MIG devices.
 func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error) {
 	profiles := r.state.static.profiles
+
 	to.listed = len(profiles) > 0
 	for i := range profiles {
 		p := &profiles[i]
+
 		list, err := query(q, p.call, gpu.ReadingMIG, func() ([]GPUInstance, nvml.Return) {
 			return r.dev.GetGpuInstances(p.ID, max(p.instanceCount, len(p.Placements)))
 		})
@@ -220,14 +250,17 @@ func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error)
 		case errors.Is(err, gpu.ErrNoPermission):
 			to.clearInstances()
 			to.listed = false
+
 			return vanished, nil
 		case errors.Is(err, gpu.ErrNotSupported):
 			to.listed = false
 		case err != nil:
 			return vanished, err
 		}
+
 		for _, h := range list {
 			info, ret := h.GetInfo()
+
 			err := r.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
 			switch {
 			case err == nil:
@@ -239,5 +272,6 @@ func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error)
 			}
 		}
 	}
+
 	return vanished, nil
 }

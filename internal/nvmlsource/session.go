@@ -133,6 +133,7 @@ func (s *Source) request(r *releaseRequest) <-chan Released {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.session.requests = append(s.session.requests, r)
+
 	return r.result
 }
 
@@ -141,16 +142,20 @@ func (s *Source) request(r *releaseRequest) <-chan Released {
 func (s *Source) advanceSession() error {
 	if s.session.change == nil && s.session.pausing == nil {
 		s.followBinding()
+
 		if none := s.followKernel(); none && len(s.session.resume) > 0 {
 			s.resumeOthers(true)
 		}
+
 		s.beginChange()
 	}
+
 	s.endPausing()
 
 	if s.session.change != nil {
 		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
+
 		select {
 		case <-s.session.change:
 			s.session.change = nil
@@ -175,11 +180,13 @@ func (s *Source) followKernel() (none bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	left := 0
+
 	for id, r := range s.session.released {
 		listed := slices.Contains(bound, shortBusID(s.session.known[id].PCIBusID))
 		if listed && r.Unbound {
 			delete(s.session.released, id)
 		}
+
 		r.Unbound = !listed
 		if listed {
 			left++
@@ -195,6 +202,7 @@ func (s *Source) listBound() ([]string, error) {
 	if s.opts.Opening.BoundGPUs == nil {
 		return nil, nil
 	}
+
 	list, err := s.opts.Opening.BoundGPUs()
 	if err != nil {
 		return nil, fmt.Errorf("list the GPUs that the kernel driver has bound: %w", err)
@@ -204,6 +212,7 @@ func (s *Source) listBound() ([]string, error) {
 	for _, id := range list {
 		bound = append(bound, shortBusID(id))
 	}
+
 	slices.Sort(bound)
 
 	return bound, nil
@@ -217,6 +226,7 @@ func shortBusID(id string) string {
 			return short + ":" + rest
 		}
 	}
+
 	return id
 }
 
@@ -224,6 +234,7 @@ func shortBusID(id string) string {
 func (s *Source) beginChange() {
 	requests, released := s.takeRequests()
 	skip := map[gpu.UUID]bool{}
+
 	for id, r := range released {
 		if !r.Unbound {
 			skip[id] = true
@@ -231,17 +242,21 @@ func (s *Source) beginChange() {
 	}
 
 	due := s.dueChange(released, skip)
+
 	reopens := due == "" && s.session.failed
 	if reopens {
 		due = "open it again"
 	}
+
 	if due == "" {
 		s.mu.Lock()
 		s.session.released = released
 		s.mu.Unlock()
+
 		for _, r := range requests {
 			r.result <- Released{Closed: s.session.down}
 		}
+
 		return
 	}
 
@@ -251,14 +266,17 @@ func (s *Source) beginChange() {
 		change.requeue()
 		return
 	}
+
 	if err := s.findHang(); err != nil {
 		change.refuse(err)
 		return
 	}
+
 	if err := s.enter(); err != nil {
 		change.refuse(err)
 		return
 	}
+
 	s.session.pausing = change.beginPausing()
 }
 
@@ -266,12 +284,14 @@ func (s *Source) beginChange() {
 func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGPU) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	released := maps.Clone(s.session.released)
 	if released == nil {
 		released = map[gpu.UUID]*gpu.ReleasedGPU{}
 	}
 
 	var taken []*releaseRequest
+
 	for _, r := range s.session.requests {
 		facts, known := s.session.known[r.id]
 		switch {
@@ -291,8 +311,10 @@ func (s *Source) takeRequests() ([]*releaseRequest, map[gpu.UUID]*gpu.ReleasedGP
 				Release:  gpu.Release{Since: s.opts.Now(), Cause: r.cause},
 			}
 		}
+
 		taken = append(taken, r)
 	}
+
 	s.session.requests = nil
 
 	return taken, released
@@ -305,6 +327,7 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 			return "release GPU " + string(id)
 		}
 	}
+
 	for id := range s.session.skipped {
 		// One that was unbound is only looked up again with another change, unless NVML is closed because of it.
 		if !skip[id] && (s.session.down != nil || released[id] == nil) {
@@ -315,6 +338,7 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	if !s.initialised {
 		return ""
 	}
+
 	if err := s.checkClosed(skip); err != nil {
 		return "close a released GPU that is open again"
 	}
@@ -327,11 +351,13 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	if err != nil {
 		return ""
 	}
+
 	for _, id := range bound {
 		if s.session.bound != nil && !slices.Contains(s.session.bound, id) && !s.skipsBusID(skip, id) {
 			return "open GPU " + id + ", which was bound"
 		}
 	}
+
 	if bound != nil {
 		s.session.bound = slices.DeleteFunc(slices.Clone(s.session.bound), func(id string) bool {
 			return !slices.Contains(bound, id) // it may come back
@@ -345,6 +371,7 @@ func (s *Source) readRights() string {
 	if s.opts.Opening.Rights == nil {
 		return ""
 	}
+
 	return s.opts.Opening.Rights()
 }
 
@@ -352,6 +379,7 @@ func (s *Source) readRights() string {
 func (s *Source) isReleased(id gpu.UUID) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.session.released[id] != nil
 }
 
@@ -359,11 +387,13 @@ func (s *Source) isReleased(id gpu.UUID) bool {
 func (s *Source) skipsBusID(skip map[gpu.UUID]bool, busID string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for id := range skip {
 		if shortBusID(s.session.known[id].PCIBusID) == busID {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -372,12 +402,15 @@ func (s *Source) noteFacts(f gpu.Facts) {
 	if f.PCIBusID == "" {
 		return
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if old, ok := s.session.known[f.UUID]; ok && old.Index == f.Index && old.Minor == f.Minor &&
 		old.PCIBusID == f.PCIBusID {
 		return
 	}
+
 	s.session.known[f.UUID] = gpu.Facts{UUID: f.UUID, Index: f.Index, Minor: f.Minor, PCIBusID: f.PCIBusID}
 }
 
@@ -385,10 +418,13 @@ func (s *Source) noteFacts(f gpu.Facts) {
 func (s *Source) listReleased() []gpu.ReleasedGPU {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	var list []gpu.ReleasedGPU
 	for _, r := range s.session.released {
 		list = append(list, *r)
 	}
+
 	slices.SortFunc(list, func(a, b gpu.ReleasedGPU) int { return a.Index - b.Index })
+
 	return list
 }

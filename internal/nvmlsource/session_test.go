@@ -36,15 +36,18 @@ type openNode struct {
 
 func startOpenNode(t *testing.T, options, faults string) *openNode {
 	t.Helper()
+
 	s, err := sim.Parse("test.yaml", []byte("version: 1\nnode: {hostname: n1"+options+"}\ngpus:\n"+
 		"  - {model: H100-80GB, count: 3}\n"+faults))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	simulated, err := sim.New(s, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { simulated.Close() })
 
 	n := &openNode{}
@@ -59,9 +62,11 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 				if n.foreign != "" {
 					list = append(list, n.foreign)
 				}
+
 				for _, index := range simulated.BoundGPUs() {
 					list = append(list, simulated.BusID(index))
 				}
+
 				return list, nil
 			},
 			Rights:     func() string { return n.rights },
@@ -71,6 +76,7 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 				if n.lingers != nil {
 					<-n.lingers
 				}
+
 				return func(all bool) {
 					n.pauses = append(n.pauses, map[bool]string{true: "resume", false: "resume all but DCGM"}[all])
 				}, n.refuses
@@ -79,6 +85,7 @@ func startOpenNode(t *testing.T, options, faults string) *openNode {
 	})
 	n.node = &node{Node: simulated, t: t, spy: lib, source: source, logged: logged}
 	t.Cleanup(n.close)
+
 	return n
 }
 
@@ -87,6 +94,7 @@ func (n *openNode) close() {
 	if err := n.source.Close(context.Background()); err != nil {
 		n.t.Error(err)
 	}
+
 	if open := n.OpenGPUs(); len(open) > 0 {
 		n.t.Errorf("GPUs %v are still open after Close", open)
 	}
@@ -95,25 +103,31 @@ func (n *openNode) close() {
 // readAll is what a poll reads.
 func (n *openNode) readAll() []gpu.UUID {
 	n.t.Helper()
+
 	ids := n.discover()
 	for _, id := range ids {
 		n.read(id)
 	}
+
 	return ids
 }
 
 // result carries a request out and returns what became of it.
 func (n *openNode) result(request <-chan nvmlsource.Released) nvmlsource.Released {
 	n.t.Helper()
+
 	for range 10 { // one Discover waits for at most a second
 		n.source.Discover() // the answer says what became of it
+
 		select {
 		case r := <-request:
 			return r
 		default:
 		}
 	}
+
 	n.t.Fatal("no Discover has answered the request")
+
 	return nvmlsource.Released{}
 }
 
@@ -131,11 +145,14 @@ func TestRelease(t *testing.T) {
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil || r.Took <= 0 {
 		t.Fatalf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
+
 	inventory, err := n.source.Discover()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "GPUs", inventory.GPUs, []gpu.FoundGPU{{Index: 0, UUID: ids[0]}, {Index: 2, UUID: ids[2]}})
 	cmptest.Equal(t, "missing", len(inventory.Missing), 0)
 	cmptest.Equal(t, "released", inventory.Released, []gpu.ReleasedGPU{{
@@ -143,17 +160,21 @@ func TestRelease(t *testing.T) {
 		Release:  gpu.Release{Since: n.Now(), Cause: gpu.ReleasedByOperator},
 	}})
 	n.readAll()
+
 	if _, err := n.source.Read(ids[1]); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("reading the released GPU: %v", err)
 	}
+
 	if _, err := n.source.Actuator().Processes(t.Context(), ids[1]); !errors.Is(err, gpu.ErrReleased) {
 		t.Errorf("partition control on the released GPU: %v", err)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 
 	if r := n.result(n.source.Reacquire(ids[1])); r.Err != nil || r.Closed != nil {
 		t.Fatalf("reacquire: %+v", r)
 	}
+
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 	cmptest.Equal(t, "pauses", n.pauses, []string{"pause", "resume all but DCGM", "pause", "resume", "resume"})
 }
@@ -168,9 +189,11 @@ func TestReleaseTwice(t *testing.T) {
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{2})
 
 	n.spy.taken()
+
 	if r := n.release(ids[0]); r.Err != nil || n.spy.taken()["Shutdown"] != 0 {
 		t.Errorf("released again: %+v", r)
 	}
+
 	n.result(n.source.Reacquire(ids[1]))
 	cmptest.Equal(t, "GPUs", n.readAll(), ids[1:])
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{1, 2})
@@ -181,10 +204,12 @@ func TestReleaseTwice(t *testing.T) {
 func TestReleaseStaysClosed(t *testing.T) {
 	n := startOpenNode(t, ", lookupOpens: all", "")
 	ids := n.readAll()
+
 	r := n.release(ids[1])
 	if r.Err != nil || !errors.Is(r.Closed, gpu.ErrLibraryClosed) || !strings.Contains(r.Closed.Error(), "/dev/nvidia1") {
 		t.Fatalf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", len(n.OpenGPUs()), 0)
 
 	for range 3 {
@@ -192,15 +217,18 @@ func TestReleaseStaysClosed(t *testing.T) {
 		if !errors.Is(err, gpu.ErrLibraryClosed) || len(inventory.Released) != 1 {
 			t.Errorf("Discover: %+v, %v", inventory, err)
 		}
+
 		if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLibraryClosed) {
 			t.Errorf("Read: %v", err)
 		}
 	}
+
 	cmptest.Equal(t, "open GPUs", len(n.OpenGPUs()), 0)
 
 	if r := n.result(n.source.Reacquire(ids[1])); r.Err != nil || r.Closed != nil {
 		t.Fatalf("reacquire: %+v", r)
 	}
+
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 }
 
@@ -209,10 +237,12 @@ func TestReleaseUnverified(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB, count: 2}")
 	ids := n.discover()
 	n.read(ids[0])
+
 	released := n.source.Release(ids[0], gpu.ReleasedByOperator)
 	if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrLibraryClosed) {
 		t.Errorf("Discover: %v", err)
 	}
+
 	if r := <-released; r.Closed == nil {
 		t.Errorf("release: %+v", r)
 	}
@@ -221,6 +251,7 @@ func TestReleaseUnverified(t *testing.T) {
 // TestReleaseRefused: NVML is not shut down while that could harm, and everything goes on.
 func TestReleaseRefused(t *testing.T) {
 	why := errors.New("an operation is under way")
+
 	tests := map[string]struct {
 		arrange func(n *openNode)
 		want    error
@@ -233,9 +264,11 @@ func TestReleaseRefused(t *testing.T) {
 			n := startOpenNode(t, "", "")
 			ids := n.readAll()
 			test.arrange(n)
+
 			if r := n.release(ids[1]); !errors.Is(r.Err, test.want) {
 				t.Errorf("release: %+v", r)
 			}
+
 			cmptest.Equal(t, "GPUs", n.readAll(), ids)
 		})
 	}
@@ -259,15 +292,19 @@ func TestReleaseWhileCallHangs(t *testing.T) {
 	}()
 	<-hangs
 	n.spy.taken()
+
 	if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "have not returned") {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
 
 	letGo()
+
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
+
 	if r := n.release(ids[1]); r.Err != nil {
 		t.Errorf("release: %+v", r)
 	}
@@ -281,17 +318,21 @@ func TestEventsAfterRelease(t *testing.T) {
 	n.readAll()
 	n.advance(time.Minute)
 	var xids []uint64
+
 	for {
 		select {
 		case e := <-n.source.Events():
 			if e.Kind == gpu.EventXID {
 				xids = append(xids, e.XID)
 			}
+
 			continue
 		default:
 		}
+
 		break
 	}
+
 	cmptest.Equal(t, "XIDs", xids, []uint64{74})
 }
 
@@ -306,10 +347,12 @@ func TestUnboundGPU(t *testing.T) {
 
 	n.release(ids[1])
 	cmptest.Equal(t, "bound", n.BoundGPUs(), []int{0, 2})
+
 	inventory, err := n.source.Discover()
 	if err != nil || !inventory.Released[0].Unbound || len(inventory.GPUs) != 2 {
 		t.Errorf("%+v, %v", inventory, err)
 	}
+
 	if last := n.pauses[len(n.pauses)-1]; last != "resume" {
 		t.Errorf("%v: DCGM cannot open a GPU that is not bound", n.pauses)
 	}
@@ -317,6 +360,7 @@ func TestUnboundGPU(t *testing.T) {
 	if r := n.result(n.source.Reacquire(ids[1])); r.Err == nil || !strings.Contains(r.Err.Error(), "bind it") {
 		t.Errorf("reacquire: %+v", r)
 	}
+
 	inventory, err = n.source.Discover()
 	if err != nil || len(inventory.Released) != 1 {
 		t.Errorf("%+v, %v", inventory, err)
@@ -326,6 +370,7 @@ func TestUnboundGPU(t *testing.T) {
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 	inventory, err = n.source.Discover()
 	cmptest.Equal(t, "released", len(inventory.Released), 0)
+
 	if err != nil {
 		t.Error(err)
 	}
@@ -364,10 +409,13 @@ func TestReleaseNeedsNoAttach(t *testing.T) {
 	n.spy.set("InitNoAttach", nvml.ERROR_FUNCTION_NOT_FOUND)
 	n.release(ids[1])
 	cmptest.Equal(t, "open GPUs", len(n.OpenGPUs()), 0)
+
 	if _, err := n.source.Discover(); err == nil {
 		t.Error("expected an error")
 	}
+
 	n.result(n.source.Reacquire(ids[1]))
+
 	if got := n.readAll(); !slices.Equal(got, ids) {
 		t.Errorf("GPUs %v", got)
 	}
@@ -379,23 +427,28 @@ func TestReleaseWhenInitFails(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
 	n.spy.set("InitNoAttach", nvml.ERROR_UNKNOWN)
+
 	if r := n.release(ids[1]); r.Err != nil || !errors.Is(r.Closed, gpu.ErrLibraryClosed) {
 		t.Fatalf("release: %+v", r)
 	}
+
 	if !strings.Contains(n.logged.String(), "NVML stays closed") {
 		t.Errorf("log: %s", n.logged)
 	}
 
 	n.spy.taken()
+
 	for range 5 {
 		inventory, err := n.source.Discover()
 		if !errors.Is(err, gpu.ErrLibraryClosed) || len(inventory.Released) != 1 {
 			t.Errorf("Discover: %+v, %v", inventory, err)
 		}
+
 		if _, err := n.source.Read(ids[0]); !errors.Is(err, gpu.ErrLibraryClosed) {
 			t.Errorf("Read: %v", err)
 		}
 	}
+
 	cmptest.Equal(t, "calls of nvmlInit", n.spy.taken()["InitNoAttach"], 0)
 
 	n.spy.set("InitNoAttach", nvml.SUCCESS)
@@ -414,6 +467,7 @@ func TestReleasedWithEveryError(t *testing.T) {
 		n.release(ids[1])
 		n.spy.set("DeviceGetCount", ret)
 		n.spy.set("InitNoAttach", ret)
+
 		for range 2 { // the second after a driver that is gone
 			inventory, err := n.source.Discover()
 			if err == nil || len(inventory.Released) != 1 {
@@ -428,11 +482,14 @@ func TestReleaseAfterDriverWasAway(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
 	n.spy.set("DeviceGetCount", nvml.ERROR_UNINITIALIZED)
+
 	if _, err := n.source.Discover(); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Fatal(err)
 	}
+
 	n.spy.set("DeviceGetCount", nvml.SUCCESS)
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+
 	if calls := n.spy.taken()["Init"]; calls != 2 {
 		t.Fatalf("nvmlInit was called %d times", calls)
 	}
@@ -440,6 +497,7 @@ func TestReleaseAfterDriverWasAway(t *testing.T) {
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 }
 
@@ -449,19 +507,24 @@ func TestReleaseWhenShutdownFails(t *testing.T) {
 	ids := n.readAll()
 	n.spy.taken()
 	n.spy.set("Shutdown", nvml.ERROR_UNKNOWN)
+
 	if r := n.release(ids[1]); !errors.Is(r.Err, gpu.ErrDriver) {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
+
 	calls := n.spy.taken()
 	if calls["Init"] != 0 || calls["InitNoAttach"] != 0 {
 		t.Errorf("calls: %v", calls)
 	}
 
 	n.spy.set("Shutdown", nvml.SUCCESS)
+
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 }
 
@@ -471,15 +534,18 @@ func TestLayoutsWhileReleasing(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
 	request := n.source.Release(ids[1], gpu.ReleasedByOperator)
+
 	list, failed, err := n.source.Actuator().Layouts(t.Context())
 	if err != nil || len(list) != 3 || len(failed) > 0 {
 		t.Errorf("before the release: %d layouts, %v, %v", len(list), failed, err)
 	}
+
 	cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
 
 	if r := n.result(request); r.Err != nil {
 		t.Fatalf("release: %+v", r)
 	}
+
 	list, failed, err = n.source.Actuator().Layouts(t.Context())
 	if err != nil || len(list) != 2 || !errors.Is(failed[ids[1]], gpu.ErrReleased) {
 		t.Errorf("after the release: %d layouts, %v, %v", len(list), failed, err)
@@ -491,14 +557,17 @@ func TestLayoutsWhileReleasing(t *testing.T) {
 func TestReleaseWithForeignGPU(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	n.foreign = "0000:fe:00.0"
+
 	ids := n.readAll()
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
 		t.Fatalf("release: %+v", r)
 	}
+
 	inventory, err := n.source.Discover()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "missing", inventory.Missing, nil)
 
 	// One that is bound meanwhile may be foreign, too.
@@ -506,9 +575,11 @@ func TestReleaseWithForeignGPU(t *testing.T) {
 	if r := n.release(ids[2]); r.Err != nil || r.Closed != nil {
 		t.Fatalf("release: %+v", r)
 	}
+
 	if inventory, err = n.source.Discover(); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "missing", inventory.Missing, nil)
 	cmptest.Equal(t, "GPUs", inventory.GPUs, []gpu.FoundGPU{{Index: 0, UUID: ids[0]}})
 }
@@ -519,17 +590,21 @@ func TestReadingsWhileOthersEnd(t *testing.T) {
 		n := startOpenNode(t, "", "")
 		ids := n.readAll()
 		n.lingers = make(chan struct{})
+
 		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
 		for range 3 {
 			cmptest.Equal(t, "GPUs", n.readAll(), ids)
 		}
+
 		cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
 
 		close(n.lingers)
 		synctest.Wait()
+
 		if r := n.result(request); r.Err != nil || r.Closed != nil {
 			t.Errorf("release: %+v", r)
 		}
+
 		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 		n.close()
 	})
@@ -552,9 +627,11 @@ func TestCloseWhileOthersEnd(t *testing.T) {
 		}()
 		synctest.Wait()
 		close(n.lingers)
+
 		if err := <-closed; err != nil {
 			t.Error(err)
 		}
+
 		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), nil)
 	})
 }
@@ -573,16 +650,20 @@ func TestReadingEndsForRelease(t *testing.T) {
 	n.spy.taken()
 	released := make(chan nvmlsource.Released)
 	go func() { released <- n.release(ids[1]) }()
+
 	for !n.source.IsPausing() {
 		runtime.Gosched()
 	}
 
 	letGo()
+
 	if err := <-read; !errors.Is(err, gpu.ErrLibraryClosed) {
 		t.Errorf("read: %v", err)
 	}
+
 	if r := <-released; r.Err != nil || r.Closed != nil {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 }

@@ -25,18 +25,22 @@ type sessionChange struct {
 func (c *sessionChange) run(resume func(all bool)) {
 	s := c.source
 	began := time.Now()
+
 	err := s.pauseCalls()
 	if err == nil {
 		err = s.haltQueue()
 	}
+
 	if err == nil {
 		s.noteForeign()
 		err = c.shutDown()
 	}
+
 	if err != nil {
 		s.resumeCalls()
 		resume(true)
 		c.refuse(err) // the next Discover looks up the GPUs of an NVML that is still open
+
 		return
 	}
 
@@ -47,9 +51,11 @@ func (c *sessionChange) run(resume func(all bool)) {
 	took := time.Since(began)
 
 	s.resumeCalls()
+
 	if !c.reopens {
 		s.session.resume = append(s.session.resume, resume)
 	}
+
 	s.resumeOthers(len(c.skip) == 0)
 	c.answer(err, took)
 }
@@ -57,6 +63,7 @@ func (c *sessionChange) run(resume func(all bool)) {
 // answer logs what became of the change, and answers the requests. err is why NVML stays closed.
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
+
 	s.session.waits = ""
 	if s.session.failed || err != nil && s.initialised { // it is to be opened, or closed, again
 		s.lengthenPause()
@@ -70,6 +77,7 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 		level.Info(s.opts.Logger).Log("msg", "NVML was closed and opened again", "to", c.reason, "seconds",
 			took.Seconds())
 	}
+
 	for _, request := range c.requests {
 		request.result <- Released{Closed: err, Took: took}
 	}
@@ -85,6 +93,7 @@ func (c *sessionChange) isRequested() bool {
 func (c *sessionChange) refuse(err error) {
 	s := c.source
 	s.lengthenPause()
+
 	if text := err.Error(); text != s.session.waits {
 		s.session.waits = text
 		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", c.reason, "err", err)
@@ -95,6 +104,7 @@ func (c *sessionChange) refuse(err error) {
 			request.result <- Released{Err: err}
 		}
 	}
+
 	c.requests = slices.DeleteFunc(c.requests, (*releaseRequest).isOperators)
 	c.requeue()
 }
@@ -118,6 +128,7 @@ func (s *Source) resumeOthers(all bool) {
 	for _, resume := range s.session.resume {
 		resume(all)
 	}
+
 	if all {
 		s.session.resume = nil
 	}
@@ -140,6 +151,7 @@ func (s *Source) findHang() error {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for use := range s.session.using {
 		if use.isHung() {
 			return errInUse
@@ -155,15 +167,18 @@ func (s *Source) pauseCalls() error {
 	s.mu.Lock()
 	unused := make(chan struct{})
 	s.session.paused.Store(true)
+
 	s.session.unused = unused
 	if len(s.session.using) == 0 {
 		close(unused)
 		s.session.unused = nil
 	}
+
 	s.mu.Unlock()
 
 	timer := time.NewTimer(maxDrain)
 	defer timer.Stop()
+
 	select {
 	case <-unused:
 		return nil
@@ -191,9 +206,11 @@ func (c *sessionChange) shutDown() error {
 
 	s.replaceSlots(nil)
 	s.freeSamples()
+
 	if err := s.shutDown(); err != nil {
 		return err
 	}
+
 	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
 
 	return nil
@@ -205,6 +222,7 @@ func (c *sessionChange) open() error {
 	s := c.source
 	s.session.skipped, s.session.down, s.session.failed = c.skip, nil, false
 	c.setTargets()
+
 	if err := s.checkClosed(c.skip); err != nil {
 		s.session.down = fmt.Errorf("%w, although it was shut down", err)
 		return s.session.down
@@ -214,6 +232,7 @@ func (c *sessionChange) open() error {
 		s.session.down, s.session.failed = closedError(err), true
 		return s.session.down
 	}
+
 	if len(c.skip) == 0 {
 		return nil // Discover looks up the GPUs
 	}
@@ -232,16 +251,19 @@ func closedError(err error) error {
 	if errors.Is(err, gpu.ErrNoDriver) || errors.Is(err, gpu.ErrVersionMismatch) {
 		return err
 	}
+
 	return fmt.Errorf("%w: %w", gpu.ErrLibraryClosed, err)
 }
 
 // closeAgain shuts NVML down for a reason, so that it stays closed. If a call hangs, the next Discover tries again.
 func (c *sessionChange) closeAgain(reason error) error {
 	s := c.source
+
 	err := s.pauseCalls()
 	if err == nil {
 		err = s.haltQueue()
 	}
+
 	if err != nil {
 		return fmt.Errorf("%w: %w", reason, err)
 	}
@@ -259,9 +281,11 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	if len(skip) == 0 {
 		return nil
 	}
+
 	if s.opts.Opening.OpenMinors == nil {
 		return fmt.Errorf("%w: it is not known which GPUs this process has open", gpu.ErrLibraryClosed)
 	}
+
 	open, err := s.opts.Opening.OpenMinors()
 	if err != nil {
 		return fmt.Errorf("%w: it is not known which GPUs this process has open: %w", gpu.ErrLibraryClosed, err)
@@ -269,6 +293,7 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for id := range skip {
 		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
 			return fmt.Errorf("%w: it keeps the released GPU %s open (/dev/nvidia%d)", gpu.ErrLibraryClosed, id, minor)

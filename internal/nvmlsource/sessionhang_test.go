@@ -50,23 +50,27 @@ func releaseWhileEventCallHangs(t *testing.T, call string) {
 	letGo := n.hang(call)
 	ids := n.readAll()
 	<-n.awaits
+
 	for range 3 {
 		if r := n.release(ids[1]); r.Err == nil || !strings.Contains(r.Err.Error(), "have not returned") {
 			t.Errorf("release: %+v", r)
 		}
 	}
+
 	cmptest.Equal(t, "shutdowns", n.spy.taken()["Shutdown"], 0)
 
 	letGo()
 	time.Sleep(time.Second) // a wait that was let go lasts as long as any
 	cmptest.Equal(t, "GPUs", n.readAll(), ids)
 	n.advance(time.Minute)
+
 	for e := n.next(); e.Kind != gpu.EventXID; e = n.next() {
 	}
 
 	if r := n.release(ids[1]); r.Err != nil || r.Closed != nil {
 		t.Errorf("release: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 	n.close()
 }
@@ -79,6 +83,7 @@ func TestReleaseAsEventCallReturns(t *testing.T) {
 			letGo := n.hang(call)
 			ids := n.readAll()
 			<-n.awaits
+
 			for range 2 {
 				n.release(ids[1])
 			}
@@ -87,12 +92,15 @@ func TestReleaseAsEventCallReturns(t *testing.T) {
 			others.Go(letGo)
 			r := n.release(ids[1])
 			others.Wait()
+
 			for r.Err != nil { // it came too early
 				r = n.release(ids[1])
 			}
+
 			if r.Closed != nil {
 				t.Errorf("release: %+v", r)
 			}
+
 			cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 		})
 	}
@@ -115,25 +123,32 @@ func TestChangeWhileReadHangs(t *testing.T) {
 
 		due := n.source.Release(ids[1], gpu.ReleasedByDriver)
 		began := time.Now()
+
 		for range 5 {
 			cmptest.Equal(t, "GPUs", n.discover(), ids)
 			n.read(ids[0])
+
 			if r := n.release(ids[1]); r.Err == nil {
 				t.Errorf("release: %+v", r)
 			}
 		}
+
 		cmptest.Equal(t, "time taken", time.Since(began), 0)
 		cmptest.Equal(t, "pauses", len(n.pauses), 0)
 		cmptest.Equal(t, "log lines", strings.Count(n.logged.String(), "NVML is not opened again yet"), 1)
 
 		letGo()
+
 		if err := <-read; err != nil {
 			t.Error(err)
 		}
+
 		n.advance(time.Minute)
+
 		if r := n.result(due); r.Err != nil || r.Closed != nil {
 			t.Errorf("release: %+v", r)
 		}
+
 		cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 		n.close()
 	})
@@ -146,16 +161,21 @@ func TestRefusedChangePauses(t *testing.T) {
 	n.refuses = errors.New("an operation is under way")
 	due := n.source.Release(ids[1], gpu.ReleasedByDriver)
 	var tries []int
+
 	for range 5 {
 		n.advance(59 * time.Second)
+
 		before := len(n.pauses)
 		for range 4 {
 			n.readAll()
 			n.advance(250 * time.Millisecond)
 		}
+
 		tries = append(tries, len(n.pauses)-before)
 	}
+
 	cmptest.Equal(t, "tries by minute", tries, []int{1, 1, 1, 1, 1})
+
 	before := len(n.pauses)
 	if r := n.release(ids[2]); !errors.Is(r.Err, n.refuses) || len(n.pauses) != before+1 {
 		t.Errorf("release: %+v, after %d tries", r, len(n.pauses)-before)
@@ -165,9 +185,11 @@ func TestRefusedChangePauses(t *testing.T) {
 	if r := n.release(ids[2]); r.Err != nil {
 		t.Errorf("release: %+v", r)
 	}
+
 	if r := n.result(due); r.Err != nil {
 		t.Errorf("release that follows an event: %+v", r)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0})
 }
 
@@ -195,13 +217,16 @@ func TestReleaseWithSlowLookups(t *testing.T) {
 				cmptest.Equal(t, "GPUs", len(inventory.GPUs), 2)
 				break
 			}
+
 			if !errors.Is(err, gpu.ErrLibraryClosed) {
 				t.Fatal(err)
 			}
 		}
+
 		if r := <-request; r.Err != nil || r.Closed != nil || r.Took < 3*time.Second {
 			t.Errorf("release: %+v", r)
 		}
+
 		n.close()
 	})
 }
@@ -214,6 +239,7 @@ func TestReleaseWhileLookupHangs(t *testing.T) {
 		letGo := n.hang("DeviceGetHandleByPciBusId")
 		request := n.source.Release(ids[1], gpu.ReleasedByOperator)
 		began := time.Now()
+
 		for {
 			inventory, err := n.source.Discover()
 			if err == nil {
@@ -222,9 +248,11 @@ func TestReleaseWhileLookupHangs(t *testing.T) {
 				break
 			}
 		}
+
 		if took := time.Since(began); took > 30*time.Second {
 			t.Errorf("no GPU was listed for %s", took)
 		}
+
 		if r := <-request; r.Err != nil || r.Closed != nil {
 			t.Errorf("release: %+v", r)
 		}

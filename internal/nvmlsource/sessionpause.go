@@ -21,6 +21,7 @@ type pausing struct {
 // has entered the Source; the goroutine leaves it.
 func (c *sessionChange) beginPausing() *pausing {
 	p := &pausing{change: c, ended: make(chan struct{})}
+
 	mayOpen := c.source.opts.MayOpen
 	if !c.source.initialised {
 		mayOpen = nil
@@ -41,12 +42,14 @@ func (c *sessionChange) pauseOthers(mayOpen func(confidential gpu.Opt[bool]) err
 	if c.reopens {
 		return func(bool) {}, nil
 	}
+
 	if mayOpen != nil {
 		// Under confidential computing the GPUs can become unusable when the last process closes them.
 		if err := mayOpen(c.source.askConfidential()); err != nil {
 			return nil, fmt.Errorf("NVML must not be shut down: %w", err)
 		}
 	}
+
 	if c.source.opts.Opening.Pause == nil {
 		return func(bool) {}, nil
 	}
@@ -62,11 +65,13 @@ func (p *pausing) hasEnded() bool {
 	if !p.waited {
 		timer := time.NewTimer(lookupTimeout)
 		defer timer.Stop()
+
 		select {
 		case <-p.ended:
 		case <-timer.C:
 		}
 	}
+
 	p.waited = true
 
 	select {
@@ -85,13 +90,16 @@ func (s *Source) endPausing() {
 	}
 
 	s.session.pausing = nil
+
 	if p.err != nil {
 		p.change.refuse(p.err)
 		return
 	}
+
 	if err := s.enter(); err != nil { // Close was called meanwhile
 		p.resume(true)
 		p.change.refuse(err)
+
 		return
 	}
 

@@ -10,12 +10,14 @@ import (
 // setTargets sets which GPUs are looked up by their PCI bus ids, at the indexes that they have had.
 func (c *sessionChange) setTargets() {
 	s := c.source
+
 	bound, err := s.listBound()
 	if err != nil {
 		bound = nil
 	}
 
 	s.session.bound, s.session.targets, s.session.count = bound, nil, 0
+
 	if len(c.skip) == 0 {
 		return
 	}
@@ -25,6 +27,7 @@ func (c *sessionChange) setTargets() {
 	s.session.targets = map[int]string{}
 	taken := map[int]bool{}
 	var left []string // bound, and never read, or at an index that another GPU has had since
+
 	for _, busID := range c.candidates(bound) {
 		index, known := s.indexOf(busID)
 		switch {
@@ -54,6 +57,7 @@ func (c *sessionChange) setTargets() {
 // foreign ones, or all that were read if it does not say. The caller holds mu.
 func (c *sessionChange) candidates(bound []string) []string {
 	var list []string
+
 	for _, facts := range c.source.session.known {
 		if bound == nil && c.released[facts.UUID] == nil {
 			list = append(list, shortBusID(facts.PCIBusID))
@@ -65,10 +69,12 @@ func (c *sessionChange) candidates(bound []string) []string {
 		for id := range c.released {
 			skipped = skipped || shortBusID(c.source.session.known[id].PCIBusID) == busID
 		}
+
 		if !skipped {
 			list = append(list, busID)
 		}
 	}
+
 	slices.Sort(list)
 
 	return list
@@ -81,6 +87,7 @@ func (s *Source) indexOf(busID string) (index int, known bool) {
 			return facts.Index, true
 		}
 	}
+
 	return 0, false
 }
 
@@ -93,6 +100,7 @@ func (s *Source) noteForeign() {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	listed := map[string]bool{}
 	for _, facts := range s.session.known {
 		listed[shortBusID(facts.PCIBusID)] = true

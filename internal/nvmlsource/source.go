@@ -96,6 +96,7 @@ func New(lib Library, opts Options) *Source {
 	if opts.SlowEvery <= 0 {
 		opts.SlowEvery = DefaultSlowEvery
 	}
+
 	meter := newCallMeter()
 	lib = ObserveCalls(lib, meter)
 	s := &Source{
@@ -110,6 +111,7 @@ func New(lib Library, opts Options) *Source {
 	}
 	s.queue = newEventQueue(lib, opts)
 	s.actuator = newActuator(s)
+
 	return s
 }
 
@@ -124,12 +126,14 @@ var errClosed = errors.New("nvmlsource: closed")
 func (s *Source) beginCall() (*usage, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	switch {
 	case s.closed:
 		return nil, errClosed
 	case s.session.paused.Load():
 		return nil, gpu.ErrLibraryClosed
 	}
+
 	return s.countCall(), nil
 }
 
@@ -138,16 +142,19 @@ func (s *Source) countCall() *usage {
 	s.active++
 	u := &usage{began: time.Now()}
 	s.session.using[u] = true
+
 	return u
 }
 
 func (s *Source) endCall(u *usage) {
 	s.mu.Lock()
 	delete(s.session.using, u)
+
 	if len(s.session.using) == 0 && s.session.unused != nil {
 		close(s.session.unused)
 		s.session.unused = nil
 	}
+
 	s.mu.Unlock()
 	s.leave()
 }
@@ -156,16 +163,20 @@ func (s *Source) endCall(u *usage) {
 func (s *Source) enter() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed {
 		return errClosed
 	}
+
 	s.active++
+
 	return nil
 }
 
 func (s *Source) leave() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.active--
 	if s.closed && s.active == 0 {
 		close(s.finished)
@@ -195,8 +206,10 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 		}
 
 		whole = true
+
 		return newGPURead(s, g, gpu.ReadCues{Asked: true}).read()
 	})
+
 	return result, whole, err
 }
 
@@ -210,9 +223,11 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 	s.mu.Lock()
 	g := s.gpus[id]
 	s.mu.Unlock()
+
 	if g == nil {
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, gpu.ErrNotFound)
 	}
+
 	defer func() {
 		if g.isIn(phaseRetired) {
 			s.retireGPU(g)
@@ -224,18 +239,22 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 	defer g.reading.Unlock()
 	use.noteCall(time.Now())
 	g.meter.use = use
+
 	result, err := read(g)
 	if err != nil {
 		g.advanceTo(phaseLost)
 		return gpu.GPU{}, fmt.Errorf("read GPU %s: %w", id, err)
 	}
+
 	s.noteFacts(result.Facts)
+
 	return result, nil
 }
 
 func (s *Source) countInits() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.inits
 }
 
@@ -248,10 +267,12 @@ func (s *Source) shutDown() error {
 		}
 
 		s.mu.Lock()
+
 		s.inits--
 		if ret == nvml.ERROR_UNINITIALIZED {
 			s.inits = 0
 		}
+
 		s.mu.Unlock()
 	}
 
@@ -266,10 +287,12 @@ func (s *Source) Close(ctx context.Context) error {
 		s.mu.Unlock()
 		return nil
 	}
+
 	s.closed = true
 	if s.active == 0 {
 		close(s.finished)
 	}
+
 	s.mu.Unlock()
 
 	done := make(chan error, 1)
@@ -279,12 +302,15 @@ func (s *Source) Close(ctx context.Context) error {
 		<-s.queue.stop() // a change of the session may have started it again
 		s.queue.registering.Wait()
 		var err error
+
 		if s.countInits() > 0 && ctx.Err() == nil {
 			s.freeSamples()
 			err = s.shutDown()
 		}
+
 		done <- err
 	}()
+
 	select {
 	case err := <-done:
 		return err

@@ -27,6 +27,7 @@ func (s *Source) followBinding() {
 	if !s.initialised || s.opts.Opening.OpenMinors == nil {
 		return
 	}
+
 	since := s.opts.Now().Sub(s.session.noEventsAt)
 	if since >= 0 && since < systemEventsEvery { // the clock may have been set back
 		return
@@ -36,11 +37,13 @@ func (s *Source) followBinding() {
 	if ret == nvml.ERROR_TIMEOUT {
 		return
 	}
+
 	if err := s.checkReturn("nvmlSystemEventSetWait", ret); err != nil {
 		s.session.noEventsAt = s.opts.Now()
 		if !errors.Is(err, gpu.ErrNotSupported) {
 			level.Debug(s.opts.Logger).Log("msg", "cannot tell whether a GPU is being unbound", "err", err)
 		}
+
 		return
 	}
 
@@ -55,6 +58,7 @@ func (s *Source) noteBinding(e nvml.SystemEventData_v1) {
 	if id == "" {
 		level.Info(s.opts.Logger).Log("msg", "a GPU that was never read is being unbound, or was bound", "id",
 			fmt.Sprintf("%#x", e.GpuId), "event", e.EventType)
+
 		return
 	}
 
@@ -77,6 +81,7 @@ func (s *Source) noteBound(id gpu.UUID) {
 	s.session.requests = slices.DeleteFunc(s.session.requests, func(r *releaseRequest) bool {
 		return r.id == id && !r.isOperators()
 	})
+
 	r := s.session.released[id]
 	switch {
 	case r == nil:
@@ -92,6 +97,7 @@ func (s *Source) noteBound(id gpu.UUID) {
 func (s *Source) findByPCI(pciID uint32) gpu.UUID {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	for id, facts := range s.session.known {
 		var domain, bus, device uint32
 		if n, _ := fmt.Sscanf(facts.PCIBusID, "%x:%x:%x", &domain, &bus, &device); n == 3 &&

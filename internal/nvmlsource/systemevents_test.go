@@ -28,6 +28,7 @@ func TestUnbindEvent(t *testing.T) {
 	cmptest.Equal(t, "GPUs", n.readAll(), []gpu.UUID{ids[0], ids[2]})
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 	cmptest.Equal(t, "bound GPUs", n.BoundGPUs(), []int{0, 2})
+
 	if list := n.released(); len(list) != 1 || list[0].Cause != gpu.ReleasedByDriver || !list[0].Unbound {
 		t.Errorf("released: %+v", list)
 	}
@@ -53,6 +54,7 @@ func TestUnbindEventThatMustWait(t *testing.T) {
 			n.advance(time.Minute)
 			n.readAll()
 		}
+
 		n.refuses = nil
 		n.advance(20 * time.Second)
 		n.readAll()
@@ -66,9 +68,11 @@ func TestUnboundBetweenPolls(t *testing.T) {
 	n := startOpenNode(t, "", unbindsGPU1)
 	ids := n.readAll()
 	n.advance(time.Minute)
+
 	if _, err := n.source.Discover(); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "open GPUs", n.OpenGPUs(), []int{0, 2})
 
 	n.advance(time.Minute)

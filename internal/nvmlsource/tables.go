@@ -34,6 +34,7 @@ func (a *Actuator) tablesForStep(g *gpuState, mode modeState) (*tables, error) {
 	if t := g.tables.Load(); t != nil && t.enabled == mode.enabled {
 		return t, nil
 	}
+
 	return a.tablesOf(g, mode)
 }
 
@@ -45,6 +46,7 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 			return t, nil
 		}
 	}
+
 	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
 	// A Read may be under way on g itself.
 	own := a.source.meterReadings(newGPUState(g.uuid, g.handle, int(g.index.Load())))
@@ -57,22 +59,27 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	})
 	r.queryProfiles(&q)
 	t.profiles = r.state.static.profiles
+
 	on := mode.enabled.Or(false)
 	if on {
 		t.mostMIG, _ = r.queryMaxDevices(&q)
 	}
+
 	if r.lost != nil {
 		return nil, r.lost
 	}
+
 	for _, e := range q.errs {
 		if e.Reading == gpu.ReadingMIG {
 			return nil, e.Err
 		}
 	}
+
 	offered := !mode.enabled.Present() || r.state.static.progress == profilesPlaced && (t.mostMIG > 0 || !on)
 	if offered && len(q.errs) == 0 {
 		g.tables.Store(t)
 	}
+
 	return t, nil
 }
 
@@ -82,30 +89,39 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 	t.mu.Lock()
 	list := t.computes[profileID]
 	t.mu.Unlock()
+
 	if list != nil {
 		return list, nil
 	}
+
 	for profile := range maxProfiles {
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
+
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
 		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
+
 		// Of the first profile, ErrInvalidArgument says that the GPU instance is gone.
 		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
 			continue
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		list = append(list, info)
 	}
+
 	if list == nil {
 		return nil, fmt.Errorf("%w: the driver offers no compute instances in GPU instances of profile %d",
 			gpu.ErrNotSupported, profileID)
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.computes[profileID] = list
+
 	return list, nil
 }

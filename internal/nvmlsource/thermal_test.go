@@ -17,6 +17,7 @@ func (d spyDevice) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uin
 	if offset, says := d.spy.thresholds[kind]; says {
 		return uint32(offset), nvml.SUCCESS
 	}
+
 	return celsius, ret
 }
 
@@ -29,10 +30,12 @@ func TestTemperatureMargin(t *testing.T) {
 	for _, g := range []gpu.GPU{hopper, ampere} {
 		cmptest.Equal(t, "errors", g.Errors, nil)
 	}
+
 	margin, known := hopper.Readings.TemperatureMarginCelsius.Get()
 	if celsius := hopper.Readings.TemperatureCelsius.Or(0); !known || margin+celsius != 87 {
 		t.Errorf("an H100 at %v C: margin %v, known %v", celsius, margin, known)
 	}
+
 	cmptest.Equal(t, "thresholds of an H100", hopper.Readings.TemperatureThresholds, nil)
 	cmptest.Equal(t, "margin of an A100", ampere.Readings.TemperatureMarginCelsius, gpu.None[float64]())
 	cmptest.Equal(t, "thresholds of an A100", len(ampere.Readings.TemperatureThresholds), 3)
@@ -40,10 +43,13 @@ func TestTemperatureMargin(t *testing.T) {
 	// Both are in the slow tier, and a call that is not supported is not repeated there.
 	n.spy.taken()
 	n.advance(time.Second)
+
 	if calls := n.readAll(ids); calls["GetMarginTemperature"]+calls["GetTemperatureThreshold"] > 0 {
 		t.Errorf("between two slow tiers: %v", calls)
 	}
+
 	n.advance(15 * time.Second)
+
 	if calls := n.readAll(ids); calls["GetMarginTemperature"] != 1 || calls["GetTemperatureThreshold"] != 3 {
 		t.Errorf("the slow tier of both asks %d times for margins and %d times for thresholds, want 1 and 3",
 			calls["GetMarginTemperature"], calls["GetTemperatureThreshold"])
@@ -55,6 +61,7 @@ func (n *node) readAll(ids []gpu.UUID) map[string]int {
 	for _, id := range ids {
 		n.read(id)
 	}
+
 	return n.spy.taken()
 }
 
@@ -69,6 +76,7 @@ func TestTemperatureMarginThatHasFallen(t *testing.T) {
 // TestTemperatureMarginOfAnOldDriver: drivers before R565 do not have the call, which is no error.
 func TestTemperatureMarginOfAnOldDriver(t *testing.T) {
 	n := startNode(t, "version: 1\nnode: {driver: \"550.54.15\"}\ngpus: [{model: H100-80GB}]\n")
+
 	g := n.read(n.discover()[0])
 	if g.Readings.TemperatureMarginCelsius.Present() || len(g.Errors) > 0 {
 		t.Errorf("margin %v, errors %v", g.Readings.TemperatureMarginCelsius, g.Errors)

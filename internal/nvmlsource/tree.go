@@ -59,6 +59,7 @@ func (t *tree) cloneInstances() []gpu.GPUInstance {
 		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
 		list[i].ComputesHidden = t.hidden
 	}
+
 	return list
 }
 
@@ -69,6 +70,7 @@ func (t *tree) entities() iter.Seq[*entityState] {
 			if !yield(&t.states[i]) {
 				return
 			}
+
 			for j := range t.states[i].computes {
 				if !yield(&t.states[i].computes[j]) {
 					return
@@ -101,7 +103,9 @@ func (r *gpuRead) mayRescan(tree treeRead) bool {
 	if r.rescans == maxRescans || r.rescans > 0 && !tree.changed && tree.err == nil {
 		return false
 	}
+
 	r.rescans++
+
 	return true
 }
 
@@ -110,11 +114,13 @@ func (r *gpuRead) mayRescan(tree treeRead) bool {
 // those of its details.
 func (r *gpuRead) readTree() (treeRead, []gpu.ReadError) {
 	var denials []gpu.ReadError // of attempts that are repeated
+
 	for {
 		tree, errs := r.readTreeOnce()
 		if !tree.vanished || !r.mayRescan(tree) {
 			return tree, addNewDenials(errs, denials)
 		}
+
 		denials = addNewDenials(denials, errs)
 	}
 }
@@ -126,6 +132,7 @@ func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
 		if e.Remembered || !errors.Is(e.Err, gpu.ErrNoPermission) {
 			continue
 		}
+
 		at := slices.IndexFunc(list, func(known gpu.ReadError) bool {
 			return known.Reading == e.Reading && known.Err.Error() == e.Err.Error()
 		})
@@ -135,6 +142,7 @@ func addNewDenials(list, other []gpu.ReadError) []gpu.ReadError {
 			list[at] = e
 		}
 	}
+
 	return list
 }
 
@@ -144,10 +152,12 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	if r.lost != nil {
 		return treeRead{err: r.lost}, nil
 	}
+
 	if !r.state.mode.enabled.Or(false) {
 		r.dropTree()
 		return treeRead{}, nil
 	}
+
 	if r.mayKeepTree() {
 		return treeRead{}, nil
 	}
@@ -157,32 +167,41 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	set := r.beginScan()
 	knewTree, knewHandles := t.known, t.scanned
 	t.scanned = false
+
 	anew := r.hasReport() || r.retryAll || r.cues.Asked
 	if anew {
 		t.placed = false
 	}
+
 	q := r.newQuerier(r.state.answers)
 	if result.vanished, result.err = r.scanTree(&q, &t.spare); result.err != nil {
 		return result, q.errs
 	}
+
 	result.changed = !t.known || !t.scan.equal(&t.spare)
 	r.compareWithEvents(set, knewTree, result.changed)
 	t.scan, t.spare = t.spare, t.scan
+
 	if result.changed {
 		r.state.gpm.restart = true
 		if t.known {
 			r.forgetAnswers() // whether a call is supported depends on the instances, too
 		}
+
 		gone, err := r.rescanTorn(&q, t)
 		result.vanished, result.err = result.vanished || gone, err
 	}
+
 	if result.err == nil && (result.changed || r.slow || anew) {
 		result.vanished = r.buildTree(t, result.changed) || result.vanished
 	}
+
 	if result.changed || !knewHandles {
 		r.state.processes.known = false // they ran on other instances, or their instances could not be asked
 	}
+
 	t.scanned = result.err == nil
+
 	return result, q.errs
 }
 
@@ -195,16 +214,20 @@ func (r *gpuRead) rescanTorn(q *querier, t *tree) (vanished bool, err error) {
 	for scans := 1; scans < maxTornScans && t.scan.isTorn(); scans++ {
 		gone, err := r.scanTree(q, &t.spare)
 		vanished = vanished || gone
+
 		if err != nil {
 			t.known = false // the instances were not built from t.scan
 			return vanished, err
 		}
+
 		same := t.scan.equal(&t.spare)
 		t.scan, t.spare = t.spare, t.scan
+
 		if same {
 			break
 		}
 	}
+
 	return vanished, nil
 }
 
@@ -214,26 +237,34 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 	if changed {
 		t.answers = newAnswers()
 	}
+
 	q := r.newQuerier(t.answers)
+
 	var list []gpu.GPUInstance
 	for _, info := range t.scan.instances {
 		if indexOfInstance(list, gpu.InstanceID(info.ID)) < 0 {
 			list = append(list, r.listedInstance(info))
 		}
 	}
+
 	for i := range t.scan.devices {
 		list = r.addCompute(&q, list, &t.scan.devices[i])
 	}
+
 	r.placeComputes(&q, t, list, changed)
 	sortInstances(list)
+
 	if changed {
 		r.source.samples.putAll(r.state.uuid, t)
 		t.states = newStates(list, &t.scan)
 	}
+
 	if changed || len(q.errs) == 0 && !q.stale && r.lost == nil {
 		t.instances = list
 	}
+
 	t.known, t.errs = true, q.errs
+
 	return q.stale
 }
 
@@ -252,6 +283,7 @@ func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 				device: slices.IndexFunc(of.devices, func(e migEntry) bool { return e.computeKey == key })})
 		}
 	}
+
 	return states
 }
 
@@ -264,6 +296,7 @@ func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
 	if p, ok := r.profileOf(gi.ProfileID); ok {
 		setProfile(&gi, p)
 	}
+
 	return gi
 }
 
@@ -272,6 +305,7 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 	gi.Profile = p.Name
 	gi.ProfileID = gpu.Some(p.ID)
 	gi.ComputeSlices = gpu.Some(p.ComputeSlices)
+
 	gi.SMs = gpu.Some(p.SMs)
 	if p.MemorySlices > 0 {
 		gi.MemorySlices = gpu.Some(p.MemorySlices)
@@ -284,16 +318,19 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	if !known {
 		name, _ = query(q, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
+
 	attributes, _ := query(q, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	ci := gpu.ComputeInstance{
 		ID: e.compute, UUID: e.uuid, Up: true, Profile: deviceProfile(name),
 		ComputeSlices: positive(attributes.ComputeInstanceSliceCount), SMs: positive(attributes.MultiprocessorCount),
 	}
+
 	at := indexOfInstance(list, e.instance)
 	if at < 0 {
 		list = append(list, r.inferredInstance(e.instance, &ci, attributes))
 		at = len(list) - 1
 	}
+
 	gi := &list[at]
 	if ci.Profile == "" && gi.Profile != "" {
 		ci.Profile = gi.Profile
@@ -301,7 +338,9 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 			ci.Profile = fmt.Sprintf("%dc.%s", part, gi.Profile)
 		}
 	}
+
 	gi.ComputeInstances = append(gi.ComputeInstances, ci)
+
 	return list
 }
 
@@ -312,16 +351,19 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	if gi.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
 		gi.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.gpuMemory())
 	}
+
 	for _, p := range r.state.static.profiles {
 		if p.Name == gi.Profile {
 			setProfile(&gi, p.Profile)
 			return gi
 		}
 	}
+
 	gi.ComputeSlices = positive(attributes.GpuInstanceSliceCount)
 	if attributes.ComputeInstanceSliceCount == attributes.GpuInstanceSliceCount {
 		gi.SMs = ci.SMs
 	}
+
 	return gi
 }
 
@@ -331,6 +373,7 @@ func sortInstances(list []gpu.GPUInstance) {
 		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start),
 			cmp.Compare(a.ID, b.ID))
 	})
+
 	for _, gi := range list {
 		slices.SortFunc(gi.ComputeInstances, func(a, b gpu.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 	}
@@ -342,6 +385,7 @@ func deviceProfile(name string) string {
 	if i < 0 {
 		return ""
 	}
+
 	return validUTF8(strings.TrimSpace(name[i+len(" MIG "):]))
 }
 
@@ -351,7 +395,9 @@ func instanceProfile(device string) string {
 	if err != nil {
 		return device
 	}
+
 	name.Part = 0
+
 	return name.String()
 }
 
@@ -359,5 +405,6 @@ func positive(n uint32) gpu.Opt[int] {
 	if n == 0 {
 		return gpu.None[int]()
 	}
+
 	return gpu.Some(int(n))
 }

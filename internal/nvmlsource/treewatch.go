@@ -36,9 +36,11 @@ func (r *gpuRead) mayKeepTree() bool {
 	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false
 	}
+
 	if !r.state.static.mostMIG.Present() { // the driver may not list MIG devices yet
 		return false
 	}
+
 	if !t.known || !t.scanned || t.hidden || !t.scan.listed || w.rescan || w.distrust > 0 {
 		return false
 	}
@@ -83,6 +85,7 @@ func (r *gpuRead) compareWithEvents(set *queueSet, knewTree, changed bool) {
 	case r.hasReport():
 		w.distrust = max(w.distrust-1, 0)
 	}
+
 	w.missed = missed
 }
 

@@ -44,6 +44,7 @@ func (l *layoutLog) taken() []string {
 	told := l.told
 	l.told = nil
 	slices.Sort(told)
+
 	return told
 }
 
@@ -68,13 +69,17 @@ func TestWatchedLayouts(t *testing.T) {
 			if err := n.DestroyGPUInstance(1, first); err != nil {
 				t.Fatal(err)
 			}
+
 			id, err := n.CreateGPUInstance(1, 19, gpu.None[int]())
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			first = id
 		}
+
 		told := log.taken()
+
 		changes := slices.DeleteFunc(slices.Clone(told), func(s string) bool { return s != "GPU 1 changed" })
 		if len(changes) != len(told) || len(told) < 600 {
 			t.Errorf("of 600 changes of GPU 1, %d were told of, and %d others", len(changes), len(told)-len(changes))
@@ -84,10 +89,12 @@ func TestWatchedLayouts(t *testing.T) {
 		time.Sleep(time.Minute)
 		n.spy.set("Wait", nvml.SUCCESS)
 		time.Sleep(time.Minute)
+
 		told = log.taken()
 		if len(told) < 4 || told[0] != bothUnwatched[0] || told[len(told)-1] != bothWatched[1] {
 			t.Errorf("over a failure of the queue: %v", told)
 		}
+
 		n.source.Close(t.Context())
 		cmptest.Equal(t, "at the end", log.taken(), bothUnwatched)
 	})
@@ -105,9 +112,11 @@ func TestGPUsThatAreNotWatched(t *testing.T) {
 			n.read(log.ids[0])
 			n.read(log.ids[1])
 			time.Sleep(time.Second)
+
 			if told := log.taken(); len(told) > 0 {
 				t.Errorf("%v: told %v", ret, told)
 			}
+
 			n.source.Close(t.Context())
 		})
 	}
@@ -124,9 +133,11 @@ func TestModeChangeEndsTheWatch(t *testing.T) {
 		n.read(log.ids[0])
 		n.read(log.ids[1])
 		cmptest.Equal(t, "before the change", log.taken(), bothWatched)
+
 		if _, err := n.source.Actuator().SetMIGMode(t.Context(), log.ids[0], true); err != nil {
 			t.Fatal(err)
 		}
+
 		n.read(log.ids[0])
 		cmptest.Equal(t, "told by the next reading", log.taken(),
 			[]string{"GPU 0 watched false", "GPU 0 watched true", "GPU 1 watched false", "GPU 1 watched true"})

@@ -11,11 +11,13 @@ import (
 // same type.
 func ExamplePlanRequest() {
 	const body = `{"spec": {"gpus": [0], "devices": {"3g.20gb": {"compute": ["1c", "2c"]}, "1g.5gb": 2}}}`
+
 	var request api.PlanRequest
 	if err := json.Unmarshal([]byte(body), &request); err != nil {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Println(request.Spec.GPUs, request.Spec.Devices["3g.20gb"].Count, request.Spec.Devices["1g.5gb"].Count)
 
 	document, err := json.Marshal(request)
@@ -23,6 +25,7 @@ func ExamplePlanRequest() {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Println(string(document))
 	// Output:
 	// [0] 1 2
@@ -32,11 +35,13 @@ func ExamplePlanRequest() {
 // A demand for further instances of whichever profile has that much memory.
 func ExampleSpec() {
 	demand := api.Spec{Demand: []api.Need{{Memory: 12 << 30, SMs: 20, Count: 3}}}
+
 	document, err := json.Marshal(demand)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
+
 	fmt.Println(string(document))
 
 	err = json.Unmarshal([]byte(`{"demand": [{"memory": "12 giga"}]}`), &demand)

@@ -19,11 +19,14 @@ func (s *Selector) UnmarshalJSON(data []byte) error {
 		*s = Selector(text)
 		return nil
 	}
+
 	n, ok := wholeNumber(data, math.MaxInt32)
 	if !ok {
 		return errors.New(`a GPU: expected its index, UUID, PCI bus id or "all"`)
 	}
+
 	*s = Selector(strconv.FormatUint(n, 10))
+
 	return nil
 }
 
@@ -39,20 +42,26 @@ func (d *DeviceList) UnmarshalJSON(data []byte) error {
 		*d = DeviceList{All: true}
 		return nil
 	}
+
 	wrong := errors.New(`expected "all" or a list of indexes of GPUs, such as [0, 1]`)
+
 	var items []json.RawMessage
 	if isNull(data) || json.Unmarshal(data, &items) != nil {
 		return wrong
 	}
+
 	list := DeviceList{Indexes: make([]int, 0, len(items))}
 	for _, item := range items {
 		n, ok := wholeNumber(item, math.MaxInt32)
 		if !ok {
 			return wrong
 		}
+
 		list.Indexes = append(list.Indexes, int(n))
 	}
+
 	*d = list
+
 	return nil
 }
 
@@ -61,9 +70,11 @@ func (d DeviceList) MarshalJSON() ([]byte, error) {
 	if d.All {
 		return []byte(`"all"`), nil
 	}
+
 	if d.Indexes == nil {
 		return []byte("[]"), nil
 	}
+
 	return json.Marshal(d.Indexes)
 }
 
@@ -76,20 +87,26 @@ func (s *Strings) UnmarshalJSON(data []byte) error {
 		*s = Strings{text}
 		return nil
 	}
+
 	wrong := errors.New("expected a string or a list of strings")
+
 	var items []json.RawMessage
 	if isNull(data) || json.Unmarshal(data, &items) != nil {
 		return wrong
 	}
+
 	list := make(Strings, 0, len(items))
 	for _, item := range items {
 		text, ok := jsonString(item)
 		if !ok {
 			return wrong
 		}
+
 		list = append(list, text)
 	}
+
 	*s = list
+
 	return nil
 }
 
@@ -98,6 +115,7 @@ func (s Strings) MarshalJSON() ([]byte, error) {
 	if len(s) == 1 {
 		return json.Marshal(s[0])
 	}
+
 	return json.Marshal([]string(s))
 }
 
@@ -110,15 +128,19 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 		*b = Bytes(n)
 		return nil
 	}
+
 	text, ok := jsonString(data)
 	if !ok {
 		return errors.New(`expected a number of bytes or a size such as "12GiB" or "20GB"`)
 	}
+
 	n, err := ParseBytes(text)
 	if err != nil {
 		return err
 	}
+
 	*b = n
+
 	return nil
 }
 
@@ -137,10 +159,12 @@ func ParseBytes(s string) (Bytes, error) {
 			break
 		}
 	}
+
 	n, ok := wholeNumber([]byte(digits), math.MaxInt64/factor)
 	if !ok {
 		return 0, fmt.Errorf(`size %.40q: expected a whole number of bytes, or one with a unit, such as "12GiB" or "20GB"`, s)
 	}
+
 	return Bytes(n * factor), nil
 }
 
@@ -149,20 +173,25 @@ func (d *DeviceRequest) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '[' {
 		return d.unmarshalOne(data)
 	}
+
 	var items []json.RawMessage
 	if err := json.Unmarshal(data, &items); err != nil {
 		return err
 	}
+
 	if len(items) == 0 {
 		return errors.New("an empty list: expected counts or objects, each for instances that are split alike")
 	}
+
 	list := DeviceRequest{Each: make([]DeviceRequest, len(items))}
 	for i, item := range items {
 		if err := list.Each[i].unmarshalOne(item); err != nil {
 			return fmt.Errorf("item %d: %w", i, err)
 		}
 	}
+
 	*d = list
+
 	return nil
 }
 
@@ -171,15 +200,20 @@ func (d *DeviceRequest) unmarshalOne(data []byte) error {
 		*d = DeviceRequest{Count: int(n)}
 		return nil
 	}
+
 	if len(data) == 0 || data[0] != '{' {
 		return errors.New(`expected a count of 0 or more, or {"count": 1, "compute": ["1c", "2c"]}`)
 	}
+
 	type plain DeviceRequest
+
 	request := plain{Count: 1}
 	if err := strictly(data, &request); err != nil {
 		return err
 	}
+
 	*d = DeviceRequest(request)
+
 	return nil
 }
 
@@ -188,12 +222,16 @@ func (n *Need) UnmarshalJSON(data []byte) error {
 	if len(data) == 0 || data[0] != '{' {
 		return errors.New(`expected a need such as {"memory": "12GiB", "sms": 20, "count": 3}`)
 	}
+
 	type plain Need
+
 	need := plain{Count: 1}
 	if err := strictly(data, &need); err != nil {
 		return err
 	}
+
 	*n = Need(need)
+
 	return nil
 }
 
@@ -202,6 +240,7 @@ func (n *Need) UnmarshalJSON(data []byte) error {
 func strictly(data []byte, into any) error {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
+
 	return decoder.Decode(into)
 }
 
@@ -210,13 +249,16 @@ func (d DeviceRequest) MarshalJSON() ([]byte, error) {
 	if d.Each != nil {
 		return json.Marshal(d.Each)
 	}
+
 	if d.Compute == nil {
 		return json.Marshal(d.Count)
 	}
+
 	type request struct {
 		Count   int      `json:"count"`
 		Compute []string `json:"compute"` // an empty list means none
 	}
+
 	return json.Marshal(request{d.Count, d.Compute})
 }
 
@@ -227,6 +269,7 @@ func jsonString(data []byte) (string, bool) {
 	if len(data) == 0 || data[0] != '"' || json.Unmarshal(data, &s) != nil {
 		return "", false
 	}
+
 	return s, true
 }
 

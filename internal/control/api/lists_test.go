@@ -47,6 +47,7 @@ func TestListsOnTheWire(t *testing.T) {
 			!reflect.DeepEqual(got.Elem().Interface(), tt.want) {
 			t.Errorf("%s: %#v, %v, want %#v", tt.in, got.Elem().Interface(), err, tt.want)
 		}
+
 		out, err := json.Marshal(tt.want)
 		if want := cmp.Or(tt.out, tt.in); err != nil || string(out) != want {
 			t.Errorf("%#v: %s, %v, want %s", tt.want, out, err, want)

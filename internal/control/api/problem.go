@@ -36,6 +36,7 @@ func (p *Problem) Error() string {
 	if p.Detail == "" {
 		return p.Title
 	}
+
 	return fmt.Sprintf("%s: %s", p.Title, p.Detail)
 }
 

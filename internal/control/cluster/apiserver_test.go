@@ -71,27 +71,33 @@ func refuse(w http.ResponseWriter, code int, reason, message string) {
 func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.asked = append(s.asked, r.Method+" "+r.URL.Path)
 	if s.down {
 		refuse(w, http.StatusServiceUnavailable, "ServiceUnavailable", "etcd is gone")
 		return
 	}
+
 	if r.Header.Get("Authorization") != "Bearer "+ownToken {
 		refuse(w, http.StatusUnauthorized, "Unauthorized", "Unauthorized")
 		return
 	}
+
 	resource := r.URL.Path[strings.LastIndexByte(r.URL.Path, '/')+1:]
 	if strings.HasPrefix(r.URL.Path, "/api/v1/nodes/") {
 		resource = "nodes"
 	}
+
 	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPatch: "patch"}[r.Method]
 	if strings.HasPrefix(r.URL.Path, podsOfPlugin) {
 		resource, verb = "pods", map[string]string{http.MethodGet: "list", http.MethodDelete: "delete"}[r.Method]
 	}
+
 	if s.forbidden[verb+" "+resource] {
 		refuse(w, http.StatusForbidden, "Forbidden", fmt.Sprintf("%s is forbidden: User cannot %s resource", resource, verb))
 		return
 	}
+
 	switch {
 	case r.URL.Path == "/api/v1/nodes/node-1":
 		s.serveNode(w, r)
@@ -117,6 +123,7 @@ func (s *apiServer) serveGroups(w http.ResponseWriter) {
 		version := map[string]string{"groupVersion": name + "/" + s.groups[name], "version": s.groups[name]}
 		groups = append(groups, map[string]any{"name": name, "versions": []any{version}, "preferredVersion": version})
 	}
+
 	_ = json.NewEncoder(w).Encode(map[string]any{"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -130,22 +137,28 @@ func (s *apiServer) serveNode(w http.ResponseWriter, r *http.Request) {
 			refuse(w, http.StatusUnsupportedMediaType, "UnsupportedMediaType", "not a merge patch")
 			return
 		}
+
 		if s.meddle > 0 {
 			s.meddle--
 			s.version++
 		}
+
 		if given, ok := patch["metadata"].(map[string]any)["resourceVersion"]; ok && given != strconv.Itoa(s.version) {
 			refuse(w, http.StatusConflict, "Conflict",
 				"the object has been modified; please apply your changes to the latest version")
+
 			return
 		}
+
 		was := s.node["spec"].(map[string]any)["unschedulable"]
 		merge(s.node, patch)
+
 		s.version++
 		if is := s.node["spec"].(map[string]any)["unschedulable"]; is != was {
 			s.manage(r.URL.Query().Get("fieldManager"), is)
 		}
 	}
+
 	s.metadata()["resourceVersion"] = strconv.Itoa(s.version)
 	_ = json.NewEncoder(w).Encode(s.node)
 }
@@ -160,6 +173,7 @@ func (s *apiServer) manage(manager string, unschedulable any) {
 		fields = append(fields, map[string]any{"manager": manager, "operation": "Update", "fieldsType": "FieldsV1",
 			"fieldsV1": map[string]any{"f:spec": map[string]any{"f:unschedulable": map[string]any{}}}})
 	}
+
 	s.metadata()["managedFields"] = fields
 }
 
@@ -175,6 +189,7 @@ func merge(to, patch map[string]any) {
 			if below == nil {
 				below = map[string]any{}
 			}
+
 			merge(below, inner)
 			to[key] = below
 		default:
@@ -186,21 +201,27 @@ func merge(to, patch map[string]any) {
 func (s *apiServer) reviewToken(w http.ResponseWriter, r *http.Request) {
 	var review map[string]any
 	_ = json.NewDecoder(r.Body).Decode(&review)
+
 	spec, _ := review["spec"].(map[string]any)
 	if review["kind"] != "TokenReview" || review["apiVersion"] != "authentication.k8s.io/v1" || spec["token"] == "" {
 		refuse(w, http.StatusBadRequest, "BadRequest", "not a TokenReview")
 		return
 	}
+
 	var wanted []string
 	for _, a := range anyList(spec["audiences"]) {
 		wanted = append(wanted, a.(string))
 	}
+
 	u, ok := s.tokens[spec["token"].(string)]
+
 	audiences := u.audiences
 	if len(wanted) > 0 {
 		audiences = slices.DeleteFunc(slices.Clone(u.audiences), func(a string) bool { return !slices.Contains(wanted, a) })
 	}
+
 	status := map[string]any{}
+
 	switch {
 	case !ok:
 		status["error"] = "[invalid bearer token, no such token: " + spec["token"].(string) + "]"
@@ -214,6 +235,7 @@ func (s *apiServer) reviewToken(w http.ResponseWriter, r *http.Request) {
 			"username": u.name, "uid": "u-1", "groups": u.groups,
 			"extra": map[string]any{"authentication.kubernetes.io/pod-name": []string{"p"}}}}
 	}
+
 	review["status"] = status
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(review)
@@ -231,6 +253,7 @@ func (s *apiServer) reviewAccess(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "BadRequest", "not a SubjectAccessReview")
 		return
 	}
+
 	s.reviewing = review.Spec
 	at := review.Spec.Resource
 	review.Status.Allowed = at.Group == "mig-exporter.io" && at.Resource == "partitions" && at.Name == "node-1" &&
@@ -249,11 +272,13 @@ func (s *apiServer) count(method string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
+
 	for _, asked := range s.asked {
 		if strings.HasPrefix(asked, method+" ") {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -266,6 +291,7 @@ type clock struct {
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return c.now
 }
 
@@ -282,21 +308,26 @@ func testCluster(t *testing.T, s *apiServer, audiences ...string) (*Cluster, *cl
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	dir := t.TempDir()
+
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": ownToken} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	api, err := kubeapi.New(kubeapi.Options{Server: server.URL, CredentialsDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(api.Close)
 	now := &clock{now: time.Unix(1_800_000_000, 0)}
+
 	c, err := New(Options{API: api, Node: "node-1", Audiences: audiences, Now: now.Now})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c, now
 }

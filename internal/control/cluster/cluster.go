@@ -64,6 +64,7 @@ func New(opts Options) (*Cluster, error) {
 	if opts.Node == "" {
 		return nil, fmt.Errorf("cluster: the name of the node is not known: %w", gpu.ErrInvalidArgument)
 	}
+
 	return &Cluster{opts: opts, reviews: make(chan struct{}, maxReviews), known: map[tokenHash]cachedActor{}}, nil
 }
 
@@ -71,6 +72,7 @@ func New(opts Options) (*Cluster, error) {
 func (c *Cluster) request(ctx context.Context, r kubeapi.Request, answer any) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	return c.opts.API.Do(ctx, r, answer)
 }
 
@@ -102,6 +104,7 @@ func (c *Cluster) nodePath() string { return "/api/v1/nodes/" + url.PathEscape(c
 
 func (c *Cluster) getNode(ctx context.Context) (node, error) {
 	var n node
+
 	err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.nodePath()}, &n)
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
@@ -109,5 +112,6 @@ func (c *Cluster) getNode(ctx context.Context) (node, error) {
 	case err != nil:
 		return node{}, fmt.Errorf("node %s: %w", c.opts.Node, err)
 	}
+
 	return n, nil
 }

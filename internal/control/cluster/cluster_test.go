@@ -26,22 +26,28 @@ func TestActor(t *testing.T) {
 	s.grants["system:serviceaccount:ops:partitioner"] = []string{"get", "plan", "apply"}
 	c, _ := testCluster(t, s, "mig-exporter")
 	got, err := c.Actor(t.Context(), "sa")
+
 	want := control.Actor{Name: "serviceaccount:ops/partitioner",
 		Rights: control.Rights{Read: true, Plan: true, Apply: true}}
 	if err != nil || got != want {
 		t.Errorf("got %+v, %v, want %+v", got, err, want)
 	}
+
 	if u := s.reviewing; u.UID != "u-1" || !slices.Equal(u.Groups, []string{"system:authenticated"}) {
 		t.Errorf("rights were reviewed for the user %q of %q, want u-1 of system:authenticated", u.UID, u.Groups)
 	}
+
 	if pods := s.reviewing.Extra["authentication.kubernetes.io/pod-name"]; len(pods) != 1 {
 		t.Errorf("rights were reviewed for the pods %q, want one", pods)
 	}
+
 	if got, err := c.Actor(t.Context(), "human"); err != nil || got != (control.Actor{Name: "user:alice"}) {
 		t.Errorf("without a right: %+v, %v", got, err)
 	}
+
 	all := []string{"get", "plan", "apply", "mode", "force", "take-over"}
 	s.set(func() { s.grants["bob"] = all; s.tokens["bob's"] = fakeUser{"bob", nil, []string{"mig-exporter"}} })
+
 	if got, err := c.Actor(t.Context(), "bob's"); err != nil ||
 		got.Rights != (control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true}) {
 		t.Errorf("with all rights: %+v, %v", got, err)
@@ -77,12 +83,15 @@ func TestActorIsRefused(t *testing.T) {
 		s.grants["alice"] = []string{"get"}
 		tc.make(s)
 		c, _ := testCluster(t, s, "mig-exporter")
+
 		got, err := c.Actor(t.Context(), tc.token)
 		if !errors.Is(err, tc.want) || errors.Is(err, tc.not) {
 			t.Errorf("%s: got %v, want %v and not %v", tc.name, err, tc.want, tc.not)
 		}
+
 		cmptest.Equal(t, tc.name+": the actor", got, control.Actor{})
 		cmptest.LacksTexts(t, fmt.Sprint(err), ownToken)
+
 		if tc.token != "" && tc.token != "other" { // a word that an error may have
 			cmptest.LacksTexts(t, fmt.Sprint(err), tc.token)
 		}
@@ -105,29 +114,37 @@ func TestRefusalsNameTheRights(t *testing.T) {
 		s.forbidden[strings.Replace(right, "list ", "get ", 1)] = true
 		c, _ := testCluster(t, s)
 		err := ask(c)
+
 		var refused interface{ Refusal() string }
 		if !errors.As(err, &refused) || !strings.Contains(refused.Refusal(), "needs the right to "+right) {
 			t.Errorf("%s: %v", right, err)
 		}
+
 		if err == nil || !strings.Contains(err.Error(), right) {
 			t.Errorf("got %v, want an error that names %q", err, right)
 		}
+
 		if strings.Contains(fmt.Sprint(err), "does not answer") {
 			t.Errorf("without the right %q the API server does not answer: %v", right, err)
 		}
+
 		if right == "get nodes" {
 			s.set(func() { s.forbidden["get resourceslices"] = true })
 			_, err := c.Owners(t.Context())
 			want := "the service account needs the right to get nodes; the service account needs the right to list " +
 				"resourceslices.resource.k8s.io"
+
 			if !errors.As(err, &refused) || !errors.Is(err, gpu.ErrNoPermission) {
 				t.Fatalf("two rights: got %v, want a refusal", err)
 			}
+
 			if got := refused.Refusal(); got != want {
 				t.Errorf("two rights: got %q, want %q", got, want)
 			}
 		}
+
 		s.set(func() { s.down = true })
+
 		if err := ask(c); errors.As(err, &refused) {
 			t.Errorf("%s: the server is down, and the error is a refusal: %v", right, err)
 		}
@@ -137,6 +154,7 @@ func TestRefusalsNameTheRights(t *testing.T) {
 func TestActorNeedsNoAudience(t *testing.T) {
 	s := newAPIServer()
 	s.tokens["good"] = fakeUser{"alice", nil, []string{"api"}}
+
 	c, _ := testCluster(t, s)
 	if got, err := c.Actor(t.Context(), "good"); err != nil || got.Name != "user:alice" {
 		t.Errorf("got %+v, %v", got, err)
@@ -150,38 +168,49 @@ func TestActorIsBelievedForAWhile(t *testing.T) {
 	c, now := testCluster(t, s)
 	actor := func() control.Actor {
 		t.Helper()
+
 		a, err := c.Actor(t.Context(), "good")
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return a
 	}
 	actor()
 	s.set(func() { s.grants["alice"] = nil })
 	now.advance(cacheTTL - 1)
+
 	if known, ok := c.Known("good"); !ok || !known.Rights.Read {
 		t.Errorf("known: %+v, %t", known, ok)
 	}
+
 	if _, ok := c.Known("another"); ok {
 		t.Error("a token that was never reviewed is known")
 	}
+
 	if !actor().Rights.Read || s.count("POST") != 8 {
 		t.Errorf("asked %d times", s.count("POST"))
 	}
+
 	now.advance(1)
+
 	if actor().Rights.Read {
 		t.Error("a right that was taken away is there for ever")
 	}
+
 	s.set(func() { delete(s.tokens, "good") })
 	now.advance(cacheTTL)
+
 	for range 2 {
 		if _, err := c.Actor(t.Context(), "good"); !errors.Is(err, gpu.ErrNoPermission) {
 			t.Errorf("a token that is void: %v", err)
 		}
 	}
+
 	for i := range 3 * maxCached {
 		c.remember(tokenHash{byte(i), byte(i >> 8)}, control.Actor{})
 	}
+
 	if len(c.known) > maxCached {
 		t.Errorf("%d tokens are remembered", len(c.known))
 	}
@@ -191,6 +220,7 @@ func (s *apiServer) unschedulable() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	v, _ := s.node["spec"].(map[string]any)["unschedulable"].(bool)
+
 	return v
 }
 
@@ -198,6 +228,7 @@ func (s *apiServer) mark() any {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	annotations, _ := s.metadata()["annotations"].(map[string]any)
+
 	return annotations[markName]
 }
 
@@ -206,6 +237,7 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 	s.tokens["t"] = fakeUser{name: "alice"}
 	c, _ := testCluster(t, s)
 	const calls = 8 * maxReviews
+
 	errs := make(chan error, calls)
 	for range calls {
 		go func() {
@@ -213,19 +245,24 @@ func TestReviewsAtOnceAreBounded(t *testing.T) {
 			errs <- err
 		}()
 	}
+
 	for range calls {
 		if err := <-errs; err != nil {
 			t.Error(err)
 		}
 	}
+
 	if n := s.count("POST"); n > 8*maxReviews {
 		t.Errorf("%d requests for one token, want %d at most", n, 8*maxReviews)
 	}
+
 	for range maxReviews {
 		c.reviews <- struct{}{}
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if _, err := c.Actor(ctx, "another"); !errors.Is(err, gpu.ErrUnavailable) || errors.Is(err, gpu.ErrNoPermission) {
 		t.Errorf("no place: %v", err)
 	}
@@ -242,24 +279,32 @@ func TestCordon(t *testing.T) {
 	s := newAPIServer()
 	s.metadata()["annotations"] = map[string]any{"other": "stays"}
 	s.meddle = tries - 1
+
 	c, _ := testCluster(t, s)
 	if ok, err := c.Cordon(t.Context()); !ok || err != nil {
 		t.Fatalf("cordon: got %v, %v, want true", ok, err)
 	}
+
 	wantCordon(t, "cordon", s, true, markValue)
+
 	if ok, err := c.Cordon(t.Context()); ok || err != nil {
 		t.Errorf("cordon again: %v, %v", ok, err)
 	}
+
 	// After a crash another process finds its predecessor's mark.
 	successor, _ := testCluster(t, s)
 	s.set(func() { s.meddle = 1 })
+
 	if err := successor.Uncordon(t.Context()); err != nil {
 		t.Errorf("uncordon: %v", err)
 	}
+
 	wantCordon(t, "uncordon", s, false, nil)
+
 	if got := s.metadata()["annotations"].(map[string]any)["other"]; got != "stays" {
 		t.Errorf("another's annotation is %v", got)
 	}
+
 	if got := s.node["spec"].(map[string]any)["podCIDR"]; got != "10.0.0.0/24" {
 		t.Errorf("podCIDR is %v", got)
 	}
@@ -268,13 +313,16 @@ func TestCordon(t *testing.T) {
 func TestUncordonLeavesOthersAlone(t *testing.T) {
 	s := newAPIServer()
 	s.node["spec"].(map[string]any)["unschedulable"] = true
+
 	c, _ := testCluster(t, s)
 	if ok, err := c.Cordon(t.Context()); ok || err != nil {
 		t.Errorf("cordon of a cordoned node: %v, %v", ok, err)
 	}
+
 	if err := c.Uncordon(t.Context()); err != nil || !s.unschedulable() {
 		t.Errorf("the operator's cordon is gone: %v", err)
 	}
+
 	if n := s.count("PATCH"); n != 0 {
 		t.Errorf("%d patches", n)
 	}
@@ -295,14 +343,18 @@ func TestUncordonLeavesALaterCordonAlone(t *testing.T) {
 		"no manager recorded": {func(s *apiServer) { delete(s.metadata(), "managedFields") }, false},
 	} {
 		s := newAPIServer()
+
 		c, _ := testCluster(t, s)
 		if ok, err := c.Cordon(t.Context()); !ok || err != nil {
 			t.Fatalf("%s: cordon: %v, %v", name, ok, err)
 		}
+
 		s.set(func() { tc.operator(s); s.version++ })
+
 		if err := c.Uncordon(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
+
 		wantCordon(t, name, s, tc.want, nil)
 	}
 }
@@ -323,6 +375,7 @@ func TestCordonFails(t *testing.T) {
 	} {
 		s := newAPIServer()
 		tc.make(s)
+
 		c, _ := testCluster(t, s)
 		if ok, err := c.Cordon(t.Context()); ok || !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, %v, want %v", name, ok, err, tc.want)
@@ -339,14 +392,17 @@ type ownerCase struct {
 
 func wantOwners(t *testing.T, cases []ownerCase) {
 	t.Helper()
+
 	for _, tc := range cases {
 		s := newAPIServer()
 		tc.make(s)
 		c, _ := testCluster(t, s)
+
 		got, err := c.Owners(t.Context())
 		if want := fmt.Sprint(tc.want); err != nil || fmt.Sprint(got) != want {
 			t.Errorf("%s: got %v, %v, want %s", tc.name, got, err, want)
 		}
+
 		for _, selector := range s.selectors {
 			if !strings.Contains(selector, "node-1") {
 				t.Errorf("%s: all nodes' objects are asked for: %q", tc.name, selector)
@@ -362,6 +418,7 @@ func TestOwnersByMarksOfTheNode(t *testing.T) {
 			for i := 0; i < len(pairs); i += 2 {
 				m[pairs[i]] = pairs[i+1]
 			}
+
 			s.metadata()["labels"] = m
 		}
 	}
@@ -442,10 +499,12 @@ func TestOwnersDoesNotGuess(t *testing.T) {
 		s.metadata()["labels"] = map[string]any{"cloud.google.com/gke-gpu-partition-size": "1g.5gb"}
 		tc.make(s)
 		c, _ := testCluster(t, s)
+
 		got, err := c.Owners(t.Context())
 		if !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %v, want %v", name, err, tc.want)
 		}
+
 		if known := name != "node" && name != "everything"; (len(got[""]) == 1) != known {
 			t.Errorf("%s: owners %v", name, got)
 		}

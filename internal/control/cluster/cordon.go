@@ -24,16 +24,19 @@ const tries = 5
 // Cordon implements control.Cluster.
 func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	var done bool
+
 	err := c.patchNode(ctx, func(n node) map[string]any {
 		done = !n.Spec.Unschedulable
 		if !done {
 			return nil
 		}
+
 		return newPatch(n, markValue, map[string]any{"unschedulable": true})
 	})
 	if err != nil {
 		return false, fmt.Errorf("cordon: %w", err)
 	}
+
 	return done, nil
 }
 
@@ -44,14 +47,17 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 		if n.Metadata.Annotations[markName] != markValue {
 			return nil
 		}
+
 		if !n.cordonedBy(manager) {
 			return newPatch(n, nil, nil)
 		}
+
 		return newPatch(n, nil, map[string]any{"unschedulable": nil})
 	})
 	if err != nil {
 		return fmt.Errorf("uncordon: %w", err)
 	}
+
 	return nil
 }
 
@@ -59,14 +65,17 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 // it reports true: the annotation is enough.
 func (n *node) cordonedBy(manager string) bool {
 	hasOther := false
+
 	for _, m := range n.Metadata.ManagedFields {
 		if _, ok := m.Fields.Spec["f:unschedulable"]; ok {
 			if m.Manager == manager {
 				return true
 			}
+
 			hasOther = true
 		}
 	}
+
 	return n.Spec.Unschedulable && !hasOther
 }
 
@@ -82,6 +91,7 @@ func newPatch(n node, mark any, spec map[string]any) map[string]any {
 	if spec != nil {
 		body["spec"] = spec
 	}
+
 	return body
 }
 
@@ -93,10 +103,12 @@ func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]an
 		if err != nil {
 			return err
 		}
+
 		body := decide(n)
 		if body == nil {
 			return nil
 		}
+
 		err = c.request(ctx, kubeapi.Request{
 			Method: http.MethodPatch, Path: c.nodePath(), Query: url.Values{"fieldManager": {manager}},
 			Body: body, ContentType: "application/merge-patch+json",
@@ -104,6 +116,7 @@ func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]an
 		if err == nil {
 			return nil
 		}
+
 		if !errors.Is(err, kubeapi.ErrConflict) || try == tries {
 			return fmt.Errorf("node %s: %w", c.opts.Node, err)
 		}

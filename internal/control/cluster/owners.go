@@ -53,6 +53,7 @@ func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
 			return
 		}
 	}
+
 	f[id] = append(f[id], text)
 }
 
@@ -61,25 +62,32 @@ func (f ownersByGPU) add(id gpu.UUID, format string, args ...any) {
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := ownersByGPU{}
 	var errs []error
+
 	n, err := c.getNode(ctx)
 	if err != nil {
 		errs = append(errs, err)
 	}
+
 	out.addMarks(n.Metadata)
+
 	groups, err := c.listGroups(ctx)
 	if err != nil {
 		errs = append(errs, err)
 	}
+
 	if version, ok := groups[draGroup]; ok {
 		errs = append(errs, c.addDRA(ctx, version, out))
 	}
+
 	if version, ok := groups[instaSliceGroup]; ok {
 		errs = append(errs, c.addInstaSlice(ctx, version, "instaslices", out),
 			c.addInstaSlice(ctx, version, "nodeaccelerators", out))
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		return out, joinRefusals(fmt.Errorf("owners of GPUs: %w", err), errs)
 	}
+
 	return out, nil
 }
 
@@ -95,15 +103,18 @@ func (e *refusals) Refusal() string { return e.text }
 // joinRefusals returns err with the rights that are missing for the requests that were refused.
 func joinRefusals(err error, errs []error) error {
 	var list []string
+
 	for _, e := range errs {
 		var refused *kubeapi.RefusedError
 		if errors.As(e, &refused) && !slices.Contains(list, refused.Refusal()) {
 			list = append(list, refused.Refusal())
 		}
 	}
+
 	if len(list) == 0 {
 		return err
 	}
+
 	return &refusals{err, strings.Join(list, "; ")}
 }
 
@@ -113,12 +124,15 @@ func (f ownersByGPU) addMarks(n object) {
 	if config != "" || state != "" {
 		f.add("", "mig-manager (label %s=%s, state %s)", migManagerConfig, config, cmp.Or(state, "unknown"))
 	}
+
 	if size := n.Labels[gkePartitionSize]; size != "" {
 		f.add("", "GKE (label %s=%s)", gkePartitionSize, size)
 	}
+
 	if kind := n.Labels[nosPartitioning]; kind != "" && kind != "mps" {
 		f.add("", "nos (label %s=%s)", nosPartitioning, kind)
 	}
+
 	if register := n.Annotations[hamiRegister]; register != "" {
 		f.addHAMi(register)
 	}
@@ -131,6 +145,7 @@ func (f ownersByGPU) addHAMi(register string) {
 		ID   string `json:"id"`
 		Mode string `json:"mode"`
 	}
+
 	var list []device
 	if json.Unmarshal([]byte(register), &list) != nil {
 		for part := range strings.SplitSeq(register, ":") {
@@ -139,6 +154,7 @@ func (f ownersByGPU) addHAMi(register string) {
 			}
 		}
 	}
+
 	for _, d := range list {
 		if d.Mode == hamiMIG {
 			f.add(gpuOf(d.ID), "HAMi (annotation %s, mode %s)", hamiRegister, hamiMIG)
@@ -152,6 +168,7 @@ func gpuOf(name string) gpu.UUID {
 	if err != nil {
 		return ""
 	}
+
 	return id
 }
 
@@ -168,10 +185,12 @@ func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 	if err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list); err != nil {
 		return nil, err
 	}
+
 	out := map[string]string{}
 	for _, g := range list.Groups {
 		out[g.Name] = g.Preferred.Version
 	}
+
 	return out, nil
 }
 
@@ -183,6 +202,7 @@ func (c *Cluster) listObjects(ctx context.Context, path, selector string, into a
 	if errors.Is(err, gpu.ErrNotFound) {
 		return nil
 	}
+
 	return err
 }
 
@@ -210,25 +230,30 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 			} `json:"spec"`
 		} `json:"items"`
 	}
+
 	selector := "spec.nodeName=" + c.opts.Node + ",spec.driver=" + draDriver
 	if err := c.listObjects(ctx, "/apis/"+draGroup+"/"+version+"/resourceslices", selector, &list); err != nil {
 		return err
 	}
+
 	for i := range list.Items {
 		spec := &list.Items[i].Spec
 		if spec.Driver != draDriver || spec.NodeName != c.opts.Node {
 			continue
 		}
+
 		for _, d := range spec.Devices {
 			known := d.Attributes
 			if known == nil {
 				known = d.Basic.Attributes
 			}
+
 			if strings.Contains(d.Name, "-mig-") || known["type"].String == "mig" {
 				out.add(gpuOf(known["parentUUID"].String), "DRA (ResourceSlice of %s with MIG devices)", draDriver)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -250,18 +275,22 @@ func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out o
 		&list); err != nil {
 		return err
 	}
+
 	for i := range list.Items {
 		item := &list.Items[i]
 		if item.Metadata.Name != c.opts.Node {
 			continue
 		}
+
 		gpus := item.Status.NodeResources.NodeGPUs
 		for _, g := range gpus {
 			out.add(gpuOf(g.UUID), "InstaSlice (%s.%s %s)", kind, instaSliceGroup, c.opts.Node)
 		}
+
 		if len(gpus) == 0 {
 			out.add("", "InstaSlice (%s.%s %s)", kind, instaSliceGroup, c.opts.Node)
 		}
 	}
+
 	return nil
 }

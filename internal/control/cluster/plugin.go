@@ -52,6 +52,7 @@ func ParsePluginSelector(text string) (PluginSelector, error) {
 				"NAMESPACE/KEY=VALUE[,KEY=VALUE]: %w", text, label, gpu.ErrInvalidArgument)
 		}
 	}
+
 	return s, nil
 }
 
@@ -95,6 +96,7 @@ func (p *pod) isReplaced() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -148,11 +150,14 @@ func (d *DevicePlugin) endPods(ctx context.Context, ended *[]string) (again bool
 			again = true
 			continue
 		}
+
 		if err != nil && !errors.Is(err, gpu.ErrNotFound) {
 			return false, fmt.Errorf("restart the device plugin: %w", err)
 		}
+
 		*ended = append(*ended, p.Metadata.UID)
 	}
+
 	return again, nil
 }
 
@@ -162,6 +167,7 @@ func (d *DevicePlugin) Gone(ctx context.Context, pods []string) (bool, error) {
 	if err != nil {
 		return false, fmt.Errorf("the device plugin's pods: %w", err)
 	}
+
 	return !slices.ContainsFunc(list, func(p pod) bool { return slices.Contains(pods, p.Metadata.UID) }), nil
 }
 
@@ -170,6 +176,7 @@ func (d *DevicePlugin) listPods(ctx context.Context) ([]pod, error) {
 	var list struct {
 		Items []pod `json:"items"`
 	}
+
 	err := d.cluster.request(ctx, kubeapi.Request{
 		Method: http.MethodGet, Path: d.podsPath(), Limit: maxList,
 		Query: url.Values{
@@ -180,6 +187,7 @@ func (d *DevicePlugin) listPods(ctx context.Context) ([]pod, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return slices.DeleteFunc(list.Items, func(p pod) bool { return p.Spec.NodeName != d.cluster.opts.Node }), nil
 }
 

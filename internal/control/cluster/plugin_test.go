@@ -53,17 +53,22 @@ func (s *apiServer) servePods(w http.ResponseWriter, r *http.Request) {
 	if name == "" {
 		s.selectors = append(s.selectors, r.URL.Query().Get("labelSelector"), r.URL.Query().Get("fieldSelector"))
 		items := []any{}
+
 		for _, p := range s.pods {
 			if p.labels != r.URL.Query().Get("labelSelector") {
 				continue
 			}
+
 			metadata := map[string]any{"name": p.name, "namespace": "nvidia", "uid": p.uid}
 			if p.owner != "" {
 				metadata["ownerReferences"] = []any{map[string]any{"apiVersion": "apps/v1", "kind": p.owner, "controller": true}}
 			}
+
 			items = append(items, map[string]any{"metadata": metadata, "spec": map[string]any{"nodeName": p.node}})
 		}
+
 		_ = json.NewEncoder(w).Encode(map[string]any{"kind": "PodList", "apiVersion": "v1", "items": items})
+
 		return
 	}
 
@@ -72,6 +77,7 @@ func (s *apiServer) servePods(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "NotFound", "no such pod")
 		return
 	}
+
 	if s.pods[at].replacedBy != "" {
 		s.pods[at].uid, s.pods[at].replacedBy = s.pods[at].replacedBy, ""
 	}
@@ -84,10 +90,12 @@ func (s *apiServer) servePods(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusBadRequest, "BadRequest", "no DeleteOptions")
 		return
 	}
+
 	if options.Preconditions.UID != s.pods[at].uid {
 		refuse(w, http.StatusConflict, "Conflict", "the UID in the precondition does not match the UID in record")
 		return
 	}
+
 	s.pods = slices.Delete(s.pods, at, at+1)
 	w.WriteHeader(http.StatusAccepted)
 }
@@ -98,6 +106,7 @@ const podsOfPlugin = "/api/v1/namespaces/nvidia/pods"
 func testPlugin(t *testing.T, s *apiServer) *DevicePlugin {
 	t.Helper()
 	c, _ := testCluster(t, s)
+
 	return NewDevicePlugin(c, PluginSelector{Namespace: "nvidia", Labels: []string{"app=plugin"}})
 }
 
@@ -126,15 +135,18 @@ func TestRestartDevicePlugin(t *testing.T) {
 		d := testPlugin(t, s)
 		ended, err := d.Restart(t.Context())
 		cmptest.Equal(t, name+": ended", ended, tc.ended)
+
 		var refused interface{ Refusal() string }
 		if (tc.refusal == "") != (err == nil) || err != nil && (!errors.As(err, &refused) ||
 			!strings.Contains(refused.Refusal(), tc.refusal)) {
 			t.Errorf("%s: %v, want %q", name, err, tc.refusal)
 		}
+
 		var left []string
 		for _, p := range s.pods {
 			left = append(left, p.name)
 		}
+
 		cmptest.Equal(t, name+": pods that are left", left, tc.left)
 		cmptest.Equal(t, name+": selectors", s.selectors[:2], []string{"app=plugin", "spec.nodeName=node-1"})
 	}
@@ -144,14 +156,18 @@ func TestRestartDevicePlugin(t *testing.T) {
 func TestDevicePluginGone(t *testing.T) {
 	s := newAPIServer()
 	s.pods = []fakePod{{name: "plugin-a", uid: "u1", node: "node-1", owner: "DaemonSet", labels: "app=plugin"}}
+
 	d := testPlugin(t, s)
 	if gone, err := d.Gone(t.Context(), []string{"u1"}); gone || err != nil {
 		t.Errorf("a pod that is there: %v, %v", gone, err)
 	}
+
 	if gone, err := d.Gone(t.Context(), []string{"u0"}); !gone || err != nil {
 		t.Errorf("a pod that was replaced: %v, %v", gone, err)
 	}
+
 	s.set(func() { s.down = true })
+
 	if gone, err := d.Gone(t.Context(), []string{"u0"}); gone || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("no answer: %v, %v", gone, err)
 	}
@@ -164,6 +180,7 @@ func TestDevicePluginRights(t *testing.T) {
 		s.pods = []fakePod{{name: "plugin-a", uid: "u1", node: "node-1", owner: "DaemonSet", labels: "app=plugin"}}
 		s.forbidden[right] = true
 		_, err := testPlugin(t, s).Restart(t.Context())
+
 		var refused *kubeapi.RefusedError
 		if !errors.As(err, &refused) || refused.Right != right {
 			t.Errorf("%s: %v", right, err)

@@ -58,29 +58,36 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 	if token == "" || len(token) > maxToken {
 		return control.Actor{}, fmt.Errorf("token review: not a token: %w", gpu.ErrNoPermission)
 	}
+
 	hash := tokenHash(sha256.Sum256([]byte(token)))
 	if actor, ok := c.recall(hash); ok {
 		return actor, nil
 	}
+
 	select {
 	case c.reviews <- struct{}{}:
 		defer func() { <-c.reviews }()
 	case <-ctx.Done():
 		return control.Actor{}, fmt.Errorf("token review: too many at once: %w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
+
 	if actor, ok := c.recall(hash); ok { // another call has reviewed it meanwhile
 		return actor, nil
 	}
+
 	u, err := c.reviewToken(ctx, token)
 	if err != nil {
 		return control.Actor{}, fmt.Errorf("token review: %w", err)
 	}
+
 	rights, err := c.reviewRights(ctx, u)
 	if err != nil {
 		return control.Actor{}, fmt.Errorf("rights of %s: %w", u.Name, err)
 	}
+
 	actor := control.Actor{Name: actorName(u.Name), Rights: rights}
 	c.remember(hash, actor)
+
 	return actor, nil
 }
 
@@ -89,6 +96,7 @@ func actorName(name string) string {
 	if account, ok := strings.CutPrefix(name, "system:serviceaccount:"); ok {
 		return "serviceaccount:" + strings.Replace(account, ":", "/", 1)
 	}
+
 	return "user:" + name
 }
 
@@ -102,15 +110,18 @@ func (c *Cluster) recall(hash tokenHash) (control.Actor, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	known, ok := c.known[hash]
+
 	return known.actor, ok && c.opts.Now().Before(known.until)
 }
 
 func (c *Cluster) remember(hash tokenHash, actor control.Actor) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if len(c.known) >= maxCached {
 		clear(c.known)
 	}
+
 	c.known[hash] = cachedActor{actor, c.opts.Now().Add(cacheTTL)}
 }
 
@@ -140,6 +151,7 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 	var answer tokenReview
 	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews",
 		Body: review}, &answer)
+
 	status := &answer.Status
 	switch {
 	case err != nil:
@@ -149,10 +161,12 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 		if why == "" {
 			why = "it belongs to no account"
 		}
+
 		return user{}, fmt.Errorf("the token is refused: %s: %w", why, gpu.ErrNoPermission)
 	case !c.hasAudience(status.Audiences):
 		return user{}, fmt.Errorf("the token is for others: %w", gpu.ErrNoPermission)
 	}
+
 	return status.User, nil
 }
 
@@ -206,6 +220,7 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 	}{{"get", &rights.Read}, {"plan", &rights.Plan}, {"apply", &rights.Apply}, {"mode", &rights.Mode},
 		{"force", &rights.Force},
 		{"take-over", &rights.TakeOver}, {"release", &rights.Release}}
+
 	errs := make(chan error, len(verbs))
 	for _, v := range verbs {
 		go func() {
@@ -214,15 +229,19 @@ func (c *Cluster) reviewRights(ctx context.Context, u user) (control.Rights, err
 			errs <- err
 		}()
 	}
+
 	var failed error
+
 	for range verbs {
 		if err := <-errs; err != nil {
 			failed = err
 		}
 	}
+
 	if failed != nil {
 		return control.Rights{}, failed
 	}
+
 	return rights, nil
 }
 
@@ -235,10 +254,12 @@ func (c *Cluster) isAllowed(ctx context.Context, u user, verb string) (bool, err
 		},
 	}
 	var answer accessReview
+
 	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost,
 		Path: "/apis/authorization.k8s.io/v1/subjectaccessreviews", Body: review}, &answer)
 	if err != nil {
 		return false, reviewError{err}
 	}
+
 	return answer.Status.Allowed && !answer.Status.Denied, nil
 }

@@ -35,23 +35,28 @@ func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	if !ok {
 		return gpuFiles{}, fmt.Errorf("its minor number is not known: %w", gpu.ErrNotFound)
 	}
+
 	out := gpuFiles{minor: minor}
 	if len(g.Instances) == 0 {
 		return out, nil
 	}
+
 	caps, err := f.readMinors(minor)
 	if errors.Is(err, fs.ErrNotExist) {
 		caps, err = f.readCapabilities(minor)
 	}
+
 	if err != nil {
 		return gpuFiles{}, fmt.Errorf("capability files: %w", withSentinel(err))
 	}
+
 	out.caps = caps
 	for i := range g.Instances {
 		if id := g.Instances[i].ID; !out.haveInstance(id) {
 			return gpuFiles{}, fmt.Errorf("capability files: GPU instance %d has none: %w", id, gpu.ErrNotFound)
 		}
 	}
+
 	return out, nil
 }
 
@@ -62,6 +67,7 @@ func (f gpuFiles) haveInstance(id gpu.InstanceID) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -74,15 +80,18 @@ func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 	}
 	defer file.Close()
 	out := map[int]capability{}
+
 	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		name, number, ok := strings.Cut(lines.Text(), " ")
 		minor, isNumber := parseNumber(strings.TrimSpace(number), "")
+
 		of, what, known := parseCapability(strings.Split(name, "/"))
 		if ok && isNumber && known && of == gpuMinor {
 			out[minor] = what
 		}
 	}
+
 	return out, lines.Err()
 }
 
@@ -95,25 +104,31 @@ func (f *Finder) readCapabilities(gpuMinor int) (map[int]capability, error) {
 		if err != nil || entry.IsDir() || entry.Name() != "access" {
 			return err
 		}
+
 		below, err := filepath.Rel(filepath.Dir(filepath.Dir(root)), file)
 		if err != nil {
 			return err
 		}
+
 		_, what, ok := parseCapability(withoutMIG(strings.Split(below, "/")))
 		if !ok {
 			return nil
 		}
+
 		content, err := os.ReadFile(file)
 		if err != nil {
 			return err
 		}
+
 		for line := range strings.Lines(string(content)) {
 			if minor, ok := parseNumber(strings.TrimSpace(line), "DeviceFileMinor: "); ok {
 				out[minor] = what
 			}
 		}
+
 		return nil
 	})
+
 	return out, err
 }
 
@@ -122,6 +137,7 @@ func withoutMIG(parts []string) []string {
 	if len(parts) > 1 && parts[1] == "mig" {
 		return append([]string{parts[0]}, parts[2:]...)
 	}
+
 	return parts
 }
 
@@ -130,14 +146,17 @@ func parseCapability(parts []string) (gpuMinor int, what capability, ok bool) {
 	if len(parts) != 3 && len(parts) != 4 || parts[len(parts)-1] != "access" {
 		return 0, capability{}, false
 	}
+
 	gpuMinor, ok = parseNumber(parts[0], "gpu")
 	gi, giOK := parseNumber(parts[1], "gi")
 	what.instance = gpu.InstanceID(gi)
+
 	if len(parts) == 4 {
 		ci, ciOK := parseNumber(parts[2], "ci")
 		what.compute = gpu.Some(gpu.ComputeID(ci))
 		ok = ok && ciOK
 	}
+
 	return gpuMinor, what, ok && giOK
 }
 
@@ -146,17 +165,21 @@ func parseCapability(parts []string) (gpuMinor int, what capability, ok bool) {
 // 450.51, processes open the capability files in /proc instead of device files.
 func (f gpuFiles) capabilityOf(target string) (capability, bool) {
 	target = strings.TrimSuffix(target, " (deleted)")
+
 	base := path.Base(target)
 	if minor, ok := parseNumber(base, "nvidia-cap"); ok {
 		c, ok := f.caps[minor]
 		return c, ok
 	}
+
 	if minor, ok := parseNumber(base, "nvidia"); ok {
 		return capability{whole: true}, minor == f.minor
 	}
+
 	if _, below, ok := strings.Cut(target, "/driver/nvidia/capabilities/"); ok {
 		of, what, ok := parseCapability(withoutMIG(strings.Split(below, "/")))
 		return what, ok && of == f.minor
 	}
+
 	return capability{}, false
 }

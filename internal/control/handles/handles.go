@@ -55,21 +55,26 @@ func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, e
 			return nil, nil
 		}
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, withSentinel(err))
 	}
+
 	files, err := f.filesOf(g)
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
+
 	own, err := f.findOwnPID()
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
+
 	found, err := f.findHandles(ctx, own, files)
 	if err != nil {
 		return nil, fmt.Errorf("open files of %s: %w", g.UUID, err)
 	}
+
 	return found, nil
 }
 
@@ -80,6 +85,7 @@ func (f *Finder) findOwnPID() (string, error) {
 	if fileError := new(fs.PathError); errors.As(err, &fileError) {
 		return "", fmt.Errorf("process 1: %w", withSentinel(err))
 	}
+
 	if err != nil {
 		return "", fmt.Errorf("process 1: %w: %w", err, gpu.ErrNoPermission)
 	}
@@ -88,6 +94,7 @@ func (f *Finder) findOwnPID() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("own process: %w", withSentinel(err))
 	}
+
 	return own, nil
 }
 
@@ -96,53 +103,68 @@ func (f *Finder) findHandles(ctx context.Context, own string, files gpuFiles) ([
 	if err != nil {
 		return nil, fmt.Errorf("processes: %w", withSentinel(err))
 	}
+
 	var out []control.Handle
+
 	for _, name := range entries {
 		pid, isPID := gpu.ParseDecimal(name)
 		if !isPID || name == own {
 			continue
 		}
+
 		if err := ctx.Err(); err != nil {
 			return nil, fmt.Errorf("processes: %w: %w", err, gpu.ErrTimeout)
 		}
+
 		held, err := f.processHandles(name, files)
 		if err != nil {
 			return nil, fmt.Errorf("process %d: %w", pid, withSentinel(err))
 		}
+
 		if len(held) == 0 {
 			continue
 		}
+
 		command := f.command(name)
 		for _, h := range held {
 			h.PID, h.Command = pid, command
 			out = append(out, h)
 		}
 	}
+
 	slices.SortStableFunc(out, func(a, b control.Handle) int { return int(a.PID) - int(b.PID) })
+
 	return out, nil
 }
 
 // processHandles returns the handles of one process, without its id and name. A process that has ended has none.
 func (f *Finder) processHandles(name string, files gpuFiles) ([]control.Handle, error) {
 	dir := filepath.Join(f.proc, name, "fd")
+
 	open, err := listDir(dir)
 	if isGone(err) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	var held holding
+
 	for _, fd := range open {
 		target, err := os.Readlink(dir + "/" + fd)
 		if isGone(err) {
 			continue
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		held.addFile(files, target)
 	}
+
 	return held.handles(), nil
 }
 
@@ -152,6 +174,7 @@ func (f *Finder) command(name string) string {
 	if err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(string(comm))
 }
 
@@ -161,7 +184,9 @@ func listDir(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	list, err := d.Readdirnames(-1)
+
 	return list, errors.Join(err, d.Close())
 }
 
@@ -176,6 +201,7 @@ func withSentinel(err error) error {
 	case errors.Is(err, fs.ErrNotExist):
 		return fmt.Errorf("%w: %w", err, gpu.ErrNotFound)
 	}
+
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
@@ -204,9 +230,12 @@ func (h *holding) handles() []control.Handle {
 		if h.whole {
 			return []control.Handle{{}}
 		}
+
 		return nil
 	}
+
 	slices.SortFunc(h.instances, compareHandles)
+
 	var out []control.Handle
 	for _, i := range h.instances {
 		if len(out) > 0 {
@@ -214,13 +243,16 @@ func (h *holding) handles() []control.Handle {
 			if compareHandles(*last, i) == 0 {
 				continue
 			}
+
 			if last.Instance == i.Instance && !last.Compute.Present() {
 				*last = i
 				continue
 			}
 		}
+
 		out = append(out, i)
 	}
+
 	return out
 }
 
@@ -231,8 +263,10 @@ func compareHandles(a, b control.Handle) int {
 		if c, ok := h.Compute.Get(); ok {
 			compute = int(c)
 		}
+
 		return int(h.Instance.Or(0))<<16 + compute
 	}
+
 	return number(a) - number(b)
 }
 
@@ -242,6 +276,8 @@ func parseNumber(s, prefix string) (int, bool) {
 	if !ok {
 		return 0, false
 	}
+
 	n, err := strconv.Atoi(digits)
+
 	return n, err == nil && n >= 0 && digits[0] != '+'
 }

@@ -25,10 +25,12 @@ type proc struct {
 
 func (p proc) write(path, content string) {
 	p.t.Helper()
+
 	path = filepath.Join(p.dir, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
+
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		p.t.Fatal(err)
 	}
@@ -36,10 +38,12 @@ func (p proc) write(path, content string) {
 
 func (p proc) link(path, target string) {
 	p.t.Helper()
+
 	path = filepath.Join(p.dir, path)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
+
 	if err := os.Symlink(target, path); err != nil {
 		p.t.Fatal(err)
 	}
@@ -48,9 +52,11 @@ func (p proc) link(path, target string) {
 func (p proc) process(pid int, command string, open ...string) {
 	p.t.Helper()
 	p.write(fmt.Sprintf("%d/comm", pid), command+"\n")
+
 	if err := os.MkdirAll(filepath.Join(p.dir, strconv.Itoa(pid), "fd"), 0o755); err != nil {
 		p.t.Fatal(err)
 	}
+
 	for fd, target := range open {
 		p.link(fmt.Sprintf("%d/fd/%d", pid, fd), target)
 	}
@@ -80,6 +86,7 @@ func empty(t testing.TB) proc {
 	p.link("1/ns/pid", "pid:[4026531836]")
 	p.link("self", strconv.Itoa(ownPID))
 	p.process(ownPID, "mig-exporter", "/dev/nvidiactl", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12")
+
 	return p
 }
 
@@ -94,16 +101,20 @@ func twoInstances() mig.GPULayout {
 // text writes handles as "pid command gi/ci", with "-" for what is absent.
 func text(handles []control.Handle) string {
 	var out []string
+
 	for _, h := range handles {
 		gi, ci := "-", "-"
 		if id, ok := h.Instance.Get(); ok {
 			gi = fmt.Sprint(id)
 		}
+
 		if id, ok := h.Compute.Get(); ok {
 			ci = fmt.Sprint(id)
 		}
+
 		out = append(out, fmt.Sprintf("%d %s %s/%s", h.PID, h.Command, gi, ci))
 	}
+
 	return strings.Join(out, ", ")
 }
 
@@ -139,6 +150,7 @@ func TestOpen(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			p := empty(t)
 			p.process(7, "job", tc.open...)
+
 			got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 			if err != nil || text(got) != tc.want {
 				t.Errorf("got %q, %v, want %q", text(got), err, tc.want)
@@ -152,6 +164,7 @@ func TestOpenListsByProcess(t *testing.T) {
 	p.process(900, "nvidia-smi", "/dev/nvidia0")
 	p.process(31, "b", "/dev/nvidia-caps/nvidia-cap12")
 	p.process(1000, "a", "/dev/nvidia-caps/nvidia-cap12")
+
 	got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 	if want := "31 b 1/-, 900 nvidia-smi -/-, 1000 a 1/-"; err != nil || text(got) != want {
 		t.Errorf("got %q, %v, want %q", text(got), err, want)
@@ -161,12 +174,15 @@ func TestOpenListsByProcess(t *testing.T) {
 func TestOpenWithoutADriver(t *testing.T) {
 	p := proc{t, t.TempDir()}
 	p.process(7, "job", "/dev/nvidia0")
+
 	if got, err := New(p.dir, nil).Open(t.Context(), twoInstances()); err != nil || got != nil {
 		t.Errorf("got %q, %v, want nothing", text(got), err)
 	}
+
 	if got, err := New(p.dir, gpu.ErrPIDNamespace).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("outside of the host's PID namespace: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
 	}
+
 	if got, err := New(filepath.Join(p.dir, "elsewhere"), nil).
 		Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("at another path: got %q, %v, want %v", text(got), err, gpu.ErrNotFound)
@@ -178,18 +194,23 @@ func TestOpenReadsSingleCapabilities(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(p.dir, "driver", "nvidia-caps")); err != nil {
 		t.Fatal(err)
 	}
+
 	p.process(7, "job", "/dev/nvidia-caps/nvidia-cap22", "/dev/nvidia-caps/nvidia-cap148")
+
 	if _, err := New(p.dir, nil).Open(t.Context(), twoInstances()); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("without capabilities: %v, want %v", err, gpu.ErrNotFound)
 	}
+
 	root := "driver/nvidia/capabilities/"
 	p.write(root+"mig/config", "DeviceFileMinor: 1\nDeviceFileMode: 256\nDeviceFileModify: 1\n")
+
 	for path, minor := range map[string]int{
 		"gpu0/mig/gi1/access": 12, "gpu0/mig/gi1/ci0/access": 13, "gpu0/mig/gi2/access": 21, "gpu0/mig/gi2/ci0/access": 22,
 		"gpu1/mig/gi1/ci0/access": 148,
 	} {
 		p.write(root+path, fmt.Sprintf("DeviceFileMinor: %d\nDeviceFileMode: 292\nDeviceFileModify: 1\n", minor))
 	}
+
 	got, err := New(p.dir, nil).Open(t.Context(), twoInstances())
 	if want := "7 job 2/0"; err != nil || text(got) != want {
 		t.Errorf("got %q, %v, want %q", text(got), err, want)
@@ -210,12 +231,14 @@ func TestOpenDoesNotGuess(t *testing.T) {
 			if err := os.Remove(filepath.Join(p.dir, "1", "ns", "pid")); err != nil {
 				p.t.Fatal(err)
 			}
+
 			p.link("1/ns/pid", "pid:[4026532574]")
 		}, gpu.ErrNoPermission},
 		{"another PID namespace, by its name", func(p proc, _ *mig.GPULayout) {
 			if err := os.Remove(filepath.Join(p.dir, "1", "ns", "pid")); err != nil {
 				p.t.Fatal(err)
 			}
+
 			p.link("1/ns/pid", "pid:[4026532574]")
 		}, gpu.ErrPIDNamespace},
 		{"no process 1", func(p proc, _ *mig.GPULayout) {
@@ -233,6 +256,7 @@ func TestOpenDoesNotGuess(t *testing.T) {
 		p := empty(t)
 		g := twoInstances()
 		tc.make(p, &g)
+
 		if got, err := New(p.dir, nil).Open(t.Context(), g); !errors.Is(err, tc.want) {
 			t.Errorf("%s: got %q, %v, want %v", tc.name, text(got), err, tc.want)
 		}
@@ -244,8 +268,10 @@ func TestOpenNeedsNoCapabilitiesWithoutInstances(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(p.dir, "driver", "nvidia-caps")); err != nil {
 		t.Fatal(err)
 	}
+
 	p.process(7, "dcgm", "/dev/nvidia0")
 	g := twoInstances()
+
 	g.Instances, g.MIG = nil, gpu.Some(false)
 	if got, err := New(p.dir, nil).Open(t.Context(), g); err != nil || text(got) != "7 dcgm -/-" {
 		t.Errorf("got %q, %v", text(got), err)
@@ -256,9 +282,11 @@ func TestOpenForgivesProcessesThatEnd(t *testing.T) {
 	p := empty(t)
 	p.write("8/comm", "gone\n") // its files are gone already
 	p.process(9, "job", "/dev/nvidia-caps/nvidia-cap12")
+
 	if err := os.Remove(filepath.Join(p.dir, "9", "comm")); err != nil {
 		t.Fatal(err)
 	}
+
 	if got, err := New(p.dir, nil).Open(t.Context(), twoInstances()); err != nil || text(got) != "9  1/-" {
 		t.Errorf("got %q, %v", text(got), err)
 	}
@@ -268,6 +296,7 @@ func TestOpenEndsWithItsContext(t *testing.T) {
 	p := empty(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if _, err := New(p.dir, nil).Open(ctx, twoInstances()); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("got %v, want %v", err, gpu.ErrTimeout)
 	}
@@ -292,7 +321,9 @@ func BenchmarkOpen5000Processes(b *testing.B) {
 		p.process(pid, "worker", "/dev/null", "pipe:[1]", "pipe:[2]", "socket:[3]", "socket:[4]", "anon_inode:[eventpoll]",
 			"/usr/lib/locale/locale-archive", "/var/log/messages", "socket:[5]", "socket:[6]")
 	}
+
 	p.process(20_000, "job", "/dev/nvidia0", "/dev/nvidia-caps/nvidia-cap12")
+
 	f := New(p.dir, nil)
 	for b.Loop() {
 		got, err := f.Open(b.Context(), twoInstances())

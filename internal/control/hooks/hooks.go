@@ -41,6 +41,7 @@ func Parse(text string, timeout time.Duration) (control.Hook, error) {
 			fmt.Errorf(`hook %s: expected a JSON list of strings such as ["systemctl", "restart", "a.service"]: %w: %w`,
 				text, err, gpu.ErrInvalidArgument)
 	}
+
 	switch {
 	case len(argv) == 0 || argv[0] == "":
 		return control.Hook{}, fmt.Errorf("hook %s: it names no program: %w", text, gpu.ErrInvalidArgument)
@@ -49,6 +50,7 @@ func Parse(text string, timeout time.Duration) (control.Hook, error) {
 	case timeout <= 0:
 		return control.Hook{}, fmt.Errorf("hook %s: a timeout of %v: %w", text, timeout, gpu.ErrInvalidArgument)
 	}
+
 	return control.Hook{Argv: argv, Timeout: timeout}, nil
 }
 
@@ -69,6 +71,7 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 	out := &tail{}
 	code, err := r.runProcess(ctx, h, env, out)
 	result := api.HookResult{Argv: h.Argv, OK: err == nil, Seconds: time.Since(began).Seconds(), ExitCode: code}
+
 	logger := log.With(r.logger, "hook", strings.Join(h.Argv, " "), "seconds", result.Seconds, "output", out.String())
 	if err != nil {
 		result.Error = err.Error()
@@ -76,6 +79,7 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 	} else {
 		level.Info(logger).Log("msg", "hook finished")
 	}
+
 	return result
 }
 
@@ -83,15 +87,18 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	if err := ctx.Err(); err != nil {
 		return -1, fmt.Errorf("not started: %w", err)
 	}
+
 	cmd := exec.Command(h.Argv[0], h.Argv[1:]...)
 	cmd.Env = append([]string{searchPath}, env...)
 	cmd.Dir = "/"
 	cmd.Stdout, cmd.Stderr = out, out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+
 	cmd.WaitDelay = r.grace
 	if err := cmd.Start(); err != nil {
 		return -1, fmt.Errorf("cannot start: %w", reason(err))
 	}
+
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -100,6 +107,7 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	timeout := time.NewTimer(h.Timeout)
 	defer timeout.Stop()
 	var stopped error
+
 	select {
 	case <-ended:
 	case <-timeout.C:
@@ -107,10 +115,12 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	case <-ctx.Done():
 		stopped = fmt.Errorf("stopped: %w", context.Cause(ctx))
 	}
+
 	if stopped != nil {
 		r.stopGroup(cmd.Process.Pid, ended)
 		return -1, stopped
 	}
+
 	var exit *exec.ExitError
 	switch {
 	case errors.Is(err, exec.ErrWaitDelay):
@@ -118,6 +128,7 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	case errors.As(err, &exit):
 		err = errors.New(exit.String()) // "exit status 3", "signal: killed"
 	}
+
 	return cmd.ProcessState.ExitCode(), err
 }
 
@@ -127,10 +138,12 @@ func (r *Runner) stopGroup(group int, ended <-chan struct{}) {
 	_ = syscall.Kill(-group, syscall.SIGTERM)
 	grace := time.NewTimer(r.grace)
 	defer grace.Stop()
+
 	select {
 	case <-ended:
 	case <-grace.C:
 	}
+
 	_ = syscall.Kill(-group, syscall.SIGKILL) // also processes that outlive the hook
 	<-ended
 }
@@ -138,6 +151,7 @@ func (r *Runner) stopGroup(group int, ended <-chan struct{}) {
 // reason returns why a program cannot be started, without its path.
 func reason(err error) error {
 	var path *fs.PathError
+
 	var lookup *exec.Error
 	switch {
 	case errors.As(err, &path):
@@ -145,6 +159,7 @@ func reason(err error) error {
 	case errors.As(err, &lookup):
 		return lookup.Err
 	}
+
 	return err
 }
 
@@ -161,11 +176,13 @@ func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.last = append(t.last, p[max(0, len(p)-maxOutput):]...)
+
 	t.cut = t.cut || len(p) > maxOutput
 	if over := len(t.last) - maxOutput; over > 0 {
 		t.last = append(t.last[:0], t.last[over:]...)
 		t.cut = true
 	}
+
 	return len(p), nil
 }
 
@@ -173,9 +190,11 @@ func (t *tail) Write(p []byte) (int, error) {
 func (t *tail) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	text := strings.TrimSpace(strings.ToValidUTF8(string(t.last), "?"))
 	if t.cut {
 		return "..." + text
 	}
+
 	return text
 }

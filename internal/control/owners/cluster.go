@@ -38,18 +38,22 @@ func NewCluster(cordoner Cordoner, finders ...Finder) *Cluster {
 func (c *Cluster) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := map[gpu.UUID][]string{}
 	var errs []error
+
 	for _, finder := range c.finders {
 		owners, err := finder.Owners(ctx)
 		if err != nil {
 			errs = append(errs, err)
 		}
+
 		for id, shown := range owners {
 			out[id] = append(out[id], shown...)
 		}
 	}
+
 	for _, shown := range out {
 		slices.Sort(shown)
 	}
+
 	return out, errors.Join(errs...)
 }
 
@@ -58,6 +62,7 @@ func (c *Cluster) Cordon(ctx context.Context) (bool, error) {
 	if c.cordoner == nil {
 		return false, nil
 	}
+
 	return c.cordoner.Cordon(ctx)
 }
 
@@ -66,5 +71,6 @@ func (c *Cluster) Uncordon(ctx context.Context) error {
 	if c.cordoner == nil {
 		return nil
 	}
+
 	return c.cordoner.Uncordon(ctx)
 }

@@ -35,9 +35,11 @@ func DefaultGresFiles() []string {
 // Owners implements Finder. If a file cannot be read, the error wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
 func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error) {
 	out := map[gpu.UUID][]string{}
+
 	if err := ctx.Err(); err != nil {
 		return nil, fmt.Errorf("owners of GPUs: %w: %w", err, gpu.ErrTimeout)
 	}
+
 	errs := []error{l.addVirtual(out)}
 	for _, file := range l.GresFiles {
 		content, err := readFile(file)
@@ -49,6 +51,7 @@ func (l *LocalFinder) Owners(ctx context.Context) (map[gpu.UUID][]string, error)
 			out[""] = append(out[""], fmt.Sprintf("Slurm (%s: %s)", file, shown))
 		}
 	}
+
 	return out, errors.Join(errs...)
 }
 
@@ -61,6 +64,7 @@ func gresOfGPUs(content string) string {
 		line, _, _ = strings.Cut(line, "#")
 		for word := range strings.FieldsSeq(line) {
 			key, value, _ := strings.Cut(word, "=")
+
 			key, value = strings.ToLower(key), strings.ToLower(value)
 			switch {
 			case key == "autodetect" && (value == "nvml" || value == "nvidia"),
@@ -69,6 +73,7 @@ func gresOfGPUs(content string) string {
 			}
 		}
 	}
+
 	return ""
 }
 
@@ -77,19 +82,24 @@ func gresOfGPUs(content string) string {
 // https://docs.nvidia.com/vgpu/latest/grid-vgpu-user-guide/index.html
 func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 	bus := filepath.Join(l.SysDir, "bus", "pci", "devices")
+
 	devices, err := os.ReadDir(bus)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // no PCI bus
 	}
+
 	if err != nil {
 		return fmt.Errorf("owners of GPUs: PCI devices: %w", unreadable(err))
 	}
+
 	for _, d := range devices {
 		dir := filepath.Join(bus, d.Name())
 		if attribute(dir, "vendor") != nvidia || !strings.HasPrefix(attribute(dir, "class"), "0x03") {
 			continue
 		}
+
 		var shown string
+
 		types, _ := os.ReadDir(filepath.Join(dir, "mdev_supported_types"))
 		switch functions := attribute(dir, "sriov_numvfs"); {
 		case functions != "" && functions != "0":
@@ -99,9 +109,11 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 		default:
 			continue
 		}
+
 		id := l.uuidOf(d.Name())
 		out[id] = append(out[id], shown)
 	}
+
 	return nil
 }
 
@@ -112,15 +124,18 @@ func (l *LocalFinder) uuidOf(address string) gpu.UUID {
 	if err != nil {
 		return ""
 	}
+
 	for line := range strings.Lines(content) {
 		key, value, _ := strings.Cut(line, ":")
 		if strings.TrimSpace(key) != "GPU UUID" {
 			continue
 		}
+
 		if id, err := gpu.ParseUUID(strings.TrimSpace(value)); err == nil {
 			return id
 		}
 	}
+
 	return ""
 }
 
@@ -130,6 +145,7 @@ func attribute(dir, name string) string {
 	if err != nil {
 		return ""
 	}
+
 	return strings.TrimSpace(content)
 }
 
@@ -143,7 +159,9 @@ func readFile(path string) (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	content, err := io.ReadAll(io.LimitReader(f, maxFile))
+
 	return string(content), errors.Join(err, f.Close())
 }
 
@@ -152,5 +170,6 @@ func unreadable(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoPermission)
 	}
+
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }

@@ -18,9 +18,11 @@ const gpuA gpu.UUID = "GPU-fb8bbc70-d551-45f9-43d4-9734f9cddb2c"
 
 func write(t *testing.T, path, content string) {
 	t.Helper()
+
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +52,7 @@ func TestLocalOwners(t *testing.T) {
 		GresFiles: []string{filepath.Join(dir, "none"), filepath.Join(dir, "gres.conf")}}
 	want := func(step, want string) {
 		t.Helper()
+
 		got, err := l.Owners(t.Context())
 		if err != nil || fmt.Sprint(got) != want {
 			t.Errorf("%s: got %v, %v, want %s", step, got, err, want)
@@ -84,8 +87,10 @@ func TestLocalOwners(t *testing.T) {
 	if got, err := l.Owners(t.Context()); !errors.Is(err, gpu.ErrUnavailable) || len(got[""]) != 1 {
 		t.Errorf("with a gres.conf that cannot be read: %v, %v", got, err)
 	}
+
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if _, err := l.Owners(ended); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("after the end: %v", err)
 	}
@@ -112,21 +117,26 @@ func TestNodeJoinsItsSources(t *testing.T) {
 	a := &known{owners: map[gpu.UUID][]string{"": {"Slurm"}, gpuA: {"vGPU"}}}
 	b := &known{owners: map[gpu.UUID][]string{"": {"GKE"}}, err: gpu.ErrNoPermission}
 	n := NewCluster(b, a, b)
+
 	got, err := n.Owners(t.Context())
 	if want := "map[:[GKE Slurm] " + string(gpuA) + ":[vGPU]]"; fmt.Sprint(got) != want ||
 		!errors.Is(err, gpu.ErrNoPermission) {
 		t.Errorf("got %v, %v, want %s and the error", got, err, want)
 	}
+
 	if ok, err := n.Cordon(t.Context()); !ok || err != nil {
 		t.Errorf("cordon: %v, %v", ok, err)
 	}
+
 	if err := n.Uncordon(t.Context()); err != nil || fmt.Sprint(b.calls) != "[cordon uncordon]" {
 		t.Errorf("uncordon: %v, calls %v", err, b.calls)
 	}
+
 	alone := NewCluster(nil)
 	if ok, err := alone.Cordon(t.Context()); ok || err != nil {
 		t.Errorf("cordon without a cluster: %v, %v", ok, err)
 	}
+
 	if err := alone.Uncordon(t.Context()); err != nil {
 		t.Errorf("uncordon without a cluster: %v", err)
 	}

@@ -17,6 +17,7 @@ import (
 // admitCaller authenticates the caller and enforces the limits on its calls and connections.
 func (c *call) admitCaller(a authenticator) error {
 	id, err := c.authenticate(a)
+
 	var limited *api.Problem
 	switch {
 	case errors.As(err, &limited):
@@ -24,36 +25,45 @@ func (c *call) admitCaller(a authenticator) error {
 		return err
 	case errors.Is(err, errCannotCheck):
 		_ = level.Warn(c.s.logger).Log("msg", "cannot check credentials", "from", c.entry.From, "err", err)
+
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
 			return problem(api.Unavailable, http.StatusServiceUnavailable,
 				"credentials cannot be checked: the cluster refuses to review them: %s",
 				refused.Refusal())
 		}
+
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "credentials cannot be checked now; try again")
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
+
 		return problem(api.Unauthenticated, http.StatusUnauthorized,
 			"expected a client certificate or a bearer token that is known")
 	}
+
 	c.identity = id
+
 	c.entry.Actor, c.entry.Method = id.name, id.method
 	if id.from != "" {
 		c.entry.From = id.from
 	}
+
 	if id.powerless() {
 		c.closeConnection()
 	} else if conn, ok := c.r.Context().Value(connKey{}).(*pooledConn); ok && !conn.assignTo(c.caller()) {
 		c.closeConnection()
 		return c.refuseForNow(1, "too many of your connections are open")
 	}
+
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
 		return problem(api.Forbidden, http.StatusForbidden, "pages of other origins may not call this")
 	}
+
 	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "too many calls")
 	}
+
 	return nil
 }
 
@@ -70,26 +80,32 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 	if err == nil && !id.powerless() {
 		return id, nil
 	}
+
 	unreviewed, token, remote := errors.Is(err, errUnreviewed), id.token, c.entry.From
+
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {
 		if wait, ok := c.s.fails.takeToken(remote); !ok {
 			return identity{}, c.refuseForNow(wait, "too many failed authentications from there")
 		}
 	}
+
 	if !unreviewed {
 		return id, err
 	}
+
 	id, err = a.review(c.r.Context(), token)
 	switch {
 	case err == nil && !id.powerless():
 		c.s.reviewed.add(token)
+
 		if !trusted {
 			c.s.fails.returnToken(remote)
 		}
 	case !errors.Is(err, errCannotCheck):
 		c.s.reviewed.remove(token)
 	}
+
 	return id, err
 }
 
@@ -126,6 +142,7 @@ func newReviewedTokens(now func() time.Time) *reviewedTokens {
 func (t *reviewedTokens) contains(token string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	return t.now().Before(t.until[sha256.Sum256([]byte(token))])
 }
 
@@ -133,12 +150,14 @@ func (t *reviewedTokens) add(token string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	now := t.now()
+
 	t.until[sha256.Sum256([]byte(token))] = now.Add(reviewedTTL)
 	for _, expiredOnly := range []bool{true, false} {
 		for sum, until := range t.until {
 			if len(t.until) <= maxReviewed {
 				return
 			}
+
 			if !expiredOnly || !now.Before(until) {
 				delete(t.until, sum)
 			}

@@ -19,6 +19,7 @@ import (
 // reviewer's tokens.
 func newTestAuthenticator(t *testing.T, a *authority, reviewer Reviewer) *tlsAuthenticator {
 	t.Helper()
+
 	config, err := newConfigFile(writeConfig(t, a, `
 tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
 clients: [{cn: operator, rights: [read]}]
@@ -28,6 +29,7 @@ kubernetes: true
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &tlsAuthenticator{config: config, reviewer: reviewer}
 }
 
@@ -37,9 +39,11 @@ func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *h
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
+
 	request.TLS = &tls.ConnectionState{PeerCertificates: certs}
 	w := httptest.NewRecorder()
 	r.newHandler(d).ServeHTTP(w, request)
+
 	return w
 }
 
@@ -47,22 +51,27 @@ func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *h
 func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 	a := newAuthority(t)
 	r, reviewer := newRig(t), new(fakeReviewer)
+
 	d := newTestAuthenticator(t, a, reviewer)
 	if w := r.show(d, "kube-reader"); w.Code != 200 {
 		t.Fatalf("a new Kubernetes token: %d %s", w.Code, w.Body)
 	}
+
 	for i := range 40 {
 		want := 401
 		if i >= 10 {
 			want = 429
 		}
+
 		if w := r.show(d, "kube-unknown"); w.Code != want {
 			t.Errorf("wrong token %d: %d, want %d", i, w.Code, want)
 		}
 	}
+
 	if n := reviewer.asked.Load(); n != 11 {
 		t.Errorf("the API server was asked %d times, want 11: once for the valid token, ten times for the others", n)
 	}
+
 	operator := leafOf(t, a, "operator")
 	for i := range 12 {
 		for name, w := range map[string]*httptest.ResponseRecorder{
@@ -74,15 +83,19 @@ func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 			}
 		}
 	}
+
 	wantProblem(t, r.show(d, "kube-reader-2"), 429, api.RateLimited)
+
 	*r.clock = r.clock.Add(2 * time.Second)
 	if w := r.show(d, "kube-reader-2"); w.Code != 200 {
 		t.Errorf("a new Kubernetes token two seconds after the flood: %d %s", w.Code, w.Body)
 	}
+
 	*r.clock = r.clock.Add(reviewedTTL)
 	for range 40 {
 		r.show(d, "kube-unknown")
 	}
+
 	if w := r.show(d, "kube-reader"); w.Code != 429 {
 		t.Errorf("a token that was last reviewed an hour ago: %d", w.Code)
 	}
@@ -92,6 +105,7 @@ func leafOf(t *testing.T, a *authority, cn string) *x509.Certificate {
 	t.Helper()
 	template := new(x509.Certificate)
 	template.Subject.CommonName = cn
+
 	return a.leaf(t, template)
 }
 
@@ -99,23 +113,28 @@ func leafOf(t *testing.T, a *authority, cn string) *x509.Certificate {
 func TestReviewsThatSucceedAreFree(t *testing.T) {
 	r, reviewer := newRig(t), new(fakeReviewer)
 	d := newTestAuthenticator(t, newAuthority(t), reviewer)
+
 	for i := range 30 {
 		r.reviewed.remove("kube-reader")
+
 		if w := r.show(d, "kube-reader"); w.Code != 200 {
 			t.Fatalf("call %d: %d", i, w.Code)
 		}
 	}
+
 	for i := range 10 { // while the API server does not answer, asking is not free
 		if w := r.show(d, "kube-down"); w.Code != 503 {
 			t.Errorf("call %d: %d", i, w.Code)
 		}
 	}
+
 	wantProblem(t, r.show(d, "kube-down"), 429, api.RateLimited)
 }
 
 // A missing right of the exporter is named; it is not the caller's fault, and not no answer.
 func TestRefusedReviewNamesTheRight(t *testing.T) {
 	r := newRig(t)
+
 	d := newTestAuthenticator(t, newAuthority(t), new(fakeReviewer))
 	for token, want := range map[string]string{
 		"kube-refused": "the cluster refuses to review them: the service account needs the right to create tokenreviews",
@@ -133,12 +152,15 @@ func TestReviewedTokens(t *testing.T) {
 	r := newRig(t)
 	d := newTestAuthenticator(t, newAuthority(t), new(fakeReviewer))
 	r.reviewed.add("kube-unknown")
+
 	if w := r.show(d, "kube-unknown"); w.Code != 401 || r.reviewed.contains("kube-unknown") {
 		t.Errorf("%d; still remembered: %t", w.Code, r.reviewed.contains("kube-unknown"))
 	}
+
 	for i := range 3 * maxReviewed {
 		r.reviewed.add(strconv.Itoa(i))
 	}
+
 	if n := len(r.reviewed.until); n > maxReviewed {
 		t.Errorf("%d tokens are remembered", n)
 	}
@@ -149,6 +171,7 @@ func TestCallersWithoutRightsAreLimitedByAddress(t *testing.T) {
 	r := newRig(t, func(_ *Options, l *limits) { l.failuresBurst = 2 })
 	a := newAuthority(t)
 	d := newTestAuthenticator(t, a, new(fakeReviewer))
+
 	stranger := leafOf(t, a, "someone")
 	for i, want := range []int{403, 403, 429, 429} {
 		w := r.show(d, "", stranger)
@@ -156,6 +179,7 @@ func TestCallersWithoutRightsAreLimitedByAddress(t *testing.T) {
 			t.Errorf("call %d: %d %s, want %d", i, w.Code, w.Body, want)
 		}
 	}
+
 	if w := r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("another caller: %d", w.Code)
 	}

@@ -52,12 +52,15 @@ func (a *auditLog) write(e auditEntry, durable bool) error {
 	if err != nil {
 		return err
 	}
+
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.failed = a.append(line, durable)
 	if a.observe != nil {
 		a.observe(a.failed)
 	}
+
 	return a.failed
 }
 
@@ -65,14 +68,17 @@ func (a *auditLog) append(line []byte, durable bool) error {
 	if a.torn { // the incomplete line remains as a line of its own
 		line = append([]byte{'\n'}, line...)
 	}
+
 	if _, err := a.w.Write(append(line, '\n')); err != nil {
 		a.torn = true
 		return err
 	}
+
 	a.torn = false
 	if s, ok := a.w.(interface{ Sync() error }); ok && durable {
 		return s.Sync()
 	}
+
 	return nil
 }
 
@@ -80,9 +86,11 @@ func (a *auditLog) append(line []byte, durable bool) error {
 func (a *auditLog) failure() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.failed == nil {
 		return ""
 	}
+
 	return AuditFailure(a.failed)
 }
 

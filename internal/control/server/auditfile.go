@@ -85,11 +85,14 @@ func firstLine(file *os.File) time.Time {
 	if err != nil || info.Size() == 0 {
 		return time.Time{}
 	}
+
 	var entry auditEntry
+
 	line, err := bufio.NewReaderSize(file, 4096).ReadSlice('\n')
 	if err != nil || json.Unmarshal(line, &entry) != nil || entry.Time.IsZero() {
 		return info.ModTime()
 	}
+
 	return entry.Time
 }
 
@@ -97,28 +100,34 @@ func firstLine(file *os.File) time.Time {
 func (a *AuditFile) Write(line []byte) (int, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.file == nil {
 		if err := a.reopen(); err != nil {
 			return 0, err
 		}
 	}
+
 	info, err := a.file.Stat()
 	if err != nil {
 		return 0, err
 	}
+
 	if named, err := os.Lstat(a.path); err != nil || !os.SameFile(info, named) {
 		err := a.reopen()
 		if err != nil && !linked(info) {
 			return 0, err
 		}
+
 		a.report(err)
 	} else if a.isRotationDue(info.Size() + int64(len(line))) {
 		a.report(a.rotate())
 	}
+
 	n, err := a.file.Write(line)
 	if n > 0 && a.since.IsZero() {
 		a.since = a.now()
 	}
+
 	return n, err
 }
 
@@ -139,21 +148,26 @@ func (a *AuditFile) rotate() error {
 	if err := a.file.Sync(); err != nil {
 		return err
 	}
+
 	free := 1
 	for free < a.kept {
 		if _, err := os.Lstat(a.numbered(free)); errors.Is(err, fs.ErrNotExist) {
 			break
 		}
+
 		free++
 	}
+
 	for n := free; n > 1; n-- {
 		if err := os.Rename(a.numbered(n-1), a.numbered(n)); err != nil {
 			return err
 		}
 	}
+
 	if err := os.Rename(a.path, a.numbered(1)); err != nil {
 		return err
 	}
+
 	return a.reopen()
 }
 
@@ -168,6 +182,7 @@ func (a *AuditFile) report(err error) {
 	case err == nil && a.failed:
 		_ = level.Info(a.logger).Log("msg", "audit log is rotated again", "path", a.path)
 	}
+
 	a.failed = err != nil
 }
 
@@ -175,9 +190,11 @@ func (a *AuditFile) report(err error) {
 func (a *AuditFile) Sync() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.file == nil {
 		return nil
 	}
+
 	return a.file.Sync()
 }
 
@@ -185,8 +202,10 @@ func (a *AuditFile) Sync() error {
 func (a *AuditFile) Close() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if a.file == nil {
 		return nil
 	}
+
 	return a.file.Close()
 }

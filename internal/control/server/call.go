@@ -43,6 +43,7 @@ func (w *responseRecorder) WriteHeader(status int) {
 	if w.status == 0 {
 		w.status = status
 	}
+
 	w.ResponseWriter.WriteHeader(status)
 }
 
@@ -50,9 +51,11 @@ func (w *responseRecorder) Write(b []byte) (int, error) {
 	if w.status == 0 {
 		w.status = http.StatusOK
 	}
+
 	if w.keep != nil {
 		w.keep.Write(b)
 	}
+
 	return w.ResponseWriter.Write(b)
 }
 
@@ -73,10 +76,12 @@ func (s *server) newHandler(a authenticator) http.Handler {
 				c.answerPanic(broken)
 			}
 		}()
+
 		if err := c.admitCaller(a); err != nil {
 			c.answerProblem(err)
 			return
 		}
+
 		s.router.ServeHTTP(c.w, withCall(c))
 	})
 }
@@ -85,19 +90,23 @@ func (s *server) newHandler(a authenticator) http.Handler {
 func (c *call) answerRoute(to *route) error {
 	changes := c.r.Method != http.MethodGet && c.r.Method != http.MethodHead
 	c.entry.Request = to.pattern
+
 	c.entry.Verb, c.entry.Device = to.verb, truncateID(c.r.PathValue("uuid"))
 	if err := c.requireRight(to.verb); err != nil {
 		return err
 	}
+
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
 		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
 			return c.refuseForNow(1, "too many of your plans are waiting")
 		}
+
 		defer c.turn.release()
 		limit = c.s.limits.planBytes
 	}
+
 	switch {
 	case changes:
 		if err := c.readBody(limit, to.bodyOptional); err != nil {
@@ -108,11 +117,13 @@ func (c *call) answerRoute(to *route) error {
 		c.closeConnection()
 		return problem(api.Malformed, http.StatusBadRequest, "expected no body")
 	}
+
 	// The deadline was for the request. It would end the call's context, and streams last longer.
 	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
 	if key := c.r.Header.Get("Idempotency-Key"); key != "" && changes {
 		return c.answerOnce(key, to)
 	}
+
 	return to.answer(c)
 }
 
@@ -123,6 +134,7 @@ func (c *call) requireRight(v verb) error {
 	if !*rightOf(&c.identity.rights, v) {
 		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q", c.identity.name, v)
 	}
+
 	return nil
 }
 
@@ -134,9 +146,11 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 			return err
 		}
 	}
+
 	if c.entry.TakeOver = takeOver; takeOver {
 		return c.requireRight(verbTakeOver)
 	}
+
 	return nil
 }
 
@@ -146,8 +160,10 @@ func (c *call) answerOnce(key string, to *route) error {
 		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters",
 			maxKey)
 	}
+
 	k := replayKey{actor: c.caller(), key: key}
 	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
+
 	stored, full := c.s.replays.claim(k, request)
 	switch {
 	case full:
@@ -160,11 +176,14 @@ func (c *call) answerOnce(key string, to *route) error {
 			if status == 0 { // a panic
 				status = http.StatusInternalServerError
 			}
+
 			c.s.replays.storeAnswer(k, status, c.w.Header(), c.w.keep.Bytes())
 		}()
+
 		if err := to.answer(c); err != nil {
 			c.answerProblem(err)
 		}
+
 		return nil
 	case stored.request != request:
 		return problem(api.KeyReused, http.StatusUnprocessableEntity, "use a new key for a new request")
@@ -172,14 +191,18 @@ func (c *call) answerOnce(key string, to *route) error {
 		return problem(api.InProgress, http.StatusConflict,
 			"the first call with this Idempotency-Key has not been answered yet")
 	}
+
 	c.entry.Replay = true
+
 	for _, name := range []string{"Content-Type", "Location"} {
 		if value := stored.header.Get(name); value != "" {
 			c.w.Header().Set(name, value)
 		}
 	}
+
 	c.w.WriteHeader(stored.status)
 	_, err := c.w.Write(stored.body)
+
 	return c.logClientGone(err)
 }
 
@@ -189,14 +212,19 @@ func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "too many changes")
 	}
+
 	e := c.entry
+
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
 		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log; refusing changes", "err", err)
+
 		return problem(api.ReadOnly, http.StatusServiceUnavailable,
 			"the audit log cannot be written: %s; nothing was changed", systemReason(err))
 	}
+
 	c.begun = true
+
 	return nil
 }
 
@@ -211,6 +239,7 @@ func systemReason(err error) string {
 	if errors.As(err, &errno) {
 		return errno.Error()
 	}
+
 	return "it failed"
 }
 
@@ -223,19 +252,24 @@ func (c *call) logAnswer(begun time.Time) {
 		if c.s.o.Observer != nil {
 			c.s.o.Observer.Read()
 		}
+
 		return
 	}
+
 	if !c.begun {
 		caller := "from " + e.From
 		if c.identity.name != "" {
 			caller = c.caller()
 		}
+
 		var ok bool
 		if e.Calls, ok = c.s.lines.takeLogLine(fmt.Sprintf("%d %s", c.w.status, caller)); !ok {
 			return
 		}
 	}
+
 	e.Phase, e.Time = "end", c.s.o.Now()
+
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
 		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log", "actor", e.Actor, "request", e.Request,
@@ -250,6 +284,7 @@ func (c *call) answerProblem(err error) {
 		_ = level.Error(c.s.logger).Log("msg", "request to partition control failed", "actor", c.identity.name, "request",
 			c.entry.Request, "err", err)
 	}
+
 	c.entry.Problem = p.Type
 	if c.w.status == 0 {
 		writeProblem(c.w, p)
@@ -263,6 +298,7 @@ func (c *call) answerPanic(broken any) {
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
 		"the log of mig-exporter on the node has the cause"))
+
 	if answered {
 		panic(http.ErrAbortHandler) // the client must not take a partial answer for a complete one
 	}
@@ -274,9 +310,11 @@ func (c *call) respond(status int, document any) error {
 	if err != nil {
 		return fmt.Errorf("encode the answer: %w", err)
 	}
+
 	c.w.Header().Set("Content-Type", "application/json")
 	c.w.WriteHeader(status)
 	_, err = c.w.Write(append(body, '\n'))
+
 	return c.logClientGone(err)
 }
 
@@ -286,6 +324,7 @@ func (c *call) logClientGone(err error) error {
 	if err != nil {
 		_ = level.Debug(c.s.logger).Log("msg", "client did not read the response", "request", c.entry.Request, "err", err)
 	}
+
 	return nil
 }
 
@@ -297,11 +336,14 @@ func (c *call) actor() control.Actor {
 func (c *call) awaitTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
 	defer cancel()
+
 	if c.turn.waitTurn(ctx) != nil {
 		c.w.Header().Set("Retry-After", "5")
+
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
 			"plans of other callers are being computed; try again in 5 s")
 	}
+
 	return nil
 }
 

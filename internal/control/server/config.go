@@ -80,27 +80,33 @@ func CheckConfig(path string) error {
 func loadConfig(path string) (*loaded, error) {
 	c := &loaded{clients: make(map[string]control.Rights)}
 	var doc *configDocument
+
 	err := cause(c.stamp(path))
 	if err == nil {
 		doc, err = readConfig(path)
 	}
+
 	if err == nil {
 		err = doc.load(filepath.Dir(path), c)
 	}
+
 	if err != nil {
 		return &loaded{files: c.files}, fmt.Errorf("--control.config.file=%s: %w", path, err)
 	}
+
 	return c, nil
 }
 
 // stamp takes note of files before they are read. It is an error if one is no regular file.
 func (c *loaded) stamp(paths ...string) error {
 	var errs []error
+
 	for _, path := range paths {
 		s := stampOf(path)
 		c.files = append(c.files, s)
 		errs = append(errs, s.regular())
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -110,21 +116,26 @@ func readConfig(path string) (*configDocument, error) {
 		return nil, cause(err)
 	}
 	defer file.Close()
+
 	info, err := file.Stat()
 	if err != nil {
 		return nil, cause(err)
 	}
+
 	if mode := info.Mode().Perm(); mode&0o007 != 0 {
 		return nil, fmt.Errorf("mode %04o: expected no rights for others, such as 0640", mode)
 	}
+
 	text, err := strictyaml.ReadAll(file, "", maxConfig)
 	if err != nil {
 		return nil, cause(err)
 	}
+
 	var doc configDocument
 	if err := strictyaml.Decode("", text, &doc); err != nil {
 		return nil, err
 	}
+
 	return &doc, nil
 }
 
@@ -143,6 +154,7 @@ func (c *configClient) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	if (c.CN == "") == (c.URI == "") {
 		r.Fail(n, key, "expected either cn or uri")
 	}
+
 	same := func(o configClient) bool { return o.key() == c.key() }
 	if all := r.Root().(*configDocument).Clients; &all[slices.IndexFunc(all, same)] != c {
 		r.Fail(n, key, "%q is there already", c.CN+c.URI)
@@ -162,6 +174,7 @@ func (c *configClient) key() string {
 	if c.URI != "" {
 		return "uri:" + c.URI
 	}
+
 	return "cn:" + c.CN
 }
 
@@ -172,6 +185,7 @@ func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 		r.Fail(n, key, "expected a list of mappings with name, sha256 and rights")
 		return
 	}
+
 	r.Decode(n, key, (*[]configToken)(t))
 }
 
@@ -189,9 +203,11 @@ func (d *configDocument) load(dir string, c *loaded) error {
 	for _, client := range d.Clients {
 		c.clients[client.key()] = client.rights()
 	}
+
 	for _, token := range d.Tokens {
 		c.tokens = append(c.tokens, knownToken{name: token.Name, sum: token.SHA256, rights: token.rights()})
 	}
+
 	return d.loadTLS(dir, c)
 }
 
@@ -200,6 +216,7 @@ func (c configRights) rights() control.Rights {
 	for _, v := range c.Rights {
 		*rightOf(&rights, v) = true
 	}
+
 	return rights
 }
 
@@ -208,31 +225,40 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 		if filepath.IsAbs(p) {
 			return p
 		}
+
 		return filepath.Join(dir, p)
 	}
 	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
+
 	err := c.stamp(cert, key)
 	if err == nil {
 		c.certificate, err = tls.LoadX509KeyPair(cert, key)
 	}
+
 	if err != nil {
 		return fmt.Errorf("tls.cert_file, tls.key_file: %w", err)
 	}
+
 	if d.TLS.ClientCA == "" {
 		return nil
 	}
+
 	ca := at(d.TLS.ClientCA)
+
 	var pem []byte
 	if err = c.stamp(ca); err == nil {
 		pem, err = os.ReadFile(ca)
 	}
+
 	if err != nil {
 		return fmt.Errorf("tls.client_ca_file: %w", err)
 	}
+
 	c.clientCA = x509.NewCertPool()
 	if !c.clientCA.AppendCertsFromPEM(pem) {
 		return errors.New("tls.client_ca_file: expected certificates in PEM")
 	}
+
 	return nil
 }
 
@@ -242,5 +268,6 @@ func cause(err error) error {
 	if errors.As(err, &p) {
 		return p.Err
 	}
+
 	return err
 }

@@ -25,11 +25,13 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 		strings.Repeat("M", 99): strings.Repeat("M", 99),
 	} {
 		r := newRig(t)
+
 		w := r.do(someone(control.Rights{Force: true}), "POST", "/api/v1/devices/"+path+"/confirm-free", "")
 		if device == "" {
 			wantProblem(t, w, 404, api.NotFound)
 			continue
 		}
+
 		if w.Code != 200 || !slices.Equal(r.backend.calls, []string{"confirm " + device}) {
 			t.Errorf("%s: %d %s, calls %q", path, w.Code, w.Body, r.backend.calls)
 		}
@@ -45,6 +47,7 @@ func pick(e auditEntry) auditEntry {
 // TestConfirmFreeIsAudited: the audit log has the device before anything counts, and then whom it was about.
 func TestConfirmFreeIsAudited(t *testing.T) {
 	r := newRig(t)
+
 	all := someone(control.Rights{Force: true})
 	for range 2 {
 		if w := r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", "", "Idempotency-Key", "k"); w.Code != 200 ||
@@ -52,39 +55,50 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 			t.Errorf("%d %s", w.Code, w.Body)
 		}
 	}
+
 	if r.backend.called() != 1 {
 		t.Errorf("%d calls of the backend", r.backend.called())
 	}
+
 	r.backend.err = &api.Problem{Type: api.Busy, Title: "In use", Status: 409}
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/"+strings.Repeat("M", 999)+"/confirm-free", ""), 409, api.Busy)
+
 	lines := r.audit.entries(t)
 	if len(lines) != 5 {
 		t.Fatalf("%+v", lines)
 	}
+
 	begin, end, replay, refused := lines[0], lines[1], lines[2], lines[4]
 	cmptest.Equal(t, "the line before the change", pick(begin),
 		auditEntry{Phase: "begin", Actor: "someone", Verb: verbForce, Device: "MIG-1"})
 	cmptest.Equal(t, "the line after the change", pick(end),
 		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: "MIG-1", Status: 200,
 			Confirmed: []string{"ml/train-0/main"}})
+
 	if !replay.Replay {
 		t.Errorf("the second call is not marked as a replay: %+v", replay)
 	}
+
 	cmptest.Equal(t, "the line of the refused change", pick(refused),
 		auditEntry{Phase: "end", Actor: "someone", Verb: verbForce, Device: strings.Repeat("M", maxID), Status: 409,
 			Problem: api.Busy})
+
 	if w := r.do(someone(control.Rights{Apply: true}), "POST", "/api/v1/devices/MIG-2/confirm-free", ""); w.Code != 403 {
 		t.Errorf("without the right: %d", w.Code)
 	}
+
 	lines = r.audit.entries(t)
 	if len(lines) != 6 {
 		t.Fatalf("%d lines, want 6: %+v", len(lines), lines)
 	}
+
 	if last := lines[5]; last.Device != "MIG-2" || last.Status != 403 {
 		t.Errorf("without the right: got device %q and status %d, want MIG-2 and 403", last.Device, last.Status)
 	}
+
 	r.audit.fail = errors.New("no space left on device")
 	wantProblem(t, r.do(all, "POST", "/api/v1/devices/MIG-1/confirm-free", ""), 503, api.ReadOnly)
+
 	if r.backend.called() != 2 {
 		t.Errorf("%d calls of the backend without an audit log", r.backend.called())
 	}

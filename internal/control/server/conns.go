@@ -52,6 +52,7 @@ func (l *pooledListener) Accept() (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return l.pool.add(conn, originOf(conn)), nil
 }
 
@@ -62,10 +63,12 @@ func originOf(conn net.Conn) string {
 	if !ok {
 		return remoteOf(conn.RemoteAddr().String())
 	}
+
 	p, err := readPeer(unix)
 	if err != nil {
 		return "unknown"
 	}
+
 	return fmt.Sprintf("uid:%d", p.uid)
 }
 
@@ -82,6 +85,7 @@ func (c *pooledConn) Close() error {
 	c.pool.mu.Lock()
 	c.pool.remove(c)
 	c.pool.mu.Unlock()
+
 	return c.Conn.Close()
 }
 
@@ -89,14 +93,18 @@ func (p *connPool) add(conn net.Conn, address string) *pooledConn {
 	c := &pooledConn{Conn: conn, pool: p, address: address}
 	p.mu.Lock()
 	p.waiting = append(p.waiting, c)
+
 	victim := p.chooseVictim(address)
 	if victim != nil {
 		p.remove(victim)
 	}
+
 	p.mu.Unlock()
+
 	if victim != nil {
 		_ = victim.Conn.Close() // the HTTP server notices and closes the pooledConn
 	}
+
 	return c
 }
 
@@ -106,19 +114,23 @@ func (p *connPool) chooseVictim(address string) *pooledConn {
 	for _, c := range p.waiting {
 		count[c.address]++
 	}
+
 	if count[address] <= p.perAddress {
 		if len(p.waiting) <= p.fresh {
 			return nil
 		}
+
 		for _, c := range p.waiting {
 			if count[c.address] > count[address] {
 				address = c.address
 			}
 		}
+
 		if count[address] == 1 { // as many addresses as places
 			return p.waiting[0]
 		}
 	}
+
 	return p.waiting[slices.IndexFunc(p.waiting, func(c *pooledConn) bool { return c.address == address })]
 }
 
@@ -127,11 +139,13 @@ func (p *connPool) remove(c *pooledConn) {
 	if c.gone {
 		return
 	}
+
 	c.gone = true
 	if c.caller != "" {
 		p.release(c)
 		return
 	}
+
 	i := slices.Index(p.waiting, c)
 	p.waiting = slices.Delete(p.waiting, i, i+1)
 }
@@ -150,6 +164,7 @@ func (c *pooledConn) assignTo(caller string) bool {
 	p := c.pool
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	switch {
 	case c.gone:
 		return false
@@ -163,9 +178,11 @@ func (c *pooledConn) assignTo(caller string) bool {
 		i := slices.Index(p.waiting, c)
 		p.waiting = slices.Delete(p.waiting, i, i+1)
 	}
+
 	c.caller = caller
 	p.callers[caller]++
 	p.admitted++
+
 	return true
 }
 
@@ -177,10 +194,12 @@ func withConn(ctx context.Context, conn net.Conn) context.Context {
 	if t, ok := conn.(*tls.Conn); ok {
 		conn = t.NetConn()
 	}
+
 	if pooled, ok := conn.(*pooledConn); ok {
 		ctx = context.WithValue(ctx, connKey{}, pooled)
 		conn = pooled.Conn
 	}
+
 	return withPeer(ctx, conn)
 }
 
@@ -196,5 +215,6 @@ func (l connLog) Write(line []byte) (int, error) {
 		Log("msg", "connection to partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
 		return 0, err
 	}
+
 	return len(line), nil
 }

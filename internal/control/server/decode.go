@@ -22,6 +22,7 @@ const maxDepth = 32
 // readBody reads the JSON body of a call, of at most limit bytes. It may be absent if optional is set.
 func (c *call) readBody(limit int64, optional bool) error {
 	body, err := io.ReadAll(http.MaxBytesReader(c.w, c.r.Body, limit))
+
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
@@ -31,14 +32,18 @@ func (c *call) readBody(limit int64, optional bool) error {
 	case len(body) == 0 && optional:
 		return nil
 	}
+
 	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || media != "application/json" {
 		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected Content-Type: application/json")
 	}
+
 	if c.r.Header.Get("Content-Encoding") != "" {
 		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected no Content-Encoding")
 	}
+
 	c.body = body
+
 	return nil
 }
 
@@ -54,28 +59,34 @@ func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
 		return problem(api.Malformed, http.StatusBadRequest, "the body: %s", err)
 	}
+
 	var object map[string]json.RawMessage
 	if err := json.Unmarshal(c.body, &object); err != nil || object == nil {
 		return problem(api.Malformed, http.StatusBadRequest, "the body: expected an object")
 	}
+
 	known := strings.Join(slices.Sorted(maps.Keys(fields)), ", ")
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		f, ok := fields[key]
 		if !ok {
 			return problem(api.Malformed, http.StatusBadRequest, "unknown field %.64q: expected %s", key, orNone(known))
 		}
+
 		if string(object[key]) == "null" {
 			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected a value, not null", key)
 		}
+
 		if err := json.Unmarshal(object[key], f.into); err != nil {
 			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected %s", key, typeName(f.into))
 		}
 	}
+
 	for _, key := range slices.Sorted(maps.Keys(fields)) {
 		if _, ok := object[key]; !ok && fields[key].required {
 			return problem(api.Malformed, http.StatusBadRequest, "field %q is missing", key)
 		}
 	}
+
 	return nil
 }
 
@@ -83,6 +94,7 @@ func orNone(known string) string {
 	if known == "" {
 		return "no fields"
 	}
+
 	return known
 }
 
@@ -95,6 +107,7 @@ func typeName(into any) string {
 	case *[]string:
 		return "a list of strings"
 	}
+
 	return "another type"
 }
 
@@ -104,14 +117,18 @@ func checkJSON(body []byte) error {
 	if !utf8.Valid(body) {
 		return errors.New("not UTF-8")
 	}
+
 	decoder := json.NewDecoder(bytes.NewReader(body))
 	decoder.UseNumber()
+
 	if err := checkValue(decoder, "", 0); err != nil {
 		return err
 	}
+
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("there is more behind the document")
 	}
+
 	return nil
 }
 
@@ -119,36 +136,47 @@ func checkValue(decoder *json.Decoder, at string, depth int) error {
 	if depth > maxDepth {
 		return fmt.Errorf("nested more than %d deep", maxDepth)
 	}
+
 	token, err := decoder.Token()
 	if err != nil {
 		return notJSON(err, decoder)
 	}
+
 	delim, ok := token.(json.Delim)
 	if !ok {
 		return nil
 	}
+
 	seen := make(map[string]bool)
+
 	for i := 0; decoder.More(); i++ {
 		below := fmt.Sprintf("%s[%d]", at, i)
+
 		if delim == '{' {
 			token, err := decoder.Token()
 			if err != nil {
 				return notJSON(err, decoder)
 			}
+
 			key, _ := token.(string) // always, in an object
+
 			below = strings.TrimPrefix(at+"."+key, ".")
 			if seen[key] {
 				return fmt.Errorf("field %.120q is there twice", below)
 			}
+
 			seen[key] = true
 		}
+
 		if err := checkValue(decoder, below, depth+1); err != nil {
 			return err
 		}
 	}
+
 	if _, err := decoder.Token(); err != nil {
 		return notJSON(err, decoder)
 	}
+
 	return nil
 }
 
@@ -156,5 +184,6 @@ func notJSON(err error, decoder *json.Decoder) error {
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return errors.New("it ends too early")
 	}
+
 	return fmt.Errorf("not JSON near byte %d", decoder.InputOffset())
 }

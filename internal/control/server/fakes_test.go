@@ -57,12 +57,14 @@ func (e *fakeBackend) note(call string, by control.Actor) error {
 	defer e.mu.Unlock()
 	e.calls = append(e.calls, call)
 	e.actors = append(e.actors, by)
+
 	return e.err
 }
 
 func (e *fakeBackend) called() int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return len(e.calls)
 }
 
@@ -72,9 +74,11 @@ func (e *fakeBackend) Plan(ctx context.Context, by control.Actor, r api.PlanRequ
 			return nil, err
 		}
 	}
+
 	if err := e.note("plan", by); err != nil {
 		return nil, err
 	}
+
 	return &api.Plan{APIVersion: api.Version, ID: "plan-1", Hash: "h", Forced: r.Force}, nil
 }
 
@@ -87,6 +91,7 @@ func (e *fakeBackend) PlanByID(id string) (*api.Plan, error) {
 	case "taking-over":
 		return &api.Plan{APIVersion: api.Version, ID: id, Hash: "h", TakeOver: true}, nil
 	}
+
 	return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 }
 
@@ -99,15 +104,19 @@ func (e *fakeBackend) Start(_ context.Context, by control.Actor, r api.Operation
 		e.inside <- struct{}{}
 		<-e.block
 	}
+
 	if err := e.note("start", by); err != nil {
 		return nil, err
 	}
+
 	if _, err := e.PlanByID(r.Plan); err != nil {
 		return nil, err
 	}
+
 	if r.Hash != "h" {
 		return nil, &api.Problem{Type: api.StalePlan, Title: "The node has changed", Status: 409}
 	}
+
 	return &api.Operation{APIVersion: api.Version, ID: fmt.Sprintf("op-%d", e.called()), State: api.Pending}, nil
 }
 
@@ -127,6 +136,7 @@ func (e *fakeBackend) ConfirmFree(_ context.Context, by control.Actor, device st
 	if err := e.note("confirm "+device, by); err != nil {
 		return nil, err
 	}
+
 	return &api.Confirmation{APIVersion: api.Version, Device: device, Note: "for now",
 		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "r"}}}, nil
 }
@@ -149,11 +159,13 @@ func (e *fakeBackend) Operation(id string) (*api.Operation, error) {
 	if id == "panic" {
 		panic("index out of range at /usr/src/secret.go")
 	}
+
 	return &api.Operation{ID: id}, e.note("operation", control.Actor{})
 }
 
 func (e *fakeBackend) Operations() *api.Operations {
 	_ = e.note("operations", control.Actor{})
+
 	return &api.Operations{APIVersion: api.Version, State: "idle",
 		Unrestored: []api.Unrestored{{GPU: "GPU-lost", Reason: api.NotReadable}}}
 }
@@ -162,9 +174,11 @@ func (e *fakeBackend) Events(ctx context.Context, _ string, after int) (<-chan a
 	if err := e.note("events", control.Actor{}); err != nil {
 		return nil, err
 	}
+
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.ctx, e.after = ctx, after
+
 	return e.events, nil
 }
 
@@ -175,6 +189,7 @@ func (*fakeReviewer) Known(string) (control.Actor, bool) { return control.Actor{
 
 func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, error) {
 	r.asked.Add(1)
+
 	switch token {
 	case "kube-reader", "kube-reader-2":
 		return control.Actor{Name: "serviceaccount:ml/reader", Rights: control.Rights{Read: true}}, nil
@@ -183,6 +198,7 @@ func (r *fakeReviewer) Actor(_ context.Context, token string) (control.Actor, er
 	case "kube-refused":
 		return control.Actor{}, refusedError{gpu.ErrUnavailable}
 	}
+
 	return control.Actor{}, errors.New("dial tcp: connection refused, token file /var/run/secrets/token")
 }
 
@@ -203,28 +219,34 @@ type lockedBuffer struct {
 func (l *lockedBuffer) Write(b []byte) (int, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.fail != nil {
 		return 0, l.fail
 	}
+
 	return l.b.Write(b)
 }
 
 func (l *lockedBuffer) text() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.b.String()
 }
 
 func (l *lockedBuffer) entries(t *testing.T) []auditEntry {
 	t.Helper()
 	var entries []auditEntry
+
 	for line := range strings.Lines(l.text()) {
 		var e auditEntry
 		if err := json.Unmarshal([]byte(line), &e); err != nil {
 			t.Fatalf("audit line %q: %v", line, err)
 		}
+
 		entries = append(entries, e)
 	}
+
 	return entries
 }
 
@@ -261,11 +283,14 @@ func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 			return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0, Index: 0, PCIBusID: "00000000:07:00.0"}}}}
 		},
 	}
+
 	l := defaultLimits()
 	for _, f := range change {
 		f(&o, &l)
 	}
+
 	r.server = newServer(o, r.backend, log.NewNopLogger(), l)
+
 	return r
 }
 
@@ -275,35 +300,44 @@ func (r *rig) do(d authenticator, method, path, body string, header ...string) *
 	if body != "" {
 		request.Header.Set("Content-Type", "application/json")
 	}
+
 	for i := 0; i+1 < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
+
 	w := httptest.NewRecorder()
 	r.newHandler(d).ServeHTTP(w, request)
+
 	return w
 }
 
 // wantProblem checks that an answer is a problem of a type and shows nothing of the node's insides.
 func wantProblem(t *testing.T, w *httptest.ResponseRecorder, status int, kind api.ProblemType) api.Problem {
 	t.Helper()
+
 	var p api.Problem
 	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 		t.Fatalf("status %d: %q: %v", w.Code, w.Body, err)
 	}
+
 	if w.Code != status || p.Status != status {
 		t.Errorf("got status %d, and %d in the document, want %d: %s", w.Code, p.Status, status, w.Body)
 	}
+
 	if p.Type != kind || p.Title == "" {
 		t.Errorf("got type %s and title %q, want %s with a title", p.Type, p.Title, kind)
 	}
+
 	if got := w.Header().Get("Content-Type"); got != "application/problem+json" {
 		t.Errorf("got Content-Type %s, want application/problem+json", got)
 	}
+
 	for _, leak := range []string{"/var", "/usr", "/etc", "/tmp", "/run", ".go:", "goroutine", "s3cret", "kube-"} {
 		if strings.Contains(w.Body.String(), leak) {
 			t.Errorf("the answer shows %q: %s", leak, w.Body)
 		}
 	}
+
 	return p
 }
 
@@ -313,19 +347,23 @@ func (r *rig) start(t *testing.T) []net.Addr {
 	ready := make(chan []net.Addr, 1)
 	r.o.Ready = func(a []net.Addr) { ready <- a }
 	ctx, cancel := context.WithCancel(context.Background())
+
 	listeners, err := r.openListeners(ctx)
 	if err != nil {
 		cancel()
 		t.Fatal(err)
 	}
+
 	ended := make(chan error, 1)
 	go func() { ended <- r.serve(ctx, listeners) }()
 	t.Cleanup(func() {
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Errorf("serve: %v", err)
 		}
 	})
+
 	return <-ready
 }
 
@@ -338,22 +376,27 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
+
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	template := &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, IsCA: true, BasicConstraintsValid: true,
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), KeyUsage: x509.KeyUsageCertSign,
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cert, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return &authority{cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})}
 }
 
@@ -362,24 +405,29 @@ func (a *authority) leaf(t *testing.T, template *x509.Certificate) *x509.Certifi
 	t.Helper()
 	template.SerialNumber, template.ExtKeyUsage = big.NewInt(3), []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
 	template.NotBefore, template.NotAfter = a.cert.NotBefore, a.cert.NotAfter
+
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.key.PublicKey, a.key)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	leaf, err := x509.ParseCertificate(der)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return leaf
 }
 
 // issue returns a certificate and its key, in PEM.
 func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert, key []byte) {
 	t.Helper()
+
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	der, err := x509.CreateCertificate(rand.Reader, &x509.Certificate{
 		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: cn}, ExtKeyUsage: []x509.ExtKeyUsage{usage},
 		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().
@@ -388,10 +436,12 @@ func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	encoded, err := x509.MarshalECPrivateKey(private)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}),
 		pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: encoded})
 }
@@ -401,6 +451,7 @@ func (a *authority) issue(t *testing.T, cn string, usage x509.ExtKeyUsage) (cert
 func writeConfig(t *testing.T, a *authority, config string) string {
 	t.Helper()
 	dir := t.TempDir()
+
 	cert, key := a.issue(t, "server", x509.ExtKeyUsageServerAuth)
 	for name, text := range map[string][]byte{"cert.pem": cert, "key.pem": key, "ca.pem": a.pem,
 		"control.yml": []byte(config)} {
@@ -408,6 +459,7 @@ func writeConfig(t *testing.T, a *authority, config string) string {
 			t.Fatal(err)
 		}
 	}
+
 	return filepath.Join(dir, "control.yml")
 }
 
@@ -420,6 +472,7 @@ func hashOf(token string) string {
 func (a *authority) client(certs ...tls.Certificate) *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
+
 	return &http.Client{Transport: &http.Transport{
 		TLSClientConfig: &tls.Config{RootCAs: roots, Certificates: certs}, DisableKeepAlives: true,
 	}}

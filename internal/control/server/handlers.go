@@ -28,13 +28,16 @@ func (c *call) getNode() error {
 	if c.s.o.Current() == nil {
 		return c.refuseUnread()
 	}
+
 	c.s.o.Node.ServeHTTP(c.w, c.r)
+
 	return nil
 }
 
 func (c *call) getOpenAPI() error {
 	c.w.Header().Set("Content-Type", "application/yaml")
 	_, err := c.w.Write(api.OpenAPI())
+
 	return c.logClientGone(err)
 }
 
@@ -43,71 +46,89 @@ func (c *call) getRecommendations() error {
 		return problem(api.NotBuilt, http.StatusNotImplemented,
 			"right-sizing is off: this node runs with --no-advise.enabled")
 	}
+
 	id := gpu.UUID("")
 	query, err := url.ParseQuery(c.r.URL.RawQuery)
+
 	selectors := query["gpu"]
 	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
 		return problem(api.Malformed, http.StatusBadRequest, "the query %.64q: expected nothing, or gpu once",
 			c.r.URL.RawQuery)
 	}
+
 	if selector := strings.Join(selectors, ""); selector != "" {
 		if id, err = c.findGPU(selector); err != nil {
 			return err
 		}
 	}
+
 	report := c.s.o.Recommendations(id)
 	if report == nil {
 		return c.refuseUnread()
 	}
+
 	return c.respond(http.StatusOK, report)
 }
 
 func (c *call) getLayouts() error {
 	ctx, cancel := c.readContext()
 	defer cancel()
+
 	layouts, err := c.s.backend.Layouts(ctx)
 	if err != nil {
 		return err
 	}
+
 	return c.respond(http.StatusOK, layouts)
 }
 
 func (c *call) createPlan() error {
 	var raw json.RawMessage
+
 	var request api.PlanRequest
 	if err := c.decodeBody(map[string]field{
 		"spec": {into: &raw, required: true}, "force": {into: &request.Force}, "takeOver": {into: &request.TakeOver},
 	}); err != nil {
 		return err
 	}
+
 	if len(request.Force) > maxForce ||
 		slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
 		return problem(api.Malformed, http.StatusBadRequest, "field %q: expected at most %d UUIDs of at most %d bytes",
 			"force", maxForce, maxID)
 	}
+
 	sum := sha256.Sum256(raw)
+
 	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
 	if err := c.requireForceAndTakeOver(request.Force, request.TakeOver); err != nil {
 		return err
 	}
+
 	var err error
 	if request.Spec, err = spec.Decode(raw); err != nil {
 		if p := (*api.Problem)(nil); errors.As(err, &p) {
 			return err
 		}
+
 		return problem(api.BadSpec, http.StatusUnprocessableEntity, "%s", err)
 	}
+
 	ctx, cancel := c.readContext()
 	defer cancel()
+
 	if err := c.awaitTurn(ctx); err != nil {
 		return err
 	}
+
 	plan, err := c.s.backend.Plan(ctx, c.actor(), request)
 	if err != nil {
 		return err
 	}
+
 	c.entry.Plan = plan.ID
 	c.w.Header().Set("Location", "/api/v1/plans/"+plan.ID)
+
 	return c.respond(http.StatusCreated, plan)
 }
 
@@ -116,6 +137,7 @@ func (c *call) getPlan() error {
 	if err != nil {
 		return err
 	}
+
 	return c.respond(http.StatusOK, plan)
 }
 
@@ -123,6 +145,7 @@ func (c *call) getPlan() error {
 func (c *call) pathID(entry *string) string {
 	id := c.r.PathValue("id")
 	*entry = truncateID(id)
+
 	return id
 }
 
@@ -134,6 +157,7 @@ func (c *call) listOperations() error {
 	if reason := c.s.audit.failure(); reason != "" && list.Reason == "" {
 		list.State, list.Reason = "read-only", reason
 	}
+
 	return c.respond(http.StatusOK, list)
 }
 
@@ -142,6 +166,7 @@ func (c *call) getOperation() error {
 	if err != nil {
 		return err
 	}
+
 	return c.respond(http.StatusOK, operation)
 }
 
@@ -152,6 +177,7 @@ func (c *call) startOperation() error {
 	}); err != nil {
 		return err
 	}
+
 	c.entry.Plan = truncateID(request.Plan)
 	// A plan's force and take-over are fixed. The backend refuses a plan that it does not have.
 	if plan, err := c.s.backend.PlanByID(request.Plan); err == nil {
@@ -160,9 +186,11 @@ func (c *call) startOperation() error {
 			return err
 		}
 	}
+
 	return c.answerWithOperation(func() (*api.Operation, error) {
 		ctx, cancel := c.changeContext()
 		defer cancel()
+
 		return c.s.backend.Start(ctx, c.actor(), request)
 	})
 }
@@ -181,9 +209,11 @@ func (c *call) changeOperation(do func(context.Context, control.Actor, string) (
 			return err
 		}
 	}
+
 	return c.answerWithOperation(func() (*api.Operation, error) {
 		ctx, cancel := c.changeContext()
 		defer cancel()
+
 		return do(ctx, c.actor(), id)
 	})
 }
@@ -195,17 +225,22 @@ func (c *call) setMIGMode() error {
 	}); err != nil {
 		return err
 	}
+
 	if err := c.requireForceAndTakeOver(nil, request.TakeOver); err != nil {
 		return err
 	}
+
 	id, err := c.findGPU(c.r.PathValue("gpu"))
 	if err != nil {
 		return err
 	}
+
 	c.entry.GPU, c.entry.Enabled = string(id), &request.Enabled
+
 	return c.answerWithOperation(func() (*api.Operation, error) {
 		ctx, cancel := c.changeContext()
 		defer cancel()
+
 		return c.s.backend.SetMode(ctx, c.actor(), id, request)
 	})
 }
@@ -217,18 +252,23 @@ func (c *call) confirmFree() error {
 			return err
 		}
 	}
+
 	if err := c.logChange(); err != nil {
 		return err
 	}
+
 	ctx, cancel := c.changeContext()
 	defer cancel()
+
 	done, err := c.s.backend.ConfirmFree(ctx, c.actor(), device)
 	if err != nil {
 		return err
 	}
+
 	for _, h := range done.Confirmed {
 		c.entry.Confirmed = append(c.entry.Confirmed, h.Namespace+"/"+h.Pod+"/"+h.Container)
 	}
+
 	return c.respond(http.StatusOK, done)
 }
 
@@ -237,12 +277,15 @@ func (c *call) answerWithOperation(do func() (*api.Operation, error)) error {
 	if err := c.logChange(); err != nil {
 		return err
 	}
+
 	operation, err := do()
 	if err != nil {
 		return err
 	}
+
 	c.entry.Op = operation.ID
 	c.w.Header().Set("Location", "/api/v1/operations/"+operation.ID)
+
 	return c.respond(http.StatusAccepted, operation)
 }
 
@@ -257,17 +300,22 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	if snap == nil {
 		return "", c.refuseUnread()
 	}
+
 	var have []string
+
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		if g.UUID == "" { // it cannot be read
 			continue
 		}
+
 		if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) || sameBus(selector, g.PCIBusID) {
 			return g.UUID, nil
 		}
+
 		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
 	}
+
 	return "", problem(api.NotFound, http.StatusNotFound, "no GPU %.64q: the node has %s", selector, joinOrNone(have))
 }
 
@@ -280,5 +328,6 @@ func joinOrNone(have []string) string {
 	if len(have) == 0 {
 		return "none that can be read"
 	}
+
 	return strings.Join(have, ", ")
 }

@@ -47,14 +47,18 @@ func TestVerbsAreSeparateRights(t *testing.T) {
 			r := newRig(t)
 			var rights control.Rights
 			*rightOf(&rights, right) = true
+
 			w := r.do(someone(rights), c.method, c.path, c.body)
 			if right == c.right {
 				if w.Code != c.status {
 					t.Errorf("%s %s with %q: %d %s, want %d", c.method, c.path, right, w.Code, w.Body, c.status)
 				}
+
 				continue
 			}
+
 			wantProblem(t, w, 403, api.Forbidden)
+
 			if r.backend.called() != 0 {
 				t.Errorf("%s %s with %q reached the backend", c.method, c.path, right)
 			}
@@ -68,9 +72,11 @@ func TestForceIsARightOfItsOwn(t *testing.T) {
 	body := `{"spec":{"demand":[{"sms":1,"count":1}]},"force":["MIG-1"]}`
 	wantProblem(t, r.do(without, "POST", "/api/v1/plans", body), 403, api.Forbidden)
 	wantProblem(t, r.do(without, "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`), 403, api.Forbidden)
+
 	if r.backend.called() != 0 {
 		t.Error("force without the right reached the backend")
 	}
+
 	if w := r.do(someone(allRights()), "POST", "/api/v1/operations", `{"plan":"forced","hash":"h"}`); w.Code != 202 {
 		t.Errorf("with force: %d %s", w.Code, w.Body)
 	}
@@ -79,6 +85,7 @@ func TestForceIsARightOfItsOwn(t *testing.T) {
 func TestTakeOverIsARightOfItsOwn(t *testing.T) {
 	r := newRig(t)
 	without := someone(control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true})
+
 	calls := []struct{ method, path, body string }{
 		{"POST", "/api/v1/plans", `{"spec":{"demand":[{"sms":1,"count":1}]},"takeOver":true}`},
 		{"POST", "/api/v1/operations", `{"plan":"taking-over","hash":"h"}`},
@@ -91,14 +98,17 @@ func TestTakeOverIsARightOfItsOwn(t *testing.T) {
 			t.Errorf("%s %s: the answer does not name the right: %s", c.method, c.path, p.Detail)
 		}
 	}
+
 	if r.backend.called() != 0 {
 		t.Error("take-over without the right reached the backend")
 	}
+
 	for _, e := range r.audit.entries(t) {
 		if !e.TakeOver || e.Status != 403 {
 			t.Errorf("audit: %+v", e)
 		}
 	}
+
 	for _, c := range calls {
 		if w := r.do(someone(allRights()), c.method, c.path, c.body); w.Code >= 300 {
 			t.Errorf("%s %s with take-over: %d %s", c.method, c.path, w.Code, w.Body)
@@ -142,14 +152,17 @@ func TestBodiesAreStrict(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
+
 			var header []string
 			if c.kind != "" {
 				header = []string{"Content-Type", c.kind}
 			}
+
 			p := wantProblem(t, r.do(someone(allRights()), "POST", c.path, c.body, header...), c.status, c.problem)
 			if !strings.Contains(p.Detail, c.says) {
 				t.Errorf("detail %q does not say %q", p.Detail, c.says)
 			}
+
 			if r.backend.called() != 0 {
 				t.Error("it reached the backend")
 			}
@@ -161,44 +174,54 @@ func TestOtherPathsAndMethods(t *testing.T) {
 	r := newRig(t)
 	all := someone(allRights())
 	wantProblem(t, r.do(all, "GET", "/", ""), 404, api.NotFound)
+
 	for _, path := range []string{"/api/v1/plans/", "/api/v1/node/", "/api/v1//node", "//api/v1/node", "/api/v1/./node",
 		"/api/../api/v1/node",
 		"/api/v1/operations/op-1/events/more", "/metrics", "*"} {
 		wantProblem(t, r.do(all, "GET", path, ""), 404, api.NotFound)
 		wantProblem(t, r.do(all, "OPTIONS", path, ""), 404, api.NotFound)
 	}
+
 	for path, allow := range map[string]string{
 		"/api/v1/operations": "GET, POST, HEAD", "/api/v1/node": "GET, HEAD", "/api/v1/plans": "POST",
 		"/api/v1/operations/op-1/accept": "POST",
 	} {
 		w := r.do(all, "DELETE", path, "")
 		wantProblem(t, w, 405, api.NoMethod)
+
 		if got := w.Header().Get("Allow"); got != allow {
 			t.Errorf("%s allows %q, expected %q", path, got, allow)
 		}
 	}
+
 	wantProblem(t, r.do(all, "HEAD", "/api/v1/plans", ""), 405, api.NoMethod)
+
 	for _, e := range r.audit.entries(t) {
 		if e.Request != "unknown path" {
 			t.Errorf("the audit log has the request %q of a call without a route", e.Request)
 		}
 	}
+
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Sec-Fetch-Site", "cross-site"), 403,
 		api.Forbidden)
 }
 
 func TestGPUsAreFoundByEveryName(t *testing.T) {
 	all := someone(allRights())
+
 	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0"} {
 		r := newRig(t)
+
 		w := r.do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`)
 		if w.Code != 202 || w.Header().Get("Location") != "/api/v1/operations/op-mode" {
 			t.Fatalf("%s: got %d %s %s, want 202 and the operation's location", name, w.Code, w.Header().Get("Location"), w.Body)
 		}
+
 		if got, want := r.backend.calls[0], "mode "+string(gpu0)+" true"; got != want {
 			t.Errorf("%s: the backend's call is %q, want %q", name, got, want)
 		}
 	}
+
 	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
 		wantProblem(t, newRig(t).do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`), 404, api.NotFound)
 	}
@@ -233,21 +256,26 @@ func TestIdempotencyKey(t *testing.T) {
 	}
 	cmptest.Equal(t, "the replay", answer{again.Code, again.Header().Get("Location"), again.Body.String()},
 		answer{202, first.Header().Get("Location"), first.Body.String()})
+
 	if first.Code != 202 || r.backend.called() != 1 {
 		t.Errorf("got status %d and %d calls of the backend, want 202 and 1", first.Code, r.backend.called())
 	}
+
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"x"}`, "Idempotency-Key", "k"), 422,
 		api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations/op-1/rollback", "", "Idempotency-Key", "k"), 422, api.KeyReused)
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", strings.Repeat("k", 256)), 400,
 		api.Malformed)
+
 	other := fixedAuthenticator{identity{name: "other", method: "token", rights: allRights()}}
 	if w := r.do(other, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 ||
 		r.backend.called() != 2 {
 		t.Errorf("another actor's key: %d, %d calls", w.Code, r.backend.called())
 	}
+
 	wantProblem(t, r.do(someone(control.Rights{Read: true}), "POST", "/api/v1/operations", start, "Idempotency-Key", "k"),
 		403, api.Forbidden)
+
 	*r.clock = r.clock.Add(replayTTL)
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 ||
 		r.backend.called() != 3 {
@@ -266,6 +294,7 @@ func TestIdempotencyKeyInFlightAndAfterFailure(t *testing.T) {
 	r.backend.err = errors.New("broken")
 	close(r.backend.block)
 	wantProblem(t, <-first, 500, api.Internal)
+
 	r.backend.block, r.backend.err = nil, nil
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
 		t.Errorf("a failure was kept: %d %s", w.Code, w.Body)
@@ -279,12 +308,15 @@ func TestCallsAreLimited(t *testing.T) {
 	r.do(all, "GET", "/api/v1/operations", "")
 	w := r.do(all, "GET", "/api/v1/operations", "")
 	wantProblem(t, w, 429, api.RateLimited)
+
 	if w.Header().Get("Retry-After") != "2" {
 		t.Errorf("Retry-After: %q", w.Header().Get("Retry-After"))
 	}
+
 	for range 9 {
 		r.do(all, "GET", "/api/v1/operations", "")
 	}
+
 	*r.clock = r.clock.Add(2 * time.Second)
 	if w := r.do(all, "GET", "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("after waiting: %d", w.Code)
@@ -294,20 +326,25 @@ func TestCallsAreLimited(t *testing.T) {
 func TestChangesAreLimited(t *testing.T) {
 	r := newRig(t, func(_ *Options, l *limits) { l.changesBurst = 2 })
 	all := someone(allRights())
+
 	for i, want := range []int{202, 409, 429} {
 		body := []string{start, `{"plan":"plan-1","hash":"stale"}`, start}[i]
 		if w := r.do(all, "POST", "/api/v1/operations", body); w.Code != want {
 			t.Errorf("change %d: %d %s, want %d", i, w.Code, w.Body, want)
 		}
 	}
+
 	wantProblem(t, r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"), 429, api.RateLimited)
+
 	*r.clock = r.clock.Add(5 * time.Second)
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
 		t.Errorf("the same key once there is room: %d %s, want 202", w.Code, w.Body)
 	}
+
 	if w := r.do(all, "POST", "/api/v1/plans", planBody); w.Code != 201 {
 		t.Errorf("a plan: %d", w.Code)
 	}
+
 	if n := len(r.audit.entries(t)); n != 9 {
 		t.Errorf("%d lines, want two of each change, one of each refusal and one of the plan", n)
 	}
@@ -322,15 +359,20 @@ func (*reads) Audited(error) {}
 
 func TestReadsAreCountedAndNotWritten(t *testing.T) {
 	count := new(reads)
+
 	r := newRig(t, func(o *Options, l *limits) { o.Observer, l.callsBurst = count, 2000 })
 	for range 1000 {
 		r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/node", "")
 	}
+
 	r.do(someone(control.Rights{Read: true}), "GET", "/api/v1/plans/none", "")
+
 	if lines := len(r.audit.entries(t)); lines != 0 || count.n != 1001 {
 		t.Errorf("%d lines in the audit log and %d reads counted, want 0 and 1001", lines, count.n)
 	}
+
 	r.do(someone(control.Rights{Plan: true}), "GET", "/api/v1/node", "")
+
 	if lines := len(r.audit.entries(t)); lines != 1 || count.n != 1001 {
 		t.Errorf("a read that is refused: %d lines and %d reads, want 1 and 1001", lines, count.n)
 	}
@@ -344,24 +386,31 @@ func TestAuditLinesAreBounded(t *testing.T) {
 		for _, e := range r.audit.entries(t) {
 			lines, calls = lines+1, calls+max(e.Calls, 1)
 		}
+
 		return lines, calls
 	}
+
 	for range 100 {
 		r.do(planner, "POST", "/api/v1/plans", planBody)
 		r.do(planner, "GET", "/api/v1/node", "") // refused
 	}
+
 	if lines, calls := count(); lines != 6 || calls != 6 {
 		t.Errorf("%d lines for %d calls, want 6 for 6", lines, calls)
 	}
+
 	*r.clock = r.clock.Add(time.Minute)
 	r.do(planner, "POST", "/api/v1/plans", planBody)
 	r.do(planner, "GET", "/api/v1/node", "")
+
 	if lines, calls := count(); lines != 8 || calls != 202 {
 		t.Errorf("%d lines for %d calls, want 8 for all 202", lines, calls)
 	}
+
 	for range 10 {
 		r.do(all, "POST", "/api/v1/operations", `{"plan":"plan-1","hash":"stale"}`)
 	}
+
 	if lines, _ := count(); lines != 28 {
 		t.Errorf("%d lines, want two more for each of ten changes that failed", lines-8)
 	}
@@ -377,10 +426,12 @@ func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 	r.do(all, "POST", "/api/v1/plans", planBody)
 	entries := r.audit.entries(t)
 	var got []string
+
 	for _, e := range entries {
 		b, _ := json.Marshal([]any{e.Phase, e.Actor, e.Verb, e.Request, e.Plan, e.Op, e.Status, e.Problem})
 		got = append(got, string(b))
 	}
+
 	want := []string{
 		`["begin","someone","apply","POST /api/v1/operations","plan-1","",0,""]`,
 		`["end","someone","apply","POST /api/v1/operations","plan-1","op-1",202,""]`,
@@ -391,6 +442,7 @@ func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 	if strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("audit:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
+
 	if strings.Contains(r.audit.text(), "s3cret") {
 		t.Error("a token is in the audit log")
 	}
@@ -399,6 +451,7 @@ func TestChangesAndRefusalsAreInTheAudit(t *testing.T) {
 func TestNoChangeWithoutAudit(t *testing.T) {
 	r := newRig(t)
 	r.audit.fail = errors.New("write /var/lib/audit.jsonl: no space left on device")
+
 	all := someone(allRights())
 	for _, c := range [][3]string{
 		{"POST", "/api/v1/operations", start}, {"POST", "/api/v1/operations/op-1/rollback", ""},
@@ -406,9 +459,11 @@ func TestNoChangeWithoutAudit(t *testing.T) {
 	} {
 		wantProblem(t, r.do(all, c[0], c[1], c[2]), 503, api.ReadOnly)
 	}
+
 	if r.backend.called() != 0 {
 		t.Error("a change was made of which there is no account")
 	}
+
 	if w := r.do(all, http.MethodGet, "/api/v1/operations", ""); w.Code != 200 {
 		t.Errorf("reading: %d", w.Code)
 	}

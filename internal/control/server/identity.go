@@ -36,6 +36,7 @@ func (v *verb) UnmarshalText(text []byte) error {
 	case verbRead, verbPlan, verbApply, verbMode, verbForce, verbTakeOver, verbRelease:
 		return nil
 	}
+
 	return errors.New("one of read, plan, apply, mode, force, take-over, release")
 }
 
@@ -87,6 +88,7 @@ func rightOf(r *control.Rights, v verb) *bool {
 	case verbRelease:
 		return &r.Release
 	}
+
 	return new(bool)
 }
 
@@ -102,16 +104,20 @@ func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	if err != nil {
 		return identity{}, errors.Join(errCannotCheck, err)
 	}
+
 	if values := r.Header.Values("Authorization"); len(values) > 0 {
 		scheme, token, _ := strings.Cut(values[0], " ")
 		if len(values) > 1 || !strings.EqualFold(scheme, "Bearer") || token == "" {
 			return identity{}, errWrong
 		}
+
 		return d.byToken(config, token)
 	}
+
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return identity{}, errNoCredentials
 	}
+
 	return byCertificate(config, r.TLS.PeerCertificates)
 }
 
@@ -119,11 +125,13 @@ func (d *tlsAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, error) {
 	sum := sha256.Sum256([]byte(token))
 	found := -1
+
 	for i, t := range config.tokens {
 		if subtle.ConstantTimeCompare(t.sum[:], sum[:]) == 1 {
 			found = i
 		}
 	}
+
 	switch {
 	case found >= 0:
 		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
@@ -132,9 +140,11 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 	case d.reviewer == nil:
 		return identity{}, fmt.Errorf("%w: no API server is known", errCannotCheck)
 	}
+
 	if actor, ok := d.reviewer.Known(token); ok {
 		return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 	}
+
 	return identity{token: token}, errUnreviewed
 }
 
@@ -142,6 +152,7 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, error) {
 	ctx, cancel := context.WithTimeout(ctx, reviewTimeout)
 	defer cancel()
+
 	actor, err := d.reviewer.Actor(ctx, token)
 	switch {
 	case errors.Is(err, gpu.ErrNoPermission):
@@ -151,6 +162,7 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 	case actor.Name == "":
 		return identity{}, errWrong
 	}
+
 	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
@@ -160,21 +172,26 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials
 	}
+
 	intermediates := x509.NewCertPool()
 	for _, c := range chain[1:] {
 		intermediates.AddCert(c)
 	}
+
 	if _, err := chain[0].Verify(x509.VerifyOptions{
 		Roots: config.clientCA, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
 		return identity{}, errWrong
 	}
+
 	for _, uri := range chain[0].URIs {
 		if rights, ok := config.clients["uri:"+uri.String()]; ok {
 			return identity{name: "cert-uri:" + uri.String(), method: "mtls", rights: rights}, nil
 		}
 	}
+
 	cn := chain[0].Subject.CommonName
+
 	return identity{name: "cert:" + cn, method: "mtls", rights: config.clients["cn:"+cn]}, nil
 }
 
@@ -186,13 +203,16 @@ func remoteOf(address string) string {
 	if err != nil {
 		return ""
 	}
+
 	ip, err := netip.ParseAddr(host)
 	if err != nil || ip.Unmap().Is4() {
 		return host
 	}
+
 	network, err := ip.WithZone("").Prefix(64)
 	if err != nil {
 		return host
 	}
+
 	return network.String()
 }

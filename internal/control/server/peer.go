@@ -27,10 +27,12 @@ func withPeer(ctx context.Context, conn net.Conn) context.Context {
 	if !ok {
 		return ctx
 	}
+
 	p, err := readPeer(unix)
 	if err != nil {
 		return ctx
 	}
+
 	return context.WithValue(ctx, peerKey{}, p)
 }
 
@@ -39,18 +41,22 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 	if err != nil {
 		return peer{}, err
 	}
+
 	var p peer
 	var failed error
+
 	err = raw.Control(func(fd uintptr) {
 		var u *syscall.Ucred
 		if u, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); failed != nil {
 			return
 		}
+
 		p = peer{uid: u.Uid, gid: u.Gid, pid: uint32(u.Pid), groups: peerGroups(fd)}
 	})
 	if err != nil {
 		return peer{}, err
 	}
+
 	return p, failed
 }
 
@@ -62,6 +68,7 @@ const soPeerGroups = 59
 func peerGroups(fd uintptr) []uint32 {
 	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
 		groups := make([]uint32, size/4)
+
 		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, soPeerGroups,
 			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
 		switch {
@@ -81,6 +88,7 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 	if !ok {
 		return identity{}, errNoCredentials
 	}
+
 	id := identity{name: fmt.Sprintf("uid:%d", p.uid), method: "peer", from: fmt.Sprintf("pid:%d", p.pid)}
 	switch {
 	case p.uid == 0:
@@ -89,6 +97,7 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 		id.rights = allRights()
 		id.rights.Force, id.rights.TakeOver, id.rights.Release = false, false, false
 	}
+
 	return id, nil
 }
 

@@ -42,15 +42,19 @@ func newPlanQueue(slots, perCaller int) *planQueue {
 func (q *planQueue) enqueue(name string) *planTicket {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	caller := q.callers[name]
 	if caller == nil {
 		caller = new(planCaller)
 		q.callers[name] = caller
 	}
+
 	if caller.calls >= q.perCaller {
 		return nil
 	}
+
 	caller.calls++
+
 	return &planTicket{queue: q, name: name, caller: caller, start: make(chan struct{})}
 }
 
@@ -61,10 +65,12 @@ func (t *planTicket) waitTurn(ctx context.Context) error {
 	t.caller.waiting = append(t.caller.waiting, t)
 	q.schedule(t.caller)
 	q.mu.Unlock()
+
 	select {
 	case <-t.start:
 	case <-ctx.Done():
 	}
+
 	return ctx.Err() // also if both happened: no client waits for the plan
 }
 
@@ -73,15 +79,18 @@ func (t *planTicket) release() {
 	q := t.queue
 	q.mu.Lock()
 	defer q.mu.Unlock()
+
 	if t.caller.running == t {
 		t.caller.running = nil
 		q.running--
 	} else if i := slices.Index(t.caller.waiting, t); i >= 0 {
 		t.caller.waiting = slices.Delete(t.caller.waiting, i, i+1)
 	}
+
 	if t.caller.calls--; t.caller.calls == 0 {
 		delete(q.callers, t.name)
 	}
+
 	q.schedule(t.caller)
 }
 
@@ -94,6 +103,7 @@ func (q *planQueue) schedule(caller *planCaller) {
 	case !eligible && i >= 0:
 		q.turns = slices.Delete(q.turns, i, i+1)
 	}
+
 	for q.running < q.slots && len(q.turns) > 0 {
 		next := q.turns[0]
 		q.turns = slices.Delete(q.turns, 0, 1)

@@ -42,6 +42,7 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 	if errors.As(err, &p) && p.Status >= 400 && p.Status <= 599 {
 		return p, false
 	}
+
 	switch {
 	case errors.Is(err, context.Canceled): // the client has disconnected, or the server shuts down
 		return problem(api.Unavailable, http.StatusServiceUnavailable, "the request was cancelled"), false
@@ -51,6 +52,7 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
 			"the driver does not answer, or gives no rights"), true
 	}
+
 	return problem(api.Internal, http.StatusInternalServerError,
 		"the log of mig-exporter on the node has the cause"), true
 }
@@ -60,6 +62,7 @@ func writeProblem(w http.ResponseWriter, p *api.Problem) {
 	if err != nil { // never: it has strings and numbers only
 		body = []byte(`{"type":"` + string(api.Internal) + `","title":"Internal error","status":500}`)
 	}
+
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n')) // a client that has disconnected needs no answer

@@ -31,12 +31,15 @@ func newBuckets(rate, burst float64, now func() time.Time) *buckets {
 func (b *buckets) takeToken(key string) (wait int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	current := b.refill(key)
 	if current.left < 1 {
 		return b.secondsUntil(current), false
 	}
+
 	current.left--
 	b.storeBucket(key, current)
+
 	return 0, true
 }
 
@@ -56,14 +59,17 @@ func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	defer b.mu.Unlock()
 	current := b.refill(key)
 	defer func() { b.storeBucket(key, current) }()
+
 	if current.left < 1 {
 		current.missed++
 		return 0, false
 	}
+
 	current.left--
 	if current.missed > 0 {
 		calls, current.missed = current.missed+1, 0
 	}
+
 	return calls, true
 }
 
@@ -74,12 +80,15 @@ func (b *buckets) secondsUntil(current bucket) int {
 // refill returns the bucket of a key with the tokens that it has gained until now.
 func (b *buckets) refill(key string) bucket {
 	now := b.now()
+
 	current, ok := b.byKey[key]
 	if !ok {
 		return bucket{left: b.burst, at: now}
 	}
+
 	current.left = min(b.burst, current.left+max(0, now.Sub(current.at).Seconds())*b.rate)
 	current.at = now
+
 	return current
 }
 
@@ -92,12 +101,15 @@ func (b *buckets) storeBucket(key string, current bucket) {
 				delete(b.byKey, other)
 			}
 		}
+
 		for other := range b.byKey {
 			if len(b.byKey) <= bucketsKept*3/4 {
 				break
 			}
+
 			delete(b.byKey, other)
 		}
 	}
+
 	b.byKey[key] = current
 }

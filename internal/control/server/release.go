@@ -33,6 +33,7 @@ func (c *call) changeRelease(change func(context.Context, gpu.UUID) (*api.Releas
 	if c.s.o.Releaser == nil {
 		return problem(api.NotBuilt, http.StatusNotImplemented, "GPUs of this node cannot be released")
 	}
+
 	if c.body != nil {
 		if err := c.decodeBody(nil); err != nil {
 			return err
@@ -43,6 +44,7 @@ func (c *call) changeRelease(change func(context.Context, gpu.UUID) (*api.Releas
 	if err != nil {
 		return err
 	}
+
 	c.entry.GPU = truncateID(string(id))
 	if err := c.logChange(); err != nil {
 		return err
@@ -50,6 +52,7 @@ func (c *call) changeRelease(change func(context.Context, gpu.UUID) (*api.Releas
 
 	ctx, cancel := c.changeContext()
 	defer cancel()
+
 	result, err := change(ctx, id)
 	if err != nil {
 		return err

@@ -43,6 +43,7 @@ func TestReleaseNeedsItsRight(t *testing.T) {
 			t.Errorf("%s: %d %s", path, w.Code, w.Body)
 		}
 	}
+
 	wantProblem(t, r.do(mayRelease, "POST", "/api/v1/gpus/9/release", ""), 404, api.NotFound)
 	releaser.err = &api.Problem{Type: api.Busy, Title: "Nothing was changed", Status: 409}
 	wantProblem(t, r.do(mayRelease, "POST", "/api/v1/gpus/0/release", ""), 409, api.Busy)
@@ -50,11 +51,13 @@ func TestReleaseNeedsItsRight(t *testing.T) {
 		[]string{"release " + string(gpu0), "reacquire " + string(gpu0), "release " + string(gpu0)})
 
 	begun := 0
+
 	for _, e := range r.audit.entries(t) {
 		if e.Phase == "begin" && e.GPU == string(gpu0) && e.Verb == verbRelease {
 			begun++
 		}
 	}
+
 	cmptest.Equal(t, "lines before a release", begun, 3)
 }
 

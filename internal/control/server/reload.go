@@ -45,6 +45,7 @@ func (s *stamp) regular() error {
 	if s.missing || s.mode.IsRegular() {
 		return nil
 	}
+
 	return &os.PathError{Op: "open", Path: s.path, Err: errors.New("expected a regular file")}
 }
 
@@ -53,6 +54,7 @@ func newConfigFile(path string, logger log.Logger) (*configFile, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return &configFile{path: path, logger: logger, last: c, files: c.files}, nil
 }
 
@@ -61,10 +63,12 @@ func stampOf(path string) stamp {
 	if err != nil {
 		return stamp{path: path, missing: true}
 	}
+
 	s := stamp{path: path, size: info.Size(), changed: info.ModTime(), mode: info.Mode()}
 	if status, ok := info.Sys().(*syscall.Stat_t); ok {
 		s.inode = status.Ino
 	}
+
 	return s
 }
 
@@ -73,9 +77,11 @@ func stampOf(path string) stamp {
 func (f *configFile) currentConfig() (*loaded, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+
 	if !slices.ContainsFunc(f.files, func(was stamp) bool { return stampOf(was.path) != was }) {
 		return f.last, f.err
 	}
+
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
 		_ = level.Error(f.logger).Log("msg", "partition control refuses all TCP clients until its configuration is valid",
@@ -84,6 +90,7 @@ func (f *configFile) currentConfig() (*loaded, error) {
 		_ = level.Info(f.logger).Log("msg", "partition control reloaded its configuration", "path", f.path, "changes",
 			strings.Join(changes, ", "))
 	}
+
 	return f.last, f.err
 }
 
@@ -95,11 +102,14 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 		f.err = fmt.Errorf("configuration: %w", err)
 		return nil, err
 	}
+
 	changes := f.last.changesTo(c)
 	if f.err != nil {
 		changes = append(changes, "the file is valid again")
 	}
+
 	f.last, f.err = c, nil
+
 	return changes, nil
 }
 
@@ -115,14 +125,18 @@ type Reloader struct {
 // removed from it must not remain in force. TLS keeps the last certificate.
 func (r *Reloader) Read(path string) (apply func() ([]string, error)) {
 	c, err := loadConfig(path)
+
 	return func() ([]string, error) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
+
 		if r.file == nil {
 			return nil, err
 		}
+
 		r.file.mu.Lock()
 		defer r.file.mu.Unlock()
+
 		return r.file.putInForce(c, err)
 	}
 }
@@ -131,6 +145,7 @@ func (r *Reloader) set(file *configFile) {
 	if r == nil {
 		return
 	}
+
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.file = file
@@ -147,24 +162,29 @@ func (c *loaded) changesTo(newer *loaded) []string {
 	note(!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal), "tls certificate")
 	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
 	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
+
 	was, is := map[string]any{}, map[string]any{}
 	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
 		for name, rights := range from.clients {
 			(*to)["client "+name] = rights
 		}
+
 		for _, t := range from.tokens {
 			(*to)["token "+t.name] = t
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(is)) {
 		before, had := was[name]
 		note(!had, name+" added")
 		note(had && before != is[name], name+" changed")
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(was)) {
 		_, has := is[name]
 		note(!has, name+" removed")
 	}
+
 	return list
 }
 
@@ -175,6 +195,7 @@ func (f *configFile) tlsConfig() *tls.Config {
 		MinVersion: tls.VersionTLS13,
 		GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
 			c, _ := f.currentConfig() // callers are authenticated for each call
+
 			config := &tls.Config{
 				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
 				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection
@@ -182,10 +203,12 @@ func (f *configFile) tlsConfig() *tls.Config {
 			if c.clientCA == nil {
 				return config, nil
 			}
+
 			config.ClientCAs, config.ClientAuth = c.clientCA, tls.RequireAndVerifyClientCert
 			if len(c.tokens) > 0 || c.kubernetes {
 				config.ClientAuth = tls.VerifyClientCertIfGiven
 			}
+
 			return config, nil
 		},
 	}

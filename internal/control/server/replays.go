@@ -46,15 +46,19 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay,
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.dropExpired()
+
 	if stored = r.byKey[k]; stored != nil {
 		copied := *stored
 		return &copied, false
 	}
+
 	if len(r.byKey) >= replaysKept && !r.evictOldest() {
 		return nil, true
 	}
+
 	r.byKey[k] = &replay{request: request}
 	r.order = append(r.order, k)
+
 	return nil, false
 }
 
@@ -63,13 +67,16 @@ func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay,
 func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError ||
 		len(body) > replayBytes {
 		r.drop(k)
 		return
 	}
+
 	one := r.byKey[k]
 	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(replayTTL), status, header.Clone(), body
+
 	r.bytes += len(body)
 	for r.bytes > replayBytes && r.evictOldest() {
 	}
@@ -92,12 +99,14 @@ func (r *replays) evictOldest() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
 func (r *replays) drop(k replayKey) {
 	r.bytes -= len(r.byKey[k].body)
 	delete(r.byKey, k)
+
 	for i, other := range r.order {
 		if other == k {
 			r.order = append(r.order[:i], r.order[i+1:]...)

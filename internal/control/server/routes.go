@@ -59,24 +59,30 @@ func releaseRoutes() []route {
 func newRouter(list []route) http.Handler {
 	mux := http.NewServeMux()
 	methods := make(map[string][]string) // by path
+
 	for _, r := range list {
 		mux.Handle(r.pattern, callHandler(func(c *call) error { return c.answerRoute(&r) }))
 		method, of, _ := strings.Cut(r.pattern, " ")
 		methods[of] = append(methods[of], method)
 	}
+
 	for of, allowed := range methods {
 		if slices.Contains(allowed, http.MethodGet) {
 			allowed = append(allowed, http.MethodHead)
 		}
+
 		mux.Handle(of, callHandler(func(c *call) error { return c.refuseMethod(strings.Join(allowed, ", ")) }))
 	}
+
 	mux.Handle("/", callHandler((*call).refusePath))
+
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// The mux would redirect to the cleaned path, and has an answer of its own to "OPTIONS *".
 		if escaped := r.URL.EscapedPath(); escaped == "*" || escaped != path.Clean(escaped) {
 			callHandler((*call).refusePath).ServeHTTP(w, r)
 			return
 		}
+
 		mux.ServeHTTP(w, r)
 	})
 }
@@ -86,6 +92,7 @@ func (c *call) refusePath() error {
 		return problem(api.NotFound, http.StatusNotFound,
 			"partition control is off on this node (--control.enabled): this socket releases and reacquires GPUs alone")
 	}
+
 	return problem(api.NotFound, http.StatusNotFound, "there is no such path; /api/v1/openapi.yaml lists them")
 }
 
@@ -110,6 +117,7 @@ func (answer callHandler) ServeHTTP(_ http.ResponseWriter, r *http.Request) {
 	if !ok {
 		panic("the request has no call in its context: see withCall")
 	}
+
 	if err := answer(c); err != nil {
 		c.answerProblem(err)
 	}

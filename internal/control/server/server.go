@@ -157,6 +157,7 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 	if o.Now == nil {
 		o.Now = time.Now
 	}
+
 	s := &server{
 		o: o, backend: backend, logger: logger, limits: l,
 		audit:    &auditLog{w: o.Audit},
@@ -172,10 +173,12 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 	if o.Observer != nil {
 		s.audit.observe = o.Observer.Audited
 	}
+
 	s.router = newRouter(routes())
 	if backend == nil {
 		s.router = newRouter(releaseRoutes())
 	}
+
 	return s
 }
 
@@ -199,6 +202,7 @@ func (s *server) listenAndServe(ctx context.Context) error {
 	if errors.Is(err, context.Canceled) {
 		return nil // a signal ended the program while it started
 	}
+
 	if err != nil {
 		return err
 	}
@@ -216,29 +220,36 @@ type apiListener struct {
 // openListeners opens all configured listeners or none.
 func (s *server) openListeners(ctx context.Context) ([]apiListener, error) {
 	var all []apiListener
+
 	if s.o.Socket == "" && s.o.ListenAddress == "" {
 		return nil, errors.New("--control.socket: expected a path, or --control.listen-address")
 	}
+
 	if s.o.ListenAddress != "" {
 		e, err := s.openTCP(ctx)
 		if err != nil {
 			return nil, err
 		}
+
 		all = append(all, e)
 	}
+
 	if s.o.Socket != "" {
 		l, err := listenUnix(ctx, s.o.Socket, s.o.AllowGID)
 		if err != nil {
 			for _, open := range all {
 				_ = open.listener.Close()
 			}
+
 			return nil, fmt.Errorf("%s=%s: %w", s.socketFlag(), s.o.Socket, err)
 		}
+
 		e := apiListener{listener: newConnPool(s.limits).listen(l),
 			server: s.newHTTPServer(s.newHandler(peerAuthenticator{gid: s.o.AllowGID}))}
 		e.serve = e.server.Serve
 		all = append(all, e)
 	}
+
 	return all, nil
 }
 
@@ -247,16 +258,19 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	if err != nil {
 		return apiListener{}, err
 	}
+
 	now, _ := config.currentConfig()
 	if now.kubernetes && s.o.Reviewer == nil {
 		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
 			"this process",
 			s.o.ConfigFile)
 	}
+
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.ListenAddress)
 	if err != nil {
 		return apiListener{}, fmt.Errorf("--control.listen-address=%s: %w", s.o.ListenAddress, err)
 	}
+
 	e := apiListener{
 		listener: newConnPool(s.limits).listen(l),
 		server:   s.newHTTPServer(s.newHandler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer})),
@@ -264,6 +278,7 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 	s.o.Reloader.set(config)
 	e.server.TLSConfig = config.tlsConfig()
 	e.serve = func(l net.Listener) error { return e.server.ServeTLS(l, "", "") }
+
 	return e, nil
 }
 
@@ -284,37 +299,46 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
 	server.RegisterOnShutdown(s.streams.close)
 	shutdown.Prepare(server)
+
 	return server
 }
 
 // serve serves until ctx ends or a listener fails, then shuts all servers down and waits for them.
 func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	ended := make(chan error, len(listeners))
+
 	addresses := make([]net.Addr, 0, len(listeners))
 	for _, e := range listeners {
 		addresses = append(addresses, e.listener.Addr())
 		_ = level.Info(s.logger).Log("msg", s.listeningText(), "address", e.listener.Addr())
 		go func() { ended <- e.serve(e.listener) }()
 	}
+
 	if s.o.Ready != nil {
 		s.o.Ready(addresses)
 	}
+
 	running := len(listeners)
+
 	var failure error
 	select {
 	case <-ctx.Done():
 	case failure = <-ended:
 		running--
 	}
+
 	s.shutdown(listeners)
+
 	for range running {
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failure = errors.Join(failure, err)
 		}
 	}
+
 	if failure != nil {
 		return fmt.Errorf("serve partition control: %w", failure)
 	}
+
 	return nil
 }
 
@@ -323,6 +347,7 @@ func (s *server) socketFlag() string {
 	if s.backend == nil {
 		return "--release.socket"
 	}
+
 	return "--control.socket"
 }
 
@@ -330,6 +355,7 @@ func (s *server) listeningText() string {
 	if s.backend == nil {
 		return "listening for requests to release GPUs"
 	}
+
 	return "partition control is listening"
 }
 
@@ -338,9 +364,12 @@ func (s *server) shutdown(listeners []apiListener) {
 	for _, e := range listeners {
 		servers = append(servers, e.server)
 	}
+
 	shutdown.All(servers, s.o.ShutdownTimeout, s.logger)
+
 	for _, e := range listeners {
 		_ = e.listener.Close() // still open if its server could not start
 	}
+
 	s.streams.waitAll()
 }

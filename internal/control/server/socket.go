@@ -20,9 +20,11 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
+
 	if err := removeStale(ctx, path); err != nil {
 		return nil, err
 	}
+
 	// No process may connect between bind and chmod. The umask is the whole process's, so the socket is created in a
 	// folder that only this user may enter, and then moved.
 	private, err := os.MkdirTemp(dir, ".control-")
@@ -31,20 +33,25 @@ func listenUnix(ctx context.Context, path string, gid int) (net.Listener, error)
 	}
 	defer os.RemoveAll(private)
 	created := filepath.Join(private, "s")
+
 	l, err := new(net.ListenConfig).Listen(ctx, "unix", created)
 	if err != nil {
 		return nil, err
 	}
+
 	unix, ok := l.(*net.UnixListener)
 	if !ok {
 		_ = l.Close()
 		return nil, fmt.Errorf("listener of type %T", l)
 	}
+
 	unix.SetUnlinkOnClose(false)
+
 	if err := placeSocket(created, path, gid); err != nil {
 		_ = l.Close()
 		return nil, err
 	}
+
 	return &placedListener{UnixListener: unix, path: path}, nil
 }
 
@@ -53,11 +60,13 @@ func placeSocket(created, path string, gid int) error {
 	if err := os.Chmod(created, 0o660); err != nil {
 		return err
 	}
+
 	if gid >= 0 {
 		if err := os.Chown(created, -1, gid); err != nil {
 			return err
 		}
 	}
+
 	return os.Rename(created, path)
 }
 
@@ -68,22 +77,28 @@ func removeStale(ctx context.Context, path string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if info.Mode().Type() != fs.ModeSocket {
 		return errors.New("there is something else at this path: expected nothing or a socket")
 	}
+
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
+
 	conn, err := new(net.Dialer).DialContext(ctx, "unix", path)
 	if err == nil {
 		_ = conn.Close()
 		return errors.New("another process listens on it")
 	}
+
 	if !errors.Is(err, syscall.ECONNREFUSED) {
 		return fmt.Errorf("cannot determine whether another process listens on it: %w", err)
 	}
+
 	return os.Remove(path)
 }
 
@@ -100,6 +115,8 @@ func (l *placedListener) Close() error {
 	if err := l.UnixListener.Close(); err != nil {
 		return err
 	}
+
 	_ = removeStale(context.Background(), l.path) // not if another process listens there by now
+
 	return nil
 }

@@ -36,22 +36,27 @@ func unixClient(path string) *http.Client {
 
 func get(t *testing.T, c *http.Client, url string, header ...string) (int, string) {
 	t.Helper()
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for i := 0; i+1 < len(header); i += 2 {
 		request.Header.Set(header[i], header[i+1])
 	}
+
 	response, err := c.Do(request)
 	if err != nil {
 		return 0, err.Error()
 	}
 	defer response.Body.Close()
+
 	body, err := io.ReadAll(response.Body)
 	if err != nil {
 		return response.StatusCode, err.Error()
 	}
+
 	return response.StatusCode, string(body)
 }
 
@@ -59,20 +64,25 @@ func TestSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run", "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path; o.AllowGID = os.Getgid() })
 	r.start(t)
+
 	for name, want := range map[string]os.FileMode{path: 0o660 | os.ModeSocket, filepath.Dir(path): 0o755 | os.ModeDir} {
 		if info, err := os.Stat(name); err != nil || info.Mode() != want {
 			t.Errorf("%s: %v, %v; want %v", name, info.Mode(), err, want)
 		}
 	}
+
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations"); status != 200 {
 		t.Errorf("own uid: %d %s", status, body)
 	}
+
 	if status, body := get(t, unixClient(path), "http://control/none"); status != 404 {
 		t.Errorf("no such path: %d %s", status, body)
 	}
+
 	e := r.audit.entries(t)[0]
 	cmptest.Equal(t, "the caller in the audit log", auditEntry{Actor: e.Actor, Method: e.Method, From: e.From},
 		auditEntry{Actor: fmt.Sprintf("uid:%d", os.Getuid()), Method: "peer", From: fmt.Sprintf("pid:%d", os.Getpid())})
+
 	if _, err := listenUnix(t.Context(), path, -1); err == nil ||
 		!strings.Contains(err.Error(), "another process listens") {
 		t.Errorf("a second server on the socket: %v", err)
@@ -85,57 +95,73 @@ func TestFolderOfTheSocketIsLeftAlone(t *testing.T) {
 	if err := os.Chmod(dir, 0o750); err != nil { //nolint:gosec // a usual one
 		t.Fatal(err)
 	}
+
 	groups, err := os.Getgroups()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, gid := range append(groups, os.Getgid(), 4242) {
 		l, err := listenUnix(t.Context(), filepath.Join(dir, "s"), gid)
 		if errors.Is(err, fs.ErrPermission) {
 			continue // only root gives to groups of which it is no member
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		info, err := os.Stat(dir)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if got := info.Mode().Perm(); got != 0o750 {
 			t.Errorf("group %d: got mode %v, want 0750", gid, got)
 		}
+
 		if got := int(info.Sys().(*syscall.Stat_t).Gid); got != os.Getegid() {
 			t.Errorf("group %d: the socket's group is %d, want %d", gid, got, os.Getegid())
 		}
+
 		_ = l.Close()
 	}
 }
 
 func TestSocketIsOnlyReplacedWhenItIsStale(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
+
 	stale, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	stale.SetUnlinkOnClose(false)
 	stale.Close()
+
 	l, err := listenUnix(t.Context(), path, -1)
 	if err != nil {
 		t.Fatalf("stale socket: %v", err)
 	}
+
 	l.Close()
+
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket is there after closing: %v", err)
 	}
+
 	if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := listenUnix(t.Context(), path, -1); err == nil {
 		t.Error("a file was taken for a socket")
 	}
+
 	if b, _ := os.ReadFile(path); string(b) != "precious" {
 		t.Error("the file is gone")
 	}
+
 	if left, _ := filepath.Glob(filepath.Join(filepath.Dir(path), ".control-*")); left != nil {
 		t.Errorf("left behind: %v", left)
 	}
@@ -164,14 +190,17 @@ func TestPeers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			request.Header.Set("Content-Type", "application/json")
 			w := httptest.NewRecorder()
 			r.newHandler(peerAuthenticator{gid: c.gid}).ServeHTTP(w, request)
+
 			if w.Code != want {
 				t.Errorf("%s, %s: %d, want %d", name, plan, w.Code, want)
 			}
 		}
 	}
+
 	r := newRig(t)
 	wantProblem(t, r.do(peerAuthenticator{gid: -1}, "GET", "/api/v1/node", ""), 401, api.Unauthenticated)
 }
@@ -190,12 +219,15 @@ kubernetes: true
 	url := "https://" + r.start(t)[0].String() + "/api/v1/operations"
 	pair := func(by *authority, cn string, usage x509.ExtKeyUsage) tls.Certificate {
 		cert, key := by.issue(t, cn, usage)
+
 		p, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return p
 	}
+
 	operator := pair(a, "operator", x509.ExtKeyUsageClientAuth)
 	for name, c := range map[string]struct {
 		certs         []tls.Certificate
@@ -220,14 +252,17 @@ kubernetes: true
 		if c.authorization != "" {
 			header = []string{"Authorization", c.authorization}
 		}
+
 		if status, body := get(t, a.client(c.certs...), url, header...); status != c.status {
 			t.Errorf("%s: %d %s, want %d", name, status, body, c.status)
 		}
 	}
+
 	plain := strings.Replace(url, "https", "http", 1)
 	if status, body := get(t, http.DefaultClient, plain, "Authorization", "Bearer s3cret"); status == 200 {
 		t.Errorf("without TLS: %d %s", status, body)
 	}
+
 	for _, leak := range []string{"s3cret", "kube-reader", "kube-down"} {
 		if strings.Contains(r.audit.text(), leak) {
 			t.Errorf("%q is in the audit log", leak)
@@ -238,6 +273,7 @@ kubernetes: true
 // raw writes bytes to the socket and returns all that comes back until the server closes.
 func raw(t *testing.T, path, text string) string {
 	t.Helper()
+
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -246,6 +282,7 @@ func raw(t *testing.T, path, text string) string {
 	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
 	_, _ = io.WriteString(conn, text) // it may close before all is written
 	answer, _ := io.ReadAll(conn)
+
 	return string(answer)
 }
 
@@ -255,26 +292,32 @@ func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 		o.Socket, l.header, l.read = path, 50*time.Millisecond, 100*time.Millisecond
 	})
 	r.start(t)
+
 	body := "POST /api/v1/operations HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
 	if got := raw(t, path, body); !strings.HasPrefix(got, "HTTP/1.1 400") ||
 		!strings.Contains(got, string(api.Malformed)) {
 		t.Errorf("a slow body: %q", got)
 	}
+
 	if got := raw(t, path, "GET /api/v1/node HTTP/1.1\r\nHost: x\r\nX-Slow"); strings.Contains(got, "200") {
 		t.Errorf("a slow header: %q", got)
 	}
+
 	if got := raw(t, path, ""); got != "" {
 		t.Errorf("silence: %q", got)
 	}
+
 	flood := "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n" + strings.Repeat("X-Flood: "+strings.Repeat("x", 1000)+"\r\n",
 		64) + "\r\n"
 	if got := raw(t, path, flood); !strings.HasPrefix(got, "HTTP/1.1 431") {
 		t.Errorf("a flood of headers: %q", got)
 	}
+
 	withheld := "GET /api/v1/operations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n"
 	if got := raw(t, path, withheld); !strings.HasPrefix(got, "HTTP/1.1 400") || !strings.Contains(got, "no body") {
 		t.Errorf("a GET with a body that does not come: %q", got)
 	}
+
 	if r.backend.called() != 0 {
 		t.Error("the backend was called")
 	}
@@ -285,10 +328,12 @@ func TestOptionsOfTheServerAreNoWayAround(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
 	r.start(t)
+
 	if got := raw(t, path, "OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); !strings.HasPrefix(got,
 		"HTTP/1.1 404") {
 		t.Errorf("got %q", got)
 	}
+
 	if e := r.audit.entries(t); len(e) != 1 || e[0].Status != 404 {
 		t.Errorf("audit: %+v", e)
 	}
@@ -303,17 +348,21 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 		l.failuresBurst = 1
 		o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path
 	})
+
 	address := r.start(t)[0].String()
 	for _, want := range []string{"HTTP/1.1 401", "HTTP/1.1 429"} {
 		conn, err := tls.Dial("tcp", address, a.client().Transport.(*http.Transport).TLSClientConfig)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+
 		_, _ = io.WriteString(conn, "GET /api/v1/node HTTP/1.1\r\nHost: x\r\n\r\n")
 		if got, err := io.ReadAll(conn); err != nil || !strings.HasPrefix(string(got), want) {
 			t.Errorf("%q, %v; want %s and the end", got, err, want)
 		}
+
 		_ = conn.Close()
 	}
 }
@@ -321,27 +370,33 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 // Two of one authority's clients with the same words in different fields are two actors.
 func TestNamesOfCertificatesAreDistinct(t *testing.T) {
 	const words = "spiffe://cluster.local/ns/batch/sa/scheduler"
+
 	uri, err := url.Parse(words)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	a := newAuthority(t)
 	path := writeConfig(t, a,
 		"tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}\nclients: "+
 			"[{uri: '"+words+"', rights: [read]}]\n")
+
 	config, err := loadConfig(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	byURI, err := byCertificate(config, []*x509.Certificate{a.leaf(t, &x509.Certificate{URIs: []*url.URL{uri}})})
 	if err != nil || !byURI.rights.Read {
 		t.Errorf("by URI: %+v, %v", byURI, err)
 	}
+
 	byCN, err := byCertificate(config,
 		[]*x509.Certificate{a.leaf(t, &x509.Certificate{Subject: pkix.Name{CommonName: words}})})
 	if err != nil || byCN.rights.Read {
 		t.Errorf("by common name: got %+v, %v, want no right to read", byCN, err)
 	}
+
 	if byCN.name == byURI.name {
 		t.Errorf("by common name and by URI the caller is %q", byCN.name)
 	}
@@ -352,36 +407,45 @@ func TestEvents(t *testing.T) {
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.heartbeat = path, 10*time.Millisecond })
 	r.backend.events = make(chan api.Event)
 	r.start(t)
+
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet,
 		"http://control/api/v1/operations/op-1/events", nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	request.Header.Set("Last-Event-ID", "6")
+
 	response, err := unixClient(path).Do(request)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer response.Body.Close()
+
 	if got := response.Header.Get("Content-Type"); got != "text/event-stream" {
 		t.Errorf("Content-Type: %s", got)
 	}
+
 	lines := bufio.NewScanner(response.Body)
 	for lines.Scan() && lines.Text() != ": still here" {
 	}
+
 	r.backend.events <- api.Event{Seq: 7, Kind: "state", State: api.Running, Text: "two\nlines"}
 	close(r.backend.events)
 	var got []string
+
 	for lines.Scan() {
 		if text := lines.Text(); text != "" && text[0] != ':' {
 			got = append(got, text)
 		}
 	}
+
 	want := []string{"id: 7", "event: state",
 		`data: {"seq":7,"time":"0001-01-01T00:00:00Z","kind":"state","state":"running","text":"two\nlines"}`}
 	if strings.Join(got, "\n") != strings.Join(want, "\n") || r.backend.after != 6 {
 		t.Errorf("after %d: %q, want %q", r.backend.after, got, want)
 	}
+
 	if status, body := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events", "Last-Event-ID",
 		"-1"); status != 400 {
 		t.Errorf("bad id: %d %s", status, body)
@@ -393,6 +457,7 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	r := newRig(t, func(o *Options, l *limits) { o.Socket, l.eventWrite, l.streams = path, 50*time.Millisecond, 1 })
 	r.backend.events = make(chan api.Event)
 	r.start(t)
+
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -400,13 +465,16 @@ func TestSlowReaderOfEventsIsLeft(t *testing.T) {
 	defer conn.Close()
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.backend.events <- api.Event{Seq: 1}
+
 	if status, _ := get(t, unixClient(path), "http://control/api/v1/operations/op-1/events"); status != 429 {
 		t.Errorf("a stream too many: %d", status)
 	}
+
 	r.backend.mu.Lock()
 	ctx := r.backend.ctx
 	r.backend.mu.Unlock()
 	text := strings.Repeat("x", 64<<10)
+
 	for seq := 2; ctx.Err() == nil; seq++ { // until the connection's buffers are full and the deadline has passed
 		select {
 		case r.backend.events <- api.Event{Seq: seq, Text: text}:
@@ -420,12 +488,15 @@ func TestShutdownEndsStreams(t *testing.T) {
 	r := newRig(t, func(o *Options, _ *limits) { o.Socket = path })
 	r.backend.events = make(chan api.Event)
 	ctx, cancel := context.WithCancel(t.Context())
+
 	listeners, err := r.openListeners(ctx)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ended := make(chan error, 1)
 	go func() { ended <- r.serve(ctx, listeners) }()
+
 	conn, err := net.Dial("unix", path)
 	if err != nil {
 		t.Fatal(err)
@@ -434,9 +505,11 @@ func TestShutdownEndsStreams(t *testing.T) {
 	_, _ = io.WriteString(conn, "GET /api/v1/operations/op-1/events HTTP/1.1\r\nHost: x\r\n\r\n")
 	r.backend.events <- api.Event{Seq: 1}
 	cancel()
+
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
+
 	if _, err := os.Lstat(path); !os.IsNotExist(err) {
 		t.Errorf("the socket is there after the end: %v", err)
 	}

@@ -19,11 +19,14 @@ func DecodeLayout(data []byte, layout string) (api.Spec, error) {
 	if len(data) > maxSpec {
 		return api.Spec{}, wrong("", "%d bytes; expected at most %d", len(data), maxSpec)
 	}
+
 	d := document{chosen: layout}
+
 	var first *strictyaml.Error
 	if err := strictyaml.Decode("", data, &d, forms()...); errors.As(err, &first) {
 		return api.Spec{}, first
 	}
+
 	return d.Spec, nil
 }
 
@@ -64,7 +67,9 @@ func byName[T any](read reader[T]) reader[map[string]T] {
 		if !r.IsMapping(n, key, "a mapping") {
 			return
 		}
+
 		*into = map[string]T{}
+
 		for name, value := range strictyaml.Pairs(n) {
 			at := strictyaml.Join(key, name.Value)
 			if name.Kind != strictyaml.ScalarNode || name.Tag == "!!null" || !isName(name.Value) {
@@ -72,6 +77,7 @@ func byName[T any](read reader[T]) reader[map[string]T] {
 			} else if _, ok := (*into)[name.Value]; ok {
 				r.Fail(name, at, "duplicate key")
 			}
+
 			var item T
 			read(r, value, at, &item)
 			(*into)[name.Value] = item
@@ -84,10 +90,12 @@ func readList[T any](r *strictyaml.Reader, n *strictyaml.Node, key string, read 
 	if n.Kind != strictyaml.SequenceNode {
 		r.Expected(n, key, "a list")
 	}
+
 	list := make([]T, len(n.Content))
 	for i, item := range n.Content {
 		read(r, item, fmt.Sprintf("%s[%d]", key, i), &list[i])
 	}
+
 	return list
 }
 
@@ -143,6 +151,7 @@ func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *ap
 		into.Each = readList(r, n, key, requestReader(`a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
 		return
 	}
+
 	requestReader(`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)(r, n, key, into)
 }
 
@@ -150,10 +159,12 @@ func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *ap
 func requestReader(expected string) reader[api.DeviceRequest] {
 	return func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
 		type plain api.DeviceRequest
+
 		if n.Kind == strictyaml.MappingNode {
 			r.Decode(n, key, (*plain)(into))
 			return
 		}
+
 		wholeNumber(maxCount, expected)(r, n, key, &into.Count)
 	}
 }

@@ -17,18 +17,23 @@ import (
 
 func fixtures(t testing.TB, pattern string, atLeast int) map[string][]byte {
 	t.Helper()
+
 	paths, err := filepath.Glob(filepath.Join("testdata", pattern))
 	if err != nil || len(paths) < atLeast {
 		t.Fatalf("%s: %d files, %v", pattern, len(paths), err)
 	}
+
 	files := map[string][]byte{}
+
 	for _, path := range paths {
 		data, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		files[path] = data
 	}
+
 	return files
 }
 
@@ -40,24 +45,30 @@ func TestGoodSpecs(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 			continue
 		}
+
 		want, err := os.ReadFile(strings.TrimSuffix(path, ".yaml") + ".json")
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		got, err := json.Marshal(s)
 		if err != nil || !bytes.Equal(append(got, '\n'), want) {
 			t.Errorf("%s: %s, %v", path, got, err)
 		}
+
 		again, err := Decode(want)
 		if err != nil || !reflect.DeepEqual(again, s) {
 			t.Errorf("%s as JSON: %+v, %v\nwant %+v", path, again, err, s)
 		}
+
 		var wire api.Spec
 		decoder := json.NewDecoder(bytes.NewReader(want))
 		decoder.DisallowUnknownFields()
+
 		if err := decoder.Decode(&wire); err != nil || !reflect.DeepEqual(wire, s) {
 			t.Errorf("%s on the wire: %+v, %v\nwant %+v", path, wire, err, s)
 		}
+
 		if _, err := Resolve(s,
 			map[string][]api.LayoutRule{"all-balanced": {{Devices: api.DeviceList{All: true}}}}); err != nil {
 			t.Errorf("%s: %v", path, err)
@@ -70,6 +81,7 @@ func TestBadSpecs(t *testing.T) {
 	for path, data := range fixtures(t, "*.bad.yaml", 32) {
 		first, _, _ := strings.Cut(string(data), "\n")
 		_, err := Decode(data)
+
 		var e *strictyaml.Error
 		if !errors.As(err, &e) || "# "+err.Error() != first {
 			t.Errorf("%s: %v, want %s", path, err, strings.TrimPrefix(first, "# "))
@@ -80,12 +92,15 @@ func TestBadSpecs(t *testing.T) {
 func TestSpecsAreBounded(t *testing.T) {
 	var bomb strings.Builder // each alias is small, written out they are not
 	bomb.WriteString("version: v1\nlayout: l0\nmig-configs:\n  l: &l\n")
+
 	for range 250 {
 		bomb.WriteString("  - &r {devices: [0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0], mig-enabled: false}\n")
 	}
+
 	for i := range 900 {
 		fmt.Fprintf(&bomb, "  l%d: *l\n", i)
 	}
+
 	many := func(n int, item string) string { return strings.TrimSuffix(strings.Repeat(item+",", n), ",") }
 	for _, tt := range []struct{ name, spec, says string }{
 		{"size", strings.Repeat(" ", maxSpec+1), "262145 bytes; expected at most 262144"},
@@ -102,6 +117,7 @@ func TestSpecsAreBounded(t *testing.T) {
 		{"depth", "layout: " + strings.Repeat("[", 20000), "exceeded max depth"},
 	} {
 		_, err := Decode([]byte(tt.spec))
+
 		var e *strictyaml.Error
 		if text := fmt.Sprint(err); !errors.As(err, &e) || !strings.Contains(text, tt.says) || len(text) > 400 {
 			t.Errorf("%s: %T of %d bytes: %.500s; want a %T of 400 at most with %q", tt.name, err, len(text), text, e, tt.says)
@@ -117,23 +133,29 @@ func FuzzDecode(f *testing.F) {
 			f.Add(data)
 		}
 	}
+
 	f.Fuzz(func(t *testing.T, data []byte) {
 		s, err := Decode(data)
+
 		var e *strictyaml.Error
 		if err != nil {
 			if !errors.As(err, &e) {
 				t.Fatalf("%T %v", err, err)
 			}
+
 			return
 		}
+
 		text, err := json.Marshal(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		again, err := Decode(text)
 		if err != nil || !reflect.DeepEqual(again, s) {
 			t.Fatalf("%s: %+v, %v\nwas %+v", text, again, err, s)
 		}
+
 		if _, err := Resolve(s, nil); err != nil && !errors.As(err, &e) {
 			t.Fatalf("%T %v", err, err)
 		}

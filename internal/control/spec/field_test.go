@@ -18,6 +18,7 @@ func fieldLayouts() map[string][]string {
 		a30, a40, a80, h80, h94, h141 = "A30-24GB", "A100-40GB", "A100-80GB", "H100-80GB", "H100-94GB", "H200-141GB"
 		b180, pro                     = "B200-180GB", "RTX PRO 6000 Blackwell 96GB"
 	)
+
 	return map[string][]string{
 		"custom-1": {a80, h80}, "all-disabled": {}, "all-enabled": {a30, a40, a80, h80, h94, h141, b180, pro},
 		"all-1g.5gb": {a40}, "all-1g.5gb.me": {a40}, "all-2g.10gb": {a40}, "all-3g.20gb": {a40}, "all-4g.20gb": {a40},
@@ -40,6 +41,7 @@ func nodeOf(m mig.Model) []mig.GPULayout {
 			PCIDevice: m.PCIDeviceIDs[0]<<16 | 0x10DE, MIG: gpu.Some(true), Pending: gpu.Some(true),
 		})
 	}
+
 	return gpus
 }
 
@@ -49,34 +51,41 @@ func TestFieldLayouts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	expected := fieldLayouts()
 	for name, layout := range layouts {
 		models, ok := expected[name]
 		if !ok {
 			t.Errorf("%s is in the file, and not in the table", name)
 		}
+
 		rules, err := Rules(layout)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
+
 		for _, m := range mig.Models() {
 			if !m.PlacementsKnown() {
 				continue
 			}
+
 			plan, err := mig.PlanNode(t.Context(), nodeOf(m), mig.Spec{Rules: rules})
 			if slices.Contains(models, m.Name) {
 				if err != nil || (len(plan.Steps) == 0) != (name == "all-enabled") || len(plan.GPUs) == 0 {
 					t.Errorf("%s on %s: %v, %d GPUs in %d steps; want some GPUs, and steps: %v", name, m.Name, err,
 						len(plan.GPUs), len(plan.Steps), name != "all-enabled")
 				}
+
 				continue
 			}
+
 			if !explains(name, m, err) {
 				t.Errorf("%s on %s: %v", name, m.Name, err)
 			}
 		}
 	}
+
 	if len(layouts) != len(expected) {
 		t.Errorf("%d layouts, want %d", len(layouts), len(expected))
 	}
@@ -87,6 +96,7 @@ func explains(name string, m mig.Model, err error) bool {
 	var profile *mig.ProfileError
 	var selector *mig.SelectorError
 	var mode *mig.ModeError
+
 	switch {
 	case name == "all-disabled":
 		return errors.As(err, &mode) && mode.Current.Or(false) && !mode.Wanted
@@ -96,5 +106,6 @@ func explains(name string, m mig.Model, err error) bool {
 		return len(profile.Offers) == len(m.Profiles) && profile.Model == m.Name &&
 			strings.Contains(err.Error(), profile.Offers[0])
 	}
+
 	return false
 }

@@ -17,10 +17,12 @@ func LoadLayouts(path string) (map[string][]api.LayoutRule, error) {
 	if err != nil {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
+
 	var file layoutFile
 	if err := strictyaml.Decode(path, data, &file, forms()...); err != nil {
 		return nil, fmt.Errorf("layouts: %w", err)
 	}
+
 	return file.MIGConfigs, nil
 }
 
@@ -36,6 +38,7 @@ func (f *layoutFile) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 	if err == nil {
 		err = checkLayouts(f.MIGConfigs)
 	}
+
 	if err != nil {
 		r.FailFound(n, key, err)
 	}
@@ -56,6 +59,7 @@ func readDeviceList(r *strictyaml.Reader, n *strictyaml.Node, key string, into *
 // readFilters reads a PCI device id, or a list of them; as in mig-parted an empty one lets everything through.
 func readFilters(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.Strings) {
 	*into = api.Strings{}
+
 	switch {
 	case n.Kind == strictyaml.SequenceNode:
 		*into = readList(r, n, key, readFilter)

@@ -18,8 +18,10 @@ func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) 
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
 	}
+
 	var resolved mig.Spec
 	var err *strictyaml.Error
+
 	switch {
 	case s.Demand != nil:
 		resolved.Demand, err = resolveDemand(s.Demand)
@@ -28,9 +30,11 @@ func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) 
 	default:
 		resolved.Rules, err = resolveLayout(s, layouts)
 	}
+
 	if err != nil {
 		return mig.Spec{}, err
 	}
+
 	return resolved, nil
 }
 
@@ -40,6 +44,7 @@ func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return rules, nil
 }
 
@@ -53,10 +58,12 @@ func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule,
 			}
 		}
 	}
+
 	layout, ok := layouts[s.Layout]
 	if !ok {
 		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
 	}
+
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
 }
 
@@ -65,6 +72,7 @@ func known(layouts map[string][]api.LayoutRule) string {
 	if len(layouts) == 0 {
 		return "none"
 	}
+
 	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
 }
 
@@ -75,6 +83,7 @@ func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -82,9 +91,12 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 	if len(layout) == 0 || len(layout) > maxRules {
 		return nil, wrong(key, "has %d rules; expected 1 to %d", len(layout), maxRules)
 	}
+
 	var rules []mig.Rule
+
 	for i, l := range layout {
 		at := fmt.Sprintf("%s[%d]", key, i)
+
 		rule := mig.Rule{Enabled: l.MIGEnabled}
 		switch {
 		case l.MIGEnabled && l.MIGDevices == nil:
@@ -96,30 +108,38 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
 			return nil, wrong(at, "has more than %d devices or device filters", maxList)
 		}
+
 		if l.Devices.All {
 			rule.GPUs = []string{mig.AllGPUs}
 		}
+
 		for _, index := range l.Devices.Indexes {
 			rule.GPUs = append(rule.GPUs, strconv.Itoa(index))
 		}
+
 		for _, filter := range l.DeviceFilter {
 			id, ok := pciDevice(filter)
 			if !ok {
 				return nil, wrong(strictyaml.Join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`,
 					filter)
 			}
+
 			rule.PCIDevices = append(rule.PCIDevices, id)
 		}
+
 		devices := map[string]api.DeviceRequest{}
 		for name, count := range l.MIGDevices {
 			devices[name] = api.DeviceRequest{Count: count}
 		}
+
 		var err *strictyaml.Error
 		if rule.Want, err = wants(strictyaml.Join(at, "mig-devices"), devices); err != nil {
 			return nil, err
 		}
+
 		rules = append(rules, rule)
 	}
+
 	return rules, nil
 }
 
@@ -127,6 +147,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 func pciDevice(s string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
 	n, err := strconv.ParseUint(digits, 16, 32)
+
 	return uint32(n), ok && err == nil && len(digits) == 8
 }
 
@@ -134,18 +155,23 @@ func resolveCounts(s api.Spec) ([]mig.Rule, *strictyaml.Error) {
 	if len(s.GPUs) > maxList {
 		return nil, wrong("gpus", "has %d items; expected at most %d", len(s.GPUs), maxList)
 	}
+
 	rule := mig.Rule{Enabled: true}
+
 	for i, selector := range s.GPUs {
 		if selector == "" || len(selector) > maxText {
 			return nil, wrong(fmt.Sprintf("gpus[%d]", i),
 				`is %.60q; expected an index, a UUID or a PCI bus id of a GPU, or "all"`, selector)
 		}
+
 		rule.GPUs = append(rule.GPUs, string(selector))
 	}
+
 	var err *strictyaml.Error
 	if rule.Want, err = wants("devices", s.Devices); err != nil {
 		return nil, err
 	}
+
 	return []mig.Rule{rule}, nil
 }
 
@@ -153,18 +179,23 @@ func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 	if len(needs) > maxKinds {
 		return nil, wrong("demand", "has %d needs; expected at most %d", len(needs), maxKinds)
 	}
+
 	var list []mig.Need
 	total := 0
+
 	for i, n := range needs {
 		if n.Count < 0 || n.Count > maxCount || n.SMs < 0 {
 			return nil, wrong(fmt.Sprintf("demand[%d]", i),
 				"count %d, sms %d; expected a count of 0 to %d and no negative number", n.Count, n.SMs, maxCount)
 		}
+
 		total += n.Count
 		list = append(list, mig.Need{MemoryBytes: uint64(n.Memory), SMs: n.SMs, Count: n.Count})
 	}
+
 	if total == 0 || total > maxCount {
 		return nil, wrong("demand", "asks for %d instances; expected 1 to %d", total, maxCount)
 	}
+
 	return list, nil
 }

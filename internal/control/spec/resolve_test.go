@@ -19,6 +19,7 @@ func TestResolve(t *testing.T) {
 	layouts := map[string][]api.LayoutRule{"two": {{
 		Devices: api.DeviceList{Indexes: []int{0, 3}}, DeviceFilter: api.Strings{"0x20b010de"}, MIGEnabled: true, MIGDevices: map[string]int{"1g.5gb": 2},
 	}, {Devices: api.DeviceList{All: true}}}}
+
 	for _, tt := range []struct {
 		spec string
 		want mig.Spec
@@ -51,6 +52,7 @@ func TestResolve(t *testing.T) {
 			t.Errorf("%s: %v", tt.spec, err)
 			continue
 		}
+
 		got, err := Resolve(s, layouts)
 		if err != nil || !reflect.DeepEqual(got, tt.want) {
 			t.Errorf("%s: %+v, %v\nwant %+v", tt.spec, got, err, tt.want)
@@ -65,6 +67,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 	rule := func(r api.LayoutRule) api.Spec {
 		return api.Spec{Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"x": {r}}}
 	}
+
 	counts := func(profile string, r api.DeviceRequest) api.Spec {
 		return api.Spec{GPUs: all, Devices: map[string]api.DeviceRequest{profile: r}}
 	}
@@ -105,6 +108,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 		{api.Spec{Demand: []api.Need{{}}}, "demand: asks for 0 instances"},
 	} {
 		_, err := Resolve(tt.spec, map[string][]api.LayoutRule{"all": nil, "half": nil})
+
 		var e *strictyaml.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), tt.says) {
 			t.Errorf("%+v: %v, want %q", tt.spec, err, tt.says)
@@ -124,16 +128,19 @@ func TestPackTakesTheFewest(t *testing.T) {
 	} {
 		got := pack(tt.sizes, tt.room)
 		var all []int
+
 		for _, instance := range got {
 			sum := 0
 			for _, size := range instance {
 				sum += size
 			}
+
 			all = append(all, instance...)
 			if sum > tt.room {
 				t.Errorf("%v: %v is too much", tt.sizes, instance)
 			}
 		}
+
 		if len(got) != tt.want || len(all) != len(tt.sizes) {
 			t.Errorf("%v in %d: %v, want %d", tt.sizes, tt.room, got, tt.want)
 		}
@@ -146,6 +153,7 @@ func BenchmarkPack(b *testing.B) {
 	for size, n := range map[int]int{1: 16, 2: 8, 3: 5, 4: 4} {
 		sizes = append(sizes, slices.Repeat([]int{size}, n)...)
 	}
+
 	for b.Loop() {
 		pack(sizes, maxSlices)
 	}
@@ -155,6 +163,7 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 	if _, err := LoadLayouts(filepath.Join(t.TempDir(), "none.yaml")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("%v", err)
 	}
+
 	for text, says := range map[string]string{
 		"{}":                           ":1: version: is missing; expected v1",
 		"version: v2\nmig-configs: {}": `:1: version: is "v2"; expected v1`,
@@ -169,7 +178,9 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		_, err := LoadLayouts(path)
+
 		var e *strictyaml.Error
 		if !errors.As(err, &e) || !strings.Contains(err.Error(), "layouts: "+path+says) {
 			t.Errorf("%.80s: %v, want %q", text, err, says)
@@ -180,15 +191,19 @@ func TestLoadLayoutsNamesTheFile(t *testing.T) {
 // The dearest layout that there can be: every rule packs compute instances of as many profiles as it can name.
 func BenchmarkManyPacks(b *testing.B) {
 	var rules []api.LayoutRule
+
 	for range maxRules {
 		devices := map[string]int{}
+
 		for k := range maxKinds / 4 {
 			for size, count := range map[int]int{1: 4, 2: 3, 3: 2} {
 				devices[fmt.Sprintf("%dc.7g.%dgb", size, 10+k)] = count
 			}
 		}
+
 		rules = append(rules, api.LayoutRule{Devices: api.DeviceList{All: true}, MIGEnabled: true, MIGDevices: devices})
 	}
+
 	for b.Loop() {
 		if _, err := Rules(rules); err != nil {
 			b.Fatal(err)

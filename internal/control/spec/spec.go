@@ -35,6 +35,7 @@ func check(s api.Spec) *strictyaml.Error {
 	default:
 		err = checkLayouts(s.MIGConfigs)
 	}
+
 	return err
 }
 
@@ -44,13 +45,17 @@ func checkForm(s api.Spec) *strictyaml.Error {
 	if s.Layout != "" || s.Version != "" || s.MIGConfigs != nil {
 		forms = append(forms, "a layout")
 	}
+
 	if s.GPUs != nil || s.Devices != nil {
 		forms = append(forms, "gpus with devices")
 	}
+
 	if s.Demand != nil {
 		forms = append(forms, "a demand")
 	}
+
 	const expected = "expected exactly one of layout (or version and mig-configs), gpus with devices, and demand"
+
 	switch {
 	case len(s.Layout) > maxText:
 		return wrong("layout", "is %.60q; expected the name of a layout", s.Layout)
@@ -65,6 +70,7 @@ func checkForm(s api.Spec) *strictyaml.Error {
 	case s.Demand != nil && len(s.Demand) == 0:
 		return wrong("demand", "is empty; expected a list of needs")
 	}
+
 	return nil
 }
 
@@ -80,6 +86,7 @@ func checkDocument(s api.Spec) *strictyaml.Error {
 	case s.Layout == "" && len(s.MIGConfigs) > 1:
 		return wrong("layout", "is missing; expected which of the mig-configs: %s", known(s.MIGConfigs))
 	}
+
 	return nil
 }
 
@@ -90,5 +97,6 @@ func checkCounts(s api.Spec) *strictyaml.Error {
 	case s.Devices == nil:
 		return wrong("devices", "is missing; expected counts by profile, {} for no instances")
 	}
+
 	return nil
 }

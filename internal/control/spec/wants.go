@@ -19,42 +19,52 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 	if len(devices) > maxKinds {
 		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
 	}
+
 	var list []mig.Want
 	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
+
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		request, at := devices[name], strictyaml.Join(key, name)
 		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
 		}
+
 		profile, err := mig.ParseName(name)
 		if err != nil || profile.Part == 0 {
 			more, wrongRequest := wantsOf(at, name, request)
 			if wrongRequest != nil {
 				return nil, wrongRequest
 			}
+
 			list = append(list, more...)
 			continue
 		}
+
 		sizes, wrongPart := partsOf(at, profile, request)
 		if wrongPart != nil {
 			return nil, wrongPart
 		}
+
 		profile.Part = 0
 		parts[profile] = append(parts[profile], sizes...)
 	}
+
 	names := slices.SortedFunc(maps.Keys(parts), func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) })
 	for _, name := range names {
 		sum := 0
 		for _, size := range parts[name] {
 			sum += size
 		}
+
 		if sum > maxSlices {
 			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxSlices)
 		}
+
 		for _, sizes := range pack(parts[name], name.Slices) {
 			list = append(list, mig.Want{Profile: name.String(), Count: 1, ComputeInstances: sizes})
 		}
 	}
+
 	return list, nil
 }
 
@@ -64,27 +74,34 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *stric
 		want, err := wantOf(key, profile, request)
 		return []mig.Want{want}, err
 	}
+
 	if len(request.Each) == 0 || len(request.Each) > maxCount {
 		return nil, wrong(key, `has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
 			len(request.Each), maxCount)
 	}
+
 	var list []mig.Want
 	total := 0
+
 	for i, each := range request.Each {
 		at := fmt.Sprintf("%s[%d]", key, i)
 		if each.Each != nil {
 			return nil, wrong(at, "is a list; expected a count, or a count with compute instances")
 		}
+
 		want, err := wantOf(at, profile, each)
 		if err != nil {
 			return nil, err
 		}
+
 		total += want.Count
 		list = append(list, want)
 	}
+
 	if total > maxCount {
 		return nil, wrong(key, "has %d instances; expected at most %d", total, maxCount)
 	}
+
 	return list, nil
 }
 
@@ -92,7 +109,9 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictya
 	if request.Count < 0 || request.Count > maxCount {
 		return mig.Want{}, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	}
+
 	sizes, err := computeSizes(key, request.Compute)
+
 	return mig.Want{Profile: profile, Count: request.Count, ComputeInstances: sizes}, err
 }
 
@@ -109,6 +128,7 @@ func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *stri
 		return nil, wrong(key, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d",
 			name.Part, name.Slices, maxSlices)
 	}
+
 	return slices.Repeat([]int{name.Part}, request.Count), nil
 }
 
@@ -117,31 +137,39 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	if compute == nil {
 		return nil, nil
 	}
+
 	if len(compute) > maxCompute {
 		return nil, wrong(strictyaml.Join(key, "compute"), "has %d items; expected at most %d", len(compute), maxCompute)
 	}
+
 	sizes := []int{}
+
 	for i, text := range compute {
 		n, err := strconv.Atoi(strings.TrimSuffix(text, "c"))
 		if err != nil || n < 1 || n > 64 || text != fmt.Sprintf("%dc", n) {
 			return nil, wrong(fmt.Sprintf("%s.compute[%d]", key, i),
 				`is %.60q; expected the slices of a compute instance, such as "1c"`, text)
 		}
+
 		sizes = append(sizes, n)
 	}
+
 	return sizes, nil
 }
 
 // pack puts compute instances into as few GPU instances of so many slices as possible: first the larger of equally few.
 func pack(sizes []int, slicesEach int) [][]int {
 	p := packer{room: slicesEach, known: map[string][][]int{}}
+
 	sorted := slices.SortedFunc(slices.Values(sizes), func(a, b int) int { return b - a })
 	for i, size := range sorted {
 		if i == 0 || size != sorted[i-1] {
 			p.sizes, p.counts = append(p.sizes, size), append(p.counts, 0)
 		}
+
 		p.counts[len(p.counts)-1]++
 	}
+
 	return p.best(p.counts)
 }
 
@@ -158,10 +186,12 @@ func (p *packer) best(counts []int) [][]int {
 	if first < 0 {
 		return nil
 	}
+
 	key := fmt.Sprint(counts)
 	if list, ok := p.known[key]; ok {
 		return list
 	}
+
 	var best [][]int
 	left := slices.Clone(counts)
 	left[first]--
@@ -171,21 +201,25 @@ func (p *packer) best(counts []int) [][]int {
 		}
 	})
 	p.known[key] = best
+
 	return best
 }
 
 // fillInstance completes an instance in every way to which nothing more can be added.
 func (p *packer) fillInstance(instance []int, from, room int, left []int, done func(instance, left []int)) {
 	full := true
+
 	for i := from; i < len(p.sizes); i++ {
 		if left[i] == 0 || p.sizes[i] > room {
 			continue
 		}
+
 		full = false
 		fewer := slices.Clone(left)
 		fewer[i]--
 		p.fillInstance(append(instance[:len(instance):len(instance)], p.sizes[i]), i, room-p.sizes[i], fewer, done)
 	}
+
 	if full {
 		done(instance, left)
 	}

@@ -51,10 +51,13 @@ func (sl *slot) read() (document []byte, sequence uint64, valid bool, err error)
 	if err != nil {
 		return nil, 0, false, err
 	}
+
 	if sl.unused = len(bytes.Trim(content, "\x00")) == 0; sl.unused {
 		return nil, 0, true, nil
 	}
+
 	document, sequence, valid = decode(content)
+
 	return document, sequence, valid, nil
 }
 
@@ -62,23 +65,28 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	if len(content) < headerSize {
 		return nil, 0, false
 	}
+
 	var length, sum uint32
 	if _, err := fmt.Sscanf(string(content[:headerSize]), headerFormat, &sequence, &length, &sum); err != nil {
 		return nil, 0, false
 	}
+
 	if uint64(len(content)) < headerSize+uint64(length) || sequence == 0 {
 		return nil, 0, false
 	}
+
 	document = content[headerSize : headerSize+length]
 	if !bytes.HasPrefix(content, encode(sequence, document)) {
 		return nil, 0, false
 	}
+
 	return document, sequence, true
 }
 
 func encode(sequence uint64, document []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	sum := crc32.Update(crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table), table, document)
+
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
 
@@ -88,14 +96,18 @@ func (sl *slot) grow(size int64) error {
 	if sl.size >= size {
 		return nil
 	}
+
 	_, err := sl.file.WriteAt(make([]byte, size-sl.size), sl.size)
 	if err == nil {
 		err = sl.file.Sync()
 	}
+
 	if err != nil {
 		return errors.Join(err, sl.file.Truncate(sl.size))
 	}
+
 	sl.size = size
+
 	return nil
 }
 
@@ -107,27 +119,34 @@ func (sl *slot) write(sequence uint64, document []byte) error {
 	if sl.broken {
 		return sl.rewrite(content)
 	}
+
 	err := sl.grow(int64(len(content)))
 	if err != nil {
 		return err
 	}
+
 	_, err = sl.file.WriteAt(content, 0)
 	if err == nil {
 		err = sl.file.Sync()
 	}
+
 	sl.broken, sl.unused = err != nil, false
+
 	return err
 }
 
 // rewrite replaces a broken file by a new one.
 func (sl *slot) rewrite(content []byte) error {
 	padded := append(content, make([]byte, max(0, sl.size-int64(len(content))))...)
+
 	file, err := replaceFile(sl.root, filepath.Base(sl.file.Name()), padded)
 	if err != nil {
 		return err
 	}
+
 	_ = sl.file.Close() // it is not needed any more
 	sl.file, sl.broken = file, false
+
 	return nil
 }
 

@@ -59,10 +59,12 @@ func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	_ = s.closeFiles() // their content is on disk
+
 	docs, err := s.openFiles()
 	if err != nil {
 		return control.Documents{}, fmt.Errorf("open state folder: %w", errors.Join(err, s.closeFiles()))
 	}
+
 	return docs, nil
 }
 
@@ -160,6 +162,7 @@ func (s *Store) lockFolder() (err error) {
 	if err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
 		return ErrLocked
 	}
+
 	return err
 }
 
@@ -191,14 +194,17 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 func (s *Store) Reserve(size int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if err := s.checkFiles(); err != nil {
 		return fmt.Errorf("reserve room for an operation: %w", err)
 	}
+
 	for _, sl := range s.slots {
 		if err := sl.grow(int64(size) + headerSize); err != nil {
 			return fmt.Errorf("reserve room for an operation: %w", err)
 		}
 	}
+
 	return nil
 }
 
@@ -244,18 +250,23 @@ func (s *Store) writeSlot(document []byte) error {
 func (s *Store) SaveHistory(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	err := s.checkFiles()
 	if err == nil {
 		s.tried.history = sha256.Sum256(document)
+
 		var file *os.File
 		if file, err = replaceFile(s.folder.Root, historyName, encode(1, document)); err == nil {
 			err = file.Close()
 		}
 	}
+
 	if err != nil {
 		return fmt.Errorf("save history: %w", err)
 	}
+
 	s.saved.used, s.saved.history = true, sha256.Sum256(document)
+
 	return nil
 }
 
@@ -298,6 +309,7 @@ func (s *Store) checkFiles() error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.closeFiles()
 }
 

@@ -20,25 +20,31 @@ import (
 func open(t *testing.T, dir string) (*Store, control.Documents) {
 	t.Helper()
 	s := New(dir)
+
 	docs, err := s.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = s.Close() })
+
 	return s, docs
 }
 
 // restart closes a store and opens its folder as the next process does.
 func restart(t *testing.T, s *Store) (*Store, control.Documents) {
 	t.Helper()
+
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	return open(t, s.dir)
 }
 
 func save(t *testing.T, s *Store, operations ...string) {
 	t.Helper()
+
 	for _, document := range operations {
 		if err := s.SaveOperation([]byte(document)); err != nil {
 			t.Fatal(err)
@@ -50,18 +56,22 @@ func TestDocumentsOutliveTheProcess(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "a", "state")
 	s, docs := open(t, dir)
 	cmptest.Equal(t, "documents of a new folder", docs, control.Documents{})
+
 	info, err := os.Stat(dir)
 	if err != nil || info.Mode().Perm() != 0o700 {
 		t.Errorf("the folder is %v, %v", info, err)
 	}
+
 	last := ""
 	for n := range 5 { // shorter ones after longer ones, and the other way round
 		last = fmt.Sprintf(`{"n":%d,"text":%q}`, n, strings.Repeat("x", 100*(n%3)))
 		save(t, s, last)
+
 		history := fmt.Sprintf(`{"a":"<&>","n":%d}`, n)
 		if err := s.SaveHistory([]byte(history)); err != nil {
 			t.Fatal(err)
 		}
+
 		s, docs = restart(t, s)
 		cmptest.Equal(t, fmt.Sprintf("documents after save %d", n), docs,
 			control.Documents{Operation: []byte(last), History: []byte(history)})
@@ -70,17 +80,22 @@ func TestDocumentsOutliveTheProcess(t *testing.T) {
 
 func TestOneProcessAtATime(t *testing.T) {
 	s, _ := open(t, t.TempDir())
+
 	other := New(s.dir)
 	if _, err := other.Open(); !errors.Is(err, ErrLocked) {
 		t.Errorf("a second process: %v", err)
 	}
+
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := other.Open(); err != nil {
 		t.Errorf("after the first has closed: %v", err)
 	}
+
 	defer other.Close()
+
 	for _, err := range []error{s.SaveOperation([]byte("{}")), s.SaveHistory([]byte("{}")), s.Reserve(1)} {
 		if !errors.Is(err, os.ErrClosed) {
 			t.Errorf("use of a closed store: %v", err)
@@ -95,15 +110,19 @@ func TestSlotDamagedAtEveryByte(t *testing.T) {
 	if err := s.Reserve(200); err != nil {
 		t.Fatal(err)
 	}
+
 	const newest = `{"n":3,"text":"newest"}`
 	save(t, s, `{"n":1}`, `{"n":2}`, newest)
 	path := s.slots[s.sequence%2].file.Name()
+
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for at := range headerSize + len(newest) {
 		flipped := bytes.Clone(whole)
+
 		flipped[at] ^= 0x20
 		for name, content := range map[string][]byte{
 			"torn": append(bytes.Clone(whole[:at]), make([]byte, len(whole)-at)...), "short": whole[:at], "flipped": flipped,
@@ -111,12 +130,15 @@ func TestSlotDamagedAtEveryByte(t *testing.T) {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
+
 			next, docs := restart(t, s)
 			if string(docs.Operation) != `{"n":2}` || !docs.OperationDamaged {
 				t.Fatalf("%s at byte %d: %q, damaged %t", name, at, docs.Operation, docs.OperationDamaged)
 			}
+
 			if s = next; at%20 == 0 {
 				save(t, s, `{"n":4}`)
+
 				if s, docs = restart(t, s); string(docs.Operation) != `{"n":4}` || docs.OperationDamaged {
 					t.Fatalf("%s at byte %d, then saved: %q, damaged %t", name, at, docs.Operation, docs.OperationDamaged)
 				}
@@ -128,16 +150,20 @@ func TestSlotDamagedAtEveryByte(t *testing.T) {
 func TestBothSlotsDamaged(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`, `{"n":2}`)
+
 	for _, sl := range s.slots {
 		if err := os.WriteFile(sl.file.Name(), []byte("garbage"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	s, docs := restart(t, s)
 	if docs.Operation != nil || !docs.OperationDamaged {
 		t.Errorf("%+v", docs)
 	}
+
 	save(t, s, `{"n":3}`, `{"n":4}`)
+
 	if _, docs = restart(t, s); string(docs.Operation) != `{"n":4}` || docs.OperationDamaged {
 		t.Errorf("after two saves: %+v", docs)
 	}
@@ -147,10 +173,12 @@ func TestBothSlotsDamaged(t *testing.T) {
 func TestSwappedSlots(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`, `{"n":2}`)
+
 	a, b := s.slots[0].file.Name(), s.slots[1].file.Name()
 	if err := errors.Join(os.Rename(a, a+"x"), os.Rename(b, a), os.Rename(a+"x", b)); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, docs := restart(t, s); docs.Operation != nil || !docs.OperationDamaged {
 		t.Errorf("%+v", docs)
 	}
@@ -161,22 +189,28 @@ func TestHistoryDamagedAtEveryByte(t *testing.T) {
 	if err := s.SaveHistory([]byte(`{"operations":[]}`)); err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(s.dir, historyName)
+
 	whole, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for at := range whole {
 		flipped := bytes.Clone(whole)
+
 		flipped[at] ^= 0x11
 		for name, content := range map[string][]byte{"short": whole[:at], "flipped": flipped} {
 			if err := os.WriteFile(path, content, 0o600); err != nil {
 				t.Fatal(err)
 			}
+
 			var docs control.Documents
 			if s, docs = restart(t, s); !docs.HistoryDamaged {
 				t.Errorf("%s at byte %d (%q): read as %q", name, at, content, docs.History)
 			}
+
 			if kept, err := os.ReadFile(path + ".damaged"); err != nil || !bytes.Equal(kept, content) {
 				t.Errorf("%s at byte %d: %q is kept, %v", name, at, kept, err)
 			}
@@ -202,33 +236,42 @@ func TestFolderReplaced(t *testing.T) {
 			if err := os.RemoveAll(dir); err != nil {
 				return err
 			}
+
 			_, err := other.Open()
+
 			return errors.Join(err, other.SaveOperation([]byte(`{"theirs":1}`)), other.Close())
 		}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, _ := open(t, filepath.Join(t.TempDir(), "state"))
 			save(t, s, `{"n":1}`, `{"n":2}`)
+
 			if err := c.replace(s.dir); err != nil {
 				t.Fatal(err)
 			}
+
 			for _, err := range []error{s.SaveOperation([]byte(`{"n":3}`)), s.SaveHistory([]byte("{}")), s.Reserve(1)} {
 				if !errors.Is(err, control.ErrStateReplaced) {
 					t.Errorf("use of it: %v", err)
 				}
 			}
+
 			_, err := s.Open()
 			if c.foreign {
 				if saved := s.SaveOperation([]byte(`{"n":3}`)); !errors.Is(err, control.ErrStateForeign) ||
 					!errors.Is(saved, os.ErrClosed) {
 					t.Errorf("opened again: %v; saved: %v", err, saved)
 				}
+
 				return
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			save(t, s, `{"n":3}`)
+
 			if _, docs := restart(t, s); string(docs.Operation) != `{"n":3}` {
 				t.Errorf("after it: %q", docs.Operation)
 			}
@@ -244,19 +287,23 @@ func TestOwnDocumentsAreNotForeign(t *testing.T) {
 			if err := os.RemoveAll(s.dir); err != nil {
 				t.Fatal(err)
 			}
+
 			if _, err := s.Open(); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := s.SaveHistory([]byte(`{"a":2}`)); err != nil {
 				t.Fatal(err)
 			}
 		},
 		"a slot whose sync has failed": func(t *testing.T, s *Store) {
 			content := encode(s.sequence+1, []byte(`{"n":3}`))
+
 			next := s.slots[(s.sequence+1)%2]
 			if _, err := next.file.WriteAt(content, 0); err != nil {
 				t.Fatal(err)
 			}
+
 			s.tried.operation, next.broken = sha256.Sum256([]byte(`{"n":3}`)), true
 		},
 		"a history whose folder was not synced": func(t *testing.T, s *Store) {
@@ -264,16 +311,20 @@ func TestOwnDocumentsAreNotForeign(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			_ = file.Close()
 			s.tried.history = sha256.Sum256([]byte(`{"a":2}`))
 		},
 	} {
 		s, _ := open(t, filepath.Join(t.TempDir(), "state"))
 		save(t, s, `{"n":1}`, `{"n":2}`)
+
 		if err := s.SaveHistory([]byte(`{"a":1}`)); err != nil {
 			t.Fatal(err)
 		}
+
 		change(t, s)
+
 		if _, err := s.Open(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -284,16 +335,20 @@ func TestOwnDocumentsAreNotForeign(t *testing.T) {
 func TestLockTakenMeanwhile(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`)
+
 	if err := os.Remove(filepath.Join(s.dir, lockName)); err != nil {
 		t.Fatal(err)
 	}
+
 	other, _ := open(t, s.dir)
 	if err := s.SaveOperation([]byte(`{"n":2}`)); !errors.Is(err, control.ErrStateReplaced) {
 		t.Errorf("saved: %v", err)
 	}
+
 	if _, err := s.Open(); !errors.Is(err, ErrLocked) {
 		t.Errorf("opened again: %v", err)
 	}
+
 	save(t, other, `{"theirs":1}`)
 }
 
@@ -304,25 +359,31 @@ func TestFullDisk(t *testing.T) {
 	if err := s.Reserve(10_000); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := s.SaveHistory([]byte(`{"n":1}`)); err != nil {
 		t.Fatal(err)
 	}
+
 	blocks := func() (list []int64) {
 		for _, sl := range s.slots {
 			var stat syscall.Stat_t
 			if err := syscall.Stat(sl.file.Name(), &stat); err != nil {
 				t.Fatal(err)
 			}
+
 			list = append(list, stat.Blocks, stat.Size, int64(stat.Ino))
 		}
+
 		return list
 	}
 	reserved := blocks()
+
 	last := ""
 	for n := range 10 {
 		last = fmt.Sprintf(`{"n":%d}`, n) + strings.Repeat(" ", 1000*n)
 		save(t, s, last)
 	}
+
 	if now := blocks(); !slices.Equal(now, reserved) || now[0] == 0 {
 		t.Errorf("blocks, sizes and inodes of the slots are %d, and were %d when they were reserved", now, reserved)
 	}
@@ -345,6 +406,7 @@ func TestFullDisk(t *testing.T) {
 	if string(docs.Operation) != last || string(docs.History) != `{"n":1}` {
 		t.Errorf("%q, %q", docs.Operation, docs.History)
 	}
+
 	if err := s.SaveHistory([]byte(`{"n":2}`)); err != nil {
 		t.Errorf("with room again: %v", err)
 	}
@@ -356,19 +418,24 @@ func TestUnwritableFolder(t *testing.T) {
 	if err := os.WriteFile(dir, []byte("a file"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	s := New(dir)
 	if _, err := s.Open(); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("opened: %v", err)
 	}
+
 	if err := s.SaveOperation([]byte("{}")); !errors.Is(err, os.ErrClosed) {
 		t.Errorf("saved: %v", err)
 	}
+
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := s.Open(); err != nil {
 		t.Error(err)
 	}
+
 	_ = s.Close()
 }
 
@@ -378,17 +445,22 @@ func TestBrokenSlotIsMadeAnew(t *testing.T) {
 	save(t, s, `{"n":1}`, `{"n":2}`)
 	sl := s.slots[(s.sequence+1)%2]
 	path := sl.file.Name()
+
 	readable, err := os.Open(path) // a descriptor that cannot be written
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	writable := sl.file
+
 	sl.file = readable
 	if err := s.SaveOperation([]byte(`{"n":3}`)); err == nil || !sl.broken {
 		t.Fatalf("saved: %v", err)
 	}
+
 	_ = writable.Close()
 	save(t, s, `{"n":3}`, `{"n":4}`, `{"n":5}`)
+
 	if _, docs := restart(t, s); string(docs.Operation) != `{"n":5}` || docs.OperationDamaged {
 		t.Errorf("%q, %+v", docs.Operation, docs)
 	}

@@ -26,32 +26,40 @@ func nvmlConstants(dir string) ([]constant, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(pkg.Dir, "const.go"), nil, parser.SkipObjectResolution)
 	if err != nil {
 		return nil, err
 	}
+
 	var list []constant
+
 	for _, d := range file.Decls {
 		group, ok := d.(*ast.GenDecl)
 		if !ok || group.Tok != token.CONST {
 			continue
 		}
+
 		for at, spec := range group.Specs {
 			c, ok := spec.(*ast.ValueSpec)
 			if !ok || len(c.Values) != 1 {
 				continue
 			}
+
 			value, ok := intValue(c.Values[0], at)
 			if !ok {
 				continue
 			}
+
 			typ := ""
 			if id, ok := c.Type.(*ast.Ident); ok {
 				typ = id.Name
 			}
+
 			list = append(list, constant{c.Names[0].Name, typ, value})
 		}
 	}
+
 	return list, nil
 }
 
@@ -63,6 +71,7 @@ func intValue(e ast.Expr, at int) (int64, bool) {
 		v, err := strconv.ParseInt(e.Value, 0, 64)
 		return v, err == nil
 	}
+
 	return 0, false
 }
 
@@ -88,8 +97,10 @@ func tables(constants []constant, arguments []string) ([]table, error) {
 		if len(entries) == 0 {
 			return nil, fmt.Errorf("go-nvml has no constants of type nvml.%s", typ)
 		}
+
 		list = append(list, table{tableName(typ), "nvml." + typ, entries})
 	}
+
 	return list, nil
 }
 
@@ -104,17 +115,21 @@ func tableName(typ string) string { return strings.ToLower(typ[:1]) + typ[1:] + 
 // given, or else their common one. Of two names of one value it keeps the later; counts and bounds are left out.
 func shortened(all []constant, wanted func(constant) bool, prefixes ...string) []constant {
 	var list []constant
+
 	for _, c := range all {
 		last := c.name[strings.LastIndex(c.name, "_")+1:]
 		if !wanted(c) || c.value < 0 || slices.Contains([]string{"COUNT", "MAX", "EventTypeNone", "EventTypeAll"}, last) {
 			continue
 		}
+
 		list = slices.DeleteFunc(list, func(o constant) bool { return o.value == c.value })
 		list = append(list, c)
 	}
+
 	if len(prefixes) == 0 && len(list) > 0 {
 		prefixes = []string{commonPrefix(list)}
 	}
+
 	for i := range list {
 		for _, prefix := range prefixes {
 			if short, ok := strings.CutPrefix(list[i].name, prefix); ok {
@@ -123,7 +138,9 @@ func shortened(all []constant, wanted func(constant) bool, prefixes ...string) [
 			}
 		}
 	}
+
 	slices.SortFunc(list, func(a, b constant) int { return int(a.value - b.value) })
+
 	return list
 }
 
@@ -135,17 +152,21 @@ func commonPrefix(list []constant) string {
 			prefix = prefix[:len(prefix)-1]
 		}
 	}
+
 	return prefix[:strings.LastIndex(prefix, "_")+1]
 }
 
 // upperSnake returns XID_CRITICAL_ERROR for XidCriticalError; names in capitals stay.
 func upperSnake(name string) string {
 	var out strings.Builder
+
 	for i, r := range name {
 		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(rune(name[i-1])) {
 			out.WriteByte('_')
 		}
+
 		out.WriteRune(unicode.ToUpper(r))
 	}
+
 	return out.String()
 }

@@ -25,11 +25,13 @@ func run(dir string) error {
 	if err != nil {
 		return err
 	}
+
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), text, 0o644); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -39,17 +41,22 @@ func generate(dir string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	constants, err := nvmlConstants(dir)
 	if err != nil {
 		return nil, err
 	}
+
 	files := map[string][]byte{}
+
 	for _, o := range append(outputs(constants), testOutputs()...) {
 		text, err := o.write(dir, seam)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", o.file, err)
 		}
+
 		files[o.file] = text
 	}
+
 	return files, nil
 }

@@ -12,15 +12,18 @@ import (
 // TestGeneratedFilesAreCurrent: what is in the tree is what seamgen makes of driver.go.
 func TestGeneratedFilesAreCurrent(t *testing.T) {
 	const dir = ".."
+
 	files, err := generate(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, want := range files {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if string(got) != string(want) {
 			t.Errorf("%s is not what seamgen makes of driver.go: run go generate ./internal/nvmlsource", name)
 		}
@@ -36,11 +39,13 @@ func TestEveryCallHasAClass(t *testing.T) {
 	}
 
 	inSeam := map[string]bool{}
+
 	for iface := range seam.interfaces {
 		methods, err := seam.methods(iface)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, m := range methods {
 			inSeam[strings.TrimSuffix(nvmlName(iface, m.name), "Of")] = true
 		}
@@ -52,6 +57,7 @@ func TestEveryCallHasAClass(t *testing.T) {
 			t.Errorf("%s is in no class: say in internal/gpu/call.go which it is, with the source, or that it is unknown", function)
 		}
 	}
+
 	for function := range classes {
 		if !inSeam[function] {
 			t.Errorf("internal/gpu/call.go has a class for %s, which is not in driver.go", function)

@@ -35,6 +35,7 @@ func parseSeam(path string) (*seamTypes, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	s := &seamTypes{interfaces: map[string]*ast.InterfaceType{}, types: map[string]bool{}}
 	ast.Inspect(file, func(n ast.Node) bool {
 		if t, ok := n.(*ast.TypeSpec); ok {
@@ -43,8 +44,10 @@ func parseSeam(path string) (*seamTypes, error) {
 				s.interfaces[t.Name.Name] = i
 			}
 		}
+
 		return true
 	})
+
 	return s, nil
 }
 
@@ -55,7 +58,9 @@ func (s *seamTypes) methods(name string) ([]method, error) {
 	if i == nil {
 		return nil, fmt.Errorf("driver.go has no interface %s", name)
 	}
+
 	var list []method
+
 	for _, field := range i.Methods.List {
 		f, isMethod := field.Type.(*ast.FuncType)
 		if !isMethod {
@@ -64,22 +69,28 @@ func (s *seamTypes) methods(name string) ([]method, error) {
 				if err != nil {
 					return nil, err
 				}
+
 				list = append(list, inherited...)
 			}
+
 			continue
 		}
+
 		m := method{name: field.Names[0].Name, params: s.variables(f.Params, "a")}
 		if f.Results != nil {
 			m.results = s.variables(f.Results, "v")
 		}
+
 		last := len(m.results) - 1
 		if last < 0 || m.results[last].typ != "nvml.Return" {
 			return nil, fmt.Errorf("%s.%s: the last result is no nvml.Return", name, m.name)
 		}
+
 		m.handles = s.hasHandles(f)
 		m.results = m.results[:last]
 		list = append(list, m)
 	}
+
 	return list, nil
 }
 
@@ -89,23 +100,28 @@ func (s *seamTypes) hasHandles(f *ast.FuncType) bool {
 		if id, ok := n.(*ast.Ident); ok && s.interfaces[id.Name] != nil {
 			found = true
 		}
+
 		return true
 	})
+
 	return found
 }
 
 // variables flattens a list of fields; those without a name are named by a prefix and their number.
 func (s *seamTypes) variables(fields *ast.FieldList, prefix string) []variable {
 	var list []variable
+
 	for _, field := range fields.List {
 		typ := s.typeText(field.Type)
 		if len(field.Names) == 0 {
 			list = append(list, variable{fmt.Sprintf("%s%d", prefix, len(list)), typ})
 		}
+
 		for _, n := range field.Names {
 			list = append(list, variable{n.Name, typ})
 		}
 	}
+
 	return list
 }
 
@@ -121,10 +137,12 @@ func (s *seamTypes) typeText(e ast.Expr) string {
 			return "[]" + s.typeText(t.Elt)
 		}
 	}
+
 	var out bytes.Buffer
 	if err := printer.Fprint(&out, token.NewFileSet(), e); err != nil {
 		return err.Error() // no Go, which the formatting of the file reports
 	}
+
 	return out.String()
 }
 
@@ -142,6 +160,7 @@ func nvmlName(iface, method string) string {
 	case iface == "ComputeInstance":
 		return "nvmlComputeInstance" + method
 	}
+
 	return "nvmlDevice" + method
 }
 
@@ -155,6 +174,7 @@ func newestVersion(function string) int {
 		"nvmlDeviceGetMPSComputeRunningProcesses":
 		return 3
 	}
+
 	return 1
 }
 
@@ -165,25 +185,31 @@ func handwritten(dir string, tests bool) (map[string]bool, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	found := map[string]bool{}
+
 	for _, e := range entries {
 		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") && !tests {
 			continue
 		}
+
 		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(dir, e.Name()), nil,
 			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			return nil, err
 		}
+
 		if ast.IsGenerated(file) {
 			continue
 		}
+
 		for _, d := range file.Decls {
 			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
 				found[receiverType(f)+"."+f.Name.Name] = true
 			}
 		}
 	}
+
 	return found, nil
 }
 
@@ -192,9 +218,11 @@ func receiverType(f *ast.FuncDecl) string {
 	if p, ok := t.(*ast.StarExpr); ok {
 		t = p.X
 	}
+
 	if id, ok := t.(*ast.Ident); ok {
 		return id.Name
 	}
+
 	return ""
 }
 
@@ -204,6 +232,7 @@ func joined(list []variable, part func(variable) string) string {
 	for _, v := range list {
 		texts = append(texts, part(v))
 	}
+
 	return strings.Join(texts, ", ")
 }
 
