@@ -19,14 +19,17 @@ func newActivity(c *catalog) collectFunc {
 	anomalies := c.newFamily("nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
 		"Those of its instances are counted here too.")
+
 	return func(w *metricWriter, v *view) {
 		write(w, v)
+
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if g.ActivitySource != gpu.ActivityUnknown && hasAnyActivity(g.GPU) {
 				l := g.labels.extend("source", string(g.ActivitySource), "rollup", strconv.FormatBool(g.ActivityRollup))
 				w.add(source, l, 1)
 			}
+
 			addOptCounter(w, anomalies, g.labels, g.Totals.ActivityAnomalies)
 		}
 	}
@@ -50,13 +53,16 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 	compute := newActivityFamilies(c, which, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
 		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
 	})
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			gpuFamilies.writeRatios(w, v.gpus[i].use, &v.gpus[i].Activity)
 		}
+
 		for gi, of := range v.instances() {
 			instance.writeRatios(w, of.use, &gi.Activity)
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			compute.writeRatios(w, of.use, &ci.Activity)
 		}
@@ -68,11 +74,13 @@ func hasAnyActivity(g *gpu.GPU) bool {
 	some := hasRatio(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
+
 		some = some || hasRatio(&gi.Activity)
 		for c := range gi.ComputeInstances {
 			some = some || hasRatio(&gi.ComputeInstances[c].Activity)
 		}
 	}
+
 	return some
 }
 
@@ -82,6 +90,7 @@ func hasRatio(a *gpu.Activity) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -114,11 +123,13 @@ func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activit
 		{"dram_activity", "Part of the cycles in which the device memory of " + of + " moved data, 0-1.", mig.dram},
 	}
 	var f activityFamilies
+
 	for _, i := range which {
 		if texts[i].mig != "" {
 			f.families[i] = c.newFamily(prefix+texts[i].name+"_ratio", texts[i].help, texts[i].mig)
 		}
 	}
+
 	return f
 }
 

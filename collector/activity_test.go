@@ -70,6 +70,7 @@ func TestNoDRAMActivityOfComputeInstances(t *testing.T) {
 			t.Errorf("%s is declared", f.Name)
 		}
 	}
+
 	g := migGPU()
 	g.Instances[0].ComputeInstances[0].Activity.DRAM = gpu.Some(0.5)
 	expectText(t, renderText(t, mustNew(t, fixedOptions("activity")), newNode(g)), "")

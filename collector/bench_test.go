@@ -17,16 +17,19 @@ func BenchmarkGather(b *testing.B) {
 			c.Observe(s)
 			b.ReportAllocs()
 			series := 0
+
 			for b.Loop() {
 				families, err := c.Gather(s)
 				if err != nil {
 					b.Fatal(err)
 				}
+
 				series = 0
 				for _, f := range families {
 					series += len(f.GetMetric())
 				}
 			}
+
 			b.ReportMetric(float64(series), "series")
 		})
 	}
@@ -37,6 +40,7 @@ func BenchmarkObserve(b *testing.B) {
 	c := mustNew(b, Options{})
 	s := richNode(9, 7)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		s.Time = s.Time.Add(time.Second)
 		for i := range s.GPUs {
@@ -45,6 +49,7 @@ func BenchmarkObserve(b *testing.B) {
 				s.GPUs[i].Instances[j].LastRead = s.Time
 			}
 		}
+
 		c.Observe(s)
 	}
 }

@@ -12,17 +12,21 @@ func newCapacity(c *catalog) collectFunc {
 		"GPU instances of the profile that could be created now.",
 		"0 while MIG is off. Given what is placed; profiles compete for the same slices, so do not add them up.",
 		"mig_profile")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
+
 			capacity, ok := g.Capacity.Get()
 			if !ok {
 				continue
 			}
+
 			if g.MIG.Enabled.Or(false) {
 				addSlices(w, slices, g.labels.extend("kind", "compute"), capacity.Compute)
 				addSlices(w, slices, g.labels.extend("kind", "memory"), capacity.Memory)
 			}
+
 			for _, p := range capacity.Profiles {
 				w.add(available, g.labels.extend("mig_profile", p.Name), float64(p.Available))
 			}
@@ -33,6 +37,7 @@ func newCapacity(c *catalog) collectFunc {
 func newProfileMax(c *catalog) collectFunc {
 	most := c.newFamily("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
 		"Served while MIG is off too, if the driver lists its profiles.", "mig_profile")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

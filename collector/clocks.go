@@ -11,10 +11,12 @@ func newClocks(c *catalog) collectFunc {
 			"reasons at each reading.",
 		wide, "reason")
 	state := newPerformanceState(c, wide)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			state(w, g)
+
 			clocks := g.Readings.ClockHertz
 			for _, one := range []struct {
 				domain string
@@ -24,6 +26,7 @@ func newClocks(c *catalog) collectFunc {
 					addOpt(w, hertz, g.labels.extend("domain", one.domain), one.value)
 				}
 			}
+
 			for _, e := range g.Totals.ClockEvents {
 				if isThrottling(e.Reason) {
 					w.addCounter(seconds, g.labels.extend("reason", e.Reason), e.Seconds)
@@ -40,5 +43,6 @@ func isThrottling(reason string) bool {
 	case "gpu_idle", "applications_clocks_setting", "display_clock_setting":
 		return false
 	}
+
 	return true
 }

@@ -90,43 +90,54 @@ func New(opts Options) (*Collector, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	pods.jobs = opts.Jobs
 	if err := checkGroupNames(opts.Disabled); err != nil {
 		return nil, err
 	}
+
 	native, asDCGM, err := opts.Names.parse()
 	if err != nil {
 		return nil, err
 	}
+
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+
 	c := &Collector{podLabels: pods, histograms: newHistogramStore(), now: opts.Now}
 	if opts.Former != nil {
 		c.histograms = opts.Former.histograms
 	}
+
 	cat := &catalog{driverUse: opts.DriverUse, profilerCalls: opts.ProfilerCalls, advice: opts.Advice,
 		histograms: c.histograms, pods: pods}
 	c.success, c.duration = statusFamilies(cat)
+
 	for _, g := range groups() {
 		if !g.isDisabled(opts.Disabled) && (native || g.name == ExporterGroup) {
 			cat.group = g.name
 			c.groups = append(c.groups, enabledGroup{name: g.name, collect: g.build(cat)})
 		}
 	}
+
 	c.groupNames = make(map[string]string, len(cat.families))
 	for _, f := range cat.families {
 		c.groupNames[f.Name] = f.Group
 	}
+
 	if asDCGM {
 		if c.dcgm, err = newDCGM(opts, pods); err != nil {
 			return nil, err
 		}
+
 		if former := opts.Former; former != nil && former.dcgm != nil {
 			c.dcgm.counters.takeOver(former.dcgm.counters)
 		}
+
 		c.groups = append(c.groups, enabledGroup{name: string(NamesDCGM), collect: c.dcgm.collect})
 	}
+
 	return c, nil
 }
 
@@ -134,6 +145,7 @@ func New(opts Options) (*Collector, error) {
 // is called once for every published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
 	c.histograms.observe(s)
+
 	if c.dcgm != nil {
 		c.dcgm.counters.observe(s)
 	}
@@ -145,21 +157,25 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	w := &metricWriter{}
 	runs := c.collect(w, s)
+
 	families, err := gatherMetrics(w.metrics)
 	if err == nil {
 		return families, joinErrors(runs)
 	}
+
 	// The registry left metrics out, such as one of two with equal labels: find their groups.
 	for i := range runs {
 		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
+
 	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the status families
 	c.mu.Lock()
 	c.writeStatus(w, runs)
 	c.mu.Unlock()
 	families, err = gatherMetrics(w.metrics)
+
 	return families, errors.Join(err, joinErrors(runs))
 }
 
@@ -175,6 +191,7 @@ type groupRun struct {
 func (c *Collector) collect(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return c.collectLocked(w, s)
 }
 
@@ -184,13 +201,16 @@ func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	if w.metrics == nil {
 		w.metrics = make(metrics, 0, c.metricCount)
 	}
+
 	runs := make([]groupRun, len(c.groups))
 	for i := range c.groups {
 		runs[i] = c.runGroup(&c.groups[i], w, v)
 	}
+
 	c.writeStatus(w, runs)
 	c.metricCount = len(w.metrics)
 	c.rootLabels.dropUnused()
+
 	return runs
 }
 
@@ -202,9 +222,11 @@ func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r group
 		if p := recover(); p != nil {
 			w.err = errors.Join(w.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
+
 		r.to, r.err, r.took = len(w.metrics), w.err, c.now().Sub(begin)
 	}()
 	g.collect(w, v)
+
 	return r
 }
 
@@ -219,11 +241,13 @@ func (c *Collector) writeStatus(w *metricWriter, runs []groupRun) {
 
 func joinErrors(runs []groupRun) error {
 	var errs []error
+
 	for i := range runs {
 		if runs[i].err != nil {
 			errs = append(errs, fmt.Errorf("collector %s: %w", runs[i].group, runs[i].err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -247,5 +271,6 @@ func gatherMetrics(m metrics) ([]*dto.MetricFamily, error) {
 	if err := registry.Register(m); err != nil {
 		return nil, err
 	}
+
 	return registry.Gather()
 }

@@ -22,6 +22,7 @@ func metricsOf(families []*dto.MetricFamily, name string) []*dto.Metric {
 			return f.GetMetric()
 		}
 	}
+
 	return nil
 }
 
@@ -31,6 +32,7 @@ func labelOf(m *dto.Metric, name string) string {
 			return l.GetValue()
 		}
 	}
+
 	return ""
 }
 
@@ -39,6 +41,7 @@ func metricValue(families []*dto.MetricFamily, name string) float64 {
 	for _, m := range metricsOf(families, name) {
 		return m.GetGauge().GetValue() + m.GetCounter().GetValue()
 	}
+
 	return math.NaN()
 }
 
@@ -46,12 +49,14 @@ func TestLint(t *testing.T) {
 	c := mustNew(t, allOptions())
 	s := richNode(3, 7)
 	c.Observe(s)
+
 	problems, err := testutil.GatherAndLint(prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) {
 		return c.Gather(s)
 	}))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, p := range problems {
 		t.Errorf("%s: %s", p.Metric, p.Text)
 	}
@@ -67,29 +72,35 @@ func TestFamiliesAreWhatIsServed(t *testing.T) {
 	s.GPUs[2].Instances = append(s.GPUs[2].Instances, split)
 	s.GPUs[1].Released = gpu.Some(gpu.Release{Since: s.Time, Cause: gpu.ReleasedByOperator})
 	c.Observe(s)
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	declared := map[string]FamilyInfo{}
 	for _, f := range Families() {
 		if _, twice := declared[f.Name]; twice {
 			t.Errorf("%s is declared twice", f.Name)
 		}
+
 		declared[f.Name] = f
 		if len(metricsOf(families, f.Name)) == 0 {
 			t.Errorf("%s is declared and not served", f.Name)
 		}
 	}
+
 	for _, f := range families {
 		info, ok := declared[f.GetName()]
 		if !ok {
 			t.Errorf("%s is served and not declared", f.GetName())
 			continue
 		}
+
 		if got := strings.ToLower(f.GetType().String()); got != info.Type {
 			t.Errorf("%s is a %s, declared as %s", f.GetName(), got, info.Type)
 		}
+
 		for _, m := range f.GetMetric() {
 			for _, l := range m.GetLabel() {
 				if !slices.Contains(info.Labels, l.GetName()) {
@@ -121,21 +132,26 @@ func TestDisabled(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	off := map[string]bool{}
 	for _, f := range Families() {
 		off[f.Name] = f.Group == "power" || f.Group == "pods"
 	}
+
 	switchedOff := 2
+
 	for _, g := range Groups() {
 		if g.OptIn {
 			switchedOff++
 		}
 	}
+
 	for _, f := range families {
 		if off[f.GetName()] {
 			t.Errorf("%s is served though its collector is off", f.GetName())
 		}
 	}
+
 	if got, want := len(metricsOf(families, "mig_exporter_collector_success")),
 		len(listGroupNames())-switchedOff; got != want {
 		t.Errorf("%d collectors report, want %d", got, want)
@@ -147,20 +163,24 @@ func successByGroup(families []*dto.MetricFamily) map[string]bool {
 	for _, m := range metricsOf(families, "mig_exporter_collector_success") {
 		of[labelOf(m, "collector")] = m.GetGauge().GetValue() == 1
 	}
+
 	return of
 }
 
 func TestPanicCostsOneCollector(t *testing.T) {
 	c := mustNew(t, Options{DriverUse: func() []gpu.CallUse { panic("no such counter") }})
+
 	families, err := c.Gather(richNode(2, 2))
 	if err == nil || !strings.Contains(err.Error(), "collector exporter: panic: no such counter") {
 		t.Errorf("error %v does not name the panic", err)
 	}
+
 	for name, ok := range successByGroup(families) {
 		if ok != (name != "exporter") {
 			t.Errorf("success of %s is %v", name, ok)
 		}
 	}
+
 	if got := metricValue(families, "nvidia_gpu_up"); got != 1 {
 		t.Errorf("nvidia_gpu_up is %v, want 1: the others go on", got)
 	}
@@ -170,13 +190,16 @@ func TestBadValuesAreLeftOut(t *testing.T) {
 	s := richNode(3, 1)
 	s.GPUs[1].Readings.PowerWatts = gpu.Some(math.NaN())
 	s.GPUs[2].Readings.EnergyJoules = gpu.Some(-1.0)
+
 	families, err := mustNew(t, Options{}).Gather(s)
 	if err == nil {
 		t.Error("no error")
 	}
+
 	if got := successByGroup(families); got["power"] || !got["memory"] {
 		t.Errorf("success %v, want power alone to fail", got)
 	}
+
 	for name, want := range map[string]int{"nvidia_gpu_power_watts": 2, "nvidia_gpu_energy_joules_total": 2,
 		"nvidia_gpu_power_limit_watts": 3} {
 		if got := len(metricsOf(families, name)); got != want {
@@ -189,13 +212,16 @@ func TestBadValuesAreLeftOut(t *testing.T) {
 func TestDuplicatesAreLeftOut(t *testing.T) {
 	s := newNode(plainGPU(0), plainGPU(0))
 	s.GPUs[0].Readings.PowerWatts = gpu.Some(1.0)
+
 	families, err := mustNew(t, Options{}).Gather(s)
 	if err == nil {
 		t.Error("no error")
 	}
+
 	if got := len(metricsOf(families, "nvidia_gpu_up")); got != 1 {
 		t.Errorf("nvidia_gpu_up has %d series, want 1", got)
 	}
+
 	got := successByGroup(families)
 	for group, want := range map[string]bool{"up": false, "info": false, "power": true, "exporter": true} {
 		cmptest.Equal(t, "success of "+group, got[group], want)
@@ -215,12 +241,15 @@ func TestCreatedTimestamps(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range Families() {
 		if f.Type != "counter" {
 			continue
 		}
+
 		for _, m := range metricsOf(families, f.Name) {
 			created := m.GetCounter().GetCreatedTimestamp()
+
 			switch f.Name {
 			case "nvidia_gpu_energy_joules_total", "nvidia_gpu_pcie_replays_total", "nvidia_gpu_nvlink_errors_total",
 				"nvidia_gpu_ecc_errors_total":
@@ -239,10 +268,12 @@ func TestCreatedTimestamps(t *testing.T) {
 func TestManyDevices(t *testing.T) {
 	const gpus, instances = 2501, 4 // with the compute instances more than 20,000 devices
 	c := mustNew(t, Options{Disabled: onlyGroups("up", "info")})
+
 	families, err := c.Gather(richNode(gpus, instances))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, want := range map[string]int{
 		"nvidia_gpu_up": gpus, "nvidia_mig_gpu_instance_up": (gpus - 1) * instances,
 		"nvidia_mig_compute_instance_info": (gpus - 1) * instances,
@@ -258,11 +289,13 @@ func TestConcurrentUse(t *testing.T) {
 	snapshots := []*gpu.Snapshot{richNode(3, 2), richNode(2, 3)}
 	var wg sync.WaitGroup
 	errs := make(chan error, 8)
+
 	for i := range 8 {
 		wg.Go(func() {
 			s := snapshots[i%2]
 			for range 5 {
 				c.Observe(s)
+
 				families, err := c.Gather(s)
 				if got := len(metricsOf(families, "nvidia_gpu_up")); err != nil || got != len(s.GPUs) {
 					errs <- fmt.Errorf("%d GPUs, want %d; error %w", got, len(s.GPUs), err)
@@ -271,8 +304,10 @@ func TestConcurrentUse(t *testing.T) {
 			}
 		})
 	}
+
 	wg.Wait()
 	close(errs)
+
 	for err := range errs {
 		t.Error(err)
 	}

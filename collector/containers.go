@@ -27,25 +27,31 @@ func newContainers(c *catalog) collectFunc {
 	watts := declare("power_estimate_watts", "Power "+alone+"A whole GPU's is measured, that of a part of one estimated.")
 	joules := declare("energy_estimate_joules_total", "Energy "+alone+"It begins at 0 when the container gets the device.")
 	pods := c.pods
+
 	return func(w *metricWriter, v *view) {
 		if !pods.namesContainers() {
 			return
 		}
+
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			for u := range g.Containers {
 				use := &g.Containers[u]
+
 				device, activity := g.findDevice(use)
 				if device == nil || use.Container == (gpu.Container{}) && !pods.jobs {
 					continue
 				}
+
 				l := device.extend(pods.usePairs(use)...)
 				addOpt(w, memory, l, use.MemoryUsed)
 				addOpt(w, watts, l, use.PowerWatts)
 				addOptCounter(w, joules, l, use.EnergyJoules)
+
 				if use.Sharing != gpu.SharingExclusive {
 					continue
 				}
+
 				for r := range ratios {
 					addOpt(w, ratios[r].family, l, ratios[r].of(activity))
 				}
@@ -60,6 +66,7 @@ func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 	if p.jobs {
 		pairs = append(pairs, "hpc_job", use.Job)
 	}
+
 	return pairs
 }
 
@@ -69,15 +76,18 @@ func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	if !isPart {
 		return g.labels, &g.Activity
 	}
+
 	for i := range g.Instances {
 		gi, of := &g.Instances[i], &g.parts[i]
 		if gi.ID != instance {
 			continue
 		}
+
 		compute, isCompute := use.Compute.Get()
 		if !isCompute {
 			return of.labels, &gi.Activity
 		}
+
 		for c := range gi.ComputeInstances {
 			switch ci := &gi.ComputeInstances[c]; {
 			case ci.ID != compute:
@@ -88,5 +98,6 @@ func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 			}
 		}
 	}
+
 	return nil, nil
 }

@@ -38,6 +38,7 @@ func usedNode() *gpu.Snapshot {
 	job := gpu.ContainerUse{Job: "41", Sharing: gpu.SharingExclusive, Instance: gpu.Some(gpu.InstanceID(1)),
 		PowerWatts: gpu.Some(60.0)}
 	split.Containers = []gpu.ContainerUse{left, small, gone, job}
+
 	return newNode(whole, shared, split)
 }
 
@@ -65,6 +66,7 @@ func TestContainers(t *testing.T) {
 		# TYPE nvidia_gpu_container_tensor_activity_ratio gauge
 		nvidia_gpu_container_tensor_activity_ratio` + whole + ` 0.125
 		nvidia_gpu_container_tensor_activity_ratio` + left + ` 0.125`
+
 	const jobWatts = `nvidia_gpu_container_power_estimate_watts{gpu="2",gpu_instance="1",hpc_job="41",mig_profile="3g.20gb",sharing="exclusive",uuid="GPU-2"} 60
 		`
 	for _, tt := range []struct {

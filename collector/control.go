@@ -74,9 +74,12 @@ func NewControl(opts ControlOptions) *Control {
 		for _, result := range opts.Results {
 			c.operations.WithLabelValues(verb, result)
 		}
+
 		c.duration.WithLabelValues(verb)
 	}
+
 	c.SetState(opts.States[0])
+
 	return c
 }
 
@@ -84,6 +87,7 @@ func NewControl(opts ControlOptions) *Control {
 func (c *Control) Ended(verb, result string, took time.Duration, failed bool) {
 	c.operations.WithLabelValues(verb, result).Inc()
 	c.duration.WithLabelValues(verb).Observe(took.Seconds())
+
 	if failed {
 		c.lastError.Set(float64(c.now().UnixNano()) / 1e9)
 	}
@@ -97,8 +101,10 @@ func (c *Control) SetState(state string) {
 	if !slices.Contains(c.states, state) {
 		return
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for _, s := range c.states {
 		c.state.WithLabelValues(s).Set(boolToFloat(s == state))
 	}

@@ -19,6 +19,7 @@ func newControl() *Control {
 // Every series is there before anything has happened: rates need a zero to begin with.
 func TestControlBeginsAtZero(t *testing.T) {
 	c := newControl()
+
 	want := `
 # HELP mig_control_api_reads_total Calls to the API of partition control that only read. All other calls are in its audit log.
 # TYPE mig_control_api_reads_total counter
@@ -46,9 +47,11 @@ mig_control_unsettled_operations 0
 		"mig_control_api_reads_total", "mig_control_unsettled_operations"); err != nil {
 		t.Error(err)
 	}
+
 	if n := testutil.CollectAndCount(c, "mig_control_operation_duration_seconds"); n != 2 {
 		t.Errorf("durations of %d verbs, want 2", n)
 	}
+
 	problems, err := testutil.CollectAndLint(c)
 	if err != nil || len(problems) > 0 {
 		t.Errorf("lint: %v, %v", problems, err)
@@ -58,28 +61,37 @@ mig_control_unsettled_operations 0
 func TestControlCounts(t *testing.T) {
 	c := newControl()
 	c.Ended("apply", "succeeded", 3*time.Second, false)
+
 	if got := testutil.ToFloat64(c.lastError); got != 0 {
 		t.Errorf("last error at %v after a success", got)
 	}
+
 	c.Read()
+
 	if got := testutil.ToFloat64(c.reads); got != 1 {
 		t.Errorf("%v reads, want 1", got)
 	}
+
 	c.Ended("apply", "degraded", 7*time.Second, true)
 	c.SetState("degraded")
 	c.SetState("a state of no name known")
+
 	if got := testutil.ToFloat64(c.lastError); got != 1700000000.5 {
 		t.Errorf("last error at %v", got)
 	}
+
 	c.SetUnsettled(2)
+
 	if got := testutil.ToFloat64(c.unsettled); got != 2 {
 		t.Errorf("%v unsettled operations, want 2", got)
 	}
+
 	for series, want := range map[string]float64{"idle": 0, "running": 0, "degraded": 1} {
 		if got := testutil.ToFloat64(c.state.WithLabelValues(series)); got != want {
 			t.Errorf("state %s: %v, want %v", series, got, want)
 		}
 	}
+
 	if n := testutil.CollectAndCount(c, "mig_control_state"); n != 3 {
 		t.Errorf("%d states, want 3", n)
 	}

@@ -45,6 +45,7 @@ func (n Names) parse() (native, dcgm bool, err error) {
 	case NamesBoth:
 		return true, true, nil
 	}
+
 	return false, false, fmt.Errorf("names %q: expected native, dcgm or both", string(n))
 }
 
@@ -70,6 +71,7 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	if opts.Counters == nil {
 		opts.Counters = DefaultCounters()
 	}
+
 	d := &dcgmGroup{podLabels: pods, repeatGPUFields: opts.RepeatGPUFields, nodeName: opts.NodeName}
 	switch opts.HostnameLabel {
 	case "":
@@ -80,15 +82,18 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	default:
 		return nil, fmt.Errorf("hostname label %q: expected Hostname, hostname or off", string(opts.HostnameLabel))
 	}
+
 	fields := dcgmFields()
 	for _, c := range opts.Counters {
 		f, ok := fields[c.Field]
 		if !ok {
 			return nil, fmt.Errorf("counters: %s", unservedField(c.Field))
 		}
+
 		if wrong := f.wrongType(c); wrong != "" {
 			return nil, fmt.Errorf("counters: %s", wrong)
 		}
+
 		row := dcgmRow{dcgmField: f, family: &family{
 			desc: prometheus.NewDesc(c.Field, c.Help, nil, nil), counter: c.Type == CounterCounter,
 		}}
@@ -99,7 +104,9 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 			d.rows = append(d.rows, row)
 		}
 	}
+
 	d.counters = newDCGMCounters(opts, d.rows)
+
 	return d, nil
 }
 
@@ -119,11 +126,13 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 		g := &v.gpus[i]
 		base := d.gpuLabels(v, g.GPU)
 		whole := d.newDevice(base, g.Holders, g.Jobs)
+
 		parts := d.listParts(base, g.GPU)
 		if len(parts) == 0 {
 			whole.memory, whole.media, whole.activity = &g.Readings.Memory, &g.Readings.Media, &g.Activity
 			parts = []dcgmDevice{whole}
 		}
+
 		for _, row := range d.rows {
 			switch {
 			case row.wholeGPU != nil:
@@ -173,6 +182,7 @@ func (d *dcgmGroup) writeValue(w *metricWriter, row *dcgmRow, to *dcgmDevice, va
 func (d *dcgmGroup) writeOwnCounter(w *metricWriter, row *dcgmRow, g *gpuView, whole *dcgmDevice, parts []dcgmDevice) {
 	row.ownCounter(d.counters, g.GPU, func(value float64, pairs ...string) {
 		w.add(row.family, whole.labels.extend(pairs...), value)
+
 		for p := range parts {
 			if d.repeatGPUFields && parts[p].instance != nil {
 				w.add(row.family, parts[p].labels.extend(pairs...), value)
@@ -187,12 +197,14 @@ func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *
 	if g.Totals.XIDs.Since.IsZero() {
 		return
 	}
+
 	history := d.counters.history(g.UUID)
 	to := func(labels labels) emitFunc {
 		return func(value float64, pairs ...string) { w.add(row.family, labels.extend(pairs...), value) }
 	}
 	row.xids(&xidCounts{isGPU: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counters.xidWindow},
 		to(whole.labels))
+
 	for p := range parts {
 		// an instance's counts begin with its first XID
 		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
@@ -205,15 +217,18 @@ func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *
 // gpuLabels returns the labels that all series of a GPU and its instances have.
 func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	index := strconv.Itoa(g.Index)
+
 	pairs := []string{
 		"gpu", index, "UUID", string(g.UUID), "pci_bus_id", dcgmBusID(g), "device", "nvidia" + index, "modelName", g.Name,
 	}
 	if d.hostname != "" {
 		pairs = append(pairs, d.hostname, cmp.Or(d.nodeName, v.Hostname))
 	}
+
 	for _, row := range d.labelRows {
 		pairs = append(pairs, row.name, row.text(v.Snapshot, g))
 	}
+
 	return v.root.extend(pairs...)
 }
 
@@ -224,16 +239,19 @@ func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 // the compute instances alone, or a sum by pod would count a pod that holds all of them twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.newDevice(plain, gi.Holders, gi.Jobs)
+
 		part.memory, part.media, part.instance = &gi.Memory, &gi.Media, gi
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)
 			continue
 		}
+
 		parts = append(parts, part, dcgmDevice{labels: plain, activity: &gi.Activity})
 		for j := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[j]
@@ -242,6 +260,7 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 			parts = append(parts, of)
 		}
 	}
+
 	return parts
 }
 
@@ -254,11 +273,14 @@ func (d *dcgmGroup) newDevice(plain labels, holders []gpu.Holder, jobs []string)
 	if h := nameableHolder(holders); h != nil && d.podLabels.namesContainers() {
 		pairs = containerPairs(h.Container)
 	}
+
 	if len(jobs) == 1 {
 		pairs = append(pairs, "hpc_job", jobs[0])
 	}
+
 	if len(pairs) == 0 {
 		return dcgmDevice{labels: plain}
 	}
+
 	return dcgmDevice{labels: plain.extend(pairs...)}
 }

@@ -15,13 +15,16 @@ import (
 func newCounters(fields ...string) []Counter {
 	known := dcgmFields()
 	var counters []Counter
+
 	for _, f := range fields {
 		kind := CounterGauge
 		if known[f] != nil && known[f].label {
 			kind = CounterLabel
 		}
+
 		counters = append(counters, Counter{Field: f, Type: kind, Help: "Help of " + f + "."})
 	}
+
 	return counters
 }
 
@@ -32,6 +35,7 @@ func dcgmText(t *testing.T, opts Options, s *gpu.Snapshot, fields ...string) str
 	opts.Disabled = map[string]bool{ExporterGroup: true}
 	c := mustNew(t, opts)
 	c.Observe(s)
+
 	return renderText(t, c, s)
 }
 
@@ -41,6 +45,7 @@ func bareSnapshot(gpus ...gpu.GPU) *gpu.Snapshot {
 	for i := range s.GPUs {
 		s.GPUs[i].Name, s.GPUs[i].PCIBusID = "", ""
 	}
+
 	return s
 }
 
@@ -90,21 +95,26 @@ func TestDCGMValues(t *testing.T) {
 	s := dcgmNode()
 	s.GPUs = s.GPUs[:1]
 	s.GPUs[0].MIG.Enabled = gpu.Some(false)
+
 	for _, n := range dcgmRenamedFields() { // the others are the old ones under another name
 		if v, ok := want[n.old]; ok && n.id == 0 {
 			want[n.name] = v
 		}
 	}
+
 	for _, f := range dcgmFieldList() {
 		if f.label {
 			continue
 		}
+
 		c := mustNew(t, Options{Names: NamesDCGM, Counters: newCounters(f.name)})
 		c.Observe(s)
+
 		families, err := c.Gather(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		v, wanted := want[f.name]
 		switch metrics := metricsOf(families, f.name); {
 		case wanted && (len(metrics) == 0 || metrics[0].GetGauge().GetValue() != v):
@@ -168,6 +178,7 @@ func TestDCGMPartOfAnInstance(t *testing.T) {
 		s.GPUs[0].Instances = s.GPUs[0].Instances[:1]
 		gi := &s.GPUs[0].Instances[0]
 		gi.ComputeSlices, gi.ComputeInstances[0].ComputeSlices = gpu.Some(3), test.slices
+
 		got := dcgmText(t, Options{}, s, "DCGM_FI_PROF_SM_ACTIVE")
 		if n := strings.Count(got, "DCGM_FI_PROF_SM_ACTIVE{"); n != test.series || strings.Contains(got, "GPU_CI_ID") != (n == 2) {
 			t.Errorf("%v of 3 slices: %s", test.slices, got)
@@ -220,18 +231,22 @@ func TestDCGMMedia(t *testing.T) {
 func TestDCGMLabels(t *testing.T) {
 	labelsOf := func(t *testing.T, opts Options, s *gpu.Snapshot, fields ...string) map[string]string {
 		opts.Names, opts.Counters = NamesDCGM, newCounters(append(fields, "DCGM_FI_DEV_GPU_TEMP")...)
+
 		families, err := mustNew(t, opts).Gather(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		of := map[string]string{}
 		for _, l := range metricsOf(families, "DCGM_FI_DEV_GPU_TEMP")[0].GetLabel() {
 			of[l.GetName()] = l.GetValue()
 		}
+
 		return of
 	}
 	device := map[string]string{"gpu": "0", "UUID": "GPU-0", "pci_bus_id": "00000000:B7:00.0", "device": "nvidia0", "modelName": "NVIDIA A100-SXM4-40GB"}
 	pod := map[string]string{"namespace": "ml", "pod": "whole", "container": "main"}
+
 	all := []string{"DCGM_FI_DRIVER_VERSION", "DCGM_FI_SYSTEM_DRIVER_VERSION", "DCGM_FI_NVML_VERSION", "DCGM_FI_DEV_NAME", "DCGM_FI_DEV_SERIAL",
 		"DCGM_FI_DEV_UUID", "DCGM_FI_DEV_MINOR_NUMBER", "DCGM_FI_DEV_PCI_BUSID", "DCGM_FI_DEV_VBIOS_VERSION", "DCGM_FI_DEV_BRAND"}
 	for _, test := range []struct {
@@ -263,14 +278,17 @@ func TestDCGMLabels(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			s := dcgmNode()
+
 			s.GPUs = s.GPUs[:1]
 			if test.change != nil {
 				test.change(&s.GPUs[0])
 			}
+
 			want := map[string]string{}
 			for _, m := range test.want {
 				maps.Copy(want, m)
 			}
+
 			if got := labelsOf(t, test.opts, s, test.fields...); !maps.Equal(got, want) {
 				t.Errorf("labels %v, want %v", got, want)
 			}
@@ -286,10 +304,12 @@ func TestNamesServed(t *testing.T) {
 		s := dcgmNode()
 		c := mustNew(t, Options{Names: test.names})
 		c.Observe(s)
+
 		families, err := c.Gather(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		has := func(prefix string) bool {
 			return slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return strings.HasPrefix(f.GetName(), prefix) })
 		}
@@ -320,15 +340,19 @@ func TestNewRefusesDCGM(t *testing.T) {
 func TestDCGMTypes(t *testing.T) {
 	s := bareSnapshot(dcgmNode().GPUs[0])
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: []Counter{{"DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL", CounterCounter, "x"}}})
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	m := metricsOf(families, "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL")
 	if len(m) != 1 {
 		t.Fatalf("got %v, want one series", m)
 	}
+
 	cmptest.Equal(t, "value", m[0].GetCounter().GetValue(), 3)
+
 	if created := m[0].GetCounter().CreatedTimestamp; created != nil {
 		t.Errorf("created %v, want none", created)
 	}
@@ -340,11 +364,14 @@ func TestDCGMSharesLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w := &metricWriter{}
 	d.collect(w, newView(bareSnapshot(dcgmNode().GPUs[0]), &labelSet{}, d.podLabels))
+
 	if len(w.metrics) != 2 {
 		t.Fatalf("%d metrics", len(w.metrics))
 	}
+
 	a, b := w.metrics[0], w.metrics[1]
 	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")
@@ -356,6 +383,7 @@ func BenchmarkGatherDCGM(b *testing.B) {
 	s := richNode(9, 7)
 	c.Observe(s)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		if _, err := c.Gather(s); err != nil {
 			b.Fatal(err)

@@ -27,6 +27,7 @@ type theirRow struct{ kind, place string }
 
 func theirDefaults(t *testing.T) map[string]theirRow {
 	t.Helper()
+
 	file, err := os.Open("../testdata/dcgm-exporter-default.csv")
 	if err != nil {
 		t.Fatal(err)
@@ -34,21 +35,27 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 	defer file.Close()
 	r := csv.NewReader(file)
 	r.Comment, r.FieldsPerRecord = '#', 3
+
 	list, err := r.ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rows := map[string]theirRow{}
+
 	for _, row := range list {
 		place := onNothing
+
 		switch {
 		case row[1] == "label":
 			place = "all series"
 		case strings.Contains(row[2], "i"):
 			place = onInstances
 		}
+
 		rows[row[0]] = theirRow{row[1], place}
 	}
+
 	return rows
 }
 
@@ -57,6 +64,7 @@ func besideNotes() map[string]string {
 	const media = "the mean over the engines of an instance where GPM reports them (Hopper and later); DCGM has the " +
 		"GPU's, which is none while MIG is on"
 	const split = "each compute instance of a divided GPU instance has its own, too, with `GPU_CI_ID`"
+
 	return map[string]string{
 		"DCGM_FI_DEV_ENC_UTIL": media, "DCGM_FI_DEV_DEC_UTIL": media,
 		"DCGM_FI_DEV_XID_ERRORS": "the GPU's own series has the XIDs that name no instance; " +
@@ -86,15 +94,19 @@ func besideDCGM(theirs theirRow, name, kind, place string) string {
 	if place != theirs.place {
 		parts = append(parts, besideReasons()[[2]string{place, theirs.place}])
 	}
+
 	if kind != theirs.kind {
 		parts = append(parts, fmt.Sprintf("a %s, there a %s", kind, theirs.kind))
 	}
+
 	if note := besideNotes()[name]; note != "" {
 		parts = append(parts, note)
 	}
+
 	if len(parts) == 0 {
 		return "same"
 	}
+
 	return strings.Join(parts, "; ")
 }
 
@@ -102,30 +114,38 @@ func besideDCGM(theirs theirRow, name, kind, place string) string {
 func placesUnderMIG(t *testing.T) map[string]string {
 	t.Helper()
 	s := dcgmNode()
+
 	s.GPUs = s.GPUs[1:2]
 	for i := range s.GPUs[0].Instances {
 		gi := &s.GPUs[0].Instances[i]
 		gi.Media = gpu.Media{Encoder: gpu.Some(0.1), Decoder: gpu.Some(0.2)}
 	}
+
 	c := mustNew(t, Options{Names: NamesDCGM, Disabled: map[string]bool{ExporterGroup: true}})
 	c.Observe(s)
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	places := map[string]string{}
+
 	for _, row := range DefaultCounters() {
 		whole, instances := false, 0
+
 		for _, m := range metricsOf(families, row.Field) {
 			names := map[string]bool{}
 			for _, l := range m.GetLabel() {
 				names[l.GetName()] = true
 			}
+
 			whole = whole || !names["GPU_I_ID"]
 			if names["GPU_I_ID"] && !names["GPU_CI_ID"] {
 				instances++
 			}
 		}
+
 		switch {
 		case row.Type == CounterLabel:
 			places[row.Field] = "all series"
@@ -141,6 +161,7 @@ func placesUnderMIG(t *testing.T) map[string]string {
 			t.Errorf("%s is there for %d of 2 instances", row.Field, instances)
 		}
 	}
+
 	return places
 }
 
@@ -150,11 +171,13 @@ type besideDoc struct{ Name, Type, Place, Difference string }
 func besideDocs(t *testing.T) []besideDoc {
 	t.Helper()
 	places, theirs := placesUnderMIG(t), theirDefaults(t)
+
 	var list []besideDoc
 	for _, c := range DefaultCounters() {
 		list = append(list, besideDoc{c.Field, string(c.Type), places[c.Field],
 			besideDCGM(theirs[c.Field], c.Field, string(c.Type), places[c.Field])})
 	}
+
 	return list
 }
 
@@ -164,22 +187,27 @@ func TestBesideDCGM(t *testing.T) {
 	rows, list := map[string]bool{}, theirDefaults(t)
 	for _, d := range besideDocs(t) {
 		rows[d.Name] = true
+
 		theirs, ok := list[d.Name]
 		if !ok {
 			t.Errorf("%s is no row of dcgm-exporter's list", d.Name)
 		}
+
 		if d.Place != theirs.place && besideReasons()[[2]string{d.Place, theirs.place}] == "" {
 			t.Errorf("%s: on a GPU with instances here %s, there %s: no reason", d.Name, d.Place, theirs.place)
 		}
+
 		if d.Type != theirs.kind {
 			t.Errorf("%s is a %s, there a %s", d.Name, d.Type, theirs.kind)
 		}
 	}
+
 	for name := range list {
 		if !rows[name] {
 			t.Errorf("%s of dcgm-exporter's list is missing", name)
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(besideNotes())) {
 		if !rows[name] {
 			t.Errorf("a note is about %s, which is no default row", name)

@@ -42,9 +42,11 @@ func (e *CounterError) Error() string {
 // of them. err is set if the file could not be read to its end.
 func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error, err error) {
 	p := counterParser{file: file, csv: csv.NewReader(r), fields: dcgmFields(), lines: map[string]int{}}
+
 	p.csv.Comment, p.csv.FieldsPerRecord = '#', -1
 	for {
 		row, err := p.csv.Read()
+
 		var bad *csv.ParseError
 		switch {
 		case errors.Is(err, io.EOF):
@@ -80,28 +82,36 @@ func (p *counterParser) parseRow(row []string) {
 	if len(row) == 1 && strings.TrimSpace(row[0]) == "" {
 		return
 	}
+
 	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
 		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes if it has commas",
 			len(row))
+
 		return
 	}
+
 	c := Counter{Field: strings.TrimSpace(row[0]), Type: CounterType(strings.TrimSpace(row[1])),
 		Help: strings.ToValidUTF8(strings.TrimSpace(row[2]), "\uFFFD")}
+
 	field, known := p.fields[c.Field]
 	if !known {
 		p.addFault(line, column, "%s", unservedField(c.Field))
 		return
 	}
+
 	if first, twice := p.lines[c.Field]; twice {
 		p.addFault(line, column, "field %s: given in line %d already, expected once", c.Field, first)
 		return
 	}
+
 	if wrong := field.wrongType(c); wrong != "" {
 		line, column = p.positionOf(row, 1)
 		p.addFault(line, column, "%s", wrong)
+
 		return
 	}
+
 	p.lines[c.Field] = line
 	p.counters = append(p.counters, c)
 }
@@ -126,6 +136,7 @@ func (f *dcgmField) wrongType(c Counter) string {
 	default:
 		return fmt.Sprintf("type %q of %s: expected gauge, counter or label", string(c.Type), c.Field)
 	}
+
 	return ""
 }
 
@@ -135,10 +146,12 @@ func unservedField(name string) string {
 		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with "+
 			"DCGM_FI_ or DCGM_EXP_", name)
 	}
+
 	if knownToDCGM(name) {
 		return fmt.Sprintf("field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md",
 			name)
 	}
+
 	return fmt.Sprintf("field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
 }
 
@@ -152,10 +165,12 @@ func knownToDCGM(name string) bool {
 func WithoutValue(counters []Counter) []string {
 	fields := dcgmFields()
 	var names []string
+
 	for _, c := range counters {
 		if f, ok := fields[c.Field]; ok && f.hasNoValue() {
 			names = append(names, c.Field)
 		}
 	}
+
 	return names
 }

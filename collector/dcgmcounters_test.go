@@ -17,10 +17,12 @@ import (
 
 func mustParse(t testing.TB, text string) []Counter {
 	t.Helper()
+
 	counters, faulty, err := ParseCounters("counters.csv", strings.NewReader(text))
 	if err := errors.Join(append(faulty, err)...); err != nil {
 		t.Fatal(err)
 	}
+
 	return counters
 }
 
@@ -32,6 +34,7 @@ func TestParseCounters(t *testing.T) {
 		"#DCGM_FI_DEV_GPU_TEMP, gauge, commented out\n"+
 		"DCGM_FI_DRIVER_VERSION,label,\n"+
 		"DCGM_FI_DEV_FB_USED_BYTES, gauge, Ärger \xff")
+
 	want := []Counter{
 		{"DCGM_FI_DEV_SM_CLOCK", CounterGauge, "Clock (in MHz)."},
 		{"DCGM_FI_DEV_VGPU_LICENSE_STATUS", CounterGauge, `License, "1" if there`},
@@ -41,6 +44,7 @@ func TestParseCounters(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
+
 	if got := WithoutValue(got); !slices.Equal(got, []string{"DCGM_FI_DEV_VGPU_LICENSE_STATUS"}) {
 		t.Errorf("without a value: %v", got)
 	}
@@ -84,13 +88,16 @@ func TestParseCountersFaults(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if len(faulty) != 1 || faulty[0].Error() != "a/counters.csv:"+test.want {
 				t.Errorf("faults %v, want a/counters.csv:%s", faulty, test.want)
 			}
+
 			var fault *CounterError
 			if len(faulty) > 0 && (!errors.As(faulty[0], &fault) || fault.Line != 2) {
 				t.Errorf("fault %#v, want line 2", fault)
 			}
+
 			if len(counters) != 2 || counters[1].Field != "DCGM_FI_DEV_FB_USED" {
 				t.Errorf("the rest is %v", counters)
 			}
@@ -116,25 +123,32 @@ func FuzzParseCounters(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		lines := 1 + strings.Count(text, "\n")
+
 		for _, one := range faulty {
 			var fault *CounterError
 			if !errors.As(one, &fault) || fault.Text == "" {
 				t.Fatalf("fault %#v, want a *CounterError with a text", one)
 			}
+
 			if fault.Line < 1 || fault.Line > lines {
 				t.Errorf("fault %v in a file of %d lines", fault, lines)
 			}
+
 			if fault.Column < 1 {
 				t.Errorf("fault %v, want a column from 1", fault)
 			}
 		}
+
 		if _, err := New(Options{Names: NamesDCGM, Counters: append([]Counter{}, counters...)}); err != nil {
 			t.Errorf("parsed and refused: %v", err)
 		}
+
 		again, faulty, err := ParseCounters("f", strings.NewReader(formatCounters(counters)))
 		cmptest.Equal(t, "error of the second time", err, nil)
 		cmptest.Equal(t, "faulty rows of the second time", len(faulty), 0)
+
 		if !slices.Equal(again, counters) {
 			cmptest.Equal(t, "counters of the second time", again, counters)
 		}
@@ -147,6 +161,7 @@ func formatCounters(counters []Counter) string {
 	for _, c := range counters {
 		fmt.Fprintf(&b, "%s,%s,\"%s\"\n", c.Field, c.Type, strings.ReplaceAll(c.Help, `"`, `""`))
 	}
+
 	return b.String()
 }
 
@@ -157,6 +172,7 @@ func TestDCGMFieldIDs(t *testing.T) {
 		if seen[f.name] {
 			t.Errorf("%s is there twice", f.name)
 		}
+
 		seen[f.name] = true
 		switch {
 		case strings.HasPrefix(f.name, "DCGM_EXP_"):
@@ -177,21 +193,25 @@ func TestDCGMFieldIDs(t *testing.T) {
 func TestDCGMNewNames(t *testing.T) {
 	fields := dcgmFields()
 	units := 0
+
 	for _, n := range dcgmRenamedFields() {
 		old, newer := fields[n.old], fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
 		}
 	}
+
 	for _, n := range dcgmFieldsRenamedIn49() {
 		old, newer := fields[n.old], fields[n.name]
 		if old.byDefault == "" {
 			t.Errorf("%s is no row of the default file", old.name)
 		}
+
 		if old.unit != newer.unit {
 			units++
 		}
 	}
+
 	if units != 11 {
 		t.Errorf("%d of %d rows have another unit in dcgm-exporter 4.9, which says 11", units, len(dcgmFieldsRenamedIn49()))
 	}
@@ -202,9 +222,11 @@ func TestDefaultCounters(t *testing.T) {
 	if again := mustParse(t, formatCounters(counters)); !slices.Equal(again, counters) {
 		t.Errorf("the default list as a file is %v, want %v", again, counters)
 	}
+
 	if len(counters) != 26 {
 		t.Errorf("%d rows, dcgm-exporter's default file has 26", len(counters))
 	}
+
 	for _, c := range counters {
 		if c.Help == "" || !strings.HasSuffix(c.Help, ".") {
 			t.Errorf("%s: help %q", c.Field, c.Help)
@@ -214,15 +236,18 @@ func TestDefaultCounters(t *testing.T) {
 
 func readCounters(t *testing.T, name string) ([]Counter, []error) {
 	t.Helper()
+
 	file, err := os.Open(filepath.Join("..", "testdata", "counters", name))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer file.Close()
+
 	counters, faulty, err := ParseCounters(name, file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return counters, faulty
 }
 
@@ -233,15 +258,18 @@ func TestCountersFiles(t *testing.T) {
 	if len(counters) != 19 || len(faulty) > 0 {
 		t.Errorf("%d counters, %v", len(counters), faulty)
 	}
+
 	s := dcgmNode()
 	s.GPUs[0].Readings.ECC = append(s.GPUs[0].Readings.ECC,
 		gpu.ECCCount{Severity: "uncorrected", Lifetime: "volatile", Location: "total"})
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: counters})
 	c.Observe(s)
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, one := range counters {
 		if one.Type != CounterLabel && len(metricsOf(families, one.Field)) == 0 {
 			t.Errorf("%s has no series", one.Field)
@@ -249,10 +277,12 @@ func TestCountersFiles(t *testing.T) {
 	}
 
 	counters, faulty = readCounters(t, "wrong.bad.csv")
+
 	var got []string
 	for _, err := range faulty {
 		got = append(got, err.Error())
 	}
+
 	want := []string{
 		`wrong.bad.csv:3:1: field "DCGM_FI_DEV_GPU_TEMPERATURE": no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP`,
 		`wrong.bad.csv:4:1: field DCGM_FI_DEV_MAX_SM_CLOCK: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md`,

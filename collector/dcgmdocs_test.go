@@ -21,6 +21,7 @@ func docOfDCGM(f *dcgmField) dcgmDoc {
 	if f.unit == "" {
 		d.Unit = "-"
 	}
+
 	switch f.source {
 	case fromNowhere:
 		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = "-", "-", "-", "-"
@@ -32,6 +33,7 @@ func docOfDCGM(f *dcgmField) dcgmDoc {
 	default:
 		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = "NVML", "NVML", "NVML", "NVML"
 	}
+
 	return d
 }
 
@@ -54,6 +56,7 @@ func migCell(f *dcgmField) string {
 	case f.label:
 		return "on all series"
 	}
+
 	return "once, for the GPU"
 }
 
@@ -61,6 +64,7 @@ func dcgmPage(t *testing.T) map[string]any {
 	fields := dcgmFields()
 	var byDefault, optional, renamed []dcgmDoc
 	var labels, silent, newer []string
+
 	for _, f := range dcgmFieldList() {
 		doc := docOfDCGM(&f)
 		switch {
@@ -75,16 +79,20 @@ func dcgmPage(t *testing.T) map[string]any {
 			optional = append(optional, doc)
 		}
 	}
+
 	for _, n := range dcgmFieldsRenamed() {
 		newer = append(newer, n.name)
 	}
+
 	for _, n := range dcgmFieldsRenamedIn49() {
 		doc := dcgmDoc{Name: n.name, Old: n.old, Unit: "as before"}
 		if was, is := fields[n.old].unit, fields[n.name].unit; was != is {
 			doc.Unit = was + " → " + is
 		}
+
 		renamed = append(renamed, doc)
 	}
+
 	return map[string]any{"Beside": besideDocs(t), "Default": byDefault, "Optional": optional, "Labels": labels,
 		"Silent": silent, "Renamed": renamed, "Newer": newer}
 }
@@ -95,25 +103,30 @@ func TestDocsDCGM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var want bytes.Buffer
 	if err := page.Execute(&want, dcgmPage(t)); err != nil {
 		t.Fatal(err)
 	}
+
 	upToDate(t, filepath.Join("..", "docs", "dcgm-names.md"), want.Bytes())
 }
 
 // upToDate compares a generated file with what it should be, or with -update writes it.
 func upToDate(t *testing.T, path string, want []byte) {
 	t.Helper()
+
 	if *update {
 		if err := os.WriteFile(path, want, 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	got, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !bytes.Equal(got, want) {
 		t.Errorf("%s is out of date: go test ./collector -run TestDocs -update", path)
 	}
@@ -125,19 +138,23 @@ func TestDocsNameWhatDCGMHas(t *testing.T) {
 	for _, f := range dcgmFieldList() {
 		known[f.name] = true
 	}
+
 	for _, f := range Families() {
 		known[f.Name] = true
 	}
+
 	for _, path := range []string{"dcgm-names.md", "migration.md"} {
 		text, err := os.ReadFile(filepath.Join("..", "docs", path))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, word := range strings.FieldsFunc(string(text), func(r rune) bool {
 			return r != '_' && r != '*' && r != '<' && ('a' > r || r > 'z') && ('A' > r || r > 'Z') && ('0' > r || r > '9')
 		}) {
 			ours := strings.HasPrefix(word, "nvidia_gpu_") || strings.HasPrefix(word, "nvidia_mig_") ||
 				strings.HasPrefix(word, "mig_exporter_")
+
 			field := strings.HasPrefix(word, "DCGM_FI_") || strings.HasPrefix(word, "DCGM_EXP_")
 			if (ours || field) && !strings.ContainsAny(word, "*<") && !known[word] && !knownToDCGM(word) &&
 				word != "nvidia_gpu_exporter" {

@@ -66,27 +66,32 @@ func dcgmFieldList() []dcgmField {
 	} {
 		all = append(all, part...)
 	}
+
 	return append(all, newNameFields(all)...)
 }
 
 // dcgmFields returns the fields by name.
 func dcgmFields() map[string]*dcgmField {
 	list := dcgmFieldList()
+
 	fields := make(map[string]*dcgmField, len(list))
 	for i := range list {
 		fields[list[i].name] = &list[i]
 	}
+
 	return fields
 }
 
 // DefaultCounters returns the built-in list: the rows that dcgm-exporter's own default file has switched on.
 func DefaultCounters() []Counter {
 	var counters []Counter
+
 	for _, f := range dcgmFieldList() {
 		if f.byDefault != "" {
 			counters = append(counters, Counter{Field: f.name, Type: f.byDefault, Help: f.help})
 		}
 	}
+
 	return counters
 }
 
@@ -96,6 +101,7 @@ func convert[T, U any](value gpu.Opt[T], f func(T) U) gpu.Opt[U] {
 	if !ok {
 		return gpu.None[U]()
 	}
+
 	return gpu.Some(f(v))
 }
 
@@ -120,6 +126,7 @@ func boolToFloat(set bool) float64 {
 	if set {
 		return 1
 	}
+
 	return 0
 }
 
@@ -170,6 +177,7 @@ func dcgmStateFields() []dcgmField {
 				if !g.Up { // the mode of a GPU that is down is the last one known
 					return gpu.None[float64]()
 				}
+
 				return convert(g.MIG.Enabled, boolToFloat)
 			}},
 	}
@@ -180,6 +188,7 @@ func firstFan(g *gpu.GPU) gpu.Opt[float64] {
 	for _, f := range g.Readings.Fans {
 		return gpu.Some(f.Speed)
 	}
+
 	return gpu.None[float64]()
 }
 
@@ -215,10 +224,12 @@ func dcgmMemoryFields() []dcgmField {
 func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 	used, usedOK := m.Used.Get()
 	total, totalOK := m.Total.Get()
+
 	reserved := m.Reserved.Or(0)
 	if !usedOK || !totalOK || total <= reserved {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(float64(used) / float64(total-reserved))
 }
 
@@ -228,8 +239,10 @@ func dcgmActivityFields() []dcgmField {
 		if help != "" {
 			field.byDefault = CounterGauge
 		}
+
 		return field
 	}
+
 	return []dcgmField{
 		f("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1001, "Part of the time with the graphics or compute engine active.",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.GraphicsEngine }),
@@ -253,6 +266,7 @@ func dcgmTextFields() []dcgmField {
 		return s.Driver.Or(gpu.Driver{}).Version
 	})
 	driver.byDefault, driver.help = CounterLabel, "Version of the driver."
+
 	return []dcgmField{
 		driver,
 		f("DCGM_FI_NVML_VERSION", 2, func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).NVML }),

@@ -13,6 +13,7 @@ import (
 func dcgmNode() *gpu.Snapshot {
 	s := newNode(dcgmGPU(0), dcgmGPU(1), dcgmGPU(2), dcgmGPU(3))
 	s.Hostname = "dgx"
+
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
@@ -28,12 +29,14 @@ func dcgmNode() *gpu.Snapshot {
 				gpu.None[gpu.RemappedRows]()
 		}
 	}
+
 	s.GPUs[1].ActivityRollup = true
 	s.GPUs[1].Instances = []gpu.GPUInstance{
 		dcgmInstance(1, 0.75, dcgmCompute(0, "3g.20gb", 0.75, "train")),
 		dcgmInstance(2, 0.5, dcgmCompute(0, "1c.3g.20gb", 1, "asr"), dcgmCompute(1, "2c.3g.20gb", 0.25, "tts")),
 	}
 	s.GPUs[1].Instances[0].Holders = s.GPUs[1].Instances[0].ComputeInstances[0].Holders
+
 	return s
 }
 
@@ -62,11 +65,13 @@ func dcgmGPU(index int) gpu.GPU {
 	g.ActivitySource = gpu.ActivityDCGM
 	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1e6), PCIeTransmit: gpu.Some(2e6), NVLinkReceive: gpu.Some(1.024e6),
 		NVLinkTransmit: gpu.Some(2.048e6)}
+
 	g.Totals = gpu.Totals{XIDs: newCounter(0)}
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents,
 			gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(float64(r.Bit) / 8)})
 	}
+
 	return g
 }
 
@@ -89,6 +94,7 @@ func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu
 func dcgmCompute(id int, profile string, activity float64, pod string) gpu.ComputeInstance {
 	a := dcgmActivity(activity)
 	a.DRAM = gpu.None[float64]()
+
 	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a,
 		Holders: []gpu.Holder{exclusiveHolder(pod)}}
 }
@@ -100,6 +106,7 @@ func TestDocsDCGMFixture(t *testing.T) {
 	for _, f := range []string{"DCGM_FI_PROF_SM_ACTIVE", "DCGM_FI_DEV_FB_TOTAL"} {
 		all = append(all, Counter{Field: f, Type: CounterGauge, Help: "An optional row."})
 	}
+
 	c := mustNew(t, Options{Names: NamesDCGM, Counters: all, Disabled: map[string]bool{ExporterGroup: true},
 		Now: testEpoch})
 	s := dcgmNode()

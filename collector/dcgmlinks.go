@@ -13,8 +13,10 @@ func dcgmLinkFields() []dcgmField {
 		if help != "" {
 			f.byDefault = CounterGauge
 		}
+
 		return f
 	}
+
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER", id: 202, unit: "1", byDefault: CounterCounter,
 			help: "Retries on the PCIe link.", source: fromNVML,
@@ -43,20 +45,24 @@ func dcgmLinkFields() []dcgmField {
 // nvlinkRate returns the sum of both directions in bytes per second.
 func nvlinkRate(g *gpu.GPU) gpu.Opt[float64] {
 	sent, sentOK := g.Rates.NVLinkTransmit.Get()
+
 	received, receivedOK := g.Rates.NVLinkReceive.Get()
 	if !sentOK || !receivedOK {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(sent + received)
 }
 
 func nvlinkErrors(name string, id int, kind string) dcgmField {
 	return dcgmField{name: name, id: id, unit: "1", source: fromNVML, wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
 		errs := g.Readings.NVLink.Errors
+
 		i := slices.IndexFunc(errs, func(e gpu.NVLinkErrors) bool { return e.Kind == kind })
 		if i < 0 {
 			return gpu.None[float64]()
 		}
+
 		return gpu.Some(float64(errs[i].Count))
 	}}
 }
@@ -66,6 +72,7 @@ func dcgmFaultFields() []dcgmField {
 		return dcgmField{name: name, id: id, unit: "1", byDefault: kind, help: help, source: fromNVML, noMIG: true,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return convert(g.Readings.RemappedRows, read) }}
 	}
+
 	return []dcgmField{
 		rows("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", 393, CounterCounter,
 			"Rows of memory replaced for uncorrectable errors.",
@@ -85,11 +92,13 @@ func dcgmFaultFields() []dcgmField {
 // recoveryNumber returns NVML's number of the action (nvml.h, nvmlDeviceGpuRecoveryAction_t).
 func recoveryNumber(g *gpu.GPU) gpu.Opt[float64] {
 	action, ok := g.Readings.RecoveryAction.Get()
+
 	number := slices.Index([]gpu.RecoveryAction{gpu.RecoveryNone, gpu.RecoveryReset, gpu.RecoveryReboot, gpu.RecoveryDrain,
 		gpu.RecoveryDrainAndReset, gpu.RecoveryIMEXDomain}, action)
 	if !ok || number < 0 {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(float64(number))
 }
 
@@ -112,6 +121,7 @@ func dcgmECCFields() []dcgmField {
 			eccField("DCGM_FI_DEV_ECC_SBE_AGG_"+place.suffix, place.aggregate, "corrected", "aggregate", place.location),
 			eccField("DCGM_FI_DEV_ECC_DBE_AGG_"+place.suffix, place.aggregate+1, "uncorrected", "aggregate", place.location))
 	}
+
 	return fields
 }
 
@@ -126,6 +136,7 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 			return gpu.Some(float64(e.Count))
 		}
 	}
+
 	return gpu.None[float64]()
 }
 
@@ -134,9 +145,11 @@ func eccCount(g *gpu.GPU, severity, lifetime, location string) gpu.Opt[float64] 
 func dcgmClockEventFields() []dcgmField {
 	held := func(name string, id int, reasons ...string) dcgmField {
 		seconds := heldSeconds(reasons...)
+
 		return dcgmField{name: name, id: id, unit: "ns", source: fromCounting,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return roundToInteger(scale(seconds(g), nanosPerSecond)) }}
 	}
+
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_CLOCKS_EVENT_REASONS", id: 112, unit: "bits", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockEvents, 1) }},
@@ -155,14 +168,17 @@ func dcgmClockEventFields() []dcgmField {
 func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
 	return func(g *gpu.GPU) gpu.Opt[float64] {
 		sum, found := 0.0, false
+
 		for _, e := range g.Totals.ClockEvents {
 			if slices.Contains(reasons, e.Reason) {
 				sum, found = sum+e.Seconds.Value, true
 			}
 		}
+
 		if !found {
 			return gpu.None[float64]()
 		}
+
 		return gpu.Some(sum)
 	}
 }

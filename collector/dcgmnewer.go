@@ -98,14 +98,19 @@ func newNameFields(old []dcgmField) []dcgmField {
 	for i := range old {
 		byName[old[i].name] = &old[i]
 	}
+
 	var fields []dcgmField
+
 	for _, n := range dcgmRenamedFields() {
 		f := *byName[n.old]
+
 		f.name, f.newer, f.byDefault, f.help = n.name, true, "", ""
 		if n.id != 0 {
 			f.id, f.unit, f.wholeGPU, f.memory, f.media = n.id, n.unit, n.wholeGPU, n.memory, n.media
 		}
+
 		fields = append(fields, f)
 	}
+
 	return fields
 }

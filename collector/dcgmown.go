@@ -40,6 +40,7 @@ func writeLastXID(x *xidCounts, emit emitFunc) {
 			last = one
 		}
 	}
+
 	emit(float64(last.XID), "err_code", formatUint(last.XID), "err_msg", xidText(last.XID))
 }
 
@@ -51,6 +52,7 @@ func writeAllXIDs(x *xidCounts, emit emitFunc) {
 			emit(0, "xid", formatUint(xid))
 		}
 	}
+
 	for _, one := range x.list {
 		emit(one.Value, "xid", formatUint(one.XID))
 	}
@@ -62,6 +64,7 @@ func writeRecentXIDs(x *xidCounts, emit emitFunc) {
 	if len(x.recent) == 0 {
 		emit(0, "window_size_in_ms", window)
 	}
+
 	for _, xid := range slices.Sorted(maps.Keys(x.recent)) {
 		emit(x.recent[xid], "window_size_in_ms", window, "xid", formatUint(xid))
 	}
@@ -73,14 +76,17 @@ func writeRecentClockEvents(c *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	if !g.Readings.ClockEvents.Present() {
 		return
 	}
+
 	window := formatMilliseconds(c.clockWindow)
 	none := true
+
 	for i, n := range c.history(g.UUID).recentClockEvents() {
 		if n > 0 {
 			none = false
 			emit(float64(n), "window_size_in_ms", window, "clock_event", dcgmClockEvents()[i].name)
 		}
 	}
+
 	if none {
 		emit(0, "window_size_in_ms", window)
 	}
@@ -110,6 +116,7 @@ func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	watch := func(name string, result float64, code string) {
 		emit(result, "health_watch", name, "health_error_code", code)
 	}
+
 	switch {
 	case !rowsOK && !errorsOK:
 	case rows.Failure:
@@ -121,13 +128,16 @@ func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	default:
 		watch("MEM", healthPass, "DCGM_FR_OK")
 	}
+
 	if events, ok := g.Readings.ClockEvents.Get(); ok {
 		result, code := float64(healthPass), "DCGM_FR_OK"
+
 		for _, r := range gpu.ClockEventReasons() {
 			if events&r.Bit != 0 && (r.Name == "sw_thermal_slowdown" || r.Name == "hw_thermal_slowdown") {
 				result, code = healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL"
 			}
 		}
+
 		watch("THERMAL", result, code)
 	}
 }

@@ -23,6 +23,7 @@ func newDCGMClock(t *testing.T, opts Options, fields ...string) *dcgmClock {
 		map[string]bool{ExporterGroup: true}
 	g := plainGPU(0)
 	g.Totals.XIDs = newCounter(0)
+
 	return &dcgmClock{t: t, c: mustNew(t, opts), g: g}
 }
 
@@ -42,11 +43,13 @@ func (d *dcgmClock) publishUnread(after time.Duration) {
 func (d *dcgmClock) publishXID(xid uint64, total float64, after time.Duration) {
 	counts := d.g.Totals.XIDErrors
 	d.g.Totals.XIDErrors = nil
+
 	for _, x := range counts {
 		if x.XID != xid {
 			d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors, x)
 		}
 	}
+
 	d.g.Totals.XIDErrors = append(d.g.Totals.XIDErrors,
 		gpu.XIDCount{XID: xid, Counter: newCounter(total), Last: testEpoch().Add(after)})
 	d.g.Totals.GPUXIDs = d.g.Totals.XIDErrors
@@ -61,14 +64,17 @@ func (d *dcgmClock) expectSeries(want string) {
 // count for XID 31, and more lines.
 func allXIDsText(of31 int, more string) string {
 	lines := []string{"# TYPE DCGM_EXP_XID_ERRORS_TOTAL gauge"}
+
 	for _, xid := range []int{119, 120, 13, 31, 43, 48, 63, 64, 74, 79, 94, 95} {
 		n := 0
 		if xid == 31 {
 			n = of31
 		}
+
 		lines = append(lines, fmt.Sprintf(`DCGM_EXP_XID_ERRORS_TOTAL{UUID="GPU-0",device="nvidia0",gpu="0",xid="%d"} %d`,
 			xid, n))
 	}
+
 	return "\n\t\t" + strings.Join(append(lines, more), "\n\t\t")
 }
 
@@ -175,6 +181,7 @@ func TestDCGMXIDWindowGoesOn(t *testing.T) {
 		return Options{XIDWindow: time.Minute, Names: NamesDCGM, Now: testEpoch, Counters: newCounters(fields...),
 			Disabled: map[string]bool{ExporterGroup: true}, Former: former}
 	}
+
 	for name, before := range map[string]struct {
 		field string
 		want  int
@@ -187,11 +194,13 @@ func TestDCGMXIDWindowGoesOn(t *testing.T) {
 		d.publishAfter(11 * time.Second)
 		d.c = mustNew(t, opts(d.c, field))
 		d.publishAfter(12 * time.Second)
+
 		want := fmt.Sprintf("# TYPE %s gauge\n%s{UUID=\"GPU-0\",device=\"nvidia0\",gpu=\"0\",window_size_in_ms=\"60000\"",
 			field, field)
 		if before.want > 0 {
 			want += `,xid="31"`
 		}
+
 		if got := renderText(t, d.c, d.s); got != want+fmt.Sprintf("} %d\n", before.want) {
 			t.Errorf("after %s: %s", name, got)
 		}
@@ -244,18 +253,23 @@ func TestDCGMClockEvents(t *testing.T) {
 // The windows hold what they need and no more, however long they run; GPUs that are gone are forgotten.
 func TestDCGMWindowsDoNotGrow(t *testing.T) {
 	d := newDCGMClock(t, Options{}, "DCGM_EXP_CLOCK_EVENTS_COUNT")
+
 	d.g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(1))
 	for i := range 10_000 {
 		d.publishXID(31, float64(i), time.Duration(i)*time.Second)
 		d.publishAfter(time.Duration(i) * time.Second)
 	}
+
 	h := d.c.dcgm.counters.history(d.g.UUID)
 	cmptest.Equal(t, "readings of five minutes", len(h.clocks), 300)
 	cmptest.Equal(t, "XIDs of five minutes", len(h.xids), 300)
+
 	if room := cap(h.clocks); room > 2000 {
 		t.Errorf("room for %d readings, want 2000 at most", room)
 	}
+
 	d.c.Observe(newNode())
+
 	if n := len(d.c.dcgm.counters.gpus); n != 0 {
 		t.Errorf("%d GPUs are remembered", n)
 	}

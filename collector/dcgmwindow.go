@@ -23,12 +23,15 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 	if c.xidWindow == 0 {
 		c.xidWindow = dcgmWindow
 	}
+
 	if c.clockWindow == 0 {
 		c.clockWindow = dcgmWindow
 	}
+
 	c.isUsed = slices.ContainsFunc(rows, func(r dcgmRow) bool {
 		return (r.ownCounter != nil || r.xids != nil) && r.source == fromCounting
 	})
+
 	return c
 }
 
@@ -43,9 +46,11 @@ func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 func (c *dcgmCounters) history(uuid gpu.UUID) *dcgmHistory {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if h := c.gpus[uuid]; h != nil {
 		return h
 	}
+
 	return &dcgmHistory{}
 }
 
@@ -54,16 +59,20 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	if !c.isUsed {
 		return
 	}
+
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
+
 	xidsSince := s.Time.Add(-c.xidWindow)
 	if c.ignoreFirstCounts {
 		xidsSince, c.ignoreFirstCounts = s.Time, false // earlier XIDs were not counted
 	}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		n := &dcgmHistory{instances: map[gpu.InstanceKey]*xidHistory{}}
 		h := c.history(g.UUID)
 		n.addXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
+
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
 				of := &xidHistory{}
@@ -71,9 +80,11 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 				n.instances[g.Key(gi)] = of
 			}
 		}
+
 		n.addClockReading(h, g, s.Time.Add(-c.clockWindow))
 		next[g.UUID] = n
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.gpus = next
@@ -116,11 +127,13 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	if before == nil {
 		before = &xidHistory{}
 	}
+
 	for _, b := range before.xids {
 		if b.at.After(since) {
 			h.xids = append(h.xids, b)
 		}
 	}
+
 	h.seen = make(map[uint64]float64, len(counts))
 	for _, x := range counts {
 		h.seen[x.XID] = x.Value
@@ -137,19 +150,24 @@ func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since tim
 	if first >= 0 {
 		h.clocks = before.clocks[first:]
 	}
+
 	h.starts, h.lastRead, h.active = before.starts, before.lastRead, before.active
+
 	events, ok := g.Readings.ClockEvents.Get()
 	if !ok || !g.LastRead.After(before.lastRead) {
 		return
 	}
+
 	if events != 0 {
 		h.clocks = append(h.clocks, clockReading{at: g.LastRead, events: events})
 	}
+
 	for i, e := range dcgmClockEvents() {
 		if !before.lastRead.IsZero() && events&^before.active&e.bit != 0 {
 			h.starts[i]++
 		}
 	}
+
 	h.lastRead, h.active = g.LastRead, events
 }
 
@@ -158,16 +176,19 @@ func (h *xidHistory) recentXIDs() map[uint64]float64 {
 	if h == nil {
 		return nil
 	}
+
 	counts := make(map[uint64]float64, len(h.xids))
 	for _, b := range h.xids {
 		counts[b.xid] += b.count
 	}
+
 	return counts
 }
 
 // recentClockEvents returns how many readings of the window have each reason.
 func (h *dcgmHistory) recentClockEvents() [clockEventReasonCount]uint64 {
 	var counts [clockEventReasonCount]uint64
+
 	for _, r := range h.clocks {
 		for i, e := range dcgmClockEvents() {
 			if r.events&e.bit != 0 {
@@ -175,5 +196,6 @@ func (h *dcgmHistory) recentClockEvents() [clockEventReasonCount]uint64 {
 			}
 		}
 	}
+
 	return counts
 }

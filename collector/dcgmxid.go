@@ -7,8 +7,10 @@ func xidText(xid uint64) string {
 	if xid == 0 {
 		return "No Error"
 	}
+
 	if name := gpu.XIDName(xid); name != "" {
 		return name
 	}
+
 	return "Unknown Error"
 }

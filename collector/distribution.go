@@ -38,6 +38,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 	const restarts = "; starts again with the instance."
 	// A ratio from 0.001 to 1 has 80 buckets.
 	const idle = 0.001
+
 	return [histogramReadingCount]histogramReading{
 		{
 			gpuName:      "nvidia_gpu_memory_used_distribution_bytes",
@@ -67,28 +68,36 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 func newDistributionGroup(c *catalog) collectFunc {
 	readings := histogramReadings()
 	var gpuFamilies, instances [histogramReadingCount]*family
+
 	for i := range readings {
 		r := &readings[i]
 		gpuFamilies[i] = c.newHistogram(r.gpuName, r.help, r.gpuMIG)
 		instances[i] = c.newHistogram(r.instanceName, r.help, r.instanceMIG)
 	}
+
 	store := c.histograms
+
 	return func(w *metricWriter, v *view) {
 		if w.text {
 			return
 		}
+
 		store.mu.Lock()
 		defer store.mu.Unlock()
+
 		for i := range v.gpus {
 			g := &v.gpus[i]
+
 			d := store.gpus[g.UUID]
 			for r := range readings {
 				if readings[r].ofGPU(g.GPU).Present() {
 					d.writeHistogram(w, gpuFamilies[r], g.labels, r, &readings[r])
 				}
 			}
+
 			for j := range g.Instances {
 				gi := &g.Instances[j]
+
 				d := store.instances[g.Key(gi)]
 				for r := range readings {
 					if readings[r].ofInstance(gi).Present() {
@@ -123,19 +132,23 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 	defer d.mu.Unlock()
 	gpus := make(map[gpu.UUID]*deviceHistograms, len(s.GPUs))
 	instances := make(map[gpu.InstanceKey]*deviceHistograms, len(d.instances))
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		one := d.gpus[g.UUID].orNew(s.Time)
+
 		gpus[g.UUID] = one
 		if one.recordReadTime(g.LastRead) {
 			for r := range d.readings {
 				one.histograms[r].add(d.readings[r].ofGPU(g), &d.readings[r])
 			}
 		}
+
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			key := g.Key(gi)
 			one := d.instances[key].orNew(s.Time)
+
 			instances[key] = one
 			if one.recordReadTime(gi.LastRead) {
 				for r := range d.readings {
@@ -144,6 +157,7 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 			}
 		}
 	}
+
 	d.gpus, d.instances = gpus, instances
 }
 
@@ -166,6 +180,7 @@ func (d *deviceHistograms) orNew(now time.Time) *deviceHistograms {
 	if d == nil {
 		return &deviceHistograms{since: now}
 	}
+
 	return d
 }
 
@@ -175,7 +190,9 @@ func (d *deviceHistograms) recordReadTime(read time.Time) bool {
 	if !read.After(d.lastRead) {
 		return false
 	}
+
 	d.lastRead = read
+
 	return true
 }
 
@@ -185,15 +202,19 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	if !ok || math.IsNaN(value) || math.IsInf(value, 0) {
 		return
 	}
+
 	h.count++
+
 	h.sum += value
 	if value <= as.zeroThreshold {
 		h.zero++
 		return
 	}
+
 	if h.buckets == nil {
 		h.buckets = map[int]int64{}
 	}
+
 	h.buckets[bucketIndex(value, as.schema)]++
 }
 
@@ -207,16 +228,20 @@ func (d *deviceHistograms) writeHistogram(w *metricWriter, f *family, l labels, 
 	if d == nil || d.histograms[reading].count == 0 {
 		return
 	}
+
 	h := &d.histograms[reading]
 	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema,
 		as.zeroThreshold, d.since)
+
 	var full dto.Metric
 	if err == nil {
 		err = m.Write(&full)
 	}
+
 	if err != nil {
 		w.addError(err)
 		return
 	}
+
 	w.metrics = append(w.metrics, series{family: f, labels: l, histogram: full.Histogram})
 }

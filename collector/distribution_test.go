@@ -25,24 +25,29 @@ func usedSnapshot(seconds int, used uint64, holders ...gpu.Holder) *gpu.Snapshot
 	s.Time = testEpoch().Add(time.Duration(seconds) * time.Second)
 	gi := &s.GPUs[0].Instances[0]
 	gi.LastRead, gi.Memory.Used, gi.Holders = s.Time, gpu.Some(used), holders
+
 	return s
 }
 
 func histogramOf(t *testing.T, c *Collector, s *gpu.Snapshot) *dto.Histogram {
 	t.Helper()
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return theHistogram(t, families, instanceDistribution)
 }
 
 func theHistogram(t *testing.T, families []*dto.MetricFamily, name string) *dto.Histogram {
 	t.Helper()
+
 	list := metricsOf(families, name)
 	if len(list) != 1 {
 		t.Fatalf("%d series of %s, want 1", len(list), name)
 	}
+
 	return list[0].GetHistogram()
 }
 
@@ -71,13 +76,16 @@ func TestActivityDistributions(t *testing.T) {
 	}
 	observe(0, func(string) gpu.Opt[float64] { return gpu.None[float64]() })
 	observe(1, func(string) gpu.Opt[float64] { return gpu.Some(math.NaN()) })
+
 	for i := range 4 {
 		observe(2+i, func(name string) gpu.Opt[float64] { return gpu.Some(values[name][i]) })
 	}
+
 	families, err := c.Gather(last)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name, list := range values {
 		oracle := prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "x", Help: "x", NativeHistogramBucketFactor: 1.1, NativeHistogramZeroThreshold: 0.001,
@@ -85,21 +93,27 @@ func TestActivityDistributions(t *testing.T) {
 		for _, v := range list {
 			oracle.Observe(v)
 		}
+
 		var want dto.Metric
 		if err := oracle.Write(&want); err != nil {
 			t.Fatal(err)
 		}
+
 		got := theHistogram(t, families, name)
+
 		got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
 		if !proto.Equal(got, want.Histogram) {
 			t.Errorf("%s: got\n%v\nwant\n%v", name, got, want.Histogram)
 		}
 	}
+
 	observe(7, func(string) gpu.Opt[float64] { return gpu.None[float64]() })
+
 	families, err = c.Gather(last)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for name := range values {
 		if got := metricsOf(families, name); len(got) != 0 {
 			t.Errorf("%s is served while the reading is absent: %v", name, got)
@@ -116,19 +130,23 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 	})
 	c := mustNew(t, fixedOptions("distribution"))
 	var last *gpu.Snapshot
+
 	for i, v := range values {
 		oracle.Observe(float64(v))
 		last = usedSnapshot(i, v)
 		c.Observe(last)
 	}
+
 	var want dto.Metric
 	if err := oracle.Write(&want); err != nil {
 		t.Fatal(err)
 	}
+
 	got := histogramOf(t, c, last)
 	if created := got.GetCreatedTimestamp().AsTime(); !created.Equal(testEpoch()) {
 		t.Errorf("created %v, want that of the first Snapshot", created)
 	}
+
 	got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
 	if !proto.Equal(got, want.Histogram) {
 		t.Errorf("got\n%v\nwant\n%v", got, want.Histogram)
@@ -142,6 +160,7 @@ func TestBucketBounds(t *testing.T) {
 		if got := bucketIndex(bound, eightBuckets); i%perDouble == 0 && got != i {
 			t.Errorf("the upper bound of bucket %d falls into bucket %d", i, got)
 		}
+
 		if got := bucketIndex(bound*1.0001, eightBuckets); got != i+1 {
 			t.Errorf("just above the upper bound of bucket %d: bucket %d", i, got)
 		}
@@ -155,15 +174,18 @@ func TestDistributionCountsEveryReadingOnce(t *testing.T) {
 	hung := usedSnapshot(1, 5<<30) // the Snapshot is new, the reading is not
 	hung.GPUs[0].Instances[0].LastRead = s.Time
 	c.Observe(hung)
+
 	if got := histogramOf(t, c, hung).GetSampleCount(); got != 1 {
 		t.Errorf("%d readings counted, want 1", got)
 	}
+
 	stale := usedSnapshot(2, 0)
 	stale.GPUs[0].Instances[0].Memory = gpu.Memory{}
 	c.Observe(stale)
 	expectText(t, renderText(t, c, stale), "")
 	back := usedSnapshot(3, 6<<30)
 	c.Observe(back)
+
 	if got := histogramOf(t, c, back).GetSampleCount(); got != 2 {
 		t.Errorf("%d readings counted, want 2", got)
 	}
@@ -189,10 +211,12 @@ func TestDistributionBeginsAnew(t *testing.T) {
 			next := usedSnapshot(1, 6<<30, exclusiveHolder("first"))
 			test.next(next)
 			c.Observe(next)
+
 			h := histogramOf(t, c, next)
 			if h.GetSampleCount() != test.count {
 				t.Errorf("%d readings counted, want %d", h.GetSampleCount(), test.count)
 			}
+
 			if since := int(h.GetCreatedTimestamp().AsTime().Sub(testEpoch()).Seconds()); since != test.since {
 				t.Errorf("began at %d s, want %d", since, test.since)
 			}
@@ -205,9 +229,11 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	c.Observe(richNode(4, 7))
 	small := usedSnapshot(1, 5<<30)
 	c.Observe(small)
+
 	if g, i := len(c.histograms.gpus), len(c.histograms.instances); g != 1 || i != 1 {
 		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
 	}
+
 	c.Observe(newNode())
 	expectText(t, renderText(t, c, small), "")
 }
@@ -217,12 +243,15 @@ func TestDistributionNotInText(t *testing.T) {
 	c := mustNew(t, fixedOptions("distribution"))
 	s := usedSnapshot(0, 5<<30, exclusiveHolder("first"))
 	c.Observe(s)
+
 	for _, format := range expfmt.DefaultOpenMetricsAcceptedFormats() {
 		var out bytes.Buffer
+
 		ok, err := c.Render(&out, s, format, nil)
 		if err != nil {
 			t.Errorf("%s: %v", format, err)
 		}
+
 		if has := strings.Contains(out.String(), "distribution_bytes"); ok && has == isText(format) {
 			t.Errorf("%s: has distributions: %v, want %v:\n%s", format, has, !has, out.String())
 		}

@@ -29,6 +29,7 @@ func labelsOfFamilies() map[string][]string {
 			of[f.Name] = slices.Concat(f.Labels, []string{"namespace", "pod", "container"})
 		}
 	}
+
 	return of
 }
 
@@ -44,18 +45,22 @@ func undeclaredLabels(text string) []string {
 	families := labelsOfFamilies()
 	var wrong []string
 	family := ""
+
 	for _, selector := range printedSelector.FindAllStringSubmatch(text, -1) {
 		if selector[1] != "" {
 			family = selector[1]
 		}
+
 		native := strings.HasPrefix(family, "nvidia_gpu_") || strings.HasPrefix(family, "nvidia_mig_") || strings.HasPrefix(family, "mig_")
 		if !native || strings.HasSuffix(family, "_") || !printedMatchers.MatchString(selector[2]) { // such as nvidia_gpu_{a,b}_bytes
 			continue
 		}
+
 		labels, known := families[family]
 		if !known {
 			wrong = append(wrong, family+" is no family")
 		}
+
 		for _, matcher := range printedMatcher.FindAllStringSubmatch(selector[2], -1) {
 			targets := []string{"job", "instance", "cluster"} // Prometheus adds them
 			if label := matcher[1]; known && !strings.HasPrefix(label, "label_") && !slices.Contains(slices.Concat(labels, targets), label) {
@@ -63,6 +68,7 @@ func undeclaredLabels(text string) []string {
 			}
 		}
 	}
+
 	return wrong
 }
 
@@ -72,11 +78,13 @@ func TestDocumentedSelectorsHaveDeclaredLabels(t *testing.T) {
 	if err != nil || len(pages) == 0 {
 		t.Fatal(pages, err)
 	}
+
 	for _, page := range append(pages, "../README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, wrong := range undeclaredLabels(string(text)) {
 			t.Errorf("%s: %s", page, wrong)
 		}
@@ -105,28 +113,36 @@ func TestUndeclaredLabels(t *testing.T) {
 func TestDocumentedSeriesOfHolders(t *testing.T) {
 	s := richNode(2, 1)
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("whole")}
+
 	families, err := mustNew(t, Options{PodLabels: PodLabelsSeries, Now: testEpoch}).Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	of := map[string]int{} // by pod
+
 	for _, f := range families {
 		if name := f.GetName(); strings.HasSuffix(name, "_pod_info") || strings.HasPrefix(name, "nvidia_gpu_container_") {
 			continue
 		}
+
 		for _, m := range f.GetMetric() {
 			of[labelOf(m, "pod")]++
 		}
 	}
+
 	page, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	said := regexp.MustCompile(`(\d+) for a GPU instance, (\d+) for a GPU \|`).FindStringSubmatch(string(page))
 	instance := of[s.GPUs[1].Instances[0].Holders[0].Pod]
+
 	if said == nil {
 		t.Fatal("the page does not say how many")
 	}
+
 	cmptest.Equal(t, "of a GPU instance, as the page says", said[1], strconv.Itoa(instance))
 	cmptest.Equal(t, "of a GPU, as the page says", said[2], strconv.Itoa(of["whole"]))
 }

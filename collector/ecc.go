@@ -25,6 +25,7 @@ func newECC(c *catalog) collectFunc {
 	recovery := c.newFamily("nvidia_gpu_recovery_action",
 		"What the driver asks an operator to do (none, reset, reboot, drain, ...), with the value 1.",
 		gpuWide, "action")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -32,15 +33,18 @@ func newECC(c *catalog) collectFunc {
 				if e.Location == eccTotal && hasLocations(g.Readings.ECC, e) {
 					continue
 				}
+
 				w.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location),
 					float64(e.Count))
 			}
+
 			if r, ok := g.Readings.RemappedRows.Get(); ok {
 				w.add(rows, g.labels.extend("severity", "corrected"), float64(r.Correctable))
 				w.add(rows, g.labels.extend("severity", "uncorrected"), float64(r.Uncorrectable))
 				w.addBool(failure, g.labels, r.Failure)
 				w.addBool(pending, g.labels, r.Pending)
 			}
+
 			if action, ok := g.Readings.RecoveryAction.Get(); ok {
 				w.add(recovery, g.labels.extend("action", string(action)), 1)
 			}
@@ -69,6 +73,7 @@ func newInstanceECC(c *catalog) collectFunc {
 				write(w, instance, of.labels, gi.ComputeInstances[0].ECC)
 			}
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			write(w, compute, of.labels, ci.ECC)
 		}

@@ -39,13 +39,17 @@ func newExporter(c *catalog) collectFunc {
 		w.add(hung, nil, float64(v.HungCalls))
 		addPace(w, v, interval, configured)
 		w.add(unmatched, nil, float64(len(v.Unmatched)))
+
 		if named, ok := v.Witness.Get(); ok {
 			w.addBool(witness, nil, named)
 		}
+
 		if d, ok := v.Driver.Get(); ok {
 			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
 		}
+
 		addDriverUse(w, v, calls, seconds, driverUse)
+
 		if profilerCalls != nil { // what the host engine asks the driver for is not known
 			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
 		}
@@ -61,6 +65,7 @@ func newSources(c *catalog) collectFunc {
 		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
 	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds",
 		"When the source last answered, as Unix time.", "", "source")
+
 	return func(w *metricWriter, v *view) {
 		for _, s := range v.Sources {
 			l := v.root.extend("source", s.Name)
@@ -105,5 +110,6 @@ func statusFamilies(c *catalog) (success, duration *family) {
 		"collector")
 	duration = c.newFamily("mig_exporter_collector_duration_seconds",
 		"Time that the collector took to write its metrics.", "", "collector")
+
 	return success, duration
 }

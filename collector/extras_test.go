@@ -11,6 +11,7 @@ func extraCases() []groupCase {
 	sram := func(count uint64) []gpu.ECCCount {
 		return []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: count}}
 	}
+
 	return []groupCase{
 		{GroupInstancePCIe, func(g *gpu.GPU) {
 			g.Instances[0].Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1024.0), PCIeTransmit: gpu.Some(0.0)}

@@ -20,6 +20,7 @@ func newFabric(c *catalog) collectFunc {
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
+
 			fabric, ok := g.Readings.Fabric.Get()
 			if !ok {
 				continue
@@ -29,10 +30,13 @@ func newFabric(c *catalog) collectFunc {
 				w.add(info, g.labels.extend("cluster_uuid", fabric.ClusterUUID,
 					"clique", strconv.FormatUint(uint64(clique), 10)), 1)
 			}
+
 			w.add(state, g.labels.extend("state", string(fabric.State)), 1)
+
 			if code, ok := fabric.Status.Get(); ok {
 				w.add(status, g.labels, float64(code))
 			}
+
 			if fabric.Health != "" {
 				w.add(health, g.labels.extend("health", string(fabric.Health)), 1)
 			}

@@ -76,10 +76,12 @@ func listLevels() []struct {
 // newFamily declares a family. Type, unit and level are in its name: a counter ends in _total.
 func (c *catalog) newFamily(name, help, mig string, labels ...string) *family {
 	counter := strings.HasSuffix(name, "_total")
+
 	kind := "gauge"
 	if counter {
 		kind = "counter"
 	}
+
 	return &family{desc: c.newDesc(kind, name, help, mig, labels), counter: counter}
 }
 
@@ -97,10 +99,13 @@ func (c *catalog) newDesc(kind, name, help, mig string, labels []string) *promet
 			break
 		}
 	}
+
 	c.families = append(c.families, info)
+
 	if mig != "" {
 		help += " " + mig
 	}
+
 	// Without label names: the metrics have their own (see series), and nothing compares them with the Desc.
 	return prometheus.NewDesc(name, help, nil, nil)
 }
@@ -111,10 +116,12 @@ func unitOf(name string) string {
 	if strings.HasSuffix(name, "_activity_distribution") {
 		return "ratio"
 	}
+
 	for _, unit := range []string{"bytes_per_second", "bytes", "seconds", "watts", "joules", "hertz", "celsius", "ratio"} {
 		if strings.HasSuffix(name, "_"+unit) {
 			return unit
 		}
 	}
+
 	return ""
 }

@@ -90,6 +90,7 @@ func Groups() []GroupInfo {
 	for _, g := range groups() {
 		list = append(list, GroupInfo{Name: g.name, Help: g.help, OptIn: g.optIn})
 	}
+
 	return list
 }
 
@@ -99,6 +100,7 @@ func listGroupNames() []string {
 	for _, g := range groups() {
 		names = append(names, g.name)
 	}
+
 	return names
 }
 
@@ -107,6 +109,7 @@ func (g *group) isDisabled(disabled map[string]bool) bool {
 	if off, said := disabled[g.name]; said {
 		return off
 	}
+
 	return g.optIn
 }
 
@@ -114,10 +117,12 @@ func (g *group) isDisabled(disabled map[string]bool) bool {
 func Families() []FamilyInfo {
 	cat := &catalog{}
 	statusFamilies(cat)
+
 	for _, g := range groups() {
 		cat.group = g.name
 		g.build(cat)
 	}
+
 	return cat.families
 }
 
@@ -129,5 +134,6 @@ func checkGroupNames(disabled map[string]bool) error {
 			return fmt.Errorf("collector %q: unknown, expected one of %v", name, known)
 		}
 	}
+
 	return nil
 }

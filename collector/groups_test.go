@@ -17,6 +17,7 @@ func migGPU() gpu.GPU {
 		ID: 1, Profile: "3g.20gb", Up: true, LastRead: testEpoch(),
 		ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Up: true}, {ID: 1, UUID: "MIG-b"}},
 	}}
+
 	return g
 }
 
@@ -268,14 +269,17 @@ func TestGroups(t *testing.T) {
 // A GPU that gives no handle has nothing but its place, and a group without a reading has no series at all.
 func TestGroupsWithoutReadings(t *testing.T) {
 	silent := gpu.GPU{Facts: gpu.Facts{Index: 1}}
+
 	for _, g := range Groups() {
 		want := ""
+
 		switch g.Name {
 		case "up":
 			want = "# TYPE nvidia_gpu_up gauge\nnvidia_gpu_up{gpu=\"1\"} 0\n"
 		case "exporter":
 			continue // it is not about GPUs
 		}
+
 		expectText(t, renderText(t, mustNew(t, fixedOptions(g.Name)), newNode(silent)), want)
 	}
 }

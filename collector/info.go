@@ -27,6 +27,7 @@ func newInfo(c *catalog) collectFunc {
 		"placement", "compute_profile")
 	ciSMs := c.newFamily("nvidia_mig_compute_instance_sms", "Streaming multiprocessors of the compute instance.",
 		"A part of those of its GPU instance. "+splitOnly)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -35,17 +36,20 @@ func newInfo(c *catalog) collectFunc {
 			addOptBool(w, persistence, g.labels, g.Readings.PersistenceMode)
 			addOpt(w, gpuSMs, g.labels, g.SMs)
 		}
+
 		var text [16]byte
 		for gi, of := range v.instances() {
 			w.add(giInfo, of.labels.extend("placement", string(appendPlacement(text[:0], gi.Placement)),
 				"compute_slices", decimal(gi.ComputeSlices), "memory_slices", decimal(gi.MemorySlices)), 1)
 			addOpt(w, giSMs, of.labels, gi.SMs)
+
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
 				w.add(ciInfo, of.parts[k].labels.extend("placement", string(appendPlacement(text[:0], ci.Placement)),
 					"compute_profile", ci.Profile), 1)
 			}
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			addOpt(w, ciSMs, of.labels, ci.SMs)
 		}
@@ -57,6 +61,7 @@ func decimal(o gpu.Opt[int]) string {
 	if n, ok := o.Get(); ok {
 		return strconv.Itoa(n)
 	}
+
 	return ""
 }
 
@@ -66,5 +71,6 @@ func appendPlacement(dst []byte, o gpu.Opt[gpu.Placement]) []byte {
 	if !ok {
 		return dst
 	}
+
 	return strconv.AppendInt(append(strconv.AppendInt(dst, int64(p.Start), 10), ':'), int64(p.Size), 10)
 }

@@ -9,10 +9,12 @@ func newJobs(c *catalog) collectFunc {
 		"A batch job that the scheduler gave the GPU instance, with the value 1.",
 		"With all its compute instances. "+several, "hpc_job")
 	pods := c.pods
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			pods.writeJobInfo(w, gpuFamily, v.gpus[i].labels, v.gpus[i].Jobs)
 		}
+
 		for gi, of := range v.instances() {
 			pods.writeJobInfo(w, instance, of.labels, gi.Jobs)
 		}
@@ -23,6 +25,7 @@ func (p podLabels) writeJobInfo(w *metricWriter, f *family, device labels, jobs 
 	if !p.jobs || p.mode == PodLabelsOff {
 		return
 	}
+
 	for _, job := range jobs {
 		w.add(f, device.extend("hpc_job", job), 1)
 	}

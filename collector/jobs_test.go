@@ -15,6 +15,7 @@ func jobNode() *gpu.Snapshot {
 	split.Instances[0].Jobs = []string{"44"}
 	split.Instances[0].ComputeInstances = split.Instances[0].ComputeInstances[:1]
 	split.Instances = append(split.Instances, gpu.GPUInstance{ID: 2, Profile: "3g.20gb", Jobs: []string{"45", "46"}})
+
 	return newNode(whole, shared, split)
 }
 
@@ -24,9 +25,11 @@ func TestJobsOnSeries(t *testing.T) {
 	for i := range s.GPUs {
 		s.GPUs[i].Readings.Memory.Used = gpu.Some(uint64(i))
 	}
+
 	for i := range s.GPUs[2].Instances {
 		s.GPUs[2].Instances[i].Memory.Used = gpu.Some(uint64(10 + i))
 	}
+
 	opts := fixedOptions("memory")
 	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
 	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_memory_used_bytes gauge
@@ -65,10 +68,12 @@ func TestJobsNotOnSeries(t *testing.T) {
 	for _, opts := range []Options{{Jobs: true}, {Jobs: true, PodLabels: PodLabelsInfo},
 		{Jobs: true, PodLabels: PodLabelsOff}, {PodLabels: PodLabelsSeries}} {
 		opts.Disabled = onlyGroups("memory")
+
 		families, err := mustNew(t, opts).Gather(jobNode())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, f := range families {
 			for _, m := range f.GetMetric() {
 				if job := labelOf(m, "hpc_job"); job != "" {
@@ -87,16 +92,20 @@ func TestJobBesideAPod(t *testing.T) {
 	gi.Holders, gi.Jobs, gi.EnergyJoules = []gpu.Holder{exclusiveHolder("slurmd")}, []string{"41"}, gpu.Some(newCounter(3))
 	opts := fixedOptions("power")
 	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
+
 	families, err := mustNew(t, opts).Gather(newNode(g))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	list := metricsOf(families, "nvidia_mig_gpu_instance_energy_estimate_joules_total")
 	if len(list) != 1 {
 		t.Fatalf("got %v, want one series", list)
 	}
+
 	cmptest.Equal(t, "pod", labelOf(list[0], "pod"), "slurmd")
 	cmptest.Equal(t, "job", labelOf(list[0], "hpc_job"), "41")
+
 	if created := list[0].GetCounter().GetCreatedTimestamp(); created != nil {
 		t.Errorf("created %v, want none", created.AsTime())
 	}

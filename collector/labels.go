@@ -29,19 +29,24 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 	default:
 		return podLabels{}, fmt.Errorf("pod labels %q: expected container, series, info or off", mode)
 	}
+
 	p := podLabels{mode: mode}
 	taken := map[string]string{}
+
 	for _, name := range names {
 		if name == "" {
 			return podLabels{}, fmt.Errorf("pod label %q: expected the name of a Kubernetes label", name)
 		}
+
 		as := "label_" + sanitizeLabelName(name)
 		if other, ok := taken[as]; ok {
 			return podLabels{}, fmt.Errorf("pod label %q: %q is shown as %s already", name, other, as)
 		}
+
 		taken[as] = name
 		p.allowed = append(p.allowed, allowedLabel{kubernetes: name, prometheus: as})
 	}
+
 	return p, nil
 }
 
@@ -52,6 +57,7 @@ func sanitizeLabelName(name string) string {
 		case 'a' <= r && r <= 'z', 'A' <= r && r <= 'Z', '0' <= r && r <= '9':
 			return r
 		}
+
 		return '_'
 	}, name)
 }
@@ -68,6 +74,7 @@ func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
 			pairs = append(pairs, a.prometheus, h.Labels[i].Value)
 		}
 	}
+
 	return pairs
 }
 
@@ -89,5 +96,6 @@ func nameableHolder(holders []gpu.Holder) *gpu.Holder {
 	if one := gpu.ExclusiveHolder(holders); one != nil && !one.Undescribed {
 		return one
 	}
+
 	return nil
 }

@@ -28,6 +28,7 @@ func (l *labelSet) extend(pairs ...string) labels {
 	if l == nil {
 		return (&labelSet{}).extend(pairs...)
 	}
+
 	for i := range l.children {
 		at := (l.next + i) % len(l.children)
 		if child := l.children[at]; slices.Equal(child.extension, pairs) {
@@ -35,18 +36,22 @@ func (l *labelSet) extend(pairs ...string) labels {
 			return child
 		}
 	}
+
 	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), extension: make([]string, len(pairs))}
 	for i := range pairs {
 		child.extension[i] = strings.Clone(pairs[i])
 	}
+
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			value := strings.ToValidUTF8(child.extension[i+1], "\uFFFD")
 			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.extension[i], Value: &value})
 		}
 	}
+
 	slices.SortFunc(child.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
 	l.children = append(l.children, child)
+
 	return child
 }
 
@@ -57,6 +62,7 @@ func (l *labelSet) dropUnused() {
 		child.dropUnused()
 		child.used = false
 	}
+
 	l.next = 0
 }
 
@@ -65,6 +71,7 @@ func (l *labelSet) pairList() []*dto.LabelPair {
 	if l == nil {
 		return nil
 	}
+
 	return l.pairs
 }
 

@@ -8,6 +8,7 @@ func newInstancePCIe(c *catalog) collectFunc {
 		"Rate at which the GPU instance received over PCIe"+byGPM, ofInstance)
 	out := c.newFamily("nvidia_mig_gpu_instance_pcie_transmit_bytes_per_second",
 		"Rate at which the GPU instance sent over PCIe"+byGPM, ofInstance)
+
 	return func(w *metricWriter, v *view) {
 		for gi, of := range v.instances() {
 			addOpt(w, in, of.use, gi.Rates.PCIeReceive)
@@ -28,6 +29,7 @@ func newLinkRates(c *catalog) collectFunc {
 		"Rate at which the GPU received over its NVLinks"+byCounters, gpuWide)
 	nvlinkOut := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_per_second",
 		"Rate at which the GPU sent over its NVLinks"+byCounters, gpuWide)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

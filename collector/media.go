@@ -18,11 +18,13 @@ func newMedia(c *catalog) collectFunc {
 		help+"the mean over the GPU instance's engines of the kind, 0-1.",
 		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before Hopper, and for "+
 			"kinds that its profile does not have. Its compute instances share the engines.", "engine")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			writeMedia(w, gpuFamily, g.use, &g.Readings.Media)
 		}
+
 		for gi, of := range v.instances() {
 			writeMedia(w, instance, of.use, &gi.Media)
 		}

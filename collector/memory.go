@@ -38,19 +38,23 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 			c.newFamily("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
 				"Memory belongs to the GPU instance; its compute instances share it."))
 	}
+
 	write := func(w *metricWriter, families []*family, d *deviceLabels, m *gpu.Memory) {
 		for i := range readings {
 			l := d.labels
 			if readings[i].isUse {
 				l = d.use
 			}
+
 			addOpt(w, families[i], l, readings[i].of(m))
 		}
 	}
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			write(w, gpuFamilies, &v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
 		}
+
 		for gi, of := range v.instances() {
 			write(w, instances, of, &gi.Memory)
 		}

@@ -44,6 +44,7 @@ func (w *metricWriter) addSeries(f *family, l labels, value float64, since time.
 		w.addError(fmt.Errorf("%s: value %v", f.desc, value))
 		return
 	}
+
 	w.metrics = append(w.metrics, series{family: f, labels: l, value: value, since: since})
 }
 
@@ -79,6 +80,7 @@ func addUseCounter(w *metricWriter, f *family, d *deviceLabels, value gpu.Opt[gp
 		if c.Since.Before(d.heldSince) {
 			c.Since = time.Time{}
 		}
+
 		w.addCounter(f, d.use, c)
 	}
 }
@@ -110,5 +112,6 @@ func (s *series) Write(out *dto.Metric) error {
 			out.Counter.CreatedTimestamp = timestamppb.New(s.since)
 		}
 	}
+
 	return nil
 }

@@ -10,11 +10,13 @@ func newMIG(c *catalog) collectFunc {
 	changes := c.newFamily("nvidia_gpu_mig_layout_changes_total",
 		"Changes of the tree of GPU instances and compute instances that were seen, whatever client made them.",
 		"It grows also when instances of the same ids come back.")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			addOptBool(w, enabled, g.labels, g.MIG.Enabled)
 			addOptBool(w, pending, g.labels, g.MIG.Pending)
+
 			if !g.Totals.LayoutChanges.Since.IsZero() {
 				w.addCounter(changes, g.labels, g.Totals.LayoutChanges)
 			}

@@ -10,11 +10,13 @@ func newNVLink(c *catalog) collectFunc {
 	errs := c.newFamily("nvidia_gpu_nvlink_errors_total",
 		"NVLink errors over all links: crc_flit, crc_data, replay or recovery; from NVLink 5 on receive (packets "+
 			"with errors), effective (left after correction), recovery or recovery_failed.", gpuWide, "kind")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			addOptCounter(w, receive, g.labels, g.Totals.NVLinkReceive)
 			addOptCounter(w, transmit, g.labels, g.Totals.NVLinkTransmit)
+
 			for _, e := range g.Readings.NVLink.Errors {
 				w.add(errs, g.labels.extend("kind", e.Kind), float64(e.Count))
 			}

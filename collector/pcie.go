@@ -10,6 +10,7 @@ func newPCIe(c *catalog) collectFunc {
 	width := c.newFamily("nvidia_gpu_pcie_link_width", "Lanes of the PCIe link in use.", gpuWide)
 	generation := c.newFamily("nvidia_gpu_pcie_link_generation",
 		"PCIe generation of the link in use; lower while the GPU idles.", gpuWide)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

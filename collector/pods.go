@@ -29,16 +29,19 @@ func newPods(c *catalog) collectFunc {
 	ciAllocated := c.newFamily("nvidia_mig_compute_instance_allocated",
 		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device. "+splitOnly)
 	pods := c.pods
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			addOptBool(w, gpuAllocated, g.labels, g.Allocated)
 			pods.writeHolderInfo(w, gpuPod, g.labels, g.Holders)
 		}
+
 		for gi, of := range v.instances() {
 			addOptBool(w, giAllocated, of.labels, gi.Allocated)
 			pods.writeHolderInfo(w, giPod, of.labels, gi.Holders)
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			addOptBool(w, ciAllocated, of.labels, ci.Allocated)
 			pods.writeHolderInfo(w, ciPod, of.labels, ci.Holders)
@@ -52,20 +55,25 @@ func (p podLabels) writeHolderInfo(w *metricWriter, f *family, device labels, ho
 	if p.mode == PodLabelsOff {
 		return
 	}
+
 	exclusive := 0
+
 	for i := range holders {
 		if holders[i].Sharing == gpu.SharingExclusive && isConfirmed(&holders[i]) {
 			exclusive++
 		}
 	}
+
 	if exclusive > 1 {
 		w.addError(fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive))
 	}
+
 	for i := range holders {
 		h := &holders[i]
 		if h.Undescribed || h.Sharing == gpu.SharingExclusive && isConfirmed(h) && exclusive > 1 {
 			continue
 		}
+
 		var pairs [16]string
 		w.add(f, device.extend(p.infoPairs(pairs[:0], h)...), 1)
 	}

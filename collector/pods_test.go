@@ -20,6 +20,7 @@ func heldGPUs() *gpu.Snapshot {
 	split.Allocated, split.Instances[0].Allocated = gpu.Some(true), gpu.Some(true)
 	split.Instances[0].ComputeInstances[0].Allocated, split.Instances[0].ComputeInstances[1].Allocated = gpu.Some(true),
 		gpu.Some(true)
+
 	return newNode(whole, shared, split)
 }
 
@@ -76,6 +77,7 @@ func TestHolderOnSeries(t *testing.T) {
 	same := exclusiveHolder("both")
 	same.Name = "" // two containers of one pod
 	gi.Holders = []gpu.Holder{same}
+
 	for mode, labels := range map[PodLabelMode][2]string{
 		PodLabelsContainer: {`gpu="0",uuid="GPU-0"`, `gpu="2",gpu_instance="1",mig_profile="3g.20gb",uuid="GPU-2"`},
 		PodLabelsSeries: {`container="main",gpu="0",namespace="ml",pod="whole",uuid="GPU-0"`,
@@ -90,6 +92,7 @@ func TestHolderOnSeries(t *testing.T) {
 			# TYPE nvidia_mig_gpu_instance_power_estimate_watts gauge
 			nvidia_mig_gpu_instance_power_estimate_watts{`+labels[1]+`} 20`)
 		opts = fixedOptions("up")
+
 		opts.PodLabels = mode
 		if got := renderText(t, mustNew(t, opts), s); strings.Contains(got, "pod=") {
 			t.Errorf("%s: a pod is on what says whether devices answer:\n%s", mode, got)
@@ -119,6 +122,7 @@ func TestUnconfirmedHolders(t *testing.T) {
 	}
 	unconfirmed := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Unconfirmed = "not listed" }) }
 	undescribed := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Undescribed = true }) }
+
 	unknown := func(h gpu.Holder) gpu.Holder { return with(h, func(h *gpu.Holder) { h.Sharing = gpu.SharingUnknown }) }
 	for _, test := range []struct {
 		name    string
@@ -143,18 +147,23 @@ func TestUnconfirmedHolders(t *testing.T) {
 			s.GPUs[0].Holders, s.GPUs[0].Readings.PowerWatts = test.holders, gpu.Some(1.0)
 			opts := fixedOptions("pods", "power")
 			opts.PodLabels = PodLabelsSeries
+
 			families, err := mustNew(t, opts).Gather(s)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			var info []string
 			for _, m := range metricsOf(families, "nvidia_gpu_pod_info") {
 				info = append(info, labelOf(m, "pod")+":"+labelOf(m, "confirmed"))
 			}
+
 			slices.Sort(info)
+
 			if got := strings.Join(info, " "); got != test.info {
 				t.Errorf("info series %q, want %q", got, test.info)
 			}
+
 			if got := labelOf(metricsOf(families, "nvidia_gpu_power_watts")[0], "pod"); got != test.series {
 				t.Errorf("the series name the pod %q, want %q", got, test.series)
 			}
@@ -167,17 +176,21 @@ func TestSeveralExclusiveHolders(t *testing.T) {
 	s := newNode(plainGPU(0), plainGPU(1))
 	s.GPUs[0].Holders = []gpu.Holder{exclusiveHolder("old"), exclusiveHolder("new"), replicaHolder("shared", "3")}
 	s.GPUs[1].Holders = []gpu.Holder{exclusiveHolder("other")}
+
 	families, err := mustNew(t, fixedOptions("pods")).Gather(s)
 	if err == nil || !strings.Contains(err.Error(), "2 confirmed exclusive holders") {
 		t.Errorf("error %v does not name the two holders", err)
 	}
+
 	if got := metricValue(families, "mig_exporter_collector_success"); got != 0 {
 		t.Errorf("success is %v, want 0", got)
 	}
+
 	var pods []string
 	for _, m := range metricsOf(families, "nvidia_gpu_pod_info") {
 		pods = append(pods, labelOf(m, "pod"))
 	}
+
 	if got := strings.Join(pods, " "); got != "other shared" && got != "shared other" {
 		t.Errorf("pods %q, want other and shared", got)
 	}
@@ -200,10 +213,12 @@ func TestCountersGoOnWithoutABeginningForTheNextHolder(t *testing.T) {
 		g.Instances[0].Holders, g.Instances[0].EnergyJoules = []gpu.Holder{holder}, gpu.Some(newCounter(7))
 		opts := fixedOptions("power")
 		opts.PodLabels = PodLabelsSeries
+
 		families, err := mustNew(t, opts).Gather(newNode(g))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		m := metricsOf(families, "nvidia_mig_gpu_instance_energy_estimate_joules_total")[0].GetCounter()
 		if m.GetValue() != 7 || (m.CreatedTimestamp != nil) != tt.want {
 			t.Errorf("%s: %v", tt.name, m)
@@ -217,10 +232,12 @@ func TestGPUWithoutAHandle(t *testing.T) {
 		ReadErrors: []gpu.ErrorCount{{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: gpu.Counter{Value: 2}}},
 	}}}}
 	c := mustNew(t, Options{Now: testEpoch})
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, f := range families {
 		name := f.GetName()
 		switch {

@@ -26,6 +26,7 @@ func newPower(c *catalog) collectFunc {
 		estimate)
 	giJoules := c.newFamily("nvidia_mig_gpu_instance_energy_estimate_joules_total",
 		"The GPU instance's part of the GPU's energy since it was first seen.", estimate)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -35,10 +36,12 @@ func newPower(c *catalog) collectFunc {
 			addOpt(w, idle, g.labels, g.Power.IdleWatts)
 			addOpt(w, unallocated, g.labels, g.Power.UnallocatedWatts)
 			addOptCounter(w, unallocatedJoules, g.labels, g.Totals.EnergyUnallocatedJoules)
+
 			if g.Power.Method != "" {
 				w.add(method, g.labels.extend("method", string(g.Power.Method)), 1)
 			}
 		}
+
 		for gi, of := range v.instances() {
 			addOpt(w, giWatts, of.use, gi.PowerWatts)
 			addUseCounter(w, giJoules, of, gi.EnergyJoules)

@@ -15,15 +15,19 @@ func newProcess(c *catalog) collectFunc {
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
 		"Those of all its instances together.")
 	pods := c.pods
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
+
 			list, ok := g.Readings.Processes.Get()
 			if !ok {
 				continue
 			}
+
 			shown := gpu.LargestFirst(list)[:min(len(list), gpu.MaxProcesses)]
 			w.add(omitted, g.labels, float64(len(list)-len(shown)))
+
 			for j := range shown {
 				l := g.labels.extend(pods.processPairs(&shown[j])...)
 				addOpt(w, used, l, shown[j].MemoryBytes)
@@ -40,11 +44,14 @@ func (p podLabels) processPairs(of *gpu.Process) []string {
 	if id, ok := of.Instance.Get(); ok {
 		pairs = append(pairs, "gpu_instance", formatUint(id))
 	}
+
 	if id, ok := of.Compute.Get(); ok {
 		pairs = append(pairs, "compute_instance", formatUint(id))
 	}
+
 	if p.namesContainers() {
 		pairs = append(pairs, containerPairs(of.Container)...)
 	}
+
 	return pairs
 }

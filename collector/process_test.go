@@ -21,6 +21,7 @@ func processNode() *gpu.Snapshot {
 		{PID: 7, MemoryBytes: gpu.Some[uint64](5), Instance: gpu.Some(gpu.InstanceID(1)),
 			Compute: gpu.Some(gpu.ComputeID(1))},
 	})
+
 	return newNode(whole, plainGPU(1), split)
 }
 
@@ -52,27 +53,34 @@ func TestProcess(t *testing.T) {
 // The series of processes are those of the largest, and the rest is counted.
 func TestProcessesAreBounded(t *testing.T) {
 	g := plainGPU(0)
+
 	var list []gpu.Process
 	for i := range uint32(1000) {
 		list = append(list, gpu.Process{PID: i, MemoryBytes: gpu.Some(uint64(i))})
 	}
+
 	g.Readings.Processes = gpu.Some(list)
+
 	families, err := mustNew(t, fixedOptions("process")).Gather(newNode(g))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := metricValue(families, "nvidia_gpu_processes_omitted"); got != 744 {
 		t.Errorf("%v are left out, want 744", got)
 	}
+
 	shown := metricsOf(families, "nvidia_gpu_process_memory_used_bytes")
 	if len(shown) != 256 {
 		t.Errorf("%d processes have a series, want 256", len(shown))
 	}
+
 	for _, m := range shown {
 		if m.GetGauge().GetValue() < 744 {
 			t.Errorf("%v has a series, and a larger one has none", m)
 		}
 	}
+
 	if list[0].PID != 0 || list[999].PID != 999 {
 		t.Error("the Snapshot's list was sorted")
 	}
@@ -89,10 +97,12 @@ func TestProcessIsOptIn(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if got := len(metricsOf(families, "nvidia_gpu_process_memory_used_bytes")); got != test.want {
 			t.Errorf("disabled %v: %d series, want %d", test.disabled, got, test.want)
 		}
 	}
+
 	for _, g := range Groups() {
 		if said := strings.Contains(g.Help, "off unless asked for"); g.OptIn != said {
 			t.Errorf("%s: opt-in is %v, its help says %v", g.Name, g.OptIn, said)

@@ -5,6 +5,7 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newProcesses(c *catalog) collectFunc {
 	gpuFamily := c.newFamily("nvidia_gpu_processes", "Processes with a context on the GPU.",
 		"Those of all its instances; absent without the right to see them, and outside of the host's PID namespace.")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -20,10 +21,12 @@ func newInstanceProcesses(c *catalog) collectFunc {
 		"A part of the GPU's.")
 	compute := c.newFamily("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
 		"A part of its GPU instance's. "+splitOnly)
+
 	return func(w *metricWriter, v *view) {
 		for gi, of := range v.instances() {
 			addOpt(w, instance, of.labels, gi.Processes)
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			addOpt(w, compute, of.labels, ci.Processes)
 		}
@@ -37,5 +40,6 @@ func countDistinct(list []gpu.Process) int {
 	for i := range list {
 		seen[list[i].PID] = struct{}{}
 	}
+
 	return len(seen)
 }

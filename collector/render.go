@@ -61,10 +61,13 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		if format.FormatType() != expfmt.TypeProtoDelim {
 			return false, nil
 		}
+
 		r = &c.renderedProtobuf
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if r.snapshot != s {
 		r.snapshot = nil // in case of a panic
 		w := metricWriter{metrics: r.metrics[:0], text: text}
@@ -72,9 +75,11 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.metrics, r.snapshot = w.metrics, s
 		r.dropStaleTemplates()
 	}
+
 	if !r.renderSelected(dst, format, c.groupIndex, c.selectGroups(names)) {
 		return false, nil
 	}
+
 	return true, r.err
 }
 
@@ -83,6 +88,7 @@ func isText(format expfmt.Format) bool {
 	if isOpenMetrics(format) {
 		return !strings.Contains(string(format), "version="+expfmt.OpenMetricsVersion_2_0_0)
 	}
+
 	return strings.HasPrefix(string(format), "text/plain")
 }
 
@@ -101,14 +107,17 @@ func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, gr
 		t = r.newTemplate(format, groupOf)
 		r.templates[format] = t
 	}
+
 	if t == nil {
 		return false
 	}
+
 	before := dst.Len()
 	if err := t.renderMetrics(dst, r.metrics, selected); err != nil {
 		dst.Truncate(before)
 		return false
 	}
+
 	return true
 }
 
@@ -117,10 +126,12 @@ func (r *renderState) dropStaleTemplates() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
 		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
 	})
+
 	r.layout = slices.Grow(r.layout[:0], len(r.metrics))
 	for i := range r.metrics {
 		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since})
 	}
+
 	if !same || r.templates == nil {
 		r.templates = make(map[expfmt.Format]seriesTemplate)
 	}
@@ -133,6 +144,7 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 	if families == nil {
 		return nil
 	}
+
 	isWhole := func(t seriesTemplate) bool {
 		var filled bytes.Buffer
 		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
@@ -142,15 +154,18 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 			return other
 		}
 	}
+
 	var t seriesTemplate
 	if isText(format) {
 		t = newTextTemplate(families, isOpenMetrics(format), groupOf)
 	} else {
 		t = newProtoTemplate(families, format, groupOf)
 	}
+
 	if t == nil || !isWhole(t) {
 		return nil
 	}
+
 	return t
 }
 
@@ -160,6 +175,7 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 	if err != nil {
 		return nil, nil
 	}
+
 	index := make(map[any]int, len(r.metrics)) // of a series, by what its metric points to
 	for i := range r.metrics {
 		if s := &r.metrics[i]; s.histogram != nil {
@@ -168,24 +184,31 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 			index[&s.value] = i
 		}
 	}
+
 	families := make([]libraryFamily, len(gathered))
 	var whole bytes.Buffer
+
 	encoder := expfmt.NewEncoder(&whole, format)
 	for i, family := range gathered {
 		before := whole.Len()
+
 		if encoder.Encode(family) != nil {
 			return nil, nil
 		}
+
 		f := libraryFamily{family, bytes.Clone(whole.Bytes()[before:]), make([]int, len(family.GetMetric()))}
 		for j, m := range family.GetMetric() {
 			at, ok := index[pointerOf(m)]
 			if !ok {
 				return nil, nil
 			}
+
 			f.series[j] = at
 		}
+
 		families[i] = f
 	}
+
 	return families, whole.Bytes()
 }
 
@@ -197,5 +220,6 @@ func pointerOf(m *dto.Metric) any {
 	case m.Gauge != nil:
 		return m.Gauge.Value
 	}
+
 	return m.GetCounter().Value
 }

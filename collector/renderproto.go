@@ -36,6 +36,7 @@ func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf gr
 	t := &protoTemplate{format: format, groupOf: groupOf, families: make([]protoFamily, len(families))}
 	for i, f := range families {
 		t.families[i] = protoFamily{libraryFamily: f, group: groupOf(f.GetName(), f.Metric[0])}
+
 		varies := slices.ContainsFunc(f.Metric, func(m *dto.Metric) bool {
 			return m.Histogram != nil || groupOf(f.GetName(), m) != t.families[i].group
 		})
@@ -46,6 +47,7 @@ func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf gr
 			return nil
 		}
 	}
+
 	return t
 }
 
@@ -60,22 +62,28 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 			m.Counter.Value = invertBits(m.Counter.Value)
 		}
 	}
+
 	var other bytes.Buffer
 	if expfmt.NewEncoder(&other, format).Encode(f.MetricFamily) != nil || other.Len() != len(f.encoded) {
 		return false
 	}
+
 	f.MetricFamily = nil // free its memory
+
 	at := 0
 	for range f.series {
 		for at < len(f.encoded) && f.encoded[at] == other.Bytes()[at] {
 			at++
 		}
+
 		if at+valueSize > len(f.encoded) {
 			return false
 		}
+
 		f.slots = append(f.slots, at)
 		at += valueSize
 	}
+
 	return true
 }
 
@@ -93,19 +101,23 @@ func (t *protoTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected gro
 			if selected.includes(f.group) {
 				f.renderFamily(dst, m)
 			}
+
 			continue
 		}
+
 		for j, at := range f.series {
 			if err := m[at].Write(f.Metric[j]); err != nil {
 				return err
 			}
 		}
+
 		if family := selected.filter(f.MetricFamily, t.groupOf); family != nil {
 			if err := encoder.Encode(family); err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -113,6 +125,7 @@ func (t *protoTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected gro
 func (f *protoFamily) renderFamily(dst *bytes.Buffer, m metrics) {
 	before := dst.Len()
 	dst.Write(f.encoded)
+
 	family := dst.Bytes()[before:]
 	for i, at := range f.slots {
 		binary.LittleEndian.PutUint64(family[at:], math.Float64bits(m[f.series[i]].value))

@@ -37,7 +37,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 			return nil
 		}
 	}
+
 	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
+
 	return t
 }
 
@@ -50,19 +52,25 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 		if line[0] == '#' {
 			t.text = append(t.text, line...)
 			comments = len(t.text)
+
 			if done > 0 {
 				return false
 			}
+
 			continue
 		}
+
 		at := bytes.LastIndexByte(line, ' ') + 1
 		if done == len(f.series) || at == 0 {
 			return false
 		}
+
 		t.text = append(t.text, line[:at]...)
 		t.slots = append(t.slots, slot{end: len(t.text), series: f.series[done], group: groupOf(f.GetName(), f.Metric[done])})
 	}
+
 	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
+
 	return len(t.slots)-first == len(f.series)
 }
 
@@ -71,14 +79,18 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 	if selected == nil {
 		dst.Grow(len(t.text) + 12*len(t.slots))
 	}
+
 	out := dst.AvailableBuffer()
+
 	begin, i := 0, 0
 	for _, f := range t.families {
 		comments := t.text[begin:f.comments] // nil once they are written
+
 		begin = f.comments
 		for ; i < f.slots; i++ {
 			at := &t.slots[i]
 			line := t.text[begin:at.end]
+
 			begin = at.end
 			if selected.includes(at.group) {
 				out = append(append(out, comments...), line...)
@@ -87,7 +99,9 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 			}
 		}
 	}
+
 	_, err := dst.Write(out)
+
 	return err
 }
 
@@ -102,13 +116,16 @@ func appendFloat(dst []byte, f float64, openMetrics bool) []byte {
 		return strconv.AppendFloat(dst, f, 'g', -1, 64)
 	default:
 		begin := len(dst)
+
 		dst = strconv.AppendFloat(dst, f, 'g', -1, 64)
 		if bytes.ContainsAny(dst[begin:], "e.") {
 			return dst
 		}
 	}
+
 	if openMetrics {
 		dst = append(dst, '.', '0')
 	}
+
 	return dst
 }

@@ -62,32 +62,39 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 			"memory for a day and run nothing (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
 		append([]string{"action"}, pod...)...)
+
 	return f
 }
 
 func newRightsizing(c *catalog) collectFunc {
 	families, advice, pods := declareRightsizing(c), c.advice, c.pods
+
 	return func(w *metricWriter, v *view) {
 		if advice == nil {
 			return
 		}
+
 		for _, a := range advice() {
 			at := slices.IndexFunc(v.gpus, func(g gpuView) bool { return g.UUID == a.GPU })
 			if at < 0 {
 				continue
 			}
+
 			g := &v.gpus[at]
 			if !a.Instance.Present() {
 				if !g.MIG.Enabled.Or(false) && isStillHeldBy(g.Holders, a.Holder) {
 					families.writeWhole(w, g.labels, &a, pods)
 				}
+
 				continue
 			}
+
 			if i := g.findAdvised(&a); i >= 0 {
 				holder := a.Holder
 				if g.Instances[i].IsSplit() {
 					holder = gpu.Container{} // others may have parts of it
 				}
+
 				w.add(families.instance, g.parts[i].labels.extend(append(pods.advicePairs(&a, holder), "action", a.Action)...), 1)
 			}
 		}
@@ -99,15 +106,19 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	if a.Action != "" {
 		w.add(f.candidate, l.extend(pods.advicePairs(a, a.Holder)...), 1)
 	}
+
 	if a.Rejected != "" {
 		w.add(f.rejected, l.extend("reason", a.Rejected), 1)
 	}
+
 	addOpt(w, f.confidence, l, a.Confidence)
 	addOpt(w, f.reclaimable, l, a.Reclaimable)
 	addOpt(w, f.freed, l, a.FreedGPUs)
+
 	if a.Deciding.Present() {
 		addOpt(w, f.deciding, l.extend("figure", a.Figure), a.Deciding)
 	}
+
 	if a.StretchLow.Present() {
 		addOpt(w, f.stretch, l.extend("bound", "low"), a.StretchLow)
 		addOpt(w, f.stretch, l.extend("bound", "high"), a.StretchHigh)
@@ -129,6 +140,7 @@ func isStillHeldBy(holders []gpu.Holder, container gpu.Container) bool {
 	if len(holders) != 1 {
 		return container == gpu.Container{}
 	}
+
 	return holders[0].Container == container && !holders[0].Undescribed
 }
 
@@ -138,5 +150,6 @@ func (p podLabels) advicePairs(a *Advice, holder gpu.Container) []string {
 	if p.mode == PodLabelsOff {
 		return pairs
 	}
+
 	return append(pairs, containerPairs(holder)...)
 }

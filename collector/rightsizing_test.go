@@ -9,6 +9,7 @@ import (
 func adviseOptions(mode PodLabelMode, list ...Advice) Options {
 	opts := fixedOptions("rightsizing")
 	opts.PodLabels, opts.Advice = mode, func() []Advice { return list }
+
 	return opts
 }
 
@@ -36,6 +37,7 @@ func TestRightsizingOfWholeGPUs(t *testing.T) {
 		# TYPE nvidia_gpu_rightsizing_stretch_ratio gauge
 		nvidia_gpu_rightsizing_stretch_ratio{bound="high",gpu="2",uuid="GPU-2"} 1.5
 		nvidia_gpu_rightsizing_stretch_ratio{bound="low",gpu="2",uuid="GPU-2"} 1`
+
 	const named = `# TYPE nvidia_gpu_rightsizing_candidate gauge
 		nvidia_gpu_rightsizing_candidate{container="main",gpu="2",namespace="ml",pod="train",recommended_profile="1g.5gb",uuid="GPU-2"} 1
 		`
@@ -47,6 +49,7 @@ func TestRightsizingOfWholeGPUs(t *testing.T) {
 	} {
 		expectText(t, renderText(t, mustNew(t, adviseOptions(mode, wholeAdvice())), newNode(plainGPU(1), held)), want)
 	}
+
 	rejected := Advice{GPU: "GPU-2", Holder: exclusiveHolder("train").Container, Rejected: "nvlink"}
 	expectText(t, renderText(t, mustNew(t, adviseOptions(PodLabelsContainer, rejected)), newNode(held)),
 		`# TYPE nvidia_gpu_rightsizing_rejected gauge
@@ -60,6 +63,7 @@ func TestRightsizingOfAnotherHolder(t *testing.T) {
 		g := plainGPU(2)
 		g.Holders = []gpu.Holder{exclusiveHolder("train")}
 		change(&g)
+
 		return g
 	}
 	for what, g := range map[string]gpu.GPU{
@@ -86,8 +90,10 @@ func TestRightsizingOfInstances(t *testing.T) {
 		gi := &g.Instances[0]
 		gi.Placement, gi.ComputeInstances, gi.Holders = place, gi.ComputeInstances[:1], []gpu.Holder{exclusiveHolder("train")}
 		change(gi)
+
 		return newNode(g)
 	}
+
 	const family = "# TYPE nvidia_mig_gpu_instance_rightsizing_candidate " +
 		"gauge\nnvidia_mig_gpu_instance_rightsizing_candidate"
 	for _, c := range []struct {

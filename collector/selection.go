@@ -22,6 +22,7 @@ func (c *Collector) enabledNames() []string {
 	for i := range c.groups {
 		names[i] = c.groups[i].name
 	}
+
 	return names
 }
 
@@ -29,6 +30,7 @@ func (c *Collector) enabledNames() []string {
 // and what was expected.
 func (c *Collector) CheckCollectors(names []string) error {
 	enabled := c.enabledNames()
+
 	for _, name := range names {
 		switch {
 		case slices.Contains(enabled, name):
@@ -38,6 +40,7 @@ func (c *Collector) CheckCollectors(names []string) error {
 			return fmt.Errorf("unknown collector %.64q, expected one of %v", name, enabled)
 		}
 	}
+
 	return nil
 }
 
@@ -46,10 +49,12 @@ func (c *Collector) selectGroups(names []string) groupSelection {
 	if len(names) == 0 {
 		return nil
 	}
+
 	selected := make(groupSelection, len(c.groups))
 	for i := range c.groups {
 		selected[i] = slices.Contains(names, c.groups[i].name)
 	}
+
 	return selected
 }
 
@@ -66,6 +71,7 @@ func (c *Collector) groupIndex(family string, m *dto.Metric) int {
 			}
 		}
 	}
+
 	return slices.IndexFunc(c.groups, func(g enabledGroup) bool { return g.name == name })
 }
 
@@ -76,12 +82,15 @@ func (c *Collector) Filter(families []*dto.MetricFamily, names []string) []*dto.
 	if selected == nil {
 		return families
 	}
+
 	var kept []*dto.MetricFamily
+
 	for _, f := range families {
 		if part := selected.filter(f, c.groupIndex); part != nil {
 			kept = append(kept, part)
 		}
 	}
+
 	return kept
 }
 
@@ -90,14 +99,18 @@ func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.Metr
 	if s == nil {
 		return f
 	}
+
 	var metrics []*dto.Metric
+
 	for _, m := range f.GetMetric() {
 		if s.includes(groupOf(f.GetName(), m)) {
 			metrics = append(metrics, m)
 		}
 	}
+
 	if len(metrics) == 0 {
 		return nil
 	}
+
 	return &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics}
 }

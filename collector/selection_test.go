@@ -16,10 +16,12 @@ import (
 func encodeFiltered(t *testing.T, c *Collector, families []*dto.MetricFamily, names []string,
 	format expfmt.Format) string {
 	t.Helper()
+
 	text, err := encode(c.Filter(families, names), format)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return text
 }
 
@@ -31,16 +33,20 @@ func TestSelections(t *testing.T) {
 		c := mustNew(t, opts)
 		s := richNode(3, 3)
 		c.Observe(s)
+
 		families, err := c.Gather(s)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		all := encodeFiltered(t, c, families, nil, expfmt.FmtText)
 		lines := 0
+
 		selections := [][]string{nil, {"exporter"}, c.enabledNames()}
 		for _, name := range c.enabledNames() {
 			selections = append(selections, []string{name}, []string{"exporter", name})
 			one := encodeFiltered(t, c, families, []string{name}, expfmt.FmtText)
+
 			lines += countSamples(one)
 			for _, want := range []string{"mig_exporter_collector_success", "mig_exporter_collector_duration_seconds"} {
 				if n := strings.Count(one, "\n"+want+"{"); n != 1 || !strings.Contains(one, want+`{collector="`+name+`"} `) {
@@ -48,17 +54,21 @@ func TestSelections(t *testing.T) {
 				}
 			}
 		}
+
 		if lines != countSamples(all) {
 			t.Errorf("%s: the collectors have %d series one by one, %d together", names, lines, countSamples(all))
 		}
+
 		for _, selected := range selections {
 			for _, format := range rendersIn {
 				want := encodeFiltered(t, c, families, selected, format)
 				var got bytes.Buffer
+
 				ok, err := c.Render(&got, s, format, selected)
 				if !ok || err != nil {
 					t.Errorf("%s, %v, %s: rendered %v, %v", names, selected, format, ok, err)
 				}
+
 				if got.String() != want {
 					t.Errorf("%s, %v, %s: rendered\n%s\nwant\n%s", names, selected, format, got.String(), want)
 				}
@@ -70,23 +80,28 @@ func TestSelections(t *testing.T) {
 // countSamples counts the lines that are no comments.
 func countSamples(text string) int {
 	n := 0
+
 	for line := range strings.Lines(text) {
 		if !strings.HasPrefix(line, "#") {
 			n++
 		}
 	}
+
 	return n
 }
 
 // A selection leaves the families that were gathered for all scrapes as they are.
 func TestFilterModifiesNothing(t *testing.T) {
 	c := mustNew(t, renderOptions())
+
 	families, err := c.Gather(richNode(2, 2))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	before := encodeFiltered(t, c, families, nil, expfmt.FmtText)
 	encodeFiltered(t, c, families, []string{"memory"}, expfmt.FmtText)
+
 	if after := encodeFiltered(t, c, families, nil, expfmt.FmtText); after != before {
 		t.Error("other families than before")
 	}
@@ -98,6 +113,7 @@ func TestSelectionsGatherOnce(t *testing.T) {
 	collected := 0
 	c.groups = append(c.groups, enabledGroup{name: "counted", collect: func(*metricWriter, *view) { collected++ }})
 	s := richNode(2, 2)
+
 	for _, names := range [][]string{nil, {"memory"}, {"power", "up"}} {
 		for _, format := range rendersIn {
 			if ok, err := c.Render(&bytes.Buffer{}, s, format, names); !ok || err != nil {
@@ -105,6 +121,7 @@ func TestSelectionsGatherOnce(t *testing.T) {
 			}
 		}
 	}
+
 	if collected != 2 {
 		t.Errorf("collected %d times, want 2", collected)
 	}
@@ -117,14 +134,17 @@ func TestDocumentedSelections(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	picks := regexp.MustCompile(`collect\[\]: \[(.*)\]`).FindAllStringSubmatch(string(page), -1)
 	if len(picks) != 2 {
 		t.Fatalf("%d jobs pick collectors, want 2", len(picks))
 	}
+
 	got := slices.Concat(strings.Split(picks[0][1], ", "), strings.Split(picks[1][1], ", "))
 	want := mustNew(t, Options{}).enabledNames()
 	slices.Sort(got)
 	slices.Sort(want)
+
 	if !slices.Equal(got, want) {
 		t.Errorf("the two jobs scrape %v, on by default are %v", got, want)
 	}
@@ -132,6 +152,7 @@ func TestDocumentedSelections(t *testing.T) {
 
 func TestCheckCollectors(t *testing.T) {
 	native := mustNew(t, Options{Disabled: map[string]bool{"ecc": true}})
+
 	dcgm := mustNew(t, Options{Names: NamesDCGM})
 	for _, test := range []struct {
 		name  string
@@ -157,11 +178,13 @@ func TestCheckCollectors(t *testing.T) {
 			t.Errorf("%s: got %v", test.name, err)
 			continue
 		}
+
 		for _, want := range test.want {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: no %q in %q", test.name, want, err)
 			}
 		}
+
 		if err != nil && len(err.Error()) > 1000 {
 			t.Errorf("%s: an error of %d bytes", test.name, len(err.Error()))
 		}

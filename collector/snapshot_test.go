@@ -43,6 +43,7 @@ func exclusiveHolder(pod string) gpu.Holder {
 func replicaHolder(pod, n string) gpu.Holder {
 	h := exclusiveHolder(pod)
 	h.Sharing, h.Replica, h.Workload, h.Labels = gpu.SharingTimeSlicing, n, "", nil
+
 	return h
 }
 
@@ -52,6 +53,7 @@ func onlyGroups(groups ...string) map[string]bool {
 	for _, name := range listGroupNames() {
 		disabled[name] = !slices.Contains(groups, name)
 	}
+
 	return disabled
 }
 
@@ -61,6 +63,7 @@ func everyGroup() map[string]bool {
 	for _, name := range listGroupNames() {
 		disabled[name] = false
 	}
+
 	return disabled
 }
 
@@ -99,35 +102,44 @@ func fixedOptions(groups ...string) Options {
 
 func mustNew(t testing.TB, opts Options) *Collector {
 	t.Helper()
+
 	c, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return c
 }
 
 // renderText gathers and returns the text exposition without help and without the report on the collectors.
 func renderText(t testing.TB, c *Collector, s *gpu.Snapshot) string {
 	t.Helper()
+
 	families, err := c.Gather(s)
 	if err != nil {
 		t.Errorf("Gather: %v", err)
 	}
+
 	var out bytes.Buffer
+
 	for _, f := range families {
 		if strings.HasPrefix(f.GetName(), "mig_exporter_collector_") {
 			continue
 		}
+
 		if _, err := expfmt.MetricFamilyToText(&out, f); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	var kept []string
+
 	for line := range strings.Lines(out.String()) {
 		if !strings.HasPrefix(line, "# HELP ") {
 			kept = append(kept, line)
 		}
 	}
+
 	return strings.Join(kept, "")
 }
 
@@ -135,11 +147,13 @@ func renderText(t testing.TB, c *Collector, s *gpu.Snapshot) string {
 func expectText(t testing.TB, got, want string) {
 	t.Helper()
 	var lines []string
+
 	for line := range strings.Lines(want) {
 		if line = strings.TrimSpace(line); line != "" {
 			lines = append(lines, line+"\n")
 		}
 	}
+
 	if want := strings.Join(lines, ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
@@ -159,6 +173,7 @@ func richNode(count, instances int) *gpu.Snapshot {
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceKubelet, Up: true, LastSuccess: testEpoch()},
 	}
+
 	for i := range count {
 		g := richGPU(i)
 		if i == 0 {
@@ -181,8 +196,10 @@ func richNode(count, instances int) *gpu.Snapshot {
 				})
 			}
 		}
+
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }
 
@@ -219,10 +236,12 @@ func richGPU(i int) gpu.GPU {
 	g.Rates = gpu.LinkRates{PCIeReceive: rate, PCIeTransmit: rate, NVLinkReceive: rate, NVLinkTransmit: rate}
 	g.Jobs = []string{"4242"}
 	g.MIG = gpu.MIGState{Enabled: gpu.Some(true), Pending: gpu.Some(true), LayoutGeneration: 1}
+
 	capacity := gpu.Capacity{Compute: gpu.SliceCount{Used: 5, Free: 1, Stranded: 1}, Memory: gpu.SliceCount{Used: 8}}
 	for _, name := range []string{"1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"} {
 		capacity.Profiles = append(capacity.Profiles, gpu.ProfileCapacity{Name: name, Max: 7})
 	}
+
 	g.Capacity = gpu.Some(capacity)
 	traffic := gpu.Some(newCounter(1e9))
 	g.Totals = gpu.Totals{
@@ -234,11 +253,14 @@ func richGPU(i int) gpu.GPU {
 		LayoutChanges:     newCounter(0), EnergyUnallocatedJoules: gpu.Some(newCounter(100)),
 	}
 	g.Readings.ClockEvents, g.Readings.PerformanceState = gpu.Some(gpu.ClockEvents(0)), gpu.Some(0)
+
 	g.Readings.PersistenceMode = gpu.Some(true)
 	for _, r := range gpu.ClockEventReasons() {
 		g.Totals.ClockEvents = append(g.Totals.ClockEvents, gpu.ReasonSeconds{Reason: r.Name, Seconds: newCounter(0)})
 	}
+
 	g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(1.5)}
+
 	return g
 }
 
@@ -254,6 +276,7 @@ func richInstance(i, j int) gpu.GPUInstance {
 	holders := []gpu.Holder{exclusiveHolder(fmt.Sprintf("train-%d-%d", i, j))}
 	compute := richActivity()
 	compute.DRAM = gpu.None[float64]()
+
 	return gpu.GPUInstance{
 		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
 		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: testEpoch(),

@@ -15,14 +15,17 @@ func newTemperature(c *catalog) collectFunc {
 			`highest at which its memory may work (kind="mem_max").`,
 		"Of the whole GPU. A threshold that the driver does not report is absent: from Ada on see the margin.", "kind")
 	fans := newFans(c)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			fans(w, g)
 			addOpt(w, margin, g.labels, g.Readings.TemperatureMarginCelsius)
+
 			for _, t := range g.Readings.TemperatureThresholds {
 				w.add(threshold, g.labels.extend("kind", t.Kind), t.Celsius)
 			}
+
 			for _, one := range []struct {
 				sensor string
 				value  gpu.Opt[float64]

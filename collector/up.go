@@ -25,24 +25,29 @@ func newUp(c *catalog) collectFunc {
 	ciUp := c.newFamily("nvidia_mig_compute_instance_up",
 		"1 when the last reading of the compute instance succeeded, else 0.",
 		"0 with its GPU too. "+splitOnly)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			w.addTimestamp(lastRead, g.labels, g.LastRead)
 		}
+
 		for _, g := range slices.Concat(v.gpus, v.withoutHandle) {
 			if r, ok := g.Released.Get(); ok {
 				w.addTimestamp(released, g.labels.extend("by", string(r.Cause)), r.Since)
 			} else {
 				w.addBool(gpuUp, g.labels, g.Up)
 			}
+
 			for _, e := range g.Totals.ReadErrors {
 				w.addCounter(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter)
 			}
 		}
+
 		for gi, of := range v.instances() {
 			w.addBool(giUp, of.labels, gi.Up)
 		}
+
 		for ci, of := range v.splitComputeInstances() {
 			w.addBool(ciUp, of.labels, ci.Up)
 		}

@@ -7,6 +7,7 @@ func newUtilization(c *catalog) collectFunc {
 		absent)
 	copying := c.newFamily("nvidia_gpu_memory_copy_utilization_ratio",
 		"Part of the time in which device memory was read or written, 0-1.", absent)
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]

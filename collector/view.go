@@ -38,19 +38,23 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 		taken, spare = spare[:n:n], spare[n:]
 		return taken
 	}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
+
 		one := gpuView{GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time)}
 		if g.UUID == "" {
 			v.withoutHandle = append(v.withoutHandle, one)
 			continue
 		}
+
 		one.parts = take(len(g.Instances))
 		for j := range g.Instances {
 			gi := &g.Instances[j]
 			plain := plain.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 			one.parts[j] = pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, s.Time)
+
 			one.parts[j].parts = take(len(gi.ComputeInstances))
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
@@ -58,8 +62,10 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
 			}
 		}
+
 		v.gpus = append(v.gpus, one)
 	}
+
 	return v
 }
 
@@ -72,6 +78,7 @@ func countInstances(s *gpu.Snapshot) int {
 			count += len(s.GPUs[i].Instances[j].ComputeInstances)
 		}
 	}
+
 	return count
 }
 
@@ -82,12 +89,15 @@ func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []str
 	if p.mode != PodLabelsSeries {
 		return d
 	}
+
 	if h := nameableHolder(holders); h != nil {
 		d.use, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
 	}
+
 	if p.jobs && len(jobs) == 1 {
 		d.use, d.heldSince = d.use.extend("hpc_job", jobs[0]), now
 	}
+
 	return d
 }
 

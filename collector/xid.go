@@ -27,6 +27,7 @@ func newXID(c *catalog) collectFunc {
 			"(nvidia_gpu_recovery_action), since the exporter started. Absent under the same conditions as "+
 			"nvidia_gpu_unavailable_events_total.",
 		"Of the whole GPU.")
+
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
@@ -34,14 +35,17 @@ func newXID(c *catalog) collectFunc {
 			if !g.Totals.XIDs.Since.IsZero() {
 				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}
+
 			addOptCounter(w, unavailable, g.labels, g.Totals.Unavailable)
 			addOptCounter(w, recovery, g.labels, g.Totals.RecoveryActions)
+
 			for _, x := range g.Totals.XIDErrors {
 				l := g.labels.extend("xid", formatUint(x.XID))
 				w.addCounter(byXID, l, x.Counter)
 				w.addTimestamp(last, l, x.Last)
 			}
 		}
+
 		for gi, of := range v.instances() {
 			for _, x := range gi.XIDErrors {
 				l := of.labels.extend("xid", formatUint(x.XID))

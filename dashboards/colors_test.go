@@ -13,6 +13,7 @@ import (
 // lab returns a color in CIE Lab, in which distances are about what people see.
 func lab(t *testing.T, color string) [3]float64 {
 	t.Helper()
+
 	var r, g, b int
 	if _, err := fmt.Sscanf(color, "#%02x%02x%02x", &r, &g, &b); err != nil {
 		t.Fatalf("%s: %v", color, err)
@@ -23,12 +24,14 @@ func lab(t *testing.T, color string) [3]float64 {
 		if v <= 0.04045 {
 			return v / 12.92
 		}
+
 		return math.Pow((v+0.055)/1.055, 2.4)
 	}
 	f := func(v float64) float64 {
 		if v > 0.008856 {
 			return math.Cbrt(v)
 		}
+
 		return 7.787*v + 16./116
 	}
 
@@ -56,6 +59,7 @@ func TestColorsCanBeTold(t *testing.T) {
 // colorOf returns the color of a line by the overrides of a panel; the last one that matches decides, as in Grafana.
 func (p panel) colorOf(legend string) string {
 	color := ""
+
 	for _, end := range slices.Sorted(maps.Keys(p.lineColors())) {
 		if regexp.MustCompile(end + "$").MatchString(legend) {
 			color = p.lineColors()[end]
@@ -69,6 +73,7 @@ func (p panel) colorOf(legend string) string {
 // each slice.
 func TestSlicesHaveTheirColors(t *testing.T) {
 	found := 0
+
 	for _, d := range allDashboards() {
 		for _, r := range d.rows {
 			for _, p := range r.panels {
@@ -79,11 +84,13 @@ func TestSlicesHaveTheirColors(t *testing.T) {
 
 				found++
 				seen := map[string]bool{}
+
 				for i := range placements {
 					color := p.colorOf(fmt.Sprintf("GPU 0 1g.10gb@%d:1", i))
 					if color != deviceColors()[i] || seen[color] || p.colorOf(fmt.Sprintf("GPU 3 1g.10gb#%d", i+7)) != color {
 						t.Errorf("%s, %s: the slice at %d is %q", d.uid, p.title, i, color)
 					}
+
 					seen[color] = true
 				}
 			}

@@ -18,15 +18,18 @@ func TestDashboardsAreUpToDate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	committed, err := filepath.Glob("*.json")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, name := range committed {
 		if _, ok := files[name]; !ok {
 			t.Errorf("%s: no code makes it", name)
 		}
 	}
+
 	files["../docs/dashboards.md"] = docs(t)
 	for name, want := range files {
 		if *update {
@@ -34,6 +37,7 @@ func TestDashboardsAreUpToDate(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+
 		if got, err := os.ReadFile(name); err != nil || !bytes.Equal(got, want) {
 			t.Errorf("%s is not up to date (%v); run: make dashboards", name, err)
 		}
@@ -42,14 +46,17 @@ func TestDashboardsAreUpToDate(t *testing.T) {
 
 func docs(t *testing.T) []byte {
 	t.Helper()
+
 	text, err := os.ReadFile("testdata/dashboards.md.tmpl")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	page, err := Docs(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return page
 }
 
@@ -60,13 +67,16 @@ func TestProvisioning(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var file map[string]any
 		if err := yaml.Unmarshal(text, &file); err != nil {
 			t.Fatalf("%s: %v", name, err)
 		}
+
 		if list, ok := file[key].([]any); !ok || len(list) != 1 {
 			t.Errorf("%s: %s is %v, want a list of one", name, key, file[key])
 		}
+
 		if file["apiVersion"] != 1 {
 			t.Errorf("%s: apiVersion is %v, want 1", name, file["apiVersion"])
 		}

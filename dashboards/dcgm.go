@@ -26,10 +26,12 @@ func (d dcgmScope) each(expr string) string { return aggregate("max", dcgmUnit, 
 func (d dcgmScope) held() string {
 	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
 	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
+
 	exported := aggregate("max", dcgmUnit+", exported_namespace, exported_pod", of+`exported_pod!="",`+d.all+`}`)
 	for _, name := range []string{"namespace", "pod"} {
 		exported = `label_replace(` + exported + `, "` + name + `", "$1", "exported_` + name + `", "(.+)")`
 	}
+
 	return aggregate("max", dcgmUnit+", namespace, pod", either(honored, exported))
 }
 
@@ -42,6 +44,7 @@ func (d dcgmScope) named(expr string) string {
 // units returns one value for each instance, and for each GPU without.
 func (d dcgmScope) units(field string) string {
 	const instances = `GPU_I_ID!=""`
+
 	return d.of(field, instances, `GPU_CI_ID=""`) + " or (" + d.of(field, `GPU_I_ID=""`) +
 		" unless on (cluster, instance, UUID) " + d.of(field, instances) + ")"
 }
@@ -67,6 +70,7 @@ func (d dcgmScope) onInventory(ofGPU, ofInstance string) string {
 	if ofInstance != "" {
 		values = either(values, d.named(ofInstance))
 	}
+
 	return either(aggregate("max", dcgmRows, values), d.inventory()+" * NaN")
 }
 
@@ -77,6 +81,7 @@ func dcgm() dashboard {
 	count := "count by (" + byGPU + ") (" + aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
 	before := "count by (" + byGPU + ") (" +
 		aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
+
 	return dashboard{
 		uid: dcgmUID, title: "GPU node (dcgm-exporter's metrics)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
 		description: "The node's dashboard on the metrics of dcgm-exporter, by their names before 4.9 " +
@@ -122,6 +127,7 @@ func dcgmStats(d dcgmScope) []panel {
 func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
+
 	return field("DEV_FB_USED") + " / (" + either(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
 }
 
@@ -138,6 +144,7 @@ func dcgmTable(d dcgmScope) panel {
 	holder := aggregate("max", dcgmRows+", holder",
 		`label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
 	bySlice := setLabel(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
+
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 11,
 		description: "One row for each GPU, then one for each slice of it. n/a: these metrics do not have it, or a slice " +
@@ -197,6 +204,7 @@ func dcgmMemory(d dcgmScope) []panel {
 		d.device("DEV_FB_USED"), deviceLegend)
 	stack.stacked = true
 	holders := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
+
 	return []panel{stack, {kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 8,
 		description: "Each pod for as long as it held a device: its labels are on the device's series, which end when " +
 			"another pod gets the device.",
@@ -214,6 +222,7 @@ func dcgmPower(d dcgmScope) []panel {
 	temperature.queries = append(temperature.queries,
 		query{expr: d.wholeGPU("DEV_MEMORY_TEMP"), legend: "GPU {{gpu}} memory"})
 	temperature.steps = []step{{85, amber}, {92, red}}
+
 	return []panel{
 		power, temperature,
 		lines("SM clock", "rotmhz", linkHue, "All slices of a GPU run at the same clock.", d.wholeGPU("DEV_SM_CLOCK"),
@@ -242,6 +251,7 @@ func dcgmLinks(d dcgmScope) []panel {
 	link := lines("PCIe", "Bps", linkHue, "Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.",
 		d.wholeGPU("PROF_PCIE_RX_BYTES"), "GPU {{gpu}} in")
 	link.queries = append(link.queries, query{expr: d.wholeGPU("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"})
+
 	return []panel{
 		link,
 		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.",

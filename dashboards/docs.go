@@ -35,6 +35,7 @@ func pictures(uid string) []picture {
 	case dcgmUID:
 		return []picture{{"dashboards-node-dcgm.png", "A row for each GPU and instance with its pod, then activity"}}
 	}
+
 	return nil
 }
 
@@ -52,7 +53,9 @@ func Docs(text string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("parse the page: %w", err)
 	}
+
 	var pages []page
+
 	for _, d := range allDashboards() {
 		p := page{Title: d.title, Description: d.description, Pictures: pictures(d.uid)}
 		for _, r := range d.rows {
@@ -60,11 +63,15 @@ func Docs(text string) ([]byte, error) {
 			for _, q := range r.panels {
 				line.Panels = append(line.Panels, pagePanel{q.title, q.description})
 			}
+
 			p.Rows = append(p.Rows, line)
 		}
+
 		pages = append(pages, p)
 	}
+
 	var b bytes.Buffer
 	err = t.Execute(&b, pages)
+
 	return b.Bytes(), err
 }

@@ -40,6 +40,7 @@ func gone(states string) string {
 
 func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
+
 	return []panel{
 		{kind: stat, title: "Nodes that report", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "Nodes whose exporter reports GPUs now.",
@@ -81,6 +82,7 @@ func fleetProblems() panel {
 	nodes := either(ofNode(stateGone, gone("down|died")), ofNode(stateLeft, gone("left")))
 	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice",
 		"(all that report)")
+
 	return panel{
 		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
@@ -116,6 +118,7 @@ func fleetNodes() panel {
 	sum := func(family string, more ...string) string {
 		return "sum by (" + nodeRows + ") (" + s.eachGPU(family, more...) + ")"
 	}
+
 	return panel{
 		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
 		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. " +
@@ -176,6 +179,7 @@ func fleetUse() []panel {
 			"alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
 		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
 	count.colors = activity.colors
+
 	return []panel{
 		activity, devices, count,
 		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
@@ -210,14 +214,17 @@ func fleetUnderused() panel {
 		return either(known, aggregate("max", rows, wholeGPUs(s.underused()+" * NaN")))
 	}
 	sm := "mig:gpu_sm_activity:avg5m[2d]"
+
 	evidence := s.underused()
 	for _, named := range [][2]string{{"week", "advisor, a week"}, {"provisional", "advisor, less than a week"},
 		{"means", "five-minute means alone"}} {
 		evidence = `label_replace(` + evidence + `, "known", "` + named[1] + `", "evidence", "` + named[0] + `")`
 	}
+
 	profile := `label_replace(` + oneOf(onGPU, "recommended_profile", s.gpu(candidate)) + ` and on (` + onGPU + `) ` +
 		s.underused() + ` or on (` + onGPU + `) ` + s.underused() +
 		`, "recommended_profile", "n/a", "recommended_profile", "")`
+
 	return panel{
 		kind: table, title: underusedTitle, hue: fine, w: 24, h: 8,
 		description: "GPUs without MIG for which the alerts GpuRightsizingCandidate (after a week of evidence) and " +
@@ -253,6 +260,7 @@ func fleetRoom() []panel {
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
 		"sum by (state) ("+selectFamily("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
 	room.stacked, room.colors = true, ofSlices()
+
 	return []panel{
 		room,
 		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
@@ -284,6 +292,7 @@ func fleetPower() []panel {
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
 		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
 	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
+
 	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue,
 		w: 12, h: 8,
 		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
@@ -297,6 +306,7 @@ func fleetHistory() []panel {
 			"sum by (cluster, instance) ("+selectFamily(rule, inFleet)+") > 0 or on () label_replace(sum("+selectFamily(rule,
 				inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
 	}
+
 	return []panel{
 		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.",
 			"instance:nvidia_layout_changes:increase5m"),
@@ -310,6 +320,7 @@ func fleetControl() []panel {
 		return "max by (" + nodeRows + ") (" + selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " +
 			value
 	}
+
 	return []panel{
 		counts("Operations", countHue,
 			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl "+

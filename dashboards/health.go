@@ -55,11 +55,13 @@ func fellBehind() string {
 	lag := func(at string) string {
 		return "min by (" + nodeRows + ") (timestamp(" + x + at + ") - " + x + at + ")"
 	}
+
 	return "clamp_min(" + lag("") + " - " + lag(" offset 10m") + ", 0)"
 }
 
 func healthStats() []panel {
 	zero := " or 0 * count(" + selectFamily("mig_exporter_build_info", ofExporters) + ")"
+
 	return []panel{
 		{kind: stat, title: "Exporters", unit: "none", hue: countHue, w: 6, h: 4,
 			description: "Exporters that answered the last scrape.",
@@ -85,6 +87,7 @@ func healthTable() panel {
 	of := func(expr string) string {
 		return either("max by ("+nodeRows+") ("+expr+")", "max by ("+nodeRows+") ("+scrapedUp+") * NaN")
 	}
+
 	return panel{
 		kind: table, title: "All exporters", hue: fine, w: 24, h: 9,
 		description: "One row for each target. n/a: it does not answer, so nothing is known. Age: the time between the " +
@@ -131,6 +134,7 @@ func healthTable() panel {
 
 func healthSources() []panel {
 	stale := "max by (cluster, instance, source) (" + selectFamily("mig_exporter_source_stale", ofExporters) + ")"
+
 	return []panel{
 		{kind: stateTimeline, title: "Sources", unit: "none", hue: fine, w: 12, h: 8,
 			description: "Whether each source answers. stale: it does not, and its last answer is still used for a while.",

@@ -41,13 +41,16 @@ func allDashboards() []dashboard {
 // Files returns the dashboards by the name of their file.
 func Files() (map[string][]byte, error) {
 	files := map[string][]byte{}
+
 	for _, d := range allDashboards() {
 		text, err := d.encode()
 		if err != nil {
 			return nil, fmt.Errorf("encode %s: %w", d.uid, err)
 		}
+
 		files[d.uid+".json"] = text
 	}
+
 	return files, nil
 }
 
@@ -57,6 +60,7 @@ func (d dashboard) encode() ([]byte, error) {
 	e.SetEscapeHTML(false)
 	e.SetIndent("", "  ")
 	err := e.Encode(d.object())
+
 	return b.Bytes(), err
 }
 
@@ -92,6 +96,7 @@ const (
 func (d dashboard) layOut() []object {
 	var all []object
 	y, id := 0, 0
+
 	next := func() int { id++; return id }
 	for _, r := range d.rows {
 		heading := object{
@@ -100,22 +105,27 @@ func (d dashboard) layOut() []object {
 		}
 		y += rowHeight
 		var inside []object
+
 		x, tallest, top := 0, 0, y
 		for _, p := range r.panels {
 			if x+p.w > columns {
 				x, top, tallest = 0, top+tallest, 0
 			}
+
 			inside = append(inside, p.object(next(), x, top))
 			x += p.w
 			tallest = max(tallest, p.h)
 		}
+
 		if r.collapsed {
 			heading["panels"] = inside
 			all = append(all, heading)
 			continue
 		}
+
 		all = append(append(all, heading), inside...)
 		y = top + tallest
 	}
+
 	return all
 }

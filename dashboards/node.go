@@ -24,6 +24,7 @@ func events(s scope, text string) []object {
 
 func node() dashboard {
 	s := newScope(`instance="$node"`).withGPU()
+
 	return dashboard{
 		uid: nodeUID, title: "GPU node", from: "now-6h", tags: []string{"gpu", "mig"},
 		description: "One node: its GPUs and their slices, what they do, what is wrong, and which pods hold them.",
@@ -49,6 +50,7 @@ func nodeStats(s scope) []panel {
 	count := func(expr string) string { return "count(" + expr + ") or 0 * count(" + up + ")" }
 	allocated := either("("+s.eachGPU("nvidia_gpu_allocated")+" unless "+s.eachGPU("nvidia_gpu_mig_enabled")+" == 1)",
 		s.eachSlice("nvidia_mig_gpu_instance_allocated"))
+
 	return []panel{
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs that the exporter knows, also those that do not answer. \"no data\": the exporter of this node " +
@@ -90,6 +92,7 @@ func nodeTable(s scope) panel {
 		return s.onInventory(s.slice("nvidia_gpu_"+family), s.slice("nvidia_mig_gpu_instance_"+family))
 	}
 	used := s.onInventory(s.memoryRatios())
+
 	return panel{
 		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 12,
 		description: "One row for each GPU and each slice, what is wrong first. n/a: the hardware or the driver does not " +

@@ -16,6 +16,7 @@ func lines(title, unit, hue, description, expr, legend string) panel {
 func counts(title, hue, description, expr, legend string) panel {
 	p := lines(title, "none", hue, description, expr, legend)
 	p.events = true
+
 	return p
 }
 
@@ -30,6 +31,7 @@ func nodeLayout(s scope) []panel {
 	pods := "{" + podInfo + "," + s.slices + "}"
 	holding := aggregate("max", byDevice+", namespace, pod",
 		either(s.withPlacement("("+pods+")"), withSlice(pods+" unless on ("+onSlice+") "+s.sliceInfo(), "whole")))
+
 	return []panel{
 		{kind: stateTimeline, title: "Devices over time", unit: "none", hue: fine, w: 12, h: 10,
 			description: "Every slice, and every GPU without MIG, for as long as it was there, and whether a container held " +
@@ -90,6 +92,7 @@ func nodeMemory(s scope) []panel {
 			"the node uses in its devices.",
 		s.device("memory_used_bytes"), deviceLegend)
 	stack.stacked = true
+
 	return []panel{ofOne(share), stack}
 }
 
@@ -118,6 +121,7 @@ func nodePower(s scope) []panel {
 			"may be above for a moment.",
 		aggregate("max", byGPU, s.ratioOfGPU("power_watts", "power_limit_watts")), gpuLegend)
 	capped.max = 1.1
+
 	return []panel{
 		power,
 		capped,
@@ -134,6 +138,7 @@ func nodeErrors(s scope) []panel {
 			aggregate("max", onGPU+", severity, location", "increase("+s.gpu("nvidia_gpu_ecc_errors_total",
 				`lifetime="aggregate"`)+"[$__rate_interval])")), "GPU {{gpu}} {{severity}}")
 	ecc.colors = map[string]string{" corrected": countHue}
+
 	return []panel{
 		{kind: table, title: "XIDs of the last week", hue: red, w: 12, h: 8,
 			description: "The last time each XID was seen since the exporter started, in the last week, and the slice that " +
@@ -166,6 +171,7 @@ func nodeCompute(s scope) []panel {
 	const on = onSlice + ", compute_instance"
 	line := aggregate("max", byDevice+", compute_instance",
 		s.withPlacement("("+s.slice("nvidia_mig_compute_instance_sm_activity_ratio")+")"))
+
 	return []panel{
 		ofOne(lines("SM activity of each compute instance", "percentunit", activityHue,
 			"Of the compute instance's own SMs. Only split slices have these; their memory belongs to the slice and is shared.",
@@ -205,8 +211,10 @@ func nodeLinks(s scope) []panel {
 		p := lines(title, "Bps", linkHue, text, rate("nvidia_gpu_"+name+"_receive_bytes_total"), "GPU {{gpu}} in")
 		p.queries = append(p.queries, query{expr: rate("nvidia_gpu_" + name + "_transmit_bytes_total"),
 			legend: "GPU {{gpu}} out"})
+
 		return p
 	}
+
 	return []panel{
 		link("PCIe", "pcie", "Bytes that each GPU received and sent over PCIe. Slices of a GPU share its link."),
 		link("NVLink", "nvlink",
@@ -227,6 +235,7 @@ func nodePeaks(s scope) []panel {
 		quantile := func(f string) string { return "histogram_quantile(1, increase(" + f + "[$__rate_interval]))" }
 		return s.devices(quantile(s.slice("nvidia_gpu_"+family)), quantile(s.slice("nvidia_mig_gpu_instance_"+family)))
 	}
+
 	return []panel{
 		lines("Highest SM activity of each device", "percentunit", activityHue,
 			"The highest of all readings in each interval, which the exporter makes more often than Prometheus scrapes: up to "+

@@ -52,24 +52,29 @@ func (p panel) object(id, x, y int) object {
 	if p.kind == table {
 		o["transformations"] = p.transformations()
 	}
+
 	return o
 }
 
 func (p panel) targets() []object {
 	list := []object{}
+
 	for i, q := range p.queries {
 		if q.ref == "" {
 			q.ref = string(rune('A' + i))
 		}
+
 		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
 		if p.kind == table {
 			format, instant, q.expr = "table", true, withCluster(q.expr)
 		}
+
 		list = append(list, object{
 			"refId": q.ref, "datasource": prometheus(), "editorMode": "code", "expr": q.expr, "legendFormat": q.legend,
 			"format": format, "instant": instant, "range": !instant,
 		})
 	}
+
 	return list
 }
 
@@ -81,12 +86,15 @@ func (p panel) defaults() object {
 	if p.links == nil {
 		o["links"] = []object{}
 	}
+
 	if p.max > 0 {
 		o["max"] = p.max
 	}
+
 	if p.decimals > 0 || p.unit == "short" || p.unit == "none" {
 		o["decimals"] = p.decimals
 	}
+
 	switch p.kind {
 	case timeSeries:
 		o["color"] = object{"mode": "shades", "fixedColor": p.hue}
@@ -94,6 +102,7 @@ func (p panel) defaults() object {
 			o["color"] = object{"mode": "thresholds", "seriesBy": "max"}
 			o["thresholds"] = thresholds(fine, step{0.001, p.hue})
 		}
+
 		o["custom"] = p.drawing()
 	case stateTimeline:
 		o["custom"] = object{"fillOpacity": 70, "lineWidth": 0, "spanNulls": false, "insertNulls": false}
@@ -101,6 +110,7 @@ func (p panel) defaults() object {
 		o["custom"] = object{"align": "auto", "filterable": true, "cellOptions": object{"type": "auto"}}
 	case stat, barGauge:
 	}
+
 	return o
 }
 
@@ -110,9 +120,11 @@ func (p panel) drawing() object {
 	if p.events {
 		fill, style = 60, "bars"
 	}
+
 	if p.stacked {
 		fill, stacking = 45, "normal"
 	}
+
 	return object{
 		"drawStyle": style, "lineWidth": 1, "fillOpacity": fill, "showPoints": "auto", "pointSize": 4, "spanNulls": false,
 		"stacking": object{"mode": stacking, "group": "A"}, "thresholdsStyle": object{"mode": p.thresholdStyle()},
@@ -124,6 +136,7 @@ func (p panel) thresholdStyle() string {
 	if len(p.steps) > 0 {
 		return "dashed"
 	}
+
 	return "off"
 }
 
@@ -132,6 +145,7 @@ func (p panel) options() object {
 		"calcs": []string{"lastNotNull", "max"}, "width": 320}
 	tooltip := object{"mode": "multi", "sort": "desc"}
 	last := object{"calcs": []string{"lastNotNull"}, "fields": "", "values": false}
+
 	switch p.kind {
 	case stat:
 		return object{
@@ -155,13 +169,16 @@ func (p panel) options() object {
 		for i, by := range p.sortBy {
 			sorting = append(sorting, object{"displayName": by, "desc": p.descending && i == 0})
 		}
+
 		return object{"showHeader": true, "cellHeight": "sm",
 			"footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
 	case timeSeries:
 		if p.w > columns/2 {
 			legend["width"] = 640
 		}
+
 		return object{"legend": legend, "tooltip": tooltip}
 	}
+
 	return object{}
 }

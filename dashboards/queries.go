@@ -61,6 +61,7 @@ func sumOfGPUs(labels, label, expr string) string {
 	if label != "" {
 		labels, inner = labels+", "+label, onGPU+", "+label
 	}
+
 	return aggregate("sum", labels, aggregate("max", inner, expr))
 }
 
@@ -111,6 +112,7 @@ func (s scope) onInventory(ofGPU, ofSlice string) string {
 	if ofSlice != "" {
 		values = either(values, s.withPlacement("("+ofSlice+")"))
 	}
+
 	return either(aggregate("max", rows, values), s.inventory()+" * NaN")
 }
 
@@ -128,6 +130,7 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 // differs from missing, and not one for each of many kinds.
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
+
 	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate("sum", byGPU, expr) +
 		`, "` + last + `", "` + none + `", "", "")`
 }
@@ -186,6 +189,7 @@ func (s scope) xidsOfGPU(more ...string) string {
 
 func (s scope) gpuState() string {
 	worst := func(expr string) string { return aggregate("max", onGPU, expr) }
+
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_gpu_up")+" == 0")),
 		worst(constant(stateRecovery, s.slice("nvidia_gpu_recovery_action", `action!="none"`))),
@@ -202,6 +206,7 @@ func (s scope) gpuState() string {
 
 func (s scope) sliceState() string {
 	worst := func(expr string) string { return aggregate("max", onSlice+", mig_profile", expr) }
+
 	return strings.Join([]string{
 		worst(constant(stateDown, s.slice("nvidia_mig_gpu_instance_up")+" == 0")),
 		worst(constant(stateFatalXID, recent(s.slice(xidOfSlice, `xid=~"`+fatalXIDs+`"`)))),
@@ -239,6 +244,7 @@ func (s scope) holders() string {
 	labels := rows + ", namespace, pod, holder"
 	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
 	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
+
 	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
 		" or on (" + rows + ") " +
 		say(aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +

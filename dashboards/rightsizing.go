@@ -16,6 +16,7 @@ const (
 func rightsizing() dashboard {
 	s := fleetScope().withGPU()
 	s.slices = s.gpus
+
 	return dashboard{
 		uid: rightsizingUID, title: "GPU right-sizing", from: "now-7d", tags: []string{"gpu", "mig"},
 		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and " +
@@ -61,6 +62,7 @@ func (s scope) advisedSlices(of func(action, selected string) string) string {
 	for _, action := range []string{"grow", "idle", "shrink"} {
 		list = append(list, of(action, s.slice(advised, `action="`+action+`"`)))
 	}
+
 	return strings.Join(list, " or on ("+onSlice+") ")
 }
 
@@ -95,6 +97,7 @@ func rightsizingStats(s scope) []panel {
 	slices := number("Slices to change", "none", "slices", "count("+s.sliceActions()+")",
 		"Slices that are too small, too large or idle. \"no data\": none is, or no advisor runs.")
 	slices.w = 4
+
 	return []panel{
 		number("Whole GPUs that are held", "none", "observed", count,
 			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
@@ -116,6 +119,7 @@ func rightsizingStats(s scope) []panel {
 // has it.
 func deviceColumns(fromGPU object) []column {
 	node, namespace, pod := fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod")
+
 	return []column{
 		{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, node)}},
 		{field: "gpu", title: "GPU", width: 60, links: []object{fromGPU}},
@@ -132,6 +136,7 @@ func candidateTable(s scope) panel {
 	of := func(family string, more ...string) string {
 		return aggregate("max", rows, wholeGPUs(either(s.ofCandidates(family, more...), s.candidates()+" * NaN")))
 	}
+
 	return panel{
 		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
 		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
@@ -172,6 +177,7 @@ func keptByReason(s scope) panel {
 func keptTable(s scope) panel {
 	confidence := either(s.eachGPU(judged)+" and on ("+onGPU+") ("+s.rejections()+")",
 		aggregate("max", onGPU, s.rejections())+" * NaN")
+
 	return panel{
 		kind: table, title: "GPUs that stay whole", hue: fine, w: 15, h: 9,
 		description: "Each with the reason. Some can be changed: a pod that opted out, a framework that takes all memory " +
@@ -208,6 +214,7 @@ func sliceTable(s scope) panel {
 		return `label_replace(` + oneOf(onSlice+", mig_profile", "recommended_profile", selected) +
 			`, "recommended_profile", "n/a", "recommended_profile", "")`
 	})
+
 	return panel{
 		kind: table, title: "Slices that should change", hue: fine, w: 18, h: 9,
 		description: "Those that are too small first, with the profile that would do. n/a: the slice is idle, or no " +
@@ -231,9 +238,11 @@ func sliceTable(s scope) panel {
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, expr string) panel {
 		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu("nvidia_gpu_mig_enabled") + " == 1"
+
 		return ofOne(lines(title, "percentunit", hue, text+" Of GPUs without MIG.", aggregate("max", byGPU, whole),
 			"{{instance}} GPU {{gpu}}"))
 	}
+
 	return []panel{
 		line("Busy time", activityHue,
 			"Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill "+
@@ -257,6 +266,7 @@ func rightsizingHistory(s scope) []panel {
 		"What the candidates would set free, over time."+advisor,
 		byCluster("sum", s.ofCandidates(reclaimable)), "{{cluster}}")
 	gained.decimals = 1
+
 	return []panel{
 		lines("GPUs for which a slice would do", "none", countHue,
 			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
@@ -273,5 +283,6 @@ func fleetRightsizing() []panel {
 	gained.w, gained.h, candidates.w, candidates.h = 5, 9, 5, 9
 	reasons, actions := keptByReason(s), slicesByAction(s)
 	reasons.w, actions.w = 8, 6
+
 	return []panel{candidates, gained, reasons, actions}
 }

@@ -50,6 +50,7 @@ func choice(name, label, values string, one bool) object {
 		v["allValue"] = anything
 		v["current"] = object{"selected": true, "text": []string{"All"}, "value": []string{"$__all"}}
 	}
+
 	return v
 }
 
@@ -65,6 +66,7 @@ func annotation(name, color, expr, title, text string) object {
 // nodeEvents returns annotations of the events that explain other changes, by node: new layouts and XIDs.
 func nodeEvents() []object {
 	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
+
 	return []object{
 		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed",
 			"{{instance}}"),
@@ -93,6 +95,7 @@ func linkTo(title, uid string, variables ...string) object {
 	for _, v := range variables {
 		url += "&" + v
 	}
+
 	return object{"title": title, "url": url + "&${__url_time_range}", "targetBlank": false}
 }
 
@@ -120,10 +123,12 @@ func mappings(values ...valueMap) []object {
 	for i, v := range values {
 		named[v.value] = object{"text": v.text, "color": v.color, "index": i}
 	}
+
 	list := []object{}
 	if len(named) > 0 {
 		list = append(list, object{"type": "value", "options": named})
 	}
+
 	return append(list, object{"type": "special", "options": object{
 		"match": "null+nan", "result": object{"text": "n/a", "color": slate, "index": len(values)},
 	}})
@@ -140,6 +145,7 @@ func thresholds(base string, steps ...step) object {
 	for _, s := range steps {
 		list = append(list, object{"color": s.color, "value": s.from})
 	}
+
 	return object{"mode": "absolute", "steps": list}
 }
 

@@ -14,34 +14,42 @@ func (p panel) fieldName(c column) string {
 		if q.ref != c.field {
 			continue
 		}
+
 		if len(p.queries) == 1 {
 			return "Value"
 		}
+
 		return "Value #" + q.ref
 	}
+
 	return c.field
 }
 
 func (p panel) transformations() []object {
 	order, names, keep := object{}, object{}, []string{}
+
 	for i, c := range p.allColumns() {
 		name := p.fieldName(c)
 		order[name] = i
+
 		keep = append(keep, name)
 		if c.title != "" && !c.hidden {
 			names[name] = c.title
 		}
 	}
+
 	list := []object{}
 	if len(p.queries) > 1 {
 		list = append(list, object{"id": "merge", "options": object{}})
 	}
+
 	list = append(list, object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}})
 	if slices.Contains(p.sortBy, "GPU") {
 		list = append(list, object{"id": "convertFieldType", "options": object{
 			"fields": object{}, "conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
 		}})
 	}
+
 	return append(list, object{"id": "organize", "options": object{
 		"excludeByName": object{}, "includeByName": object{}, "indexByName": order, "renameByName": names,
 	}})
@@ -49,17 +57,21 @@ func (p panel) transformations() []object {
 
 func (p panel) overrides() []object {
 	list := []object{}
+
 	for _, c := range p.allColumns() {
 		name := c.title
 		if c.hidden || name == "" {
 			name = p.fieldName(c)
 		}
+
 		properties := c.properties()
 		if len(properties) == 0 {
 			continue
 		}
+
 		list = append(list, object{"matcher": object{"id": "byName", "options": name}, "properties": properties})
 	}
+
 	colors := p.lineColors()
 	for _, name := range slices.Sorted(maps.Keys(colors)) {
 		list = append(list, object{
@@ -67,45 +79,57 @@ func (p panel) overrides() []object {
 			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": colors[name]}}},
 		})
 	}
+
 	return list
 }
 
 func (c column) properties() []object {
 	var list []object
+
 	set := func(id string, value any) { list = append(list, object{"id": id, "value": value}) }
 	if c.hidden {
 		set("custom.hidden", true) // up to Grafana 12.1
 		set("custom.hideFrom", object{"viz": true, "legend": false, "tooltip": false})
+
 		return list
 	}
+
 	if c.unit != "" {
 		set("unit", c.unit)
 		set("custom.align", "right")
 	}
+
 	if c.width > 0 {
 		set("custom.width", c.width)
 	}
+
 	if c.max > 0 {
 		set("max", c.max)
 	}
+
 	if c.hue != "" {
 		set("thresholds", thresholds(c.hue, c.steps...))
 	}
+
 	if len(c.values) > 0 {
 		set("mappings", mappings(c.values...))
 		set("custom.cellOptions", object{"type": "color-background", "mode": "basic"})
 		set("custom.align", "center")
 	}
+
 	if len(c.steps) > 0 {
 		set("custom.cellOptions", object{"type": "color-text"})
 	}
+
 	if c.gauge {
 		// a gauge has a max: see mostWatts
 		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
 	}
+
 	if c.links != nil {
 		set("links", c.links)
 	}
+
 	return list
 }
 
@@ -115,5 +139,6 @@ func (p panel) allColumns() []column {
 	if p.kind != table {
 		return nil
 	}
+
 	return append(slices.Clone(p.columns), column{field: linkCluster, hidden: true})
 }

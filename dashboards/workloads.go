@@ -12,6 +12,7 @@ const (
 
 func workloads() dashboard {
 	holders := "{" + podInfo + "," + inFleet
+
 	return dashboard{
 		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
 		description: "Which namespaces and pods hold GPUs and slices, and how much of them they use.",
@@ -36,6 +37,7 @@ func workloadStats() []panel {
 	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
 	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " +
 		s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
+
 	return []panel{
 		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
 			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the " +
@@ -81,6 +83,7 @@ func workloadTable() panel {
 			constant("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf) + ")",
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
+
 	return panel{
 		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
 		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, " +
@@ -126,12 +129,14 @@ func workloadNamespaces() []panel {
 	stack := func(title, unit, hue, text, expr string) panel {
 		p := lines(title, unit, hue, text+ruled, expr, "{{namespace}}")
 		p.stacked = true
+
 		return p
 	}
 	held := lines("Devices: held and free", "none", countHue,
 		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
 		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
 	held.stacked, held.colors = true, ofDevices()
+
 	return []panel{
 		held,
 		stack("Devices held, by namespace", "none", countHue,
@@ -176,5 +181,6 @@ func workloadPods() []panel {
 		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a "+
 			"smaller one, or none.", line("avg", "sm_activity_ratio"), legend))
 	sm.w = columns
+
 	return []panel{sm, memory, power}
 }

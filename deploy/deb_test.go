@@ -20,10 +20,12 @@ import (
 // packages returns the Debian package and the one of a later version, which `make test-packages` has built.
 func packages(t *testing.T) (first, next string) {
 	t.Helper()
+
 	first, next = os.Getenv("TEST_DEB"), os.Getenv("TEST_NEXT_DEB")
 	if first == "" || next == "" {
 		t.Skip("NOT TESTED: run make test-packages, which builds the packages")
 	}
+
 	return first, next
 }
 
@@ -34,28 +36,35 @@ const fake = "#!/bin/sh\necho \"${0##*/} $*\" >>/calls\n"
 func debian(t *testing.T) root {
 	t.Helper()
 	needs(t, "dpkg")
+
 	r := newRoot(t, "sh", "rm")
 	for _, dir := range []string{"var/lib/dpkg/info", "var/lib/dpkg/updates", "var/lib/dpkg/triggers", "run/systemd/system"} {
 		if err := os.MkdirAll(r.path(dir), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := os.Lstat(r.path("bin")); err != nil {
 		if err := os.Symlink("usr/bin", r.path("bin")); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	writeFile(t, r.path("dev/null"), "", 0o666) // a file stands for the device
+
 	for _, name := range []string{"systemctl", "systemd-tmpfiles", "deb-systemd-helper", "deb-systemd-invoke"} {
 		writeFile(t, r.path("usr/bin/"+name), fake, 0o755)
 	}
+
 	version, err := exec.Command("dpkg-query", "-W", "-f", "${Version}\t${Architecture}", "libc6").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	libc, arch, _ := strings.Cut(string(version), "\t")
 	writeFile(t, r.path("var/lib/dpkg/status"), "Package: libc6\nStatus: install ok installed\nMaintainer: x\nArchitecture: "+
 		arch+"\nVersion: "+libc+"\nDescription: the C library, which was copied\n", 0o644)
+
 	return r
 }
 
@@ -64,26 +73,32 @@ func (r root) dpkg(args ...string) string {
 	r.t.Helper()
 	_ = os.Remove(r.path("calls"))
 	cmd := exec.Command("dpkg", append([]string{"--root=" + r.dir, "--force-confold"}, args...)...)
+
 	cmd.Env = append(os.Environ(), "DEBIAN_FRONTEND=noninteractive", "PATH=/usr/sbin:/usr/bin:/sbin:/bin")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		r.t.Fatalf("dpkg %q: %v\n%s", args, err, out)
 	}
+
 	calls, err := os.ReadFile(r.path("calls"))
 	if err != nil && !os.IsNotExist(err) {
 		r.t.Fatal(err)
 	}
+
 	_ = os.Remove(r.path("calls"))
+
 	return string(calls)
 }
 
 // expectCalls fails the test for each call that was not made, in any order, and for each of those that must not be.
 func expectCalls(t *testing.T, calls string, want, not []string) {
 	t.Helper()
+
 	for _, call := range want {
 		if !strings.Contains(calls, call+"\n") {
 			t.Errorf("no call %q in\n%s", call, calls)
 		}
 	}
+
 	for _, call := range not {
 		if strings.Contains(calls, call) {
 			t.Errorf("call %q in\n%s", call, calls)
@@ -112,6 +127,7 @@ func TestPackageInACleanRoot(t *testing.T) {
 		[]string{"invoke start", "invoke stop", "helper mask"})
 	cmptest.Equal(t, "configuration after the upgrade", readFile(t, r.path(config)), changed)
 	cmptest.Equal(t, "state after the upgrade", readFile(t, r.path(state)), "evidence")
+
 	status, err := exec.Command("dpkg-query", "--admindir="+r.path("var/lib/dpkg"), "-W", "-f", "${Status} ${Version}",
 		"mig-exporter").Output()
 	if err != nil || !strings.HasPrefix(string(status), "install ok installed ") || !strings.HasSuffix(string(status), "+next") {
@@ -137,14 +153,17 @@ func (r root) runInstalled() {
 	t := r.t
 	t.Helper()
 	version, err := r.command(0, "/usr/bin/mig-exporter", "--version").CombinedOutput()
+
 	product := strings.TrimSpace(readFile(t, "../VERSION"))
 	if err != nil || !regexp.MustCompile(`version `+regexp.QuoteMeta(product)+` \(.*revision: [0-9a-f]{12}`).Match(version) {
 		t.Errorf("--version: %v\n%s", err, version)
 	}
+
 	if out, err := r.command(0, "/usr/bin/migctl", "--version").CombinedOutput(); err != nil ||
 		!strings.Contains(string(out), product) {
 		t.Errorf("migctl --version: %v\n%s", err, out)
 	}
+
 	r.copy("../testdata/scenarios/dgx-a100-mixed.yaml", "/tmp/node.yaml")
 	defer os.Remove(r.path("tmp/node.yaml"))
 	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--sim.scenario=/tmp/node.yaml",
@@ -155,10 +174,12 @@ func (r root) runInstalled() {
 // TestPackageContents: what is not a program is there, complete and readable.
 func TestPackageContents(t *testing.T) {
 	first, _ := packages(t)
+
 	dir := t.TempDir()
 	if out, err := exec.Command(needs(t, "dpkg-deb"), "--extract", first, dir).CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+
 	for name, want := range map[string]string{
 		"usr/share/doc/mig-exporter/copyright":                            "Apache License",
 		"usr/share/doc/mig-exporter/THIRD_PARTY_LICENSES":                 "github.com/NVIDIA/go-nvml ",
@@ -179,8 +200,10 @@ func TestPackageContents(t *testing.T) {
 			t.Errorf("%s lacks %q", name, want)
 		}
 	}
+
 	for page, want := range map[string]string{"mig-exporter": `\-\-web.listen\-address`, "migctl": "recommend"} {
 		text := strings.ReplaceAll(unzip(t, filepath.Join(dir, "usr/share/man/man1", page+".1.gz")), `\-`, "-")
+
 		want = strings.ReplaceAll(want, `\-`, "-")
 		if !strings.HasPrefix(text, ".TH "+page+" 1 ") || !strings.Contains(text, want) {
 			t.Errorf("man page of %s lacks %q:\n%.300s", page, want, text)
@@ -190,14 +213,17 @@ func TestPackageContents(t *testing.T) {
 
 func unzip(t *testing.T, path string) string {
 	t.Helper()
+
 	r, err := gzip.NewReader(strings.NewReader(readFile(t, path)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
@@ -207,19 +233,23 @@ func TestDependencyOnLibc(t *testing.T) {
 	if m == nil {
 		t.Fatal("the package does not depend on libc6")
 	}
+
 	declared, err := strconv.Atoi(m[1])
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, program := range []string{programs(t).exporter, programs(t).migctl} {
 		file, err := elf.Open(program)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		symbols, err := file.ImportedSymbols()
 		if err = errors.Join(err, file.Close()); err != nil {
 			t.Fatal(err)
 		}
+
 		for _, s := range symbols {
 			if v, ok := strings.CutPrefix(s.Version, "GLIBC_2."); ok {
 				minor, _, _ := strings.Cut(v, ".")

@@ -14,14 +14,17 @@ import (
 // runDist runs a step of dist.sh in a folder. It returns what the step prints, and whether it succeeds.
 func runDist(t *testing.T, dir, step string, variables ...string) (string, bool) {
 	t.Helper()
+
 	script, err := filepath.Abs("dist.sh")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.Command(script, step)
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), variables...)
 	out, err := cmd.CombinedOutput()
+
 	return string(out), err == nil
 }
 
@@ -38,6 +41,7 @@ func TestReleaseNotes(t *testing.T) {
 	const before, after = "# mig-exporter 0.1.0\n\n## Before you upgrade\n\n", "\n## All else\n\n"
 	const nothing = "Nothing needs your attention.\n"
 	const changes = "* [CHANGE] Two ([below](#part)):\n\n  | was | is |\n"
+
 	const others = "* [FEATURE] One ([page](https://github.com/mig-exporter/mig-exporter/blob/main/docs/page.md#part)),\n" +
 		"  and [its site](https://example.com/docs/x.md).\n"
 	for _, tt := range []struct{ about, changelog, want string }{
@@ -70,27 +74,35 @@ tar -C made -czf "$3/mig-exporter-0.1.0.tgz" $FILES
 `, 0o755)
 	dist := filepath.Join(dir, "dist")
 	var archives []string
+
 	for _, variables := range [][]string{
 		{"MADE=2001-02-03", "FILES=mig-exporter/Chart.yaml mig-exporter/templates/all.yaml"},
 		{"MADE=2011-12-13", "FILES=mig-exporter/templates/all.yaml mig-exporter/Chart.yaml"},
 	} {
 		variables = append(variables, "HELM="+helm, "DIST="+dist, "SOURCE_DATE_EPOCH=1700000000")
 		writeFile(t, filepath.Join(dist, "mig-exporter-0.1.0.tgz"), "old", 0o644)
+
 		if out, ok := runDist(t, dir, "chart", variables...); !ok {
 			t.Fatal(out)
 		}
+
 		archives = append(archives, readFile(t, filepath.Join(dist, "mig-exporter-0.1.0.tgz")))
 	}
+
 	cmptest.Equal(t, "the archives are the same", archives[0] == archives[1], true)
+
 	list, err := exec.Command("tar", "--utc", "--full-time", "-tvzf", filepath.Join(dist, "mig-exporter-0.1.0.tgz")).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var files []string
+
 	for line := range strings.Lines(string(list)) {
 		fields := strings.Fields(line)
 		files = append(files, strings.Join(slices.Concat(fields[:2], fields[3:]), " "))
 	}
+
 	cmptest.Equal(t, "files", files, []string{
 		"drwxr-xr-x 0/0 2023-11-14 22:13:20 mig-exporter/",
 		"-rw-r--r-- 0/0 2023-11-14 22:13:20 mig-exporter/Chart.yaml",
@@ -102,21 +114,26 @@ tar -C made -czf "$3/mig-exporter-0.1.0.tgz" $FILES
 // TestFolderOfARelease: files of an earlier release are removed, and a folder with others is left as it is.
 func TestFolderOfARelease(t *testing.T) {
 	dir := t.TempDir()
+
 	dist := filepath.Join(dir, "a new/folder")
 	for _, name := range []string{"mig-exporter-0.1.0.linux-amd64.tar.gz", "mig-exporter-0.1.0.linux-amd64.cdx.json",
 		"mig-exporter_0.1.0_arm64.deb", "mig-exporter-0.1.0.tgz", "RELEASE_NOTES.md", "sha256sums.txt"} {
 		writeFile(t, filepath.Join(dist, name), "old", 0o644)
 	}
+
 	if out, ok := runDist(t, dir, "clear", "DIST="+dist); !ok {
 		t.Errorf("a folder of a release is refused:\n%s", out)
 	}
+
 	cmptest.Equal(t, "files of a release", tree(t, dist), map[string]string{dist: "d---------"})
 
 	writeFile(t, filepath.Join(dist, "RELEASE_NOTES.md"), "old", 0o644)
 	writeFile(t, filepath.Join(dist, "thesis.tex"), "precious", 0o644)
+
 	before := tree(t, dist)
 	if out, ok := runDist(t, dir, "clear", "DIST="+dist); ok {
 		t.Errorf("a folder with other files is accepted:\n%s", out)
 	}
+
 	cmptest.Equal(t, "files", tree(t, dist), before)
 }

@@ -27,6 +27,7 @@ var buildOnce = sync.OnceValue(func() error {
 	if err != nil {
 		return fmt.Errorf("go build: %w\n%s", err, out)
 	}
+
 	return nil
 })
 
@@ -38,15 +39,19 @@ func runAll(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	defer os.RemoveAll(buildDir)
+
 	return m.Run()
 }
 
 func programs(t *testing.T) built {
 	t.Helper()
+
 	if err := buildOnce(); err != nil {
 		t.Fatal(err)
 	}
+
 	return built{filepath.Join(buildDir, "mig-exporter"), filepath.Join(buildDir, "migctl")}
 }
 
@@ -59,13 +64,16 @@ type server struct {
 // serve starts a program, which is mig-exporter with --web.listen-address=127.0.0.1:0, and waits until it listens.
 func serve(t *testing.T, cmd *exec.Cmd) server {
 	t.Helper()
+
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	ended := make(chan struct{})
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
@@ -78,17 +86,21 @@ func serve(t *testing.T, cmd *exec.Cmd) server {
 		defer close(ended)
 		defer close(addresses)
 		listening := regexp.MustCompile(`msg="?listening.*address=(\S+)`)
+
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			said.WriteString(lines.Text() + "\n")
+
 			if m := listening.FindStringSubmatch(lines.Text()); m != nil {
 				addresses <- m[1]
 			}
 		}
 	}()
+
 	address, ok := <-addresses
 	if !ok {
 		t.Fatalf("the program does not listen:\n%s", said.String())
 	}
+
 	return server{t, "http://" + address}
 }
 
@@ -97,25 +109,30 @@ func (s server) get(method, path string) (status int, body string) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), 2*time.Minute)
 	defer cancel()
+
 	request, err := http.NewRequestWithContext(ctx, method, s.url+path, nil)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	response, err := http.DefaultClient.Do(request)
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	defer response.Body.Close()
+
 	text, err := io.ReadAll(response.Body)
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	return response.StatusCode, string(text)
 }
 
 // waitFor scrapes until the metrics have a text.
 func (s server) waitFor(text string) {
 	s.t.Helper()
+
 	for body := ""; !strings.Contains(body, text); {
 		var status int
 		if status, body = s.get("GET", "/metrics"); status != 200 {

@@ -22,18 +22,23 @@ func (s *slurmd) trap() (victim string) {
 	victim = filepath.Join(filepath.Dir(s.folder), "victim")
 	writeFile(s.t, victim, "11\nprecious\n", 0o600)
 	s.do(os.Mkdir(s.folder, 0o755))
+
 	for _, name := range []string{".lock", ".new", ".boot", "0", "1"} {
 		s.do(os.Symlink(victim, filepath.Join(s.folder, name)))
 	}
+
 	for _, name := range []string{"2", "0conf", "9x", "1.conf"} {
 		writeFile(s.t, filepath.Join(s.folder, name), "11\n12\n", 0o644)
 	}
+
 	s.do(syscall.Mkfifo(filepath.Join(s.folder, "7"), 0o644))
+
 	return victim
 }
 
 func (s *slurmd) do(err error) {
 	s.t.Helper()
+
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -43,26 +48,32 @@ func (s *slurmd) do(err error) {
 func tree(t *testing.T, dir string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
+
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.IsDir() {
 			all[path] = e.Type().String()
 			return err
 		}
+
 		if e.Type() == fs.ModeSymlink {
 			all[path], err = os.Readlink(path)
 			return err
 		}
+
 		if e.Type() != 0 {
 			all[path] = e.Type().String()
 			return nil
 		}
+
 		text, err := os.ReadFile(path)
 		all[path] = string(text)
+
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return all
 }
 
@@ -72,6 +83,7 @@ func TestFolderOfOthers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("NOT TESTED: only root may give files to another user")
 	}
+
 	for about, prepare := range map[string]func(s *slurmd){
 		"all may write to it": func(s *slurmd) { s.do(os.Chmod(s.folder, 0o777)) },
 		"all may write to it, sticky": func(s *slurmd) {
@@ -107,10 +119,12 @@ func TestFolderOfOthers(t *testing.T) {
 			s.trap()
 			prepare(s)
 			before := tree(t, above)
+
 			said := s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2,1")
 			if !strings.Contains(said, "cannot be used") {
 				t.Errorf("the prolog does not report it:\n%s", said)
 			}
+
 			s.run("epilog.sh", "SLURM_JOB_ID=11")
 			cmptest.Equal(t, "files", tree(t, above), before)
 		})
@@ -154,12 +168,14 @@ func TestLockedFolder(t *testing.T) {
 	s := newSlurmd(t)
 	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2")
 	s.hold(filepath.Join(s.folder, ".lock"))
+
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
 		said := s.run(script, "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=1", "SECONDS_TO_WAIT=0.2")
 		if !strings.Contains(said, "is locked") {
 			t.Errorf("%s does not report it:\n%s", script, said)
 		}
 	}
+
 	s.expect("files", map[string]string{"1": "11"})
 }
 
@@ -180,18 +196,22 @@ func TestLockIsRoots(t *testing.T) {
 	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2", "SECONDS_TO_WAIT=10")
 	s.expect("files", map[string]string{"1": "11"})
 	s.expectLock()
+
 	if os.Geteuid() == 0 {
 		s.do(os.Chmod(filepath.Dir(filepath.Dir(s.folder)), 0o755))
+
 		for name, want := range map[string]bool{"1": true, ".lock": false} {
 			cmd := exec.Command("flock", "-n", name, "true")
 			cmd.Dir = s.folder
 			cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: anotherUser, Gid: anotherUser}}
+
 			out, err := cmd.CombinedOutput()
 			if (err == nil) != want {
 				t.Errorf("another user locks %s: %v\n%s", name, err, out)
 			}
 		}
 	}
+
 	s.run("epilog.sh", "SLURM_JOB_ID=11", "SECONDS_TO_WAIT=10")
 	s.expect("files after the epilog", map[string]string{})
 }
@@ -230,6 +250,7 @@ func TestLeftovers(t *testing.T) {
 				if os.Geteuid() != 0 {
 					s.t.Skip("NOT TESTED: only root may give files to another user")
 				}
+
 				writeFile(s.t, path, "", 0o600)
 				s.do(os.Chown(path, anotherUser, anotherUser))
 			},
@@ -259,10 +280,12 @@ func TestDeviceThatIsNoFile(t *testing.T) {
 	s.run("prolog.sh", "SLURM_JOB_ID=10", "SLURM_JOB_GPUS=1")
 	s.do(syscall.Mkfifo(filepath.Join(s.folder, "1"), 0o644))
 	s.do(os.Mkdir(filepath.Join(s.folder, "2"), 0o755))
+
 	said := s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2,0")
 	if !strings.Contains(said, "file 2 cannot be written") {
 		t.Errorf("the prolog does not report the folder:\n%s", said)
 	}
+
 	s.run("epilog.sh", "SLURM_JOB_ID=10")
 	s.do(os.Remove(filepath.Join(s.folder, "2")))
 	s.expect("files", map[string]string{"1": "11"})
@@ -271,11 +294,14 @@ func TestDeviceThatIsNoFile(t *testing.T) {
 // TestScriptsEndWell: whatever ends a script, even the shell itself, it exits with 0.
 func TestScriptsEndWell(t *testing.T) {
 	s := newSlurmd(t)
+
 	s.scripts = t.TempDir()
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
 		writeFile(t, filepath.Join(s.scripts, script), readFile(t, filepath.Join("slurm", script)), 0o755)
 	}
+
 	writeFile(t, filepath.Join(s.scripts, "folder.sh"), "set -u\n: \"$unset\"\n", 0o644)
+
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
 		if said := s.run(script); !strings.Contains(said, "unbound variable") {
 			t.Errorf("the shell does not end %s:\n%s", script, said)
@@ -288,21 +314,25 @@ func TestScriptsEndWell(t *testing.T) {
 func TestScriptsAreLinked(t *testing.T) {
 	s := newSlurmd(t)
 	dir := t.TempDir()
+
 	for _, script := range []string{"prolog.sh", "epilog.sh"} {
 		path, err := filepath.Abs(filepath.Join("slurm", script))
 		s.do(err)
 		s.do(os.Symlink(path, filepath.Join(dir, script)))
 		writeFile(t, filepath.Join(dir, "copied-"+script), readFile(t, path), 0o755)
 	}
+
 	s.scripts = dir
 	s.run("prolog.sh", "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2")
 	s.expect("files", map[string]string{"1": "11"})
 	s.run("epilog.sh", "SLURM_JOB_ID=11")
 	s.expect("files after the epilog", map[string]string{})
+
 	for _, script := range []string{"copied-prolog.sh", "copied-epilog.sh"} {
 		if said := s.run(script, "SLURM_JOB_ID=11", "SLURM_JOB_GPUS=2"); !strings.Contains(said, "folder.sh") {
 			t.Errorf("%s does not report it:\n%s", script, said)
 		}
 	}
+
 	s.expect("files", map[string]string{})
 }

@@ -63,14 +63,17 @@ type slurmd struct {
 
 func newSlurmd(t *testing.T) *slurmd {
 	t.Helper()
+
 	dir := t.TempDir()
 	if err := os.Chmod(dir, 0o755); err != nil { // whatever the umask
 		t.Fatal(err)
 	}
+
 	s := &slurmd{t: t, scripts: "slurm", folder: filepath.Join(dir, "jobs"), nvidiaSMI: filepath.Join(dir, "nvidia-smi"),
 		bootID: filepath.Join(dir, "boot")}
 	writeFile(t, s.nvidiaSMI, fakeListings, 0o755)
 	writeFile(t, s.bootID, "first\n", 0o644)
+
 	return s
 }
 
@@ -83,10 +86,12 @@ func (s *slurmd) run(script string, variables ...string) string {
 	cmd.WaitDelay = time.Minute // for what still holds its output, which slurmd reads to the end, too
 	cmd.Env = append([]string{"NVIDIA_SMI=" + s.nvidiaSMI, "BOOT_ID_FILE=" + s.bootID, "LOGGER=false",
 		"MIG_EXPORTER_HPC_JOB_MAPPING_DIR=" + s.folder}, variables...)
+
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		s.t.Errorf("%s %q: %v\n%s", script, variables, err, out)
 	}
+
 	return string(out)
 }
 
@@ -94,16 +99,20 @@ func (s *slurmd) run(script string, variables ...string) string {
 // folder but what the exporter does not look at.
 func (s *slurmd) expect(what string, want map[string]string) {
 	s.t.Helper()
+
 	entries, err := os.ReadDir(s.folder)
 	if err != nil && !os.IsNotExist(err) {
 		s.t.Fatal(err)
 	}
+
 	got := map[string]string{}
+
 	for _, e := range entries {
 		if !strings.HasPrefix(e.Name(), ".") {
 			got[e.Name()] = strings.TrimSuffix(readFile(s.t, filepath.Join(s.folder, e.Name())), "\n")
 		}
 	}
+
 	cmptest.Equal(s.t, what, got, want)
 }
 
@@ -144,6 +153,7 @@ func TestPrologAndEpilog(t *testing.T) {
 // written.
 func TestHostileVariables(t *testing.T) {
 	s := newSlurmd(t)
+
 	canary := filepath.Join(t.TempDir(), "canary")
 	for _, value := range []string{"$(touch " + canary + ")", "`touch " + canary + "`", "0; touch " + canary, "../../../" + canary,
 		"a[$(touch " + canary + ")]", "x\n7\n", "-1", "*", "MIG-GPU-$(touch " + canary + ")/a[$(touch " + canary + ")]/0", ".lock"} {
@@ -152,10 +162,13 @@ func TestHostileVariables(t *testing.T) {
 		s.run("prolog.sh", "SLURM_JOB_ID=12", "CUDA_VISIBLE_DEVICES=GPU-x,"+value)
 		s.run("epilog.sh", "SLURM_JOB_ID="+value)
 	}
+
 	s.expect("files", map[string]string{})
+
 	if _, err := os.Stat(canary); err == nil {
 		t.Error("a variable was executed")
 	}
+
 	s.run("prolog.sh", "SLURM_JOB_GPUS=0")
 	s.run("epilog.sh")
 	s.run("prolog.sh")
@@ -167,15 +180,19 @@ func TestHostileVariables(t *testing.T) {
 func TestSharedDevices(t *testing.T) {
 	s := newSlurmd(t)
 	const jobs = 12
+
 	var all sync.WaitGroup
 	for job := range jobs {
 		all.Go(func() { s.run("prolog.sh", fmt.Sprintf("SLURM_JOB_ID=%d", 100+job), "CUDA_VISIBLE_DEVICES=0") })
 	}
+
 	all.Wait()
 	cmptest.Equal(t, "jobs of the GPU", len(strings.Fields(readFile(t, filepath.Join(s.folder, "2")))), jobs)
+
 	for job := range jobs - 2 {
 		all.Go(func() { s.run("epilog.sh", fmt.Sprintf("SLURM_JOB_ID=%d", 100+job)) })
 	}
+
 	all.Wait()
 	left := strings.Fields(readFile(t, filepath.Join(s.folder, "2")))
 	cmptest.Equal(t, "jobs left", len(left), 2)
@@ -206,22 +223,26 @@ func TestWithoutNvidiaSMI(t *testing.T) {
 		t.Run(about, func(t *testing.T) {
 			s := newSlurmd(t)
 			writeFile(t, s.nvidiaSMI, "#!/bin/sh\n"+program+"\n", 0o755)
+
 			blocker := s.nvidiaSMI + ".fifo"
 			if err := syscall.Mkfifo(blocker, 0o600); err != nil {
 				t.Fatal(err)
 			}
+
 			t.Cleanup(func() { // ends what still reads
 				writer, err := os.OpenFile(blocker, os.O_RDWR, 0)
 				if err = errors.Join(err, writer.Close()); err != nil {
 					t.Error(err)
 				}
 			})
+
 			for variables, want := range map[string]map[string]string{
 				"SLURM_JOB_ID=11 SLURM_JOB_GPUS=2":                   {"2": "11"},
 				"SLURM_JOB_ID=11 CUDA_VISIBLE_DEVICES=" + wholeSlice: {},
 			} {
 				said := s.run("prolog.sh", append(strings.Fields(variables), "SECONDS_TO_WAIT=0.2")...)
 				s.expect(variables, want)
+
 				if !strings.Contains(said, "nvidia-smi does not answer") {
 					t.Errorf("%s: not reported:\n%s", variables, said)
 				}
@@ -255,22 +276,26 @@ func TestJobsAreServed(t *testing.T) {
 		if status, body := exporter.get("POST", "/-/sim/advance?by=1s"); status != 200 {
 			t.Fatalf("%d %s", status, body)
 		}
+
 		_, metrics := exporter.get("GET", "/metrics")
 		for line := range strings.Lines(metrics) {
 			if strings.HasPrefix(line, "nvidia_") && strings.Contains(line, "hpc_job_info{") {
 				list = append(list, strings.TrimSpace(line))
 			}
 		}
+
 		return list
 	}
 	now := strings.Join(jobs(), "\n")
 	cmptest.Equal(t, "series", strings.Count(now, `hpc_job="4711"`), 2)
+
 	for _, want := range []string{"nvidia_gpu_hpc_job_info{", wholeGPU, "nvidia_mig_gpu_instance_hpc_job_info{",
 		`gpu_instance="7"`} {
 		if !strings.Contains(now, want) {
 			t.Errorf("no %q in\n%s", want, now)
 		}
 	}
+
 	s.run("epilog.sh", "SLURM_JOB_ID=4711")
 	cmptest.Equal(t, "series after the epilog", jobs(), nil)
 }
@@ -278,6 +303,7 @@ func TestJobsAreServed(t *testing.T) {
 // TestShellcheck holds the scripts that are installed, and those of the image and of a release, to shellcheck.
 func TestShellcheck(t *testing.T) {
 	shellcheck := needs(t, "shellcheck")
+
 	out, err := exec.Command(shellcheck, "-x", "slurm/prolog.sh", "slurm/epilog.sh", "slurm/folder.sh", "deb/postinst",
 		"deb/prerm", "deb/postrm", "image/assemble.sh", "dist.sh").CombinedOutput()
 	if err != nil {

@@ -21,15 +21,19 @@ func write(to io.Writer, from io.Reader, machine string) error {
 	if err != nil {
 		return err
 	}
+
 	if cpu != "" {
 		machine = cpu + ", " + machine
 	}
+
 	text, missing := tables(runs, machine)
 	if _, err := io.WriteString(to, text); err != nil {
 		return err
 	}
+
 	if len(missing) > 0 {
 		return fmt.Errorf("no such benchmarks: %q", missing)
 	}
+
 	return nil
 }

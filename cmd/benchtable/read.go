@@ -20,26 +20,31 @@ type results map[metric][]float64
 func read(from io.Reader) (found results, cpu string, err error) {
 	found = results{}
 	processors := regexp.MustCompile(`-\d+$`) // the testing package appends their number to names
+
 	lines := bufio.NewScanner(from)
 	for lines.Scan() {
 		if name, ok := strings.CutPrefix(lines.Text(), "cpu: "); ok {
 			cpu = name
 			continue
 		}
+
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 4 || len(fields)%2 != 0 || !strings.HasPrefix(fields[0], "Benchmark") {
 			continue
 		}
+
 		name := processors.ReplaceAllString(strings.TrimPrefix(fields[0], "Benchmark"), "")
 		for i := 2; i < len(fields); i += 2 {
 			value, err := strconv.ParseFloat(fields[i], 64)
 			if err != nil {
 				return nil, "", fmt.Errorf("%q: %w", lines.Text(), err)
 			}
+
 			m := metric{name, fields[i+1]}
 			found[m] = append(found[m], value)
 		}
 	}
+
 	return found, cpu, lines.Err()
 }
 

@@ -30,6 +30,7 @@ const (
 // lines lists those of the first table: first the lone scrape, which is what most nodes serve.
 func lines() []line {
 	var list []line
+
 	for _, form := range forms() {
 		name, title := "ScrapeLone/"+form, "lone scrape, "+form
 		list = append(list,
@@ -38,12 +39,14 @@ func lines() []line {
 			line{title + ": allocations", metric{name, "allocs/op"}, loneTarget(form, 200)},
 			line{title + ": body", metric{name, "body-bytes"}, 0})
 	}
+
 	for _, form := range forms() {
 		name, title := "ScrapeRepeated/"+form, "repeated scrape of a Snapshot, "+form
 		list = append(list,
 			line{title + ": p50", metric{name, "p50-ns"}, 0},
 			line{title + ": p99", metric{name, "p99-ns"}, 1 * millisecond})
 	}
+
 	for _, form := range forms() {
 		for _, scrapers := range []string{"1", "8"} {
 			name := "Loopback/" + form + "/scrapers=" + scrapers
@@ -54,7 +57,9 @@ func lines() []line {
 				line{title + ": one by the other", metric{name, "p50-ratio"}, 2})
 		}
 	}
+
 	poll := "Poll/" + gpusOfBench
+
 	return append(list,
 		line{"poll: CPU", metric{poll, "cpu-ns"}, 5 * millisecond},
 		line{"poll: p50", metric{poll, "p50-ns"}, 0},
@@ -77,6 +82,7 @@ func loneTarget(form string, target float64) float64 {
 	if strings.HasPrefix(form, "text/") {
 		return target
 	}
+
 	return 0
 }
 
@@ -84,22 +90,27 @@ func loneTarget(form string, target float64) float64 {
 func tables(found results, machine string) (text string, missing []string) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n", machine)
+
 	for _, l := range lines() {
 		values := found[l.metric]
 		if len(values) == 0 {
 			missing = append(missing, l.metric.benchmark+" "+l.metric.unit)
 			continue
 		}
+
 		target := ""
 		if l.target > 0 {
 			target = "< " + format(l.target, l.metric.unit)
 		}
+
 		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", l.title,
 			format(best(values), l.metric.unit), format(median(values), l.metric.unit), target, verdict(values, l.target))
 	}
+
 	levels, none := levelTable(found)
 	growth, lacking := growthTable(found)
 	calls, uncalled := callTable(found)
+
 	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls, slices.Concat(missing, none, lacking, uncalled)
 }
 
@@ -108,16 +119,20 @@ func levelTable(found results) (text string, missing []string) {
 	var out strings.Builder
 	out.WriteString("| gzip level | text: p50 | text: packed | protobuf: p50 | protobuf: packed " +
 		"|\n|--:|--:|--:|--:|--:|\n")
+
 	for level := 1; level <= 6; level++ {
 		fmt.Fprintf(&out, "| %d", level)
+
 		for _, form := range []string{"text", "protobuf"} {
 			for _, unit := range []string{"p50-ns", "packed-bytes"} {
 				m := metric{fmt.Sprintf("GzipLevel/%s/identity/level=%d", form, level), unit}
 				out.WriteString(" | " + cell(found, m, &missing))
 			}
 		}
+
 		out.WriteString(" |\n")
 	}
+
 	return out.String(), missing
 }
 
@@ -128,6 +143,7 @@ func cell(found results, m metric, missing *[]string) string {
 		*missing = append(*missing, m.benchmark+" "+m.unit)
 		return ""
 	}
+
 	return format(best(values), m.unit)
 }
 
@@ -137,6 +153,7 @@ func growthTable(found results) (text string, missing []string) {
 	var out strings.Builder
 	fmt.Fprintf(&out, "| growth, best of the runs; GPUs | %s |\n|---|%s\n", strings.Join(sizes, " | "),
 		strings.Repeat("--:|", len(sizes)))
+
 	for _, l := range []line{
 		{"poll: CPU", metric{"Poll/", "cpu-ns"}, 0},
 		{"poll: driver calls", metric{"Poll/", "calls"}, 0},
@@ -148,11 +165,14 @@ func growthTable(found results) (text string, missing []string) {
 		{"lone scrape, text/identity: body", metric{"ScrapeGrowth/plain/", "body-bytes"}, 0},
 	} {
 		out.WriteString("| " + l.title)
+
 		for _, size := range sizes {
 			out.WriteString(" | " + cell(found, metric{l.metric.benchmark + "gpus=" + size, l.metric.unit}, &missing))
 		}
+
 		out.WriteString(" |\n")
 	}
+
 	return out.String(), missing
 }
 
@@ -162,11 +182,13 @@ func callTable(found results) (text string, missing []string) {
 	isClass := func(call string) bool { return !strings.HasPrefix(call, "nvml") }
 
 	rates := map[string]float64{}
+
 	for m, values := range found {
 		if call, perSecond := strings.CutSuffix(m.unit, "/s"); m.benchmark == benchmark && perSecond {
 			rates[call] = median(values)
 		}
 	}
+
 	if len(rates) == 0 {
 		return "", []string{benchmark}
 	}
@@ -175,15 +197,18 @@ func callTable(found results) (text string, missing []string) {
 		if isClass(a) != isClass(b) {
 			return cmp.Compare(strings.Count(a, "nvml"), strings.Count(b, "nvml"))
 		}
+
 		return cmp.Or(cmp.Compare(rates[b], rates[a]), cmp.Compare(a, b))
 	})
 
 	var out strings.Builder
 	out.WriteString("| calls of the driver's library | a second |\n|---|--:|\n")
+
 	for _, call := range calls {
 		if isClass(call) {
 			call = "**" + call + "**"
 		}
+
 		fmt.Fprintf(&out, "| %s | %.2f |\n", call, rates[strings.Trim(call, "*")])
 	}
 
@@ -200,6 +225,7 @@ func verdict(values []float64, target float64) string {
 	case best(values) < target:
 		return "met by the best run only"
 	}
+
 	return "missed"
 }
 
@@ -210,6 +236,7 @@ func format(value float64, unit string) string {
 		if value < 0.9995*millisecond { // what rounds to one is one
 			return fmt.Sprintf("%.3g µs", value/1e3)
 		}
+
 		return fmt.Sprintf("%.3g ms", value/millisecond)
 	case strings.Contains(unit, "MiB"):
 		return fmt.Sprintf("%.1f MiB", value)
@@ -218,5 +245,6 @@ func format(value float64, unit string) string {
 	case strings.HasSuffix(unit, "ratio"):
 		return fmt.Sprintf("%.2f", value)
 	}
+
 	return fmt.Sprintf("%.0f", value)
 }

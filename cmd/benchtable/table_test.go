@@ -26,6 +26,7 @@ func TestTables(t *testing.T) {
 	if err != nil || cpu != "AMD EPYC" {
 		t.Fatalf("processor %q, %v", cpu, err)
 	}
+
 	text, missing := tables(runs, "a machine")
 	for _, want := range []string{
 		"a machine.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n| lone scrape, text/gzip: p50 | 2.1 ms " +
@@ -43,6 +44,7 @@ func TestTables(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	if len(missing) == 0 {
 		t.Error("nothing is missing, though most benchmarks did not run")
 	}
@@ -74,9 +76,11 @@ func TestMissingBenchmarksFail(t *testing.T) {
 		!strings.Contains(err.Error(), "ScrapeLone/text/gzip p99-ns") {
 		t.Errorf("got %v, want an error that names what is missing", err)
 	}
+
 	if !strings.Contains(out.String(), "| poll: CPU |") {
 		t.Error("what is there is not written")
 	}
+
 	if _, _, err := read(strings.NewReader("BenchmarkX-2 1 many ns/op\n")); err == nil {
 		t.Error("a figure that is no number is accepted")
 	}

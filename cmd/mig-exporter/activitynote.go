@@ -28,6 +28,7 @@ type activityNote struct {
 // recording.
 func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
+
 	_, recorded := node.kind.(recording)
 	switch {
 	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
@@ -38,6 +39,7 @@ func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 		n.remedy = "ask DCGM: --dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded; or accept it: " +
 			"--profiling.source=off"
 	}
+
 	return n
 }
 
@@ -46,18 +48,23 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 	if n.remedy == "" {
 		return
 	}
+
 	var without []string
+
 	for i := range s.GPUs {
 		if lacksActivity(&s.GPUs[i]) {
 			without = append(without, strconv.Itoa(s.GPUs[i].Index))
 		}
 	}
+
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.gpus = strings.Join(without, ",")
 	if n.gpus == "" || n.logged {
 		return
 	}
+
 	n.logged = true
 	level.Warn(n.logger).
 		Log("msg", "GPUs have no activity: their driver has no GPM (Hopper or later), and DCGM is not used",
@@ -69,11 +76,13 @@ func lacksActivity(g *gpu.GPU) bool {
 	if !g.Up || g.ActivitySource != gpu.ActivityUnknown {
 		return false
 	}
+
 	for _, e := range g.Errors {
 		if e.Reading == gpu.ReadingActivity && !errors.Is(e.Err, gpu.ErrNotSupported) {
 			return false // it could not be asked
 		}
 	}
+
 	return true
 }
 
@@ -81,9 +90,11 @@ func lacksActivity(g *gpu.GPU) bool {
 func (n *activityNote) notes() []string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	if n.gpus == "" {
 		return nil
 	}
+
 	return []string{fmt.Sprintf("no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s", n.gpus,
 		n.remedy)}
 }

@@ -16,6 +16,7 @@ node: {hostname: n, driver: "580.95.05", kubernetes: false, privileged: true}
 seed: 1
 gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 `
+
 	for name, tt := range map[string]struct {
 		args []string
 		says string // empty: there is nothing to say
@@ -31,17 +32,22 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 			for range 3 {
 				p.advance(time.Second)
 			}
+
 			ready := p.get("/-/ready")
 			if ready.status != http.StatusOK {
 				t.Errorf("/-/ready: %d %s", ready.status, ready.body)
 			}
+
 			p.stop()
+
 			lines, want := strings.Count(p.logText(), "GPUs have no activity"), 1
 			if tt.says == "" {
 				want = 0
 			}
+
 			cmptest.Equal(t, "lines in the log", lines, want)
 			cmptest.Equal(t, "is in /-/ready", strings.Contains(string(ready.body), "no activity"), want == 1)
+
 			if want == 1 {
 				cmptest.HasTexts(t, p.logText(), tt.says, "gpus=1,2 ")
 			}

@@ -42,6 +42,7 @@ func translatedAliases() []alias {
 	as := func(flag string) func(string) ([]string, error) {
 		return func(value string) ([]string, error) { return []string{"--" + flag + "=" + value}, nil }
 	}
+
 	return []alias{
 		{name: "collectors", short: "f", env: "DCGM_EXPORTER_COLLECTORS", flag: "dcgm.counters",
 			translate: as("dcgm.counters")},
@@ -89,10 +90,12 @@ func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: expected true or false", value)
 		}
+
 		chosen := off
 		if is {
 			chosen = on
 		}
+
 		switch {
 		case chosen == "":
 			return nil, nil
@@ -101,6 +104,7 @@ func translateSwitch(flag, on, off string) func(string) ([]string, error) {
 		case chosen == "false":
 			return []string{"--no-" + flag}, nil
 		}
+
 		return []string{"--" + flag + "=" + chosen}, nil
 	}
 }
@@ -112,17 +116,20 @@ func translateMilliseconds(flag string) func(string) ([]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%q: expected a number of milliseconds", value)
 		}
+
 		return []string{"--" + flag + "=" + (time.Duration(n) * time.Millisecond).String()}, nil
 	}
 }
 
 func translateResourceNames(value string) ([]string, error) {
 	var flags []string
+
 	for name := range strings.SplitSeq(value, ",") {
 		if name = strings.TrimSpace(name); name != "" {
 			flags = append(flags, "--kubernetes.resource-name="+name)
 		}
 	}
+
 	return flags, nil
 }
 
@@ -133,6 +140,7 @@ func translateLogFormat(value string) ([]string, error) {
 	case "json":
 		return []string{"--log.format=json"}, nil
 	}
+
 	return nil, fmt.Errorf("%q: expected text or json", value)
 }
 
@@ -144,15 +152,19 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s=%w", name, err)
 		}
+
 		return flags, nil, nil
 	}
+
 	if a.switches {
 		on, err := strconv.ParseBool(value)
 		if err != nil {
 			return nil, nil, fmt.Errorf("%s=%q: expected true or false", name, value)
 		}
+
 		value = strconv.FormatBool(on)
 	}
+
 	switch {
 	case slices.Contains(a.accepted, value):
 		return nil, nil, nil
@@ -161,8 +173,10 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 		if strings.HasPrefix(name, "-") {
 			kind = "flag"
 		}
+
 		return nil, []warning{{kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}}}, nil
 	}
+
 	return nil, nil, fmt.Errorf("%s=%s of dcgm-exporter is not supported: %s", name, value, a.advice)
 }
 
@@ -173,20 +187,25 @@ func translateAliases(args []string, lookup lookupFunc) (out []string, warnings 
 	if err != nil {
 		return nil, nil, err
 	}
+
 	var errs []error
 	given := map[string]bool{} // names of aliases
+
 	for _, w := range words {
 		if w.alias == nil {
 			out = append(out, w.text)
 			continue
 		}
+
 		given[w.alias.name] = true
 		flags, warns, err := w.alias.resolveValue(w.text, w.value)
 		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
+
 	out = append(out, rest...)
 	unsaid := slices.DeleteFunc(aliases(), func(a alias) bool { return given[a.name] })
 	flags, warns, err := translateEnvironment(unsaid, out, lookup)
+
 	return append(flags, out...), append(warnings, warns...), errors.Join(append(errs, err)...)
 }
 
@@ -201,12 +220,15 @@ type argument struct {
 func splitLine(args []string) (words []argument, rest []string, err error) {
 	known := aliases()
 	ownOutput := false // -o is this program's
+
 	for i := 0; i < len(args); i++ {
 		if args[i] == "--" {
 			return words, args[i:], nil
 		}
+
 		ownOutput = ownOutput || args[i] == commandCheckNode
 		name, value, hasValue := strings.Cut(args[i], "=")
+
 		a := findAlias(known, name)
 		if ownOutput && name == "-o" {
 			a = nil
@@ -224,8 +246,10 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
 		}
+
 		words = append(words, argument{name, a, value})
 	}
+
 	return words, nil, nil
 }
 
@@ -234,13 +258,16 @@ func (w *argument) flags() []string {
 	if w.alias == nil {
 		return []string{w.text}
 	}
+
 	if w.alias.translate == nil {
 		return nil
 	}
+
 	flags, err := w.alias.translate(w.value)
 	if err != nil {
 		return nil // apply reports it
 	}
+
 	return flags
 }
 
@@ -251,23 +278,29 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
+
 	for _, flag := range app.Model().Flags {
 		if several, ok := flag.Value.(interface{ IsCumulative() bool }); ok && several.IsCumulative() {
 			continue
 		}
+
 		var by []string
 		byAlias := false
+
 		for _, w := range words {
 			if hasFlag(w.flags(), flag.Name) {
 				name, _, _ := strings.Cut(w.text, "=")
 				by, byAlias = append(by, name), byAlias || w.alias != nil
 			}
 		}
+
 		if byAlias && len(by) > 1 {
 			errs = append(errs, fmt.Errorf("--%s is set by %s: expected one of them", flag.Name, strings.Join(by, " and ")))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -278,10 +311,12 @@ func findAlias(known []alias, word string) *alias {
 	if bare == word || bare == "" {
 		return nil
 	}
+
 	i := slices.IndexFunc(known, func(a alias) bool { return bare == a.name || bare == a.short })
 	if i < 0 {
 		return nil
 	}
+
 	return &known[i]
 }
 
@@ -290,19 +325,24 @@ func findAlias(known []alias, word string) *alias {
 func translateEnvironment(known []alias, args []string,
 	lookup lookupFunc) (out []string, warnings []warning, err error) {
 	var errs []error
+
 	for _, a := range known {
 		value, _ := lookup(a.env)
 		own := false
+
 		if a.flag != "" {
 			variable, _ := lookup(envName(a.flag))
 			own = variable != "" || hasFlag(args, a.flag)
 		}
+
 		if value == "" || own {
 			continue
 		}
+
 		flags, warns, err := a.resolveValue(a.env, value)
 		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
 	}
+
 	return out, warnings, errors.Join(errs...)
 }
 

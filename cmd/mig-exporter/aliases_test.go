@@ -16,6 +16,7 @@ func environment(pairs ...string) func(string) (string, bool) {
 				return value, true
 			}
 		}
+
 		return "", false
 	}
 }
@@ -109,8 +110,10 @@ func TestWindows(t *testing.T) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}
 	}
+
 	counters := write(t, "counters.csv",
 		"DCGM_EXP_XID_ERRORS_COUNT, gauge, XIDs.\nDCGM_EXP_CLOCK_EVENTS_COUNT, gauge, Clock events.\n")
+
 	args := []string{"--sim.scenario=../../testdata/scenarios/a30.yaml", "--metrics.names=dcgm", "-f", counters}
 	for _, test := range []struct {
 		args        []string
@@ -121,6 +124,7 @@ func TestWindows(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		runInProcess(t, append(args, test.args...)...).handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+
 		for field, window := range map[string]string{"DCGM_EXP_XID_ERRORS_COUNT": test.xid,
 			"DCGM_EXP_CLOCK_EVENTS_COUNT": test.clocks} {
 			of := regexp.MustCompile(`(?m)^` + field + `\{.*window_size_in_ms="(\d+)"`).FindStringSubmatch(w.Body.String())
@@ -136,22 +140,27 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 	cfg := Config{Disabled: map[string]bool{}}
 	app := newApp()
 	declareFlags(app, &cfg, &logOptions{})
+
 	if _, err := app.Parse(nil); err != nil { // it names the variables
 		t.Fatal(err)
 	}
+
 	flags := map[string]*kingpin.FlagModel{}
 	for _, f := range app.Model().Flags {
 		flags[f.Name] = f
 	}
+
 	for _, a := range translatedAliases() {
 		f := flags[a.flag]
 		if f == nil {
 			t.Errorf("--%s stands for --%s, which there is not", a.name, a.flag)
 			continue
 		}
+
 		if f.Envar != envName(a.flag) {
 			t.Errorf("--%s has the environment variable %s, not %s", a.flag, f.Envar, envName(a.flag))
 		}
+
 		for _, other := range app.Model().Flags {
 			if other.Name == a.name || a.short != "" && string(other.Short) == a.short {
 				t.Errorf("--%s, %q, has a name of the alias --%s, %q", other.Name, other.Short, a.name, a.short)

@@ -12,6 +12,7 @@ const (
 // 4.9, that no flag of this program stands for. docs/migration.md has the same list; a test compares them.
 func unservedAliases() []alias {
 	always := []string{"false", "true"}
+
 	return []alias{
 		{name: "configmap-data", short: "m", env: "DCGM_EXPORTER_CONFIGMAP_DATA", verdict: refused,
 			accepted: []string{"none"},

@@ -20,10 +20,12 @@ import (
 
 func write(t *testing.T, name, text string) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), name)
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
@@ -34,31 +36,38 @@ func TestWithoutADriver(t *testing.T) {
 	if r := p.get("/-/healthy"); r.status != http.StatusOK {
 		t.Errorf("/-/healthy: %d", r.status)
 	}
+
 	ready := p.get("/-/ready")
 	for strings.Contains(string(ready.body), "first") { // before the first Snapshot it says so instead
 		ready = p.get("/-/ready")
 	}
+
 	if ready.status != http.StatusServiceUnavailable || !strings.Contains(string(ready.body), "no NVIDIA driver") {
 		t.Errorf("/-/ready: %d %s", ready.status, ready.body)
 	}
+
 	metrics := string(p.get("/metrics").body)
 	if strings.Contains(metrics, "nvidia_gpu_") {
 		t.Error("GPU metrics without a driver")
 	}
+
 	for _, want := range []string{"mig_exporter_source_up{source=\"nvml\"} 0", "mig_exporter_build_info",
 		"go_goroutines"} {
 		if !strings.Contains(metrics, want) {
 			t.Errorf("%s is missing", want)
 		}
 	}
+
 	// The collectors have written all that there is: that there is no driver is the source's to say.
 	if strings.Count(metrics, "\nmig_exporter_collector_success{") == 0 ||
 		regexp.MustCompile(`(?m)^mig_exporter_collector_success\{.*\} 0$`).MatchString(metrics) {
 		t.Error("a collector without a driver has failed, or there is none")
 	}
+
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d after SIGTERM, want %d", code, exitOK)
 	}
+
 	if !strings.Contains(p.logText(), "no NVIDIA driver") {
 		t.Errorf("the log does not say that there is no driver:\n%s", p.logText())
 	}
@@ -69,8 +78,10 @@ func TestExitCodes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { taken.Close() }) // not defer: parallel subtests run after this function
 	scenario := "../../testdata/scenarios/a30.yaml"
+
 	tests := []struct {
 		name string
 		args []string
@@ -106,9 +117,11 @@ func TestExitCodes(t *testing.T) {
 				for range p.lines() {
 				}
 			}()
+
 			if code := p.exitCode(); code != tt.code {
 				t.Errorf("exit code %d, want %d", code, tt.code)
 			}
+
 			for _, want := range tt.says {
 				if !strings.Contains(p.logText(), want) {
 					t.Errorf("it does not say %q:\n%s", want, p.logText())
@@ -122,17 +135,21 @@ func TestCheckConfig(t *testing.T) {
 	check := func(args ...string) (int, string) {
 		var out, errOut strings.Builder
 		code := execute(t.Context(), append([]string{"check-config"}, args...), &out, &errOut)
+
 		return code, out.String() + errOut.String()
 	}
+
 	scenarios, err := filepath.Glob("../../testdata/scenarios/*.yaml")
 	if err != nil || len(scenarios) == 0 {
 		t.Fatalf("no scenarios: %v", err)
 	}
+
 	for _, s := range scenarios {
 		if code, text := check("--sim.scenario=" + s); code != exitOK {
 			t.Errorf("%s: exit code %d: %s", s, code, text)
 		}
 	}
+
 	bad := write(t, "bad.yaml", "version: 1\ngpus:\n  - {model: A100-40GB, cuont: 2}\n")
 	code, text := check("--sim.scenario=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of a scenario", code, exitFailure)
@@ -148,27 +165,33 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "250ms")
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
+
 	inv, err := parseCommandLine([]string{"--no-collector.ecc"}, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c := inv.Config
 	cmptest.Equal(t, "command", inv.Command, commandServe)
 	cmptest.Equal(t, "poll interval", c.PollInterval, 250*time.Millisecond)
 	cmptest.Equal(t, "addresses", c.Addresses, []string{"127.0.0.1:0"})
 	cmptest.Equal(t, "pod labels", c.PodLabels, "info")
+
 	for _, g := range collector.Groups() {
 		if off, want := c.Disabled[g.Name], g.OptIn || g.Name == "ecc"; off != want {
 			t.Errorf("collector %s is off: %v, want %v", g.Name, off, want)
 		}
 	}
+
 	if c.servesProcesses() {
 		t.Error("single processes are asked for")
 	}
+
 	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil ||
 		!inv.Config.servesProcesses() {
 		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
 	}
+
 	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {
 		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval,
 			c.ReadyMaxAge)
@@ -178,12 +201,15 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 func TestServesTheSimulatedNode(t *testing.T) {
 	p := simulate(t, "dgx-a100-mixed")
 	p.advance(time.Second)
+
 	if r := p.get("/-/ready"); r.status != http.StatusOK {
 		t.Errorf("/-/ready: %d %s", r.status, r.body)
 	}
+
 	if r := p.get("/"); r.status != http.StatusOK || !strings.Contains(string(r.body), "dgx-a100") {
 		t.Errorf("landing page: %d", r.status)
 	}
+
 	var node struct {
 		APIVersion string `json:"apiVersion"`
 		Generation uint64 `json:"generation"`
@@ -195,26 +221,33 @@ func TestServesTheSimulatedNode(t *testing.T) {
 	if err := json.Unmarshal(p.get("/api/v1/node").body, &node); err != nil {
 		t.Fatal(err)
 	}
+
 	if node.APIVersion != "mig-exporter/v1" || len(node.GPUs) != 8 {
 		t.Errorf("state: version %q, %d GPUs", node.APIVersion, len(node.GPUs))
 	}
+
 	plain := p.request(http.MethodGet, "/metrics", map[string]string{"Accept-Encoding": "identity"})
 	zipped := p.request(http.MethodGet, "/metrics", map[string]string{"Accept-Encoding": "gzip"})
+
 	reader, err := gzip.NewReader(strings.NewReader(string(zipped.body)))
 	if err != nil {
 		t.Fatalf("gzip: %v", err)
 	}
+
 	unzipped, err := io.ReadAll(reader)
 	if err != nil {
 		t.Fatalf("gzip: %v", err)
 	}
+
 	zippedText := strings.Replace(string(keepGolden(t, unzipped)), `{result="served"} 1`, `{result="served"} 0`, 1)
 	if plainText := string(keepGolden(t, plain.body)); zippedText != plainText {
 		t.Errorf("the compressed exposition differs from the plain one:\n%s", firstDifferences(plainText, zippedText, 10))
 	}
+
 	if r := p.request(http.MethodPost, "/-/sim/advance?by=yesterday", nil); r.status != http.StatusBadRequest {
 		t.Errorf("advance by yesterday: %d", r.status)
 	}
+
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
@@ -226,25 +259,32 @@ func TestScrapesCallNoDriver(t *testing.T) {
 	p.advance(time.Second)
 	calls := func() string {
 		counts := ""
+
 		for line := range strings.Lines(string(p.get("/metrics").body)) {
 			if strings.HasPrefix(line, "mig_exporter_driver_calls_total") {
 				counts += line
 			}
 		}
+
 		return counts
 	}
+
 	before := calls()
 	if before == "" {
 		t.Fatal("mig_exporter_driver_calls_total is missing")
 	}
+
 	for range 20 {
 		p.get("/api/v1/node")
 		p.get("/")
+
 		if after := calls(); after != before {
 			t.Fatalf("driver calls went from %s to %s without a poll", before, after)
 		}
 	}
+
 	p.advance(time.Second)
+
 	if calls() == before {
 		t.Error("a poll made no driver call")
 	}
@@ -262,14 +302,17 @@ pods:
 `)
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--kubernetes.pod-label=team")
 	p.advance(time.Second)
+
 	body := string(p.get("/metrics").body)
 	if want := `label_team="a\"b\nc\\d"`; !strings.Contains(body, want) {
 		t.Errorf("%s is missing", want)
 	}
+
 	if strings.Contains(body, "mig_exporter_collector_success{") &&
 		strings.Contains(body, "} 0\nmig_exporter_collector_success") {
 		t.Error("a collector failed")
 	}
+
 	if r := p.get("/"); r.status != http.StatusOK {
 		t.Errorf("page: %d", r.status)
 	}
@@ -289,9 +332,11 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 				return strings.TrimSpace(line[strings.LastIndex(line, " "):])
 			}
 		}
+
 		return "missing"
 	}
 	power := func() int { return strings.Count(string(p.get("/metrics").body), "\nnvidia_gpu_power_watts{") }
+
 	for _, s := range []struct {
 		by     time.Duration
 		up     [2]string
@@ -303,6 +348,7 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost}]
 		{20 * time.Second, [2]string{"1", "1"}, 2},
 	} {
 		p.advance(s.by)
+
 		if got := [2]string{up(0), up(1)}; got != s.up || power() != s.powers {
 			t.Errorf("after %s: up %v with %d powers, want %v with %d", s.by, got, power(), s.up, s.powers)
 		}
@@ -321,6 +367,7 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["4g.20gb@0", "3g
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario)
 	profiles := func() string {
 		var found []string
+
 		for line := range strings.Lines(string(p.get("/metrics").body)) {
 			if strings.HasPrefix(line, "nvidia_mig_gpu_instance_info{") {
 				_, rest, _ := strings.Cut(line, `mig_profile="`)
@@ -328,6 +375,7 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["4g.20gb@0", "3g
 				found = append(found, name)
 			}
 		}
+
 		return strings.Join(found, " ")
 	}
 	changes := func(n int) bool {
@@ -335,12 +383,16 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["4g.20gb@0", "3g
 			strings.Contains(string(p.get("/metrics").body), fmt.Sprintf("\"} %d\n# HELP nvidia_gpu_mig_pending", n))
 	}
 	p.advance(time.Second)
+
 	if got := profiles(); got != "1g.5gb 3g.20gb" || !changes(0) {
 		t.Errorf("before: %s, no change counted: %v", got, changes(0))
 	}
+
 	p.advance(10 * time.Second)
+
 	if got := profiles(); got != "3g.20gb 4g.20gb" && got != "4g.20gb 3g.20gb" {
 		t.Errorf("profiles after the change: %s", got)
 	}
+
 	cmptest.Equal(t, "one change counted", changes(1), true)
 }

@@ -28,15 +28,18 @@ func callsPerSecond(tb testing.TB, x *exporter, seconds int) map[string]float64 
 
 	classes := gpu.ClassifiedCalls()
 	rates := map[string]float64{}
+
 	for function, calls := range simulatedNode(x).CallCounts() {
 		rate := float64(calls-before[function]) / float64(seconds)
 		if rate == 0 {
 			continue
 		}
+
 		class, known := classes[function]
 		if !known {
 			class = gpu.CallUnknown
 		}
+
 		rates[function] += rate
 		rates[string(class)] += rate
 	}

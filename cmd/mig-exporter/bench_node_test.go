@@ -34,40 +34,51 @@ var (
 // benchNode starts the bench's node with a number of GPUs on a stepped clock, and its loop.
 func benchNode(tb testing.TB, gpus int) *exporter {
 	tb.Helper()
+
 	x := runInProcess(tb, "--sim.scenario="+scaledScenario(tb, gpus))
 	for range 2 { // what is asked once has been asked, and the pods are there
 		pollOnce(tb, x)
 	}
+
 	return x
 }
 
 // scaledScenario is the file of the bench's scenario, with as many GPUs and as many pods as they have slices.
 func scaledScenario(tb testing.TB, gpus int) string {
 	tb.Helper()
+
 	if gpus == benchGPUs {
 		return benchScenario
 	}
+
 	text, err := os.ReadFile(benchScenario)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	head, list, found := strings.Cut(string(text), "\npods:\n")
 	pods := slices.Collect(strings.Lines(list))
+
 	if !found || !benchCount.MatchString(head) {
 		tb.Fatalf("%s: no pods, or no count of GPUs", benchScenario)
 	}
+
 	if want := benchGPUs * benchSlices; len(pods) != want {
 		tb.Fatalf("%s: %d lines of pods, want %d, one for each slice", benchScenario, len(pods), want)
 	}
+
 	var out strings.Builder
 	out.WriteString(benchCount.ReplaceAllString(head, fmt.Sprintf("count: %d", gpus)) + "\npods:\n")
+
 	for i := range gpus * benchSlices {
 		out.WriteString(benchPod.ReplaceAllString(pods[i%len(pods)], fmt.Sprintf("-%03d,", i)))
 	}
+
 	path := tb.TempDir() + "/scaled.yaml"
 	if err := os.WriteFile(path, []byte(out.String()), 0o600); err != nil {
 		tb.Fatal(err)
 	}
+
 	return path
 }
 
@@ -77,14 +88,17 @@ func TestBenchNode(t *testing.T) {
 		x := benchNode(t, gpus)
 		s := x.poller.Current()
 		held := 0
+
 		for i := range s.GPUs {
 			for _, gi := range s.GPUs[i].Instances {
 				held += len(gi.Holders)
 			}
 		}
+
 		cmptest.Equal(t, "GPUs", len(s.GPUs), gpus)
 		cmptest.Equal(t, "held instances", held, gpus*benchSlices)
 		cmptest.Equal(t, "unmatched devices", len(s.Unmatched), 0)
+
 		if records := simulatedNode(x).Records(); slices.ContainsFunc(records,
 			func(r sim.Record) bool { return !strings.HasPrefix(r.Message, "admitted") }) {
 			t.Errorf("something happened on the bench: %v", records)
@@ -95,10 +109,12 @@ func TestBenchNode(t *testing.T) {
 // cpuTime is what this process has used of the processors so far.
 func cpuTime(tb testing.TB) time.Duration {
 	tb.Helper()
+
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		tb.Fatal(err)
 	}
+
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 

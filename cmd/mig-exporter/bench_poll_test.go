@@ -16,11 +16,13 @@ func BenchmarkPoll(b *testing.B) {
 			calls, cpu := x.source.DriverCalls(), cpuTime(b)
 			b.ReportAllocs()
 			b.ResetTimer()
+
 			for range b.N {
 				began := time.Now()
 				pollOnce(b, x)
 				took = append(took, time.Since(began))
 			}
+
 			b.StopTimer()
 			b.ReportMetric(float64((cpuTime(b)-cpu).Nanoseconds())/float64(b.N), "cpu-ns")
 			b.ReportMetric(float64(x.source.DriverCalls()-calls)/float64(b.N), "calls")

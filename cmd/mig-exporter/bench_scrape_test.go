@@ -35,12 +35,15 @@ var benchForms = []struct{ name, accept, coding string }{
 
 func scrapeRequest(tb testing.TB, url, accept, coding string) *http.Request {
 	tb.Helper()
+
 	r, err := http.NewRequestWithContext(context.Background(), http.MethodGet, url, nil)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	r.Header.Set("Accept", accept)
 	r.Header.Set("Accept-Encoding", coding)
+
 	return r
 }
 
@@ -64,9 +67,11 @@ func scrapeDiscarding(tb testing.TB, h http.Handler, r *http.Request) (time.Dura
 	began := time.Now()
 	h.ServeHTTP(&w, r)
 	took := time.Since(began)
+
 	if w.status != 0 && w.status != http.StatusOK {
 		tb.Fatalf("status %d", w.status)
 	}
+
 	return took, w.bytes
 }
 
@@ -86,6 +91,7 @@ func renewedHandler(x *exporter, freshFor time.Duration) (http.Handler, *renewed
 	snaps.Store(x.poller.Current())
 	fresh, _ := newProcessRegistry()
 	opts := web.Options{Register: fresh, FreshFor: freshFor, FreshCollector: collector.ExporterGroup}
+
 	return web.NewHandler(opts, snaps, x.metrics, fresh, log.NewNopLogger()), snaps
 }
 
@@ -94,18 +100,23 @@ func TestScrapesOfTheBenchCallNoDriver(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	h, snaps := renewedHandler(x, minFresh)
 	before := x.source.DriverCalls()
+
 	for _, f := range benchForms {
 		snaps.renew()
+
 		for range 2 {
 			if _, n := scrapeDiscarding(t, h, scrapeRequest(t, "http://node/metrics", f.accept, f.coding)); n == 0 {
 				t.Errorf("%s: nothing served", f.name)
 			}
 		}
 	}
+
 	if calls := x.source.DriverCalls() - before; calls != 0 {
 		t.Errorf("scrapes made %d driver calls", calls)
 	}
+
 	pollOnce(t, x)
+
 	if x.source.DriverCalls() == before {
 		t.Error("a poll made no driver call: they are not counted")
 	}
@@ -118,12 +129,14 @@ func benchScrape(b *testing.B, h http.Handler, accept, coding string, before fun
 	scrapeDiscarding(b, h, r)
 	b.ReportAllocs()
 	b.ResetTimer()
+
 	for range b.N {
 		before()
 		d, n := scrapeDiscarding(b, h, r)
 		took = append(took, d)
 		bytes = n
 	}
+
 	b.StopTimer()
 	b.ReportMetric(float64(bytes), "body-bytes")
 	reportQuantiles(b, "", took)
@@ -134,6 +147,7 @@ func benchScrape(b *testing.B, h http.Handler, accept, coding string, before fun
 func BenchmarkScrapeLone(b *testing.B) {
 	x := benchNode(b, benchGPUs)
 	h, snaps := renewedHandler(x, 0)
+
 	for _, f := range benchForms {
 		b.Run(f.name, func(b *testing.B) { benchScrape(b, h, f.accept, f.coding, snaps.renew) })
 	}
@@ -154,16 +168,19 @@ func TestLoneScrapeAllocatesLittle(t *testing.T) {
 	snaps := &renewed{}
 	snaps.Store(x.poller.Current())
 	h := web.NewHandler(web.Options{}, snaps, x.metrics, prometheus.NewRegistry(), log.NewNopLogger())
+
 	for _, f := range benchForms {
 		r := scrapeRequest(t, "http://node/metrics", f.accept, f.coding)
 		scrape := func() {
 			snaps.renew()
 			scrapeDiscarding(t, h, r)
 		}
+
 		bound := 200.0
 		if f.accept == acceptProtobuf {
 			bound = 2500 // the library builds 192 native histograms for each Snapshot, with about ten allocations each
 		}
+
 		if allocations := testing.AllocsPerRun(50, scrape); allocations > bound {
 			t.Errorf("%s: %v allocations", f.name, allocations)
 		} else {
@@ -188,6 +205,7 @@ func BenchmarkScrapeGrowth(b *testing.B) {
 // turn, so that whatever disturbs the machine disturbs both.
 func BenchmarkLoopback(b *testing.B) {
 	x := benchNode(b, benchGPUs)
+
 	for _, f := range benchForms {
 		for _, scrapers := range []int{1, 8} {
 			b.Run(fmt.Sprintf("%s/scrapers=%d", f.name, scrapers), func(b *testing.B) {
@@ -205,20 +223,24 @@ func benchLoopback(b *testing.B, h http.Handler, accept, coding string, scrapers
 	var bare, served []time.Duration
 	rounds := (b.N + scrapers - 1) / scrapers
 	b.ResetTimer()
+
 	var all sync.WaitGroup
 	for range scrapers {
 		all.Go(func() {
 			var own [2][]time.Duration
+
 			for range rounds {
 				for i, path := range []string{"/bare", "/metrics"} {
 					own[i] = append(own[i], fetch(b, client, scrapeRequest(b, url+path, accept, coding)))
 				}
 			}
+
 			mu.Lock()
 			defer mu.Unlock()
 			bare, served = append(bare, own[0]...), append(served, own[1]...)
 		})
 	}
+
 	all.Wait()
 	b.StopTimer()
 	reportQuantiles(b, "", served)
@@ -231,10 +253,12 @@ func bareHandler(b *testing.B, h http.Handler, accept, coding string) http.Handl
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, scrapeRequest(b, "http://node/metrics", accept, coding))
 	header, body := w.Header(), w.Body.Bytes()
+
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for k, v := range header {
 			w.Header()[k] = v
 		}
+
 		w.Write(body)
 	})
 }
@@ -243,10 +267,12 @@ func serveLoopback(b *testing.B, h, bare http.Handler) string {
 	mux := http.NewServeMux()
 	mux.Handle("/", h)
 	mux.Handle("/bare", bare)
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	server := &http.Server{Handler: mux}
 	ended := make(chan error, 1)
 	go func() { ended <- server.Serve(l) }()
@@ -254,20 +280,25 @@ func serveLoopback(b *testing.B, h, bare http.Handler) string {
 		server.Close()
 		<-ended
 	})
+
 	return "http://" + l.Addr().String()
 }
 
 func fetch(b *testing.B, client *http.Client, r *http.Request) time.Duration {
 	began := time.Now()
+
 	resp, err := client.Do(r)
 	if err != nil {
 		b.Error(err)
 		return 0
 	}
+
 	_, err = io.Copy(io.Discard, resp.Body)
 	resp.Body.Close()
+
 	if err != nil || resp.StatusCode != http.StatusOK {
 		b.Errorf("status %d, %v", resp.StatusCode, err)
 	}
+
 	return time.Since(began)
 }

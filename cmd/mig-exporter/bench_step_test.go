@@ -15,9 +15,11 @@ func BenchmarkStep(b *testing.B) {
 			n := newStepNode(b, denseModel, denseLayout, gpus)
 			most := uint64(0)
 			b.ResetTimer()
+
 			for range b.N {
 				n.eachStep(func(_ mig.StepOp, calls uint64) { most = max(most, calls) })
 			}
+
 			b.StopTimer()
 			b.ReportMetric(float64(most), "calls")
 		})

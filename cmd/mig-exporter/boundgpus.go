@@ -32,17 +32,20 @@ func (b *boundGPUs) list() ([]string, error) {
 	defer b.mu.Unlock()
 	now := b.now()
 	since := make(map[string]time.Time, len(listed))
+
 	settled := make([]string, 0, len(listed))
 	for _, id := range listed {
 		at, before := b.since[id]
 		if !before && b.since != nil {
 			at = now
 		}
+
 		since[id] = at
 		if now.Sub(at) >= settleBinding {
 			settled = append(settled, id)
 		}
 	}
+
 	b.since = since
 
 	return settled, nil
@@ -61,6 +64,7 @@ func listBoundGPUs(sys, proc string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return entryNames(entries, func(string) bool { return true }), nil
 }
 
@@ -72,5 +76,6 @@ func entryNames(entries []os.DirEntry, wanted func(name string) bool) []string {
 			list = append(list, e.Name())
 		}
 	}
+
 	return list
 }

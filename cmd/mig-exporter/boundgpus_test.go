@@ -17,14 +17,17 @@ func TestBoundGPUs(t *testing.T) {
 	bound := &boundGPUs{sys: sys, proc: proc, now: func() time.Time { return now }}
 	expect := func(want ...string) {
 		t.Helper()
+
 		got, err := bound.list()
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "bound GPUs", got, want)
 	}
 	add := func(path string) {
 		t.Helper()
+
 		if err := os.MkdirAll(path, 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -33,6 +36,7 @@ func TestBoundGPUs(t *testing.T) {
 	if _, err := bound.list(); err == nil {
 		t.Error("expected an error without the driver's folders")
 	}
+
 	add(filepath.Join(proc, "driver/nvidia/gpus/0000:1b:00.0"))
 	expect("0000:1b:00.0")
 
@@ -40,6 +44,7 @@ func TestBoundGPUs(t *testing.T) {
 	for _, name := range []string{"0000:1b:00.0", "bind", "module", "new_id", "uevent"} {
 		add(filepath.Join(driver, name))
 	}
+
 	add(filepath.Join(proc, "driver/nvidia/gpus/0000:43:00.0"))
 	expect("0000:1b:00.0")
 
@@ -51,5 +56,6 @@ func TestBoundGPUs(t *testing.T) {
 	if err := os.Remove(filepath.Join(driver, "0000:1b:00.0")); err != nil {
 		t.Fatal(err)
 	}
+
 	expect("0000:43:00.0")
 }

@@ -41,6 +41,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	if err := checkOutput(&cfg.Capture); err != nil {
 		return err
 	}
+
 	node, err := openDriver(cfg, logger)
 	if err != nil {
 		return err
@@ -52,29 +53,36 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: true, Extras: everything,
 	}
 	run := pollRun{command: commandCapture, cfg: cfg, node: node, polls: cfg.Capture.Polls, begin: recorder.Next}
+
 	last, err := run.poll(ctx, recorder.Library(), opts)
 	if err != nil {
 		return err
 	}
+
 	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version),
 		node.processesHidden != nil)
 	if !cfg.Capture.KeepIdentities {
 		recording = recording.Pseudonymize()
 	}
+
 	data, err := recording.Bytes()
 	if err != nil {
 		return err
 	}
+
 	if err := writeOutput(&cfg.Capture, data, out); err != nil {
 		return err
 	}
+
 	found := 0
 	if last != nil {
 		found = len(last.GPUs)
 	}
+
 	level.Info(logger).Log("msg", "wrote the capture", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
 		"polls", len(recording.Recorded.Polls), "identities",
 		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
+
 	return nil
 }
 
@@ -122,6 +130,7 @@ func (r *pollRun) poll(
 		level.Warn(logger).Log("msg", "driver does not match its library", "command", r.command, "err", loopErr)
 		return poller.Current(), nil
 	}
+
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.command, err)
 	}
@@ -130,6 +139,7 @@ func (r *pollRun) poll(
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
 		level.Warn(logger).Log("msg", "driver does not answer", "command", r.command, "err", last.Sources[0].Err)
 	}
+
 	return last, nil
 }
 
@@ -145,11 +155,13 @@ func (r *pollRun) pollRepeatedly(ctx context.Context, poller *poll.Poller, timeo
 	}
 
 	var ticks <-chan time.Time
+
 	if !r.cfg.stepped() {
 		ticker := time.NewTicker(r.cfg.PollInterval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
+
 	for range r.polls - 1 {
 		if err := r.pollNext(ctx, poller, ticks); err != nil {
 			return err
@@ -163,6 +175,7 @@ func (r *pollRun) pollRepeatedly(ctx context.Context, poller *poll.Poller, timeo
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -175,6 +188,7 @@ func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-cha
 			return ctx.Err()
 		}
 	}
+
 	return poller.Poll(ctx, func() error {
 		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg) })
 	})
@@ -186,9 +200,12 @@ func (n *node) moveToNextPoll(ctx context.Context, cfg *Config) (time.Time, erro
 		if err := clock.Advance(cfg.PollInterval); err != nil {
 			return n.now(), err
 		}
+
 		clock.Settle(ctx)
 	}
+
 	n.polled()
+
 	return n.now(), nil
 }
 
@@ -197,15 +214,18 @@ func checkOutput(c *CaptureConfig) error {
 	if c.Output == "-" {
 		return nil
 	}
+
 	switch info, err := os.Lstat(c.Output); {
 	case errors.Is(err, fs.ErrNotExist):
 		info, err := os.Stat(filepath.Dir(c.Output))
 		if err == nil && !info.IsDir() {
 			err = fmt.Errorf("%s is no directory", filepath.Dir(c.Output))
 		}
+
 		if err != nil {
 			return fmt.Errorf("--output=%s: %w", c.Output, err)
 		}
+
 		return nil
 	case err != nil:
 		return fmt.Errorf("--output=%s: %w", c.Output, err)
@@ -214,6 +234,7 @@ func checkOutput(c *CaptureConfig) error {
 	case !c.Force:
 		return fmt.Errorf("--output=%s: is there already; expected a new name, or --force to replace it", c.Output)
 	}
+
 	return nil
 }
 
@@ -223,23 +244,29 @@ func writeOutput(c *CaptureConfig, data []byte, out io.Writer) error {
 		_, err := out.Write(data)
 		return err
 	}
+
 	if err := checkOutput(c); err != nil { // some time has passed
 		return err
 	}
+
 	f, err := os.CreateTemp(filepath.Dir(c.Output), "."+filepath.Base(c.Output)+".*")
 	if err != nil {
 		return fmt.Errorf("--output=%s: %w", c.Output, err)
 	}
 	defer os.Remove(f.Name()) // fails once it has its name
+
 	_, err = f.Write(data)
 	if err == nil {
 		err = f.Sync()
 	}
+
 	if err = errors.Join(err, f.Close()); err == nil {
 		err = os.Rename(f.Name(), c.Output)
 	}
+
 	if err != nil {
 		return fmt.Errorf("--output=%s: %w", c.Output, err)
 	}
+
 	return nil
 }

@@ -18,16 +18,20 @@ func checkConfig(cfg *Config) error {
 	if cfg.SimScenario != "" {
 		errs = append(errs, checkScenario(cfg.SimScenario))
 	}
+
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
 	_, err := cfg.Control.layouts()
+
 	errs = append(errs, err)
 	if cfg.Control.ConfigFile != "" {
 		errs = append(errs, server.CheckConfig(cfg.Control.ConfigFile))
 	}
+
 	counters, err := loadCounters(cfg, log.NewNopLogger())
 	if err == nil {
 		_, err = collector.New(collectorOptions(cfg, counters))
 	}
+
 	return errors.Join(append(errs, err)...)
 }
 
@@ -38,13 +42,16 @@ func checkScenario(path string) error {
 		_, err := capture.Load(path)
 		return err
 	}
+
 	scenario, err := sim.Load(path)
 	if err != nil {
 		return err
 	}
+
 	node, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		return err
 	}
+
 	return node.Close()
 }

@@ -47,6 +47,7 @@ func runCheckNode(ctx context.Context, cfg Config, out io.Writer, logger log.Log
 	} else {
 		err = report.writeText(out)
 	}
+
 	return report.complete(), err
 }
 
@@ -56,6 +57,7 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	if err != nil {
 		return nil, err
 	}
+
 	node, err := openDriver(cfg, logger)
 	if err != nil {
 		return nil, err
@@ -66,11 +68,14 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	if err := node.kind.openPods(node, cfg); err != nil {
 		host.podsErr = err
 	}
+
 	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
 		node.openProfiler(cfg)
 	}
+
 	node.openKernelLog(cfg)
 	node.openJobs(cfg)
+
 	kubelet := &kubeletFinder{Pods: node.pods}
 	if node.pods != nil {
 		node.pods = kubelet
@@ -80,11 +85,13 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	if node.profiler != nil {
 		run.polls = profiledCheckPolls
 	}
+
 	run.begin = func(move func() (time.Time, error)) error {
 		_, err := move()
 		return err
 	}
 	calls := newCallTimes()
+
 	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), nvmlsource.Options{
 		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
 		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
@@ -93,6 +100,7 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	if err != nil {
 		return nil, err
 	}
+
 	if last == nil {
 		last = &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}}
 	}
@@ -112,6 +120,7 @@ func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
 	if err != nil {
 		return nvmlsource.Extras{}, err
 	}
+
 	c, err := collector.New(collectorOptions(cfg, counters))
 	if err != nil {
 		return nvmlsource.Extras{}, err
@@ -141,6 +150,7 @@ func isPending(s *gpu.Snapshot, last time.Time) bool {
 	if len(s.Unread) > 0 {
 		return true
 	}
+
 	for i := range s.Sources {
 		if of := &s.Sources[i]; of.Name == gpu.SourceNVML && of.Up && of.LastSuccess.Before(last) {
 			return true

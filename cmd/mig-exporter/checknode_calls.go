@@ -52,6 +52,7 @@ func (c *callTimes) BeginCall(function string) time.Time {
 		t = &callTime{Function: function, Class: cmp.Or(c.classes[function], gpu.CallUnknown)}
 		c.byFunction[function] = t
 	}
+
 	began := time.Now()
 	t.Calls++
 	t.open = append(t.open, began)
@@ -70,6 +71,7 @@ func (c *callTimes) EndCall(function string, began time.Time) {
 	if i := slices.Index(t.open, began); i >= 0 {
 		t.open = slices.Delete(t.open, i, i+1)
 	}
+
 	t.Seconds += seconds
 	t.MaxSeconds = max(t.MaxSeconds, seconds)
 }
@@ -80,14 +82,18 @@ func (c *callTimes) list() []callTime {
 	defer c.mu.Unlock()
 
 	list := []callTime{}
+
 	for _, t := range c.byFunction {
 		copied := *t
+
 		copied.open = nil
 		for _, began := range t.open { // in their order
 			copied.Unreturned = append(copied.Unreturned, time.Since(began).Seconds())
 		}
+
 		list = append(list, copied)
 	}
+
 	slices.SortFunc(list, func(a, b callTime) int {
 		return cmp.Or(cmp.Compare(b.Seconds, a.Seconds), cmp.Compare(a.Function, b.Function))
 	})
@@ -98,6 +104,7 @@ func (c *callTimes) list() []callTime {
 // sumClasses adds up calls by class, the dearest first.
 func sumClasses(calls []callTime) []classTime {
 	list := []classTime{}
+
 	for _, class := range gpu.CallClasses() {
 		sum := classTime{Class: class}
 		for _, c := range calls {
@@ -106,6 +113,7 @@ func sumClasses(calls []callTime) []classTime {
 				sum.Seconds += c.Seconds
 			}
 		}
+
 		if sum.Calls > 0 {
 			list = append(list, sum)
 		}

@@ -14,6 +14,7 @@ import (
 // judgeGPU judges one GPU and its instances.
 func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	name := fmt.Sprintf("gpu %d", g.Index)
+
 	c := nodeCheck{Name: name, State: checkOK, Asked: true, Found: g.Name + ", " + describeLayout(g)}
 	switch {
 	case !g.Up:
@@ -21,13 +22,16 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 		for _, e := range g.Errors {
 			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
 		}
+
 		c.Remedy = "look for XIDs in dmesg; docs/faults.md has each failure"
 	case g.LastRead.Before(j.lastPoll):
 		c.State = checkUnknown
 		c.Found += fmt.Sprintf("; what follows was read %s before the last poll: it answers slowly",
 			j.lastPoll.Sub(g.LastRead).Round(time.Millisecond))
 	}
+
 	j.add(c)
+
 	if !g.Up {
 		return
 	}
@@ -42,6 +46,7 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	} else if len(g.Instances) == 0 {
 		j.judgeActivity(nodeCheck{Name: name}, g.ActivitySource, g.Activity, g.Errors)
 	}
+
 	for i := range g.Instances {
 		j.judgeInstance(name, g, &g.Instances[i])
 	}
@@ -59,6 +64,7 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 		if errorOf(gpu.ReadingMIG, g.Errors) != nil {
 			c.State, c.Asked, c.Found = checkUnknown, true, "MIG is on, and its instances are not known"
 		}
+
 		j.add(c)
 	}
 
@@ -66,17 +72,20 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	if err == nil || g.ActivitySource == gpu.ActivityUnknown {
 		return
 	}
+
 	c := nodeCheck{Name: name + " traffic", State: checkMissing, Asked: true,
 		Found: "no rates of PCIe and NVLink by GPM: " + err.Error()}
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.Remedy = rightsRemedy
 	}
+
 	j.add(c)
 }
 
 // errorOf returns the last error of a reading, nil if it has none.
 func errorOf(reading gpu.Reading, errs []gpu.ReadError) error {
 	var last error
+
 	for _, e := range errs {
 		if e.Reading == reading {
 			last = e.Err
@@ -97,6 +106,7 @@ func describeLayout(g *gpu.GPU) string {
 	case errorOf(gpu.ReadingMIG, g.Errors) != nil: // others may be hidden
 		return "MIG is on, " + countOf(len(g.Instances), "GPU instance") + " seen"
 	}
+
 	return "MIG is on, " + countOf(len(g.Instances), "GPU instance")
 }
 
@@ -109,6 +119,7 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	}
 
 	j.judgeReadings(of, i.Errors)
+
 	for k := range i.ComputeInstances {
 		if i.Up { // else all of them fail for its reason
 			j.judgeCompute(of, g, i, &i.ComputeInstances[k])
@@ -121,8 +132,10 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 			c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
 			j.add(c)
 		}
+
 		return
 	}
+
 	j.judgeActivity(of, g.ActivitySource, i.Activity, append(slices.Clone(g.Errors), i.Errors...))
 }
 
@@ -137,6 +150,7 @@ func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, c
 
 	of = of.about(part)
 	j.judgeReadings(of, ci.Errors)
+
 	if len(i.ComputeInstances) > 1 {
 		j.judgeActivity(of, g.ActivitySource, ci.Activity, append(slices.Clone(g.Errors), ci.Errors...))
 	}
@@ -146,23 +160,28 @@ func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, c
 // it has no power is worth a line, since nothing can be estimated then. The PID namespace has a line of its own.
 func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 	var seen []string
+
 	for _, e := range errs {
 		unsupported := errors.Is(e.Err, gpu.ErrNotSupported)
 		if unsupported && e.Reading != gpu.ReadingPower || errors.Is(e.Err, gpu.ErrPIDNamespace) ||
 			e.Reading == gpu.ReadingEvents || e.Reading == gpu.ReadingActivity {
 			continue
 		}
+
 		key := string(e.Reading) + string(e.Reason())
 		if slices.Contains(seen, key) {
 			continue
 		}
+
 		seen = append(seen, key)
 
 		c := of.about(string(e.Reading))
+
 		c.State, c.Asked, c.Found = checkMissing, !unsupported, e.Err.Error()
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = rightsRemedy
 		}
+
 		j.add(c)
 	}
 }
@@ -180,6 +199,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 		if e.Reading != gpu.ReadingEvents {
 			continue
 		}
+
 		c.State, c.Found = checkMissing, e.Err.Error()
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = rightsRemedy
@@ -189,6 +209,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	if s := j.source(gpu.SourceKernelLog); s != nil && s.Up && c.State != checkOK {
 		c.Found += "; XIDs come from the kernel's log"
 	}
+
 	j.add(c)
 }
 
@@ -197,6 +218,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 	r := &g.Readings
 	var absent []string
+
 	for _, of := range []struct {
 		what    string
 		reading gpu.Reading
@@ -212,18 +234,21 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 			absent = append(absent, of.what)
 		}
 	}
+
 	if len(absent) == 0 {
 		return
 	}
 
 	c := nodeCheck{Name: name + " readings", State: checkMissing}
 	c.Found = "the driver reports no " + strings.Join(absent, ", ")
+
 	switch {
 	case g.Power.FromEnergy:
 		c.Found += "; power is the mean by the energy counter"
 	case !r.PowerWatts.Present() && g.MIG.Enabled.Or(false):
 		c.Found += "; the power of instances is not estimated"
 	}
+
 	j.add(c)
 }
 
@@ -235,6 +260,7 @@ func (j *nodeJudge) judgeExtras() {
 				return true
 			}
 		}
+
 		return false
 	}
 
@@ -262,6 +288,7 @@ func (j *nodeJudge) judgeExtras() {
 		}
 
 		var with []string
+
 		for i := range j.last.GPUs {
 			if of.has(&j.last.GPUs[i]) {
 				with = append(with, fmt.Sprint(j.last.GPUs[i].Index))
@@ -273,6 +300,7 @@ func (j *nodeJudge) judgeExtras() {
 		if len(with) == 0 {
 			c.State, c.Found = checkMissing, "no GPU reports it"
 		}
+
 		j.add(c)
 	}
 }
@@ -285,12 +313,14 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 			c.State, c.Found = checkOff, "off: the GPU is initialised anew when the first process opens it, about a second"
 			c.Remedy = "run nvidia-persistenced --persistence-mode"
 		}
+
 		if !on && j.confidential {
 			c.State, c.Asked = checkMissing, true
 			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
 				"that has it open ends"
 		}
 	}
+
 	j.add(c)
 }
 
@@ -302,10 +332,12 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 
 	c := of.about("activity")
 	c.State, c.Asked, c.Found = checkMissing, true, "none"
+
 	err := errorOf(gpu.ReadingActivity, errs)
 	if err != nil {
 		c.Found = err.Error()
 	}
+
 	switch {
 	case a.GraphicsEngine.Present() || a.SM.Present():
 		c.State, c.Found = checkOK, "by "+strings.ToUpper(string(from))
@@ -319,5 +351,6 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.mode=embedded or remote, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"
 	}
+
 	j.add(c)
 }

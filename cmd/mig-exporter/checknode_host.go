@@ -35,6 +35,7 @@ func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 	if !ok {
 		return gpu.None[bool]()
 	}
+
 	return gpu.Some(set.has(capability))
 }
 
@@ -46,11 +47,14 @@ func (machine) readHost(cfg *Config) hostFacts {
 func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
+
 	h.sleeping = readSleeping(sys)
 	if bound, err := listBoundGPUs(sys, proc); err == nil {
 		h.bound = gpu.Some(bound)
 	}
+
 	h.logRestricted = readLogRestricted(proc)
+
 	h.cgroup = readCgroupVersion(sys)
 	if cfg.DCGMMode == dcgmEmbedded {
 		h.dcgm = findDCGM()
@@ -72,7 +76,9 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 		if name != "monitor" && name != "config" {
 			continue
 		}
+
 		const read = 4 // R_OK of unistd.h
+
 		usable := gpu.Some(syscall.Access(filepath.Join(dev, "nvidia-caps", "nvidia-cap"+minor), read) == nil)
 		if name == "monitor" {
 			monitor = usable
@@ -80,6 +86,7 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 			config = usable
 		}
 	}
+
 	return monitor, config
 }
 
@@ -91,15 +98,18 @@ func readSleeping(sys string) gpu.Opt[[]string] {
 	}
 
 	sleeping := []string{}
+
 	for _, file := range files {
 		status, err := os.ReadFile(file)
 		if err != nil {
 			return gpu.None[[]string]()
 		}
+
 		if strings.TrimSpace(string(status)) == "suspended" {
 			sleeping = append(sleeping, filepath.Base(filepath.Dir(filepath.Dir(file))))
 		}
 	}
+
 	return gpu.Some(sleeping)
 }
 
@@ -109,6 +119,7 @@ func readLogRestricted(proc string) gpu.Opt[bool] {
 	if err != nil {
 		return gpu.None[bool]()
 	}
+
 	return gpu.Some(strings.TrimSpace(string(text)) != "0")
 }
 
@@ -118,9 +129,11 @@ func readCgroupVersion(sys string) string {
 	if err == nil {
 		return "2"
 	}
+
 	if _, v1 := os.Stat(filepath.Join(sys, "fs", "cgroup", "memory")); errors.Is(err, fs.ErrNotExist) && v1 == nil {
 		return "1"
 	}
+
 	return ""
 }
 
@@ -137,22 +150,28 @@ func findDCGM() *dcgmFiles {
 				return path
 			}
 		}
+
 		return ""
 	}
+
 	return &dcgmFiles{engine: find("libdcgm.so.4"), profiling: find("libdcgmmoduleprofiling.so.4")}
 }
 
 // readHost returns the facts of a simulated node: its scenario's.
 func (s simulation) readHost(*Config) hostFacts {
 	privileged := s.Scenario().Node.Privileged
+
 	var rights capabilities
 	if privileged {
 		rights = 1<<capDACReadSearch | 1<<capSysPtrace | 1<<capSysAdmin
 	}
+
 	if s.Scenario().Node.KernelLog {
 		rights |= 1 << capSyslog
 	}
+
 	bound, _ := s.boundGPUs() // it does not fail
+
 	return hostFacts{
 		bound:        gpu.Some(bound),
 		root:         privileged,

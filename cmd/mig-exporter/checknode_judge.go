@@ -38,13 +38,16 @@ func (j *nodeJudge) judge() {
 	j.judgePIDNamespace()
 	j.judgeHost()
 	j.judgeRights()
+
 	for i := range j.last.GPUs {
 		j.judgeGPU(&j.last.GPUs[i])
 	}
+
 	for _, index := range j.last.Unread {
 		j.add(nodeCheck{Name: fmt.Sprintf("gpu %d", index), State: checkMissing, Asked: true,
 			Found: "the driver lists it, and has not answered in time"})
 	}
+
 	j.judgeExtras()
 	j.judgeKernelLog()
 	j.judgeDCGM()
@@ -58,6 +61,7 @@ func (j *nodeJudge) source(name string) *gpu.SourceState {
 			return &j.last.Sources[i]
 		}
 	}
+
 	return nil
 }
 
@@ -71,6 +75,7 @@ func (j *nodeJudge) judgeDriver() {
 
 	if s := j.source(gpu.SourceNVML); s != nil && s.Err != nil {
 		c.State = checkMissing
+
 		c.Found = s.Err.Error()
 		switch {
 		case errors.Is(s.Err, errFirstToOpen):
@@ -82,9 +87,11 @@ func (j *nodeJudge) judgeDriver() {
 			c.Remedy = "reload the kernel module or reboot, so that it matches the library"
 		}
 	}
+
 	if c.State == checkOK && len(j.last.GPUs)+len(j.last.Unread) == 0 {
 		c.State, c.Found = checkMissing, c.Found+": the driver lists none"
 	}
+
 	j.add(c)
 }
 
@@ -110,6 +117,7 @@ func (j *nodeJudge) judgeBound() {
 // judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
 func (j *nodeJudge) judgeCalls() {
 	var hanging []string
+
 	for _, c := range j.calls {
 		if len(c.Unreturned) > 0 {
 			hanging = append(hanging, c.Function+": "+c.describeUnreturned())
@@ -119,13 +127,16 @@ func (j *nodeJudge) judgeCalls() {
 	c := nodeCheck{Name: "driver-calls", State: checkOK, Asked: true, Found: "all have returned"}
 	if j.last.HungCalls > 0 || len(hanging) > 0 {
 		c.State = checkMissing
+
 		c.Found = fmt.Sprintf("%s not returned in time (--poll.timeout=%s)", countOf(j.last.HungCalls, "reading"),
 			j.cfg.PollTimeout)
 		if len(hanging) > 0 {
 			c.Found = strings.Join(hanging, "; ")
 		}
+
 		c.Remedy = "look for XIDs and hung tasks in dmesg; docs/faults.md has each failure"
 	}
+
 	j.add(c)
 }
 
@@ -139,6 +150,7 @@ func (j *nodeJudge) judgePIDNamespace() {
 	}
 
 	c := nodeCheck{Name: "pid-namespace", State: checkOK, Asked: asked, Found: "the host's"}
+
 	switch err := j.processesHidden; {
 	case err == nil && j.cfg.PIDNamespace == pidNamespaceHost:
 		c.Found = "taken for the host's (--pid-namespace=host)"
@@ -150,6 +162,7 @@ func (j *nodeJudge) judgePIDNamespace() {
 		c.Found = "not the host's: the driver leaves out the processes that are not in it, so an empty list says nothing"
 		c.Remedy = "hostPID: true in the pod; --pid=host with Docker"
 	}
+
 	j.add(c)
 }
 
@@ -159,6 +172,7 @@ func (j *nodeJudge) judgeHost() {
 	if j.host.cgroup == "" {
 		c.State, c.Found = checkUnknown, "/sys/fs/cgroup shows no version"
 	}
+
 	j.add(c)
 
 	c = nodeCheck{Name: "runtime-power", State: checkUnknown, Found: "/sys does not say whether GPUs sleep"}
@@ -169,6 +183,7 @@ func (j *nodeJudge) judgeHost() {
 			c.Remedy = "the exporter keeps them awake (docs/faults.md)"
 		}
 	}
+
 	j.add(c)
 }
 
@@ -180,12 +195,14 @@ func (j *nodeJudge) judgeRights() {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
 		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
 	}
+
 	changes := control && j.control.Mode == controlApply
 
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
 	if !j.host.root {
 		c.State, c.Found = checkOff, "no: what needs it is in the lines below"
 	}
+
 	j.add(c)
 
 	for _, right := range []struct {
@@ -202,6 +219,7 @@ func (j *nodeJudge) judgeRights() {
 		{"mig-config", j.host.migConfig, changes, "changes of the layout, for partition control"},
 	} {
 		c := nodeCheck{Name: right.name, State: checkOff, Asked: right.need, Found: "no: " + right.what}
+
 		has, known := right.has.Get()
 		switch {
 		case has:
@@ -210,11 +228,13 @@ func (j *nodeJudge) judgeRights() {
 			c.State, c.Found = checkUnknown, "unknown: "+right.what
 		case c.Asked:
 			c.State = checkMissing
+
 			c.Remedy = rightsRemedy
 			if strings.HasSuffix(right.what, "for partition control") {
 				c.Remedy = "docs/partition-control.md has the rights that it needs"
 			}
 		}
+
 		j.add(c)
 	}
 }
@@ -222,6 +242,7 @@ func (j *nodeJudge) judgeRights() {
 // judgeDCGM judges the host engine. GPUs without GPM have no activity without one.
 func (j *nodeJudge) judgeDCGM() {
 	var without []string
+
 	for i := range j.last.GPUs {
 		if lacksActivity(&j.last.GPUs[i]) {
 			without = append(without, fmt.Sprint(j.last.GPUs[i].Index))
@@ -230,6 +251,7 @@ func (j *nodeJudge) judgeDCGM() {
 
 	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff && j.cfg.Profiling != profilingGPM
 	c := nodeCheck{Name: "dcgm", State: checkOff, Asked: asked, Found: "not asked (--dcgm.mode, --profiling.source)"}
+
 	state := j.source(gpu.SourceDCGM)
 	switch {
 	case asked && j.host.dcgm != nil:
@@ -247,6 +269,7 @@ func (j *nodeJudge) judgeDCGM() {
 			c.Remedy = "install datacenter-gpu-manager-4-proprietary where the host engine runs, and restart it"
 		}
 	}
+
 	j.add(c)
 }
 
@@ -254,6 +277,7 @@ func (j *nodeJudge) judgeDCGM() {
 // service that runs already.
 func (d *dcgmFiles) check() nodeCheck {
 	c := nodeCheck{Name: "dcgm", State: checkMissing, Asked: true}
+
 	switch {
 	case d.engine == "":
 		c.Found = "libdcgm.so.4 is in none of the linker's usual folders"
@@ -266,6 +290,7 @@ func (d *dcgmFiles) check() nodeCheck {
 		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, so as not to " +
 			"take the profiling of the service"
 	}
+
 	return c
 }
 
@@ -273,27 +298,33 @@ func (d *dcgmFiles) check() nodeCheck {
 func (j *nodeJudge) judgePods() {
 	kubelet := j.judgeSource(gpu.SourceKubelet, j.cfg.KubeletSocket,
 		"mount /var/lib/kubelet/pod-resources, and run as root or in the socket's group")
+
 	kubelet.Name = "kubelet"
 	if kubelet.Asked && j.host.noKubelet {
 		kubelet.State, kubelet.Asked = checkOff, false
 		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
 	}
+
 	if j.host.podsErr != nil {
 		kubelet.State, kubelet.Asked, kubelet.Found = checkMissing, true, j.host.podsErr.Error()
 	}
+
 	j.add(kubelet)
 
 	c := j.judgeSource(gpu.SourceCheckpoint, j.cfg.Checkpoint, "run as root and mount /var/lib/kubelet/device-plugins")
+
 	c.Name = "checkpoint"
 	if c.Asked && j.source(gpu.SourceCheckpoint) == nil {
 		c.State, c.Asked, c.Found = checkUnknown, false, "it is read once the kubelet has answered"
 	}
+
 	j.add(c)
 
 	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
 	if c.Asked {
 		c.State, c.Found = checkUnknown, "the kubelet has not answered yet"
 	}
+
 	if named, ok := j.last.Witness.Get(); ok {
 		c.State, c.Found = checkOK, "the kubelet's list is complete"
 		if !named {
@@ -303,13 +334,16 @@ func (j *nodeJudge) judgePods() {
 			c.State, c.Found = checkUnknown, "the kubelet's list is not complete yet: "+j.last.HoldersIncomplete
 		}
 	}
+
 	j.add(c)
 
 	c = j.judgeSource(gpu.SourceKubernetes, j.cfg.NodeName, "grant get, list and watch of pods (docs/kubernetes.md)")
+
 	c.Name = "api-server"
 	if j.cfg.NodeName == "" && c.State == checkOff {
 		c.Found = "not asked (--kubernetes.node-name)"
 	}
+
 	j.add(c)
 
 	c = j.judgeSource(gpu.SourceJobs, j.cfg.JobDir, "docs/deploy-slurm.md has the folder and the prolog that fills it")
@@ -320,6 +354,7 @@ func (j *nodeJudge) judgePods() {
 // judgeSource judges a source by its state. An empty setting means that it is not asked for.
 func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	c := nodeCheck{State: checkOff, Asked: setting != "", Found: "not asked"}
+
 	state := j.source(name)
 	switch {
 	case state == nil && c.Asked:
@@ -332,6 +367,7 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	default:
 		c.State, c.Asked, c.Found = checkUnknown, true, "it has not answered yet"
 	}
+
 	return c
 }
 
@@ -340,5 +376,6 @@ func countOf(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
+
 	return fmt.Sprintf("%d %ss", n, noun)
 }

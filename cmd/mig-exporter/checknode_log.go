@@ -12,6 +12,7 @@ import (
 func (j *nodeJudge) judgeKernelLog() {
 	c := nodeCheck{Name: "kernel-log", State: checkOff, Asked: j.cfg.KernelLog,
 		Found: "not asked (--xid.kernel-log): XIDs that the driver only prints are not seen"}
+
 	state := j.source(gpu.SourceKernelLog)
 	switch {
 	case !j.cfg.KernelLog:
@@ -22,6 +23,7 @@ func (j *nodeJudge) judgeKernelLog() {
 	default:
 		c.State, c.Found, c.Remedy = checkMissing, state.Err.Error(), j.remedyOfLog(state.Err)
 	}
+
 	j.add(c)
 }
 
@@ -37,6 +39,7 @@ func (j *nodeJudge) remedyOfLog(err error) string {
 	case errors.Is(err, gpu.ErrNoPermission):
 		return "let the container open the device /dev/kmsg, which a mount of it alone does not (docs/image.md)"
 	}
+
 	return ""
 }
 
@@ -44,11 +47,13 @@ func (j *nodeJudge) remedyOfLog(err error) string {
 // the bus is one that the driver does not list.
 func describeXIDs(s *gpu.Snapshot) string {
 	var list []string
+
 	for i := range s.GPUs {
 		var xids []string
 		for _, x := range s.GPUs[i].Totals.XIDErrors {
 			xids = append(xids, fmt.Sprint(x.XID))
 		}
+
 		if len(xids) > 0 {
 			list = append(list, fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")))
 		}
@@ -59,10 +64,13 @@ func describeXIDs(s *gpu.Snapshot) string {
 			list[len(list)-1] += fmt.Sprintf(", %d", x.XID)
 			continue
 		}
+
 		list = append(list, fmt.Sprintf("%s, at which no GPU answers, had XID %d", x.PCI, x.XID))
 	}
+
 	if len(list) == 0 {
 		return "it has no XID of a GPU"
 	}
+
 	return strings.Join(list, "; ")
 }

@@ -43,6 +43,7 @@ type nodeCheck struct {
 func (c nodeCheck) about(subject string) nodeCheck {
 	c.Name += " " + subject
 	c.subject = strings.TrimSpace(c.subject + " " + subject)
+
 	return c
 }
 
@@ -66,6 +67,7 @@ func (r *nodeReport) complete() bool {
 func (r *nodeReport) writeJSON(out io.Writer) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetIndent("", "  ")
+
 	return encoder.Encode(struct {
 		Complete bool `json:"complete"`
 		*nodeReport
@@ -78,13 +80,17 @@ func (r *nodeReport) writeText(out io.Writer) error {
 	var text strings.Builder
 	lines := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	told := map[string]bool{}
+
 	for _, c := range joinInstances(r.Checks) {
 		fmt.Fprintf(lines, "%s\t%s\t%s\n", stateText(c), c.Name, printable(c.Found))
+
 		if c.Remedy != "" && !told[c.Remedy] {
 			fmt.Fprintf(lines, "\t\t-> %s\n", printable(c.Remedy))
 		}
+
 		told[c.Remedy] = true
 	}
+
 	if err := lines.Flush(); err != nil {
 		return err
 	}
@@ -98,6 +104,7 @@ func (r *nodeReport) writeText(out io.Writer) error {
 		false: "Some of what this configuration needs is missing or unknown: see the lines in capitals.\n",
 	}[r.complete()])
 	_, err := io.WriteString(out, text.String())
+
 	return err
 }
 
@@ -108,16 +115,20 @@ func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
 	}
 
 	fmt.Fprintf(lines, "\nclass\tcalls\tseconds\n")
+
 	for _, c := range r.CallClasses {
 		fmt.Fprintf(lines, "%s\t%d\t%.6f\n", c.Class, c.Calls, c.Seconds)
 	}
 
 	fmt.Fprintf(lines, "\nfunction of the driver\tclass\tcalls\tseconds\tlongest\n")
+
 	for _, c := range r.Calls {
 		fmt.Fprintf(lines, "%s\t%s\t%d\t%.6f\t%.6f", printable(c.Function), c.Class, c.Calls, c.Seconds, c.MaxSeconds)
+
 		if len(c.Unreturned) > 0 {
 			fmt.Fprintf(lines, "\t%s", c.describeUnreturned())
 		}
+
 		fmt.Fprintln(lines)
 	}
 
@@ -130,6 +141,7 @@ func (c *callTime) describeUnreturned() string {
 	if n := len(c.Unreturned); n > 1 {
 		return fmt.Sprintf("%d not returned for up to %.1f s", n, c.Unreturned[0])
 	}
+
 	return fmt.Sprintf("not returned for %.1f s", c.Unreturned[0])
 }
 
@@ -137,13 +149,16 @@ func (c *callTime) describeUnreturned() string {
 func joinInstances(checks []nodeCheck) []nodeCheck {
 	var joined []nodeCheck
 	ids := map[int][]gpu.InstanceID{} // by index in joined
+
 	for _, c := range checks {
 		id, ofInstance := c.instance.Get()
+
 		at := slices.IndexFunc(joined, func(other nodeCheck) bool { return ofInstance && other.saysTheSame(&c) })
 		if at < 0 {
 			joined = append(joined, c)
 			at = len(joined) - 1
 		}
+
 		ids[at] = append(ids[at], id)
 	}
 
@@ -152,6 +167,7 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 			c.Name = strings.TrimSpace(fmt.Sprintf("%s instances %s %s", c.gpu, describeIDs(list), c.subject))
 		}
 	}
+
 	return joined
 }
 
@@ -165,11 +181,13 @@ func (c *nodeCheck) saysTheSame(other *nodeCheck) bool {
 func describeIDs(list []gpu.InstanceID) string {
 	slices.Sort(list)
 	var parts []string
+
 	for i := 0; i < len(list); {
 		end := i
 		for end+1 < len(list) && list[end+1] == list[end]+1 {
 			end++
 		}
+
 		if end-i >= 2 {
 			parts = append(parts, fmt.Sprintf("%d-%d", list[i], list[end]))
 		} else {
@@ -177,8 +195,10 @@ func describeIDs(list []gpu.InstanceID) string {
 				parts = append(parts, fmt.Sprint(id))
 			}
 		}
+
 		i = end + 1
 	}
+
 	return strings.Join(parts, ", ")
 }
 
@@ -187,19 +207,23 @@ func stateText(c nodeCheck) string {
 	if c.fails() {
 		return strings.ToUpper(string(c.State))
 	}
+
 	return string(c.State)
 }
 
 // printable returns a text on one line, with what is not printed escaped: a driver's text could control a terminal.
 func printable(text string) string {
 	var out strings.Builder
+
 	for _, r := range text {
 		if unicode.IsPrint(r) {
 			out.WriteRune(r)
 			continue
 		}
+
 		quoted := strconv.QuoteRune(r)
 		out.WriteString(quoted[1 : len(quoted)-1])
 	}
+
 	return out.String()
 }

@@ -15,16 +15,20 @@ import (
 // The document has a check for each instance.
 func TestReportIsShort(t *testing.T) {
 	var report nodeReport
+
 	for _, name := range []string{"gpu 0", "gpu 1"} {
 		for _, id := range []gpu.InstanceID{13, 7, 8, 9, 1, 10, 3} {
 			c := nodeCheck{Name: "x", gpu: name, instance: gpu.Some(id)}.about("activity")
+
 			c.State, c.Asked, c.Found, c.Remedy = checkMissing, true, "none", "use DCGM"
 			if id == 3 {
 				c.State, c.Asked, c.Found, c.Remedy, c.Name = checkOK, true, "by DCGM", "", "gpu 0 instance 3 activity"
 			}
+
 			report.Checks = append(report.Checks, c)
 		}
 	}
+
 	var text, document bytes.Buffer
 	if err := errors.Join(report.writeText(&text), report.writeJSON(&document)); err != nil {
 		t.Fatal(err)
@@ -37,10 +41,12 @@ func TestReportIsShort(t *testing.T) {
 		"ok       gpu 0 instance 3 activity             by DCGM",
 		"MISSING  gpu 1 instances 1, 7-10, 13 activity  none",
 		"ok       gpu 0 instance 3 activity             by DCGM"}, "\n"))
+
 	var decoded struct{ Checks []map[string]any }
 	if err := json.Unmarshal(document.Bytes(), &decoded); err != nil || len(decoded.Checks) != 14 {
 		t.Errorf("%v, %d checks in the document, want 14", err, len(decoded.Checks))
 	}
+
 	for _, c := range report.Checks {
 		if strings.Contains(c.Name, "instances") {
 			t.Errorf("writing changed the report: %s", c.Name)
@@ -71,6 +77,7 @@ func TestCheckNodeOfASlowGPU(t *testing.T) {
 func failedChecks(j *nodeJudge) map[string]checkState {
 	j.judge()
 	states := map[string]checkState{}
+
 	for _, c := range j.checks {
 		if c.fails() {
 			states[c.Name] = c.State

@@ -25,10 +25,12 @@ func runBinary(t *testing.T, env []string, args ...string) (stdout, stderr strin
 	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = &out, &errOut
 	err := cmd.Run()
+
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
+
 	return out.String(), errOut.String(), cmd.ProcessState.ExitCode()
 }
 
@@ -97,6 +99,7 @@ func TestGoldenCheckNode(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			args := append(checkNodeArgs(t, c.scenario), c.args...)
+
 			out, errOut, code := runBinary(t, nil, args...)
 			if code != c.code {
 				t.Errorf("exit code %d, want %d\n%s", code, c.code, errOut)
@@ -104,6 +107,7 @@ func TestGoldenCheckNode(t *testing.T) {
 
 			compareGolden(t, "check-node."+c.name+".txt", []byte(timeless(out)), func(b []byte) string { return string(b) })
 			cmptest.HasTexts(t, out, "\nnvmlSystemGetConfComputeState ")
+
 			if c.name == "hang" { // by the clock of the machine, not the node's
 				cmptest.HasTexts(t, out, ": not returned for ")
 			}
@@ -135,6 +139,7 @@ func checkNodeArgs(t *testing.T, scenario string) []string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "node.yaml")
 	writeFile(t, path, "version: 1\n"+scenario+"\n")
+
 	return []string{"check-node", "--driver=sim", "--sim.clock=step", "--sim.scenario=" + path, "--log.level=error"}
 }
 
@@ -153,6 +158,7 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 	if _, errOut, code := runBinary(t, []string{"MIG_SIM_STATE=" + shared}, args...); code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
+
 	before, err := os.ReadFile(shared)
 	if err != nil {
 		t.Fatal(err)
@@ -162,11 +168,14 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 	if code != 0 {
 		t.Fatalf("exit code %d: %s", code, errOut)
 	}
+
 	after, err := os.ReadFile(shared)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "the layout of the node", string(after), string(before))
+
 	for _, path := range []string{state, filepath.Join(root, "control.sock")} {
 		if _, err := os.Stat(path); err == nil {
 			t.Errorf("%s was created", path)
@@ -179,6 +188,7 @@ func TestCheckNodeChangesNothing(t *testing.T) {
 // checkCalls holds that all calls in a document of check-node only read, and add up.
 func checkCalls(t *testing.T, document string) {
 	t.Helper()
+
 	var report struct {
 		Complete bool
 		Calls    []struct {
@@ -192,6 +202,7 @@ func checkCalls(t *testing.T, document string) {
 	if err := json.Unmarshal([]byte(document), &report); err != nil {
 		t.Fatal(err)
 	}
+
 	reads := regexp.MustCompile(`^nvml(Device|System|GpuInstance|ComputeInstance)Get|^nvml(Init|Shutdown)$` +
 		`|^nvmlGpm(QueryDeviceSupport|SampleAlloc|SampleGet|MigSampleGet|MetricsGet|SampleFree)$` +
 		`|^nvmlEventSetCreate$|^nvmlDeviceRegisterEvents$`)
@@ -200,6 +211,7 @@ func checkCalls(t *testing.T, document string) {
 			t.Errorf("%+v: expected a function that reads, with its calls and seconds", c)
 		}
 	}
+
 	sums := map[gpu.CallClass]int{}
 	for _, c := range report.Calls {
 		sums[c.Class] += c.Calls
@@ -207,12 +219,15 @@ func checkCalls(t *testing.T, document string) {
 			t.Errorf("%d calls of %s in %d polls: expected calls, not the fields of each", c.Calls, c.Function, nodeCheckPolls)
 		}
 	}
+
 	for _, c := range report.CallClasses {
 		cmptest.Equal(t, "calls that are "+string(c.Class), c.Calls, sums[c.Class])
 	}
+
 	if len(report.CallClasses) != len(sums) || sums[gpu.CallExclusive] == 0 {
 		t.Errorf("classes %+v of the calls %v", report.CallClasses, sums)
 	}
+
 	if !report.Complete || len(report.Calls) < 20 {
 		t.Errorf("complete: %v, %d functions", report.Complete, len(report.Calls))
 	}
@@ -222,29 +237,35 @@ func checkCalls(t *testing.T, document string) {
 func TestCallTimes(t *testing.T) {
 	calls := newCallTimes()
 	calls.EndCall("nvmlDeviceGetFutureReading", calls.BeginCall("nvmlDeviceGetFutureReading"))
+
 	for range 3 {
 		calls.BeginCall("nvmlDeviceGetGpuInstances")
 	}
+
 	open := calls.byFunction["nvmlDeviceGetGpuInstances"].open
 	for i := range open {
 		open[i] = open[i].Add(-time.Hour)
 	}
+
 	calls.EndCall("nvmlDeviceGetGpuInstances", open[1])
 
 	list := calls.list()
 	if len(list) != 2 || list[0].Seconds < 3600 || list[0].Seconds != list[0].MaxSeconds {
 		t.Fatalf("got %+v, want the call of an hour first", list)
 	}
+
 	hangs := list[0]
 	if len(hangs.Unreturned) != 2 || hangs.Unreturned[0] < 3600 || hangs.Calls != 3 || hangs.Class != gpu.CallOneGPU {
 		t.Errorf("got %+v, want 2 of 3 calls that have not returned for an hour", hangs)
 	}
+
 	cmptest.Equal(t, "class of an unknown function", list[1].Class, gpu.CallUnknown)
 
 	var text bytes.Buffer
 	if err := (&nodeReport{Calls: list, CallClasses: sumClasses(list)}).writeText(&text); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.HasTexts(t, text.String(), "2 not returned for up to 360", "\ngpu      3 ", "\nunknown  1 ")
 }
 
@@ -252,17 +273,20 @@ func TestCallTimes(t *testing.T) {
 func TestCheckNodePrintsHostileText(t *testing.T) {
 	report := nodeReport{Checks: []nodeCheck{{Name: "gpu 0", State: checkMissing, Asked: true,
 		Found: "A100\x1b[2J\nok  forged\t\u202etxt\xff", Remedy: "a\rb"}}}
+
 	var text, document bytes.Buffer
 	if err := errors.Join(report.writeText(&text), report.writeJSON(&document)); err != nil {
 		t.Fatal(err)
 	}
 
 	cmptest.HasTexts(t, text.String(), `A100\x1b[2J\nok  forged\t\u202etxt`, `a\rb`, "MISSING  gpu 0")
+
 	for _, r := range "\x1b\r\u202e\t" {
 		if strings.ContainsRune(text.String(), r) {
 			t.Errorf("%q is in the text", r)
 		}
 	}
+
 	if !json.Valid(document.Bytes()) || strings.Contains(document.String(), "\x1b") {
 		t.Errorf("invalid JSON: %s", document.Bytes())
 	}

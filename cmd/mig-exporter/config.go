@@ -141,11 +141,13 @@ func (c *Config) Validate() error {
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
 	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "",
 		"--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
+
 	if c.DCGMAddress != "" {
 		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
 		}
 	}
+
 	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
 	add(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
 		"--release.socket=%s: expected a path whose folder has at most %d characters", c.ReleaseSocket, longestSocketDir)
@@ -156,13 +158,16 @@ func (c *Config) Validate() error {
 		c.DCGMAddress)
 	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff,
 		"--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
+
 	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
+
 	add(c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
 		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server")
 	add(!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
 		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server")
+
 	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
 }
 
@@ -170,6 +175,7 @@ func (c *Config) Validate() error {
 func isWitness(text string) bool {
 	namespace, name, found := strings.Cut(strings.TrimSuffix(text, "*"), "/")
 	isName := func(s string) bool { return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" }
+
 	return found && namespace != "" && isName(namespace) && isName(name) && !strings.HasSuffix(text, "/")
 }
 
@@ -189,6 +195,7 @@ func (c *Config) clockSpeed() time.Duration {
 	if c.Driver == driverSim && c.SimClock == sim.ClockX60 {
 		return 60
 	}
+
 	return 1
 }
 
@@ -228,5 +235,6 @@ func (c *Config) grace() time.Duration {
 	if c.stepped() {
 		return stepGrace * c.PollInterval
 	}
+
 	return min(c.PollInterval, c.PollTimeout)
 }

@@ -44,6 +44,7 @@ func openControl(cfg *Config, x *exporter) (*controller, error) {
 		c.close()
 		return nil, err
 	}
+
 	return c, nil
 }
 
@@ -53,24 +54,30 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 			return err
 		}
 	}
+
 	if err := x.node.kind.openDependencies(x.node, cfg); err != nil {
 		return err
 	}
+
 	opts, err := c.engineOptions(cfg, x)
 	if err != nil {
 		return err
 	}
+
 	folder := store.New(cfg.Control.StateDir)
 	audit := server.NewAudit(filepath.Join(cfg.Control.StateDir, auditFile), c.logger)
 	c.closers = append(c.closers, folder.Close, audit.Close)
+
 	opts.Store = folder
 	if c.engine, err = control.New(opts); err != nil {
 		return err
 	}
+
 	var recommendations func(gpu.UUID) any
 	if x.rightsizing != nil {
 		recommendations = x.rightsizing.report
 	}
+
 	c.server = server.Options{
 		Releaser:        x.servedReleaser(),
 		Socket:          cfg.Control.Socket,
@@ -87,6 +94,7 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}
+
 	return nil
 }
 
@@ -95,16 +103,21 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	if err != nil {
 		return control.Options{}, err
 	}
+
 	c.layouts = layouts
+
 	programs, err := cfg.Control.hooks()
 	if err != nil {
 		return control.Options{}, err
 	}
+
 	c.metrics = newControlMetrics(x.node.now)
+
 	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // first it finishes the operation of the last run
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
+
 	opts := control.Options{
 		Hostname:      x.node.hostname,
 		BootID:        x.node.bootID,
@@ -130,6 +143,7 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		Now:           x.node.now,
 		Logger:        c.logger,
 	}
+
 	return opts, nil
 }
 
@@ -138,23 +152,28 @@ func (c *ControlConfig) layouts() (map[string][]api.LayoutRule, error) {
 	if c.LayoutsFile == "" {
 		return nil, nil
 	}
+
 	list, err := spec.LoadLayouts(c.LayoutsFile)
 	if err != nil {
 		return nil, fmt.Errorf("--control.layouts: %w", err)
 	}
+
 	return list, nil
 }
 
 // hooks reads the programs to run after a change.
 func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	var list []control.Hook
+
 	for _, text := range c.Hooks {
 		h, err := hooks.Parse(text, c.HookTimeout)
 		if err != nil {
 			return nil, fmt.Errorf("--control.hook: %w", err)
 		}
+
 		list = append(list, h)
 	}
+
 	return list, nil
 }
 
@@ -169,8 +188,10 @@ func (c *controller) run(ctx context.Context) error {
 
 func (c *controller) serveAPI(ctx context.Context) error {
 	opts := c.server
+
 	opts.Ready = func(addresses []net.Addr) {
 		c.status.setOff("")
+
 		if c.server.Ready != nil {
 			c.server.Ready(addresses)
 		}
@@ -180,9 +201,11 @@ func (c *controller) serveAPI(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return err
 		}
+
 		if c.status.setOff(err.Error()) {
 			level.Error(c.logger).Log("msg", "cannot serve the API of partition control, which is off; trying again", "err", err)
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -197,13 +220,16 @@ func (c *controller) notes() []string {
 	if off := c.status.offReason(); off != "" {
 		list = append(list, "partition control is off: "+off)
 	}
+
 	reason := c.engine.Reason()
 	if reason == "" {
 		reason = c.status.auditFailure()
 	}
+
 	if reason != "" {
 		list = append(list, "partition control is read-only: "+reason)
 	}
+
 	return list
 }
 
@@ -254,15 +280,18 @@ type controlStatus struct {
 func (s *controlStatus) setAudit(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.audit = ""; err != nil {
 		s.audit = server.AuditFailure(err)
 	}
+
 	s.updateMetric()
 }
 
 func (s *controlStatus) auditFailure() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.audit
 }
 
@@ -280,6 +309,7 @@ func (s *controlStatus) setOff(reason string) bool {
 	news := s.off != reason
 	s.off = reason
 	s.updateMetric()
+
 	return news
 }
 
@@ -297,6 +327,7 @@ func (s *controlStatus) updateMetric() {
 func (s *controlStatus) offReason() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.off
 }
 

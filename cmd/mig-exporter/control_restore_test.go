@@ -96,6 +96,7 @@ func TestForgetLayout(t *testing.T) {
 	c.idle()
 
 	gone := ""
+
 	for name := range c.scrape() {
 		if _, after, ok := strings.Cut(name, "mig_control_gpu_not_restored{"); ok {
 			_, after, _ = strings.Cut(after, `uuid="`)

@@ -21,6 +21,7 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	if cfg.CountersFile == "" {
 		return nil, nil
 	}
+
 	file, err := os.Open(cfg.CountersFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
@@ -29,7 +30,9 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	}
+
 	defer file.Close()
+
 	counters, faulty, err := collector.ParseCounters(cfg.CountersFile, file)
 	switch {
 	case err != nil:
@@ -41,11 +44,14 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
 			cfg.CountersFile)
 	}
+
 	for _, row := range faulty {
 		level.Warn(logger).Log("msg", "ignoring a line of the counters file", "err", row)
 	}
+
 	if without := collector.WithoutValue(counters); len(without) > 0 {
 		level.Info(logger).Log("msg", "counters have no source and so no series", "fields", fmt.Sprint(without))
 	}
+
 	return counters, nil
 }

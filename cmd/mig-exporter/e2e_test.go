@@ -39,14 +39,17 @@ func buildAndRun(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	binary, migctlBinary = filepath.Join(dir, "mig-exporter"), filepath.Join(dir, "migctl")
+
 	args := []string{"build", "-o", dir}
 	if raceEnabled {
 		args = append(args, "-race")
 	}
+
 	if out, err := exec.Command("go", append(args, ".", "../migctl")...).CombinedOutput(); err != nil {
 		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
+
 	return m.Run()
 }
 
@@ -74,6 +77,7 @@ func launch(t testing.TB, args ...string) *program {
 	ctx, cancel := context.WithTimeout(t.Context(), testTimeout)
 	defer cancel()
 	lines := p.lines()
+
 	for {
 		select {
 		case line := <-lines:
@@ -83,6 +87,7 @@ func launch(t testing.TB, args ...string) *program {
 					for range lines {
 					}
 				}()
+
 				return p
 			}
 		case err := <-p.done:
@@ -100,6 +105,7 @@ func launchAnyhow(t testing.TB, args ...string) *program {
 	p.cmd = exec.Command(binary, args...)
 	own := t.TempDir() // programs that serve this machine's driver at the same time have a socket each
 	p.cmd.Env = append(os.Environ(), "TMPDIR="+own, "MIG_EXPORTER_RELEASE_SOCKET="+filepath.Join(own, "release.sock"))
+
 	return p
 }
 
@@ -109,14 +115,17 @@ func (p *program) lines() <-chan string {
 	if err != nil {
 		p.t.Fatal(err)
 	}
+
 	if err := p.cmd.Start(); err != nil {
 		p.t.Fatal(err)
 	}
+
 	lines := make(chan string, 1000)
 	go func() {
 		defer close(lines)
 		scanner := bufio.NewScanner(stderr)
 		scanner.Buffer(nil, 1<<20)
+
 		for scanner.Scan() {
 			p.mu.Lock()
 			fmt.Fprintln(&p.log, scanner.Text())
@@ -125,20 +134,24 @@ func (p *program) lines() <-chan string {
 			p.mu.Unlock()
 			lines <- scanner.Text()
 		}
+
 		p.done <- p.cmd.Wait()
 	}()
 	p.t.Cleanup(func() {
 		p.cmd.Process.Kill()
+
 		if strings.Contains(p.logText(), "DATA RACE") {
 			p.t.Errorf("data race in the program:\n%s", p.logText())
 		}
 	})
+
 	return lines
 }
 
 func (p *program) logText() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return p.log.String()
 }
 
@@ -146,13 +159,16 @@ func (p *program) logText() string {
 func (p *program) waitFor(what string) {
 	p.t.Helper()
 	late := time.After(testTimeout)
+
 	for {
 		p.mu.Lock()
 		said, heard := strings.Contains(p.log.String(), what), p.heard
 		p.mu.Unlock()
+
 		if said {
 			return
 		}
+
 		select {
 		case <-heard:
 		case <-late:
@@ -168,18 +184,22 @@ const stopsWithin = 15 * time.Second
 func (p *program) stop() int {
 	p.t.Helper()
 	begin := time.Now()
+
 	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		p.t.Fatal(err)
 	}
+
 	code := p.exitCode()
 	if took := time.Since(begin); took > stopsWithin {
 		p.t.Errorf("the program took %s to end after SIGTERM, more than %s:\n%s", took, stopsWithin, p.logText())
 	}
+
 	return code
 }
 
 func (p *program) exitCode() int {
 	p.t.Helper()
+
 	select {
 	case <-p.done:
 		return p.cmd.ProcessState.ExitCode()
@@ -198,22 +218,27 @@ type response struct {
 
 func (p *program) request(method, path string, header map[string]string) response {
 	p.t.Helper()
+
 	req, err := http.NewRequestWithContext(p.t.Context(), method, p.url+path, nil)
 	if err != nil {
 		p.t.Fatal(err)
 	}
+
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		p.t.Fatalf("%s %s: %v\n%s", method, path, err, p.logText())
 	}
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {
 		p.t.Fatalf("%s %s: %v", method, path, err)
 	}
+
 	return response{resp.StatusCode, resp.Header, body}
 }
 
@@ -225,6 +250,7 @@ func (p *program) get(path string) response {
 // advance moves the stepped clock.
 func (p *program) advance(by time.Duration) {
 	p.t.Helper()
+
 	if r := p.request(http.MethodPost, "/-/sim/advance?by="+by.String(), nil); r.status != http.StatusOK {
 		p.t.Fatalf("advance by %s: %d %s", by, r.status, r.body)
 	}
@@ -233,6 +259,7 @@ func (p *program) advance(by time.Duration) {
 // simulate launches a shipped scenario on a stepped clock.
 func simulate(t *testing.T, scenario string, args ...string) *program {
 	t.Helper()
+
 	return launch(t, append([]string{
 		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + filepath.Join("../../testdata/scenarios", scenario+".yaml"),
 	}, args...)...)

@@ -18,24 +18,30 @@ faults: [{at: 10s, for: 30s, kind: no-permission}]
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario)
 	energy := func() map[string]float64 {
 		all := map[string]float64{}
+
 		for line := range strings.Lines(string(p.get("/metrics").body)) {
 			if name, value, ok := strings.Cut(strings.TrimSpace(line), "} "); ok &&
 				strings.HasPrefix(name, "nvidia_mig_gpu_instance_energy") {
 				all[name], _ = strconv.ParseFloat(value, 64)
 			}
 		}
+
 		return all
 	}
+
 	for range 5 {
 		p.advance(time.Second)
 	}
+
 	before := energy()
 	if len(before) != 2 {
 		t.Fatalf("energy of %v, want two instances", before)
 	}
+
 	for range 110 { // a right that was refused is tried once a minute
 		p.advance(time.Second)
 	}
+
 	after := energy()
 	for name, was := range before {
 		if after[name] < was || was == 0 {

@@ -37,10 +37,12 @@ func allFlags() []*kingpin.FlagModel {
 	app := newApp()
 	declareCommands(app, &invocation{Config: Config{Disabled: map[string]bool{}}})
 	model := app.Model()
+
 	flags := slices.Clone(model.Flags)
 	for _, c := range model.Commands {
 		flags = append(flags, c.Flags...)
 	}
+
 	return slices.DeleteFunc(flags, func(f *kingpin.FlagModel) bool {
 		return f.Hidden || f.Name == "help" || f.Name == "version"
 	})
@@ -52,13 +54,16 @@ func flagAsTyped(args []string, flag string) string {
 	if hasFlag(args, flag) {
 		return "--" + flag
 	}
+
 	known := aliases()
+
 	for _, arg := range args {
 		name, _, _ := strings.Cut(arg, "=")
 		if a := findAlias(known, name); a != nil && a.flag == flag {
 			return name
 		}
 	}
+
 	return ""
 }
 
@@ -67,25 +72,30 @@ func variableOf(flag string, args []string, lookup lookupFunc) string {
 	if flagAsTyped(args, flag) != "" {
 		return ""
 	}
+
 	if value, _ := lookup(envName(flag)); value != "" {
 		return envName(flag)
 	}
+
 	for _, a := range aliases() {
 		if value, _ := lookup(a.env); value != "" && a.flag == flag {
 			return a.env
 		}
 	}
+
 	return ""
 }
 
 // checkVariables returns the errors of variables whose values their flags do not accept.
 func checkVariables(args []string, lookup lookupFunc) error {
 	var errs []error
+
 	for _, f := range allFlags() {
 		name := envName(f.Name)
 		if variableOf(f.Name, args, lookup) != name {
 			continue
 		}
+
 		value, _ := lookup(name)
 		switch err := f.Value.Set(value); {
 		case err == nil:
@@ -95,21 +105,25 @@ func checkVariables(args []string, lookup lookupFunc) error {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
 // addVariables adds to an error about flags the variables of the environment that set them.
 func addVariables(err error, args []string, lookup lookupFunc) error {
 	var set []string
+
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
 		if text := fmt.Sprintf("--%s is set by %s", m[1], variable); variable != "" && !slices.Contains(set, text) {
 			set = append(set, text)
 		}
 	}
+
 	if len(set) == 0 {
 		return err
 	}
+
 	return fmt.Errorf("%w (%s)", err, strings.Join(set, ", "))
 }
 
@@ -123,6 +137,7 @@ type requirement struct {
 func requirements() []requirement {
 	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
 	var control, advise []string
+
 	for _, f := range allFlags() {
 		switch {
 		case strings.HasPrefix(f.Name, "control.") && f.Name != "control.enabled":
@@ -131,6 +146,7 @@ func requirements() []requirement {
 			advise = append(advise, f.Name)
 		}
 	}
+
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
@@ -153,10 +169,12 @@ const controlEnabled = "--control.enabled"
 // refused, and warnings about the others.
 func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
 	var errs []error
+
 	for _, e := range requirements() {
 		if e.has(cfg) {
 			continue
 		}
+
 		for _, flag := range e.flags {
 			variable, name := variableOf(flag, args, lookup), flagAsTyped(args, flag)
 			switch {
@@ -170,6 +188,7 @@ func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []
 			}
 		}
 	}
+
 	return warnings, errors.Join(errs...)
 }
 
@@ -190,20 +209,25 @@ func logWarnings(logger log.Logger, list []warning) {
 func unknownVariables(environ []string) []warning {
 	var own, names []string
 	flags := map[string]string{}
+
 	for _, f := range allFlags() {
 		own = append(own, envName(f.Name))
 		flags[envName(f.Name)] = "--" + f.Name
 	}
+
 	known := slices.Clone(own)
 	for _, a := range aliases() {
 		known = append(known, a.env)
 	}
+
 	for _, pair := range environ {
 		name, _, _ := strings.Cut(pair, "=")
 		names = append(names, name)
 	}
+
 	slices.Sort(names)
 	var list []warning
+
 	for _, name := range names {
 		switch {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
@@ -216,6 +240,7 @@ func unknownVariables(environ []string) []warning {
 				[]any{"variable", name, "see", "docs/migration.md"}})
 		}
 	}
+
 	return list
 }
 
@@ -229,7 +254,9 @@ func isServiceVariable(name string, names []string) bool {
 	if at == nil {
 		return false
 	}
+
 	_, found := slices.BinarySearch(names, name[:at[0]]+"_SERVICE_HOST")
+
 	return found
 }
 
@@ -239,17 +266,21 @@ func editDistance(a, b string) int {
 	for j := range row {
 		row[j] = j
 	}
+
 	for i := range len(a) {
 		diagonal := row[0]
 		row[0] = i + 1
+
 		for j := range len(b) {
 			cost := diagonal
 			if a[i] != b[j] {
 				cost++
 			}
+
 			diagonal = row[j+1]
 			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
 		}
 	}
+
 	return row[len(b)]
 }

@@ -25,6 +25,7 @@ func TestBadVariables(t *testing.T) {
 		t.Run(tt.env, func(t *testing.T) {
 			name, value, _ := strings.Cut(tt.env, "=")
 			t.Setenv(name, value)
+
 			_, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
 			for _, want := range tt.says {
 				if err == nil || !strings.Contains(err.Error(), want) {
@@ -33,15 +34,20 @@ func TestBadVariables(t *testing.T) {
 			}
 		})
 	}
+
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "1us")
+
 	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.LookupEnv)
 	if err == nil || strings.Contains(err.Error(), "MIG_EXPORTER") {
 		t.Errorf("the command line has the value: %v", err)
 	}
+
 	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
 		t.Errorf("the command line overrules a bad variable: %v", err)
 	}
+
 	t.Setenv("MIG_EXPORTER_VERSION", "1.2.3")
+
 	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
 		t.Errorf("a variable that images have: %v", err)
 	}
@@ -68,6 +74,7 @@ func TestVariablesThatNoFlagHas(t *testing.T) {
 			t.Errorf("%s\nlacks %s", got, want)
 		}
 	}
+
 	if n := strings.Count(got, "no effect"); n != 4 {
 		t.Errorf("%d warnings, want 4: %s", n, got)
 	}
@@ -91,15 +98,18 @@ func TestIneffective(t *testing.T) {
 			if name, value, ok := strings.Cut(tt.env, "="); ok {
 				t.Setenv(name, value)
 			}
+
 			inv, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if got := fmt.Sprint(inv.Warnings); !strings.Contains(got, tt.want) || tt.want == "" && len(inv.Warnings) > 0 {
 				t.Errorf("warnings %s, want %q", got, tt.want)
 			}
 		})
 	}
+
 	t.Setenv("MIG_EXPORTER_POL_INTERVAL", "1s")
 	var out, errOut strings.Builder
 	cmptest.Equal(t, "exit code", execute(t.Context(), []string{"check-config"}, &out, &errOut), exitOK)
@@ -122,6 +132,7 @@ func TestHostnameInAPod(t *testing.T) {
 		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
 		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
 	}
+
 	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil)
 	if opts.Hostname != "gpu-7" {
 		t.Errorf("readings are of host %q", opts.Hostname)
@@ -131,6 +142,7 @@ func TestHostnameInAPod(t *testing.T) {
 // TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.
 func TestCountersFileOfDCGMExportersImage(t *testing.T) {
 	var out, errOut strings.Builder
+
 	code := execute(t.Context(),
 		strings.Fields("check-config --metrics.names=dcgm -f /etc/dcgm-exporter/dcp-metrics-included.csv"), &out, &errOut)
 	for _, want := range []string{"/etc/dcgm-exporter/dcp-metrics-included.csv", "leave it out", "docs/migration.md"} {

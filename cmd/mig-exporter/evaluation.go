@@ -43,11 +43,13 @@ func (e *evaluation) addOutcomes() {
 func (e *evaluation) recordPredictions(report *advise.Report) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	for i := range report.Devices {
 		d := &report.Devices[i]
 		if d.Action != advise.ActionSlice || d.Predicted == nil || d.Workload == nil {
 			continue
 		}
+
 		stretch, latency := d.Predicted.StretchP95, d.Predicted.Latency
 		e.predicted[workloadName{d.Workload.Namespace, d.Workload.Owner, d.Workload.Container}] = &sim.Prediction{
 			Time: report.Time, Profile: d.Recommended, Throughput: d.Predicted.ThroughputRatio,
@@ -60,19 +62,24 @@ func (e *evaluation) recordPredictions(report *advise.Report) {
 // ServeHTTP implements http.Handler.
 func (e *evaluation) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	e.mu.Lock()
+
 	document := sim.Evaluation{
 		APIVersion: "mig-exporter/v1", Time: e.node.Now(), Node: e.name, Processes: e.tally.Outcomes(),
 	}
 	for i := range document.Processes {
 		p := &document.Processes[i]
+
 		owner := p.Owner
 		if owner == "" {
 			owner = "Pod/" + p.Pod
 		}
+
 		p.Predicted = e.predicted[workloadName{p.Namespace, owner, p.Container}]
 	}
+
 	e.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
+
 	if err := json.NewEncoder(w).Encode(document); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 	}

@@ -37,19 +37,23 @@ pods:
 
 func writeStretched(t *testing.T) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), "stretched.yaml")
 	if err := os.WriteFile(path, []byte(stretched), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
 func stretchedNode(t *testing.T) *exporter {
 	t.Helper()
+
 	x := runInProcess(t, "--sim.scenario="+writeStretched(t))
 	for range 12 {
 		advanceBy(t, x, time.Minute)
 	}
+
 	return x
 }
 
@@ -57,10 +61,12 @@ func stretchedNode(t *testing.T) *exporter {
 func truthOf(t *testing.T, x *exporter) sim.Evaluation {
 	t.Helper()
 	code, body := call(x.handler, http.MethodGet, "/-/sim/truth")
+
 	var e sim.Evaluation
 	if err := json.Unmarshal([]byte(body), &e); err != nil || code != http.StatusOK {
 		t.Fatalf("%d %s: %v", code, body, err)
 	}
+
 	return e
 }
 
@@ -81,25 +87,31 @@ func TestTruthOfASimulatedNode(t *testing.T) {
 			Predicted: &advise.Predicted{}, Instance: gpu.Some(gpu.InstanceID(1)),
 		},
 	}})
+
 	e := truthOf(t, x)
 	if len(e.Processes) != 3 {
 		t.Fatalf("%+v", e)
 	}
+
 	wide, service, leak := e.Processes[0], e.Processes[1], e.Processes[2]
 	cmptest.Equal(t, "node", e.Node, "node-a")
 	cmptest.Equal(t, "stretch on 60 SMs", wide.Stretch, sim.Quantiles{P50: 1.6, P95: 1.6})
 	cmptest.Equal(t, "prediction", wide.Predicted,
 		&sim.Prediction{Time: sim.StepStart(), Profile: "3g.40gb", Low: 1.5, Middle: 1.6, High: 1.7, Throughput: 1})
 	cmptest.Equal(t, "prediction for service", service.Predicted, nil)
+
 	if service.Requests == nil {
 		t.Fatal("service has no requests")
 	}
+
 	if got := service.Requests.PerSecond; math.Abs(got-20) > 1e-6 {
 		t.Errorf("service: %g requests per second, want 20", got)
 	}
+
 	if !strings.Contains(leak.Failed, "out of memory") {
 		t.Errorf("leak: %+v, want that it ran out of memory", leak)
 	}
+
 	if code, _ := call(x.handler, http.MethodPost, "/-/sim/truth"); code != http.StatusMethodNotAllowed {
 		t.Errorf("POST /-/sim/truth: %d, want 405", code)
 	}
@@ -116,17 +128,22 @@ func TestTruthIsNoMetric(t *testing.T) {
 		if code != http.StatusOK {
 			t.Fatalf("/metrics: %d %s", code, text)
 		}
+
 		return own.ReplaceAllString(text, "")
 	}
 	before := served()
 	truthOf(t, x)
+
 	if after := served(); after != before {
 		t.Error("asking for the truth has changed the metrics")
 	}
+
 	_, document := call(x.handler, http.MethodGet, "/api/v1/node")
+
 	known := regexp.MustCompile(`(?i)\b\w*(truth|throughput|latency|stretch|alone|predicted|out of memory)\w*`)
 	for what, text := range map[string]string{"/metrics": before, "/api/v1/node": document} {
 		found := known.FindAllString(text, -1)
+
 		found = slices.DeleteFunc(found, func(name string) bool { return name == "nvidia_gpu_rightsizing_stretch_ratio" })
 		if len(text) == 0 || len(found) > 0 {
 			t.Errorf("%s: %d bytes, with %q", what, len(text), found)
@@ -138,11 +155,13 @@ func TestTruthIsNoMetric(t *testing.T) {
 func TestNoTruthOfARecording(t *testing.T) {
 	t.Parallel()
 	path := captured(t, captureRun{scenario: writeStretched(t), by: time.Second, polls: 2})
+
 	x, err := newExporter(configOf(t, "--sim.scenario="+path), log.NewNopLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer x.close()
+
 	if code, _ := call(x.handler, http.MethodGet, "/-/sim/truth"); code != http.StatusNotFound {
 		t.Errorf("GET /-/sim/truth: %d, want 404", code)
 	}

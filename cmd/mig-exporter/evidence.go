@@ -33,27 +33,33 @@ type evidenceFile struct {
 func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpoint) {
 	f := &evidenceFile{path: filepath.Join(dir, evidenceName), logger: logger}
 	f.checkFolder()
+
 	content, err := os.ReadFile(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return f, nil
 	}
+
 	var found *advise.Checkpoint
 	if err == nil {
 		found, err = advise.ReadCheckpoint(bytes.NewReader(content))
 	}
+
 	if err != nil && !f.setAside(err) {
 		return nil, nil
 	}
+
 	return f, found
 }
 
 // checkFolder logs an error if no file can be written beside the evidence: the first save comes minutes later.
 func (f *evidenceFile) checkFolder() {
 	attempt := f.path + ".attempt"
+
 	err := store.WriteFile(attempt, nil)
 	if err == nil {
 		err = os.Remove(attempt)
 	}
+
 	if err != nil {
 		level.Error(f.logger).Log("file", f.path, "err", err, "see", "--advise.state-dir",
 			"msg", "cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it")
@@ -64,18 +70,23 @@ func (f *evidenceFile) checkFolder() {
 // kept.
 func (f *evidenceFile) setAside(why error) bool {
 	aside, older := f.path+".unusable-1", f.path+".unusable-2"
+
 	err := os.Rename(aside, older)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = os.Rename(f.path, aside)
 	}
+
 	if err != nil {
 		level.Error(f.logger).Log("file", f.path, "err", errors.Join(why, err),
 			"msg", "cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved")
+
 		return false
 	}
+
 	level.Warn(f.logger).
 		Log("msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
 			"file", f.path, "as", aside, "err", why)
+
 	return true
 }
 
@@ -84,10 +95,12 @@ func (f *evidenceFile) setAside(why error) bool {
 func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
 		"workloads", len(c.Workloads))
+
 	if !sameGPUs {
 		level.Warn(f.logger).Log("msg", "none of this node's GPUs is in its evidence for right-sizing; "+
 			"using it, since the node's name is the same", "file", f.path, "node", c.Node)
 	}
+
 	if dropped := c.Dropped(); len(dropped) > 0 {
 		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",
 			"file", f.path, "dropped", len(dropped), "err", errors.Join(dropped[:min(len(dropped), 3)]...))
@@ -99,6 +112,7 @@ func (f *evidenceFile) isDue(now time.Time) bool {
 	if f.saved.IsZero() {
 		f.saved = now
 	}
+
 	return now.Sub(f.saved) >= saveEvery || now.Before(f.saved)
 }
 
@@ -106,10 +120,12 @@ func (f *evidenceFile) isDue(now time.Time) bool {
 func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 	f.saved = at
 	var content bytes.Buffer
+
 	err := evidence.Write(&content)
 	if err == nil {
 		err = store.WriteFile(f.path, content.Bytes())
 	}
+
 	if err != nil {
 		level.Error(f.logger).Log("file", f.path, "err", err,
 			"msg", "cannot save the evidence for right-sizing; a restart would lose what came after the last save")

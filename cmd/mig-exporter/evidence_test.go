@@ -35,29 +35,35 @@ func observeOn(
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() { _ = r.run(ctx) }()
 	s := heldSnapshot(name, gpus...)
+
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	if r.found != nil {
 		from = r.found.Time.Add(pause)
 	}
+
 	for minute := range minutes + 2 { // the last one is not over
 		now := *s
 		now.Time = from.Add(time.Duration(minute) * time.Minute)
 		r.observe(&now)
 		r.flushUpdates(ctx)
 	}
+
 	for _, d := range r.report("").(*advise.Report).Devices {
 		if d.Evidence != nil {
 			observed = int(d.Evidence.ObservedHours*60 + 0.5)
 		}
 	}
+
 	cancel()
 	<-r.stopped
+
 	return observed, lines.String()
 }
 
 // heldSnapshot returns a Snapshot of a node with GPUs that a pod holds.
 func heldSnapshot(name string, gpus ...gpu.UUID) *gpu.Snapshot {
 	s := &gpu.Snapshot{Hostname: name}
+
 	for _, id := range gpus {
 		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Up: true}
 		g.Holders = []gpu.Holder{{Container: gpu.Container{Namespace: "ml", Pod: "a-0", Name: "main"}, PodUID: "uid",
@@ -65,21 +71,26 @@ func heldSnapshot(name string, gpus ...gpu.UUID) *gpu.Snapshot {
 		g.Activity.GraphicsEngine = gpu.Some(0.5)
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }
 
 // files returns the names in a folder.
 func files(t *testing.T, dir string) []string {
 	t.Helper()
+
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var names []string
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
+
 	slices.Sort(names)
+
 	return names
 }
 
@@ -91,18 +102,22 @@ func TestEvidenceOfTheNode(t *testing.T) {
 		if want := 20 * (i + 1); observed != want {
 			t.Errorf("%s: observed for %d minutes, want %d\n%s", name, observed, want, logged)
 		}
+
 		cmptest.LacksTexts(t, logged, "level=warn", ".unusable-")
 	}
+
 	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
 	kept := readText(t, filepath.Join(dir, evidenceName))
 	observeAs(t, dir, "exporter-d", 30) // without a GPU it is not known of which node the file is
 	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, evidenceName)) == kept, true)
+
 	for i := range 5 {
 		name, id := "other-"+string(rune('a'+i)), gpu.UUID("GPU-other-"+string(rune('a'+i)))
 		observed, logged := observeAs(t, dir, name, 20, id)
 		cmptest.Equal(t, name+": observed minutes", observed, 20)
 		cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1", "level=warn")
 	}
+
 	cmptest.Equal(t, "files", files(t, dir),
 		[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
 	observed, _ := observeAs(t, dir, "other-z", 20, "GPU-other-e")
@@ -114,11 +129,13 @@ func TestEvidenceOfTheNode(t *testing.T) {
 func TestEvidenceAfterALongPause(t *testing.T) {
 	dir := t.TempDir()
 	observeAs(t, dir, "exporter-a", 30, "GPU-1")
+
 	for i, pause := range []time.Duration{60 * time.Hour, 0, 60 * time.Hour, -60 * time.Hour} {
 		observed, logged := observeOn(t, &Config{}, dir, "exporter-"+string(rune('b'+i)), pause, 5, "GPU-1")
 		cmptest.Equal(t, "observed minutes", observed, 30+5*(i+1))
 		cmptest.LacksTexts(t, logged, "level=warn", "level=error")
 	}
+
 	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
 }
 
@@ -135,22 +152,27 @@ func TestReportWhileTheClockIsInDoubt(t *testing.T) {
 		s.Time = at
 		r.observe(s)
 		r.flushUpdates(ctx)
+
 		return r.report("").(*advise.Report)
 	}
 	right := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	last := reportAt(right, "GPU-1")
+
 	ahead := right.Add(60 * time.Hour)
 	for minute := range 10 {
 		if reportAt(ahead.Add(time.Duration(minute)*time.Minute), "GPU-1", "GPU-2") != last {
 			t.Errorf("there is a new report after %d minutes, want one after ten", minute)
 		}
 	}
+
 	believed := ahead.Add(10 * time.Minute)
 	report := reportAt(believed, "GPU-1", "GPU-2")
 	cmptest.Equal(t, "time of the report", report.Time, believed)
+
 	for _, d := range report.Devices {
 		cmptest.Equal(t, string(d.GPU), d.Action, advise.ActionKeep)
 	}
+
 	cmptest.Equal(t, "devices", len(report.Devices), 2)
 }
 
@@ -175,6 +197,7 @@ func TestEvidenceThatCannotBeWritten(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	observed, logged := observeAs(t, filepath.Join(file, "folder"), "node-a", 5, "GPU-1")
 	cmptest.Equal(t, "observed minutes", observed, 5)
 	first, _, _ := strings.Cut(logged, "\n")
@@ -198,16 +221,19 @@ func TestUnusableEvidence(t *testing.T) {
 			dir := t.TempDir()
 			path := filepath.Join(dir, evidenceName)
 			observeAs(t, dir, "node-a", 20, "GPU-1")
+
 			want := c.change(readText(t, path))
 			for range 4 {
 				if err := os.WriteFile(path, []byte(want), 0o600); err != nil {
 					t.Fatal(err)
 				}
+
 				observed, logged := observeAs(t, dir, "node-a", 10, "GPU-1")
 				cmptest.Equal(t, "observed minutes", observed, 10)
 				cmptest.HasTexts(t, logged, c.says, path+".unusable-1", "level=warn")
 				cmptest.Equal(t, "set aside", readText(t, path+".unusable-1"), want)
 			}
+
 			cmptest.Equal(t, "files", files(t, dir),
 				[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
 		})
@@ -217,15 +243,18 @@ func TestUnusableEvidence(t *testing.T) {
 // TestEvidenceThatCannotBeSetAside is neither used nor overwritten.
 func TestEvidenceThatCannotBeSetAside(t *testing.T) {
 	dir := t.TempDir()
+
 	path := filepath.Join(dir, evidenceName)
 	for name, content := range map[string]string{path: "garbage", path + ".unusable-1": "older garbage"} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := os.MkdirAll(filepath.Join(path+".unusable-2", "folder"), 0o700); err != nil { // no file takes its place
 		t.Fatal(err)
 	}
+
 	observed, logged := observeAs(t, dir, "node-a", 30, "GPU-1")
 	cmptest.Equal(t, "observed minutes", observed, 30)
 	cmptest.HasTexts(t, logged, "level=error", "stays as it is")

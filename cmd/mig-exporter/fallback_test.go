@@ -20,13 +20,16 @@ faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
 `, "--dcgm.mode=embedded", "--profiling.source=dcgm", "--poll.stale-after=30")
 	expect := func(when string, s series, source string, h100, a100 float64) {
 		t.Helper()
+
 		for _, one := range []string{"gpm", "dcgm"} {
 			want := -1.0
 			if one == source {
 				want = 1
 			}
+
 			s.expect(t, when, want, "nvidia_gpu_activity_source", `gpu="1"`, `source="`+one+`"`)
 		}
+
 		expectAbout(t, when, s, h100, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu="1"`, `gpu_instance="1"`)
 		expectAbout(t, when, s, a100, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu="2"`, `gpu_instance="1"`)
 	}
@@ -38,6 +41,7 @@ faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
 		for _, v := range s.of("nvidia_mig_gpu_instance_energy_estimate_joules_total", `gpu="1"`) {
 			sum += v
 		}
+
 		return sum - s.of("nvidia_gpu_energy_joules_total", `gpu="1"`)[0]
 	}
 	before := energy(s)
@@ -46,13 +50,16 @@ faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
 	s.expect(t, "while GPU 0 hangs", 1, "nvidia_gpu_up", `gpu="1"`)
 	s.expect(t, "while GPU 0 hangs", 0, "mig_exporter_source_up", `source="dcgm"`)
 	expect("while GPU 0 hangs", s, "gpm", onH100, -1)
+
 	if off := energy(s) - before; off > 1e-3 || off < -1e-3 {
 		t.Errorf("while GPU 0 hangs: %v J are counted twice or lost", off)
 	}
+
 	s = p.seconds(40)
 	s.expect(t, "after it", 1, "nvidia_gpu_up", `gpu="0"`)
 	s.expect(t, "after it", 1, "mig_exporter_source_up", `source="dcgm"`)
 	expect("after it", s, "dcgm", onH100, onA100)
+
 	if off := energy(s) - before; off > 1e-3 || off < -1e-3 {
 		t.Errorf("after it: %v J are counted twice or lost", off)
 	}
@@ -61,10 +68,12 @@ faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
 // expectAbout holds a series to a value that two sources round differently, -1 to none.
 func expectAbout(t *testing.T, when string, s series, want float64, family string, labels ...string) {
 	t.Helper()
+
 	got := s.of(family, labels...)
 	if want < 0 && len(got) == 0 || len(got) == 1 && math.Abs(got[0]-want) < 1e-7 {
 		return
 	}
+
 	t.Errorf("%s: %s%v is %v, want %v", when, family, labels, got, want)
 }
 
@@ -73,6 +82,7 @@ func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
 	p := simulate(t, "gke-h100-3g", "--profiling.source=dcgm", "--dcgm.mode=remote", "--dcgm.address=127.0.0.1:5555")
 	s := p.seconds(6)
 	s.expect(t, "without an engine", 0, "mig_exporter_source_up", `source="dcgm"`)
+
 	if n := len(s.of("nvidia_gpu_activity_source", `source="gpm"`)); n == 0 {
 		t.Error("the driver is not asked")
 	}
@@ -87,11 +97,13 @@ faults:
 - {at: 40s, gpu: 0, kind: external-reconfigure, layout: ["4g.40gb@0"]}
 `, "--dcgm.mode=embedded", "--profiling.source=dcgm")
 	p.seconds(19)
+
 	for second := 20; second < 80; second++ {
 		if s := p.seconds(1); len(s.of("nvidia_gpu_activity_source")) != 0 {
 			t.Errorf("second %d: activity by %v", second, s.of("nvidia_gpu_activity_source"))
 		}
 	}
+
 	s := p.seconds(10)
 	for _, one := range []string{`gpu="0"`, `gpu="1"`} {
 		s.expect(t, "resumed", 1, "nvidia_gpu_activity_source", one, `source="dcgm"`)
@@ -108,21 +120,26 @@ faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
 `, "--dcgm.mode=embedded", "--profiling.source=dcgm")
 	p.seconds(14)
 	sources := ""
+
 	for second := 15; second <= 100; second++ {
 		s := p.seconds(1)
 		source := "g"
+
 		for _, one := range []string{`gpu="0"`, `gpu="1"`} {
 			if len(s.of("nvidia_gpu_activity_source", one, `source="dcgm"`)) == 1 {
 				source = "d"
 			}
+
 			if gap := second == 20 || second == 70; !gap && len(s.of("nvidia_gpu_sm_activity_ratio", one)) != 1 {
 				t.Errorf("second %d: %s has no activity", second, one)
 			}
 		}
+
 		if !strings.HasSuffix(sources, source) {
 			sources += source
 		}
 	}
+
 	if sources != "dgdgd" {
 		t.Errorf("by DCGM and GPM in turn: %q", sources)
 	}
@@ -151,21 +168,26 @@ faults: [`+tt.faults+`]
 `, append([]string{"--dcgm.mode=embedded", "--profiling.source=dcgm"}, tt.args...)...)
 			p.seconds(14)
 			sources := ""
+
 			for second := 15; second <= 50; second++ {
 				s := p.seconds(1)
 				source := "g"
+
 				for _, one := range []string{`gpu="0"`, `gpu="1"`} {
 					if len(s.of("nvidia_gpu_activity_source", one, `source="dcgm"`)) == 1 {
 						source = "d"
 					}
+
 					if second != tt.gap && len(s.of("nvidia_gpu_sm_activity_ratio", one)) != 1 {
 						t.Errorf("second %d: %s has no activity", second, one)
 					}
 				}
+
 				if !strings.HasSuffix(sources, source) {
 					sources += source
 				}
 			}
+
 			if sources != tt.sources {
 				t.Errorf("by DCGM and GPM in turn: %q, want %q", sources, tt.sources)
 			}

@@ -11,6 +11,7 @@ import (
 // profiledNode is an A100 in two GPU instances, whose first is busy by 20 of its 42 SMs, with the given faults.
 func profiledNode(t *testing.T, faults string) *program {
 	t.Helper()
+
 	return faultyNode(t, `
 gpus: [{model: A100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}]
 workloads: [{name: w, memory: 1GiB, sm: 20, dram: 0.4, tensor: 0.3}]
@@ -22,9 +23,11 @@ faults: [`+faults+`]
 // seconds lets time pass in polls of a second, and says what is seen after it.
 func (p *program) seconds(n int) series {
 	p.t.Helper()
+
 	for range n {
 		p.advance(time.Second)
 	}
+
 	return p.scrape()
 }
 
@@ -33,18 +36,22 @@ func (p *program) seconds(n int) series {
 func (s series) expectProfiled(t *testing.T, when string, want float64) {
 	t.Helper()
 	s.expect(t, when, want, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu_instance="1"`)
+
 	method, other := "activity", "unallocated"
 	if want < 0 {
 		method, other = other, method
+
 		for key := range s {
 			if family, _, _ := strings.Cut(key, "{"); strings.HasSuffix(family, "_activity_ratio") {
 				t.Errorf("%s: %s", when, key)
 			}
 		}
 	}
+
 	s.expect(t, when, 1, "nvidia_gpu_power_estimate_method", `method="`+method+`"`)
 	s.expect(t, when, -1, "nvidia_gpu_power_estimate_method", `method="`+other+`"`)
 	s.expect(t, when, 1, "nvidia_gpu_up")
+
 	if len(s.of("nvidia_gpu_power_watts")) != 1 || len(s.of("nvidia_mig_gpu_instance_memory_used_bytes")) != 2 {
 		t.Errorf("%s: power or memory is missing", when)
 	}
@@ -65,6 +72,7 @@ func TestDCGMDoesNotAnswer(t *testing.T) {
 			s = p.seconds(90) // longer than the longest pause
 			s.expect(t, "after it", 1, "mig_exporter_source_up", `source="dcgm"`)
 			s.expectProfiled(t, "after it", busy)
+
 			if p.said(`msg="source answers" source=dcgm`) != 1 {
 				t.Errorf("the log:\n%s", p.logText())
 			}
@@ -88,10 +96,12 @@ func TestDCGMWithoutRights(t *testing.T) {
 	s := p.seconds(150)
 	s.expectProfiled(t, "without rights", -1)
 	s.expect(t, "without rights", 0, "mig_exporter_source_up", `source="dcgm"`)
+
 	if said := p.said("run this program as root, or connect it to an nv-hostengine that runs as root by " +
 		"--dcgm.mode=remote"); said != 2 {
 		t.Errorf("said %d times, want two: at first, and that three starts were all:\n%s", said, p.logText())
 	}
+
 	calls := s.of("mig_exporter_driver_calls_total", `source="dcgm"`)
 	cmptest.Equal(t, "calls of DCGM", calls, []float64{3})
 	cmptest.Equal(t, "calls of DCGM later", p.seconds(150).of("mig_exporter_driver_calls_total", `source="dcgm"`),
@@ -107,9 +117,11 @@ func TestProfilingCountersThatCannotBe(t *testing.T) {
 			p.seconds(19).expectProfiled(t, "before", busy)
 			s := p.seconds(3)
 			s.expectProfiled(t, "in it", ratio)
+
 			if n := s.of("nvidia_gpu_activity_anomalies_total"); len(n) != 1 || n[0] < 3 {
 				t.Errorf("counted are %v", n)
 			}
+
 			p.seconds(10).expectProfiled(t, "after it", busy)
 		})
 	}

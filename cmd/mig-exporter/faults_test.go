@@ -25,6 +25,7 @@ func faultyNode(t *testing.T, rest string, args ...string) *program {
 node: {hostname: n, driver: "580.95.05", kubernetes: `+strconv.FormatBool(strings.Contains(rest, "pods:"))+`, privileged: true}
 seed: 1
 `+rest)
+
 	return launch(t, append([]string{
 		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--poll.interval=100ms",
 	}, args...)...)
@@ -35,25 +36,32 @@ type series map[string]float64
 
 func (p *program) scrape() series {
 	p.t.Helper()
+
 	r := p.get("/metrics")
 	if r.status != http.StatusOK {
 		p.t.Fatalf("GET /metrics: %d %s", r.status, r.body)
 	}
+
 	all := series{}
 	scanner := bufio.NewScanner(bytes.NewReader(r.body))
 	scanner.Buffer(nil, 1<<20)
+
 	for scanner.Scan() {
 		line := scanner.Text()
+
 		at := strings.LastIndexByte(line, ' ')
 		if strings.HasPrefix(line, "#") || at < 0 {
 			continue
 		}
+
 		v, err := strconv.ParseFloat(line[at+1:], 64)
 		if err != nil {
 			p.t.Fatalf("%q: %v", line, err)
 		}
+
 		all[line[:at]] = v
 	}
+
 	return all
 }
 
@@ -66,27 +74,33 @@ next:
 		if name != family {
 			continue
 		}
+
 		for _, l := range labels {
 			if !strings.Contains(rest, l) {
 				continue next
 			}
 		}
+
 		found = append(found, v)
 	}
+
 	return found
 }
 
 // expect holds a family to one value, -1 to none at all.
 func (s series) expect(t *testing.T, when string, want float64, family string, labels ...string) {
 	t.Helper()
+
 	found := s.of(family, labels...)
 	if want < 0 && len(found) == 0 || len(found) == 1 && found[0] == want {
 		return
 	}
+
 	if want < 0 {
 		t.Errorf("%s: %s%v is %v, want none", when, family, labels, found)
 		return
 	}
+
 	t.Errorf("%s: %s%v is %v, want %g", when, family, labels, found, want)
 }
 
@@ -95,13 +109,17 @@ func index(i int) string { return fmt.Sprintf(`gpu="%d"`, i) }
 // until polls until the exporter says so: when a call that hung has returned is up to the machine.
 func (p *program) until(what string, ok func(series) bool) series {
 	p.t.Helper()
+
 	for begin := time.Now(); time.Since(begin) < testTimeout; {
 		p.advance(time.Millisecond)
+
 		if s := p.scrape(); ok(s) {
 			return s
 		}
 	}
+
 	p.t.Fatalf("never: %s\n%s", what, p.logText())
+
 	return nil
 }
 
@@ -115,42 +133,55 @@ faults: [{at: 10s, for: 90s, gpu: 1, kind: hang}]
 	for range 9 {
 		p.advance(time.Second)
 	}
+
 	before := p.scrape()
 	p.advance(time.Second) // it hangs
+
 	for range 5 {
 		p.advance(time.Second)
 	}
+
 	s := p.scrape()
+
 	now := s["mig_exporter_snapshot_timestamp_seconds"]
 	for i, up := range []float64{1, 0, 1} {
 		s.expect(t, "in the hang", up, "nvidia_gpu_up", index(i))
+
 		if up == 1 {
 			s.expect(t, "in the hang", now, "nvidia_gpu_last_read_timestamp_seconds", index(i))
 			continue
 		}
+
 		s.expect(t, "in the hang", now-6, "nvidia_gpu_last_read_timestamp_seconds", index(i))
 		s.expect(t, "in the hang", -1, "nvidia_gpu_power_watts", index(i))
 		s.expect(t, "in the hang", 1, "nvidia_gpu_info", index(i))
 	}
+
 	s.expect(t, "in the hang", 1, "mig_exporter_hung_driver_calls")
+
 	for range 60 {
 		p.advance(time.Second)
 	}
+
 	s = p.scrape()
 	s.expect(t, "after a minute", 1, "mig_exporter_hung_driver_calls")
 	s.expect(t, "after a minute", 1, "nvidia_gpu_read_errors_total", index(1), `reason="timeout"`)
+
 	if was, is := before["go_goroutines"], s["go_goroutines"]; is > was+5 {
 		t.Errorf("goroutines went from %g to %g", was, is)
 	}
+
 	if r := p.get("/-/ready"); r.status != http.StatusOK {
 		t.Errorf("/-/ready: %d %s", r.status, r.body)
 	}
+
 	p.advance(time.Minute)
 	s = p.until("GPU 1 is back", func(s series) bool {
 		return s["mig_exporter_hung_driver_calls"] == 0 && len(s.of("nvidia_gpu_power_watts", index(1))) == 1
 	})
 	s.expect(t, "after the hang", 1, "nvidia_gpu_up", index(1))
 	s.expect(t, "after the hang", 1, "nvidia_gpu_read_errors_total", index(1), `reason="timeout"`)
+
 	if down, up := p.said("GPU does not answer"), p.said("GPU answers again"); down != 1 || up != 1 {
 		t.Errorf("said %d times that it does not answer and %d times that it does again:\n%s", down, up, p.logText())
 	}
@@ -165,14 +196,18 @@ faults: [{for: 1m, gpu: 1, kind: hang}, {at: 70s, gpu: 1, kind: xid, xid: 31}, {
 	for range 40 {
 		p.advance(time.Second)
 	}
+
 	s := p.scrape()
 	for i, up := range []float64{1, 0, 1} {
 		s.expect(t, "in the hang", up, "nvidia_gpu_up", index(i))
 	}
+
 	s.expect(t, "in the hang", 1, "nvidia_gpu_xid_errors_total", index(2), `xid="13"`)
+
 	if n := p.said("GPU is gone"); n != 0 {
 		t.Errorf("said %d times that a GPU is gone that was never there:\n%s", n, p.logText())
 	}
+
 	p.advance(21 * time.Second)
 	p.until("GPU 1 is found", func(s series) bool { return len(s.of("nvidia_gpu_power_watts", index(1))) == 1 })
 	p.advance(10 * time.Second)
@@ -193,9 +228,11 @@ func TestScrapesWhileAPollWaits(t *testing.T) {
 		if err == nil {
 			resp.Body.Close()
 		}
+
 		ended <- err
 	}()
 	client := http.Client{Timeout: 5 * time.Second}
+
 	paths := []string{"/metrics", "/-/healthy", "/-/ready", "/", "/api/v1/node"}
 	for begin := time.Now(); time.Since(begin) < time.Second; { // the poll begins within it
 		for _, path := range paths {
@@ -203,19 +240,24 @@ func TestScrapesWhileAPollWaits(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%s while a poll waits: %v", path, err)
 			}
+
 			resp.Body.Close()
+
 			if resp.StatusCode != http.StatusOK {
 				t.Errorf("%s while a poll waits: %s", path, resp.Status)
 			}
 		}
 	}
+
 	s := p.scrape()
 	s.expect(t, "while a poll waits", 1, "nvidia_gpu_up", index(0))
+
 	select {
 	case err := <-ended:
 		t.Fatalf("the poll did not wait: %v", err)
 	default:
 	}
+
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
@@ -229,24 +271,30 @@ faults: [{at: 10s, for: 30s, kind: driver-lock}]
 	for range 20 {
 		p.advance(time.Second)
 	}
+
 	s := p.scrape()
 	for i := range 3 {
 		s.expect(t, "in the lock", 0, "nvidia_gpu_up", index(i))
 		s.expect(t, "in the lock", -1, "nvidia_gpu_power_watts", index(i))
 		s.expect(t, "in the lock", 1, "nvidia_gpu_info", index(i))
 	}
+
 	s.expect(t, "in the lock", 0, "nvidia_mig_gpu_instance_up")
 	s.expect(t, "in the lock", 3, "mig_exporter_hung_driver_calls")
+
 	for _, path := range []string{"/-/healthy", "/", "/api/v1/node"} {
 		if r := p.get(path); r.status != http.StatusOK {
 			t.Errorf("%s: %d", path, r.status)
 		}
 	}
+
 	p.advance(20 * time.Second)
+
 	s = p.until("all are back", func(s series) bool { return len(s.of("nvidia_gpu_power_watts")) == 3 })
 	for i := range 3 {
 		s.expect(t, "after the lock", 1, "nvidia_gpu_up", index(i))
 	}
+
 	s.expect(t, "after the lock", 0, "mig_exporter_hung_driver_calls")
 }
 
@@ -262,18 +310,22 @@ faults: [{at: 10s, for: 20s, gpu: 1, kind: lost, during: energy}]
 	s := p.scrape()
 	s.expect(t, "lost", 0, "nvidia_gpu_up", index(1))
 	s.expect(t, "lost", 1, "nvidia_gpu_up", index(0))
+
 	for _, family := range []string{"nvidia_gpu_power_watts", "nvidia_gpu_memory_used_bytes",
 		"nvidia_gpu_temperature_celsius"} {
 		s.expect(t, "lost", -1, family, index(1))
 	}
+
 	errors := s.of("nvidia_gpu_read_errors_total", index(1), `reason="lost"`)
 	p.advance(20 * time.Second)
 	s = p.scrape()
 	s.expect(t, "back", 1, "nvidia_gpu_up", index(1))
 	cmptest.Equal(t, "series of the power once the GPU is back", len(s.of("nvidia_gpu_power_watts", index(1))), 1)
+
 	if len(errors) != 1 || errors[0] < 1 {
 		t.Errorf("losses counted: %v, want one value of 1 or more", errors)
 	}
+
 	if down, up := p.said("GPU does not answer"), p.said("GPU answers again"); down != 1 || up != 1 {
 		t.Errorf("said %d times that it does not answer and %d times that it does again:\n%s", down, up, p.logText())
 	}
@@ -292,12 +344,15 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, during: power, layout: ["
 	s.expect(t, "after the layout change", 1, "nvidia_gpu_mig_layout_changes_total")
 	s.expect(t, "after the layout change", 1, "nvidia_gpu_up")
 	s.expect(t, "after the layout change", -1, "nvidia_mig_gpu_instance_info", `mig_profile="1g.5gb"`)
+
 	for _, profile := range []string{"4g.20gb", "3g.20gb"} {
 		s.expect(t, "after the layout change", 1, "nvidia_mig_gpu_instance_up", `mig_profile="`+profile+`"`)
+
 		if len(s.of("nvidia_mig_gpu_instance_memory_used_bytes", `mig_profile="`+profile+`"`)) != 1 {
 			t.Errorf("no memory of %s", profile)
 		}
 	}
+
 	for _, v := range s.of("nvidia_gpu_read_errors_total") {
 		if v != 0 {
 			t.Errorf("read errors: %v", s.of("nvidia_gpu_read_errors_total"))
@@ -310,14 +365,17 @@ func TestDriverReplacedUnderTheProgram(t *testing.T) {
 	for _, at := range []string{"0s", "10s"} {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
+
 			p := faultyNode(t, "gpus: [{model: A30}]\nfaults: [{at: "+at+", kind: version-mismatch}]\n")
 			if at != "0s" {
 				p.advance(time.Second)
 				p.request(http.MethodPost, "/-/sim/advance?by=10s", nil)
 			}
+
 			if code := p.exitCode(); code != exitMismatch {
 				t.Errorf("exit code %d, want %d", code, exitMismatch)
 			}
+
 			if p.said("restart the process") != 1 || p.said("version mismatch") == 0 {
 				t.Errorf("the log does not say so once:\n%s", p.logText())
 			}
@@ -334,6 +392,7 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	look := func(when string, whole, instances, withCapacity int) series {
 		t.Helper()
 		s := p.scrape()
+
 		got := [3]int{
 			len(s.of("nvidia_gpu_memory_used_bytes")), len(s.of("nvidia_mig_gpu_instance_up")),
 			len(s.of("nvidia_gpu_mig_slices", `kind="compute"`, `state="free"`)),
@@ -341,6 +400,7 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 		if want := [3]int{whole, instances, withCapacity}; got != want {
 			t.Errorf("%s: %v GPUs with memory, instances, GPUs with capacity; want %v", when, got, want)
 		}
+
 		return s
 	}
 	p.advance(time.Second)
@@ -348,21 +408,26 @@ faults: [{at: 10s, for: 100s, kind: no-permission}]
 	p.advance(10 * time.Second)
 	p.advance(16 * time.Second)
 	denied := look("without permission", 0, 2, 0).of("nvidia_gpu_read_errors_total", `reason="no_permission"`)
+
 	for range 70 {
 		p.advance(time.Second)
 	}
+
 	after := look("long without permission", 0, 2, 0).of("nvidia_gpu_read_errors_total", `reason="no_permission"`)
 	if sum(denied) == 0 || sum(denied) != sum(after) {
 		t.Errorf("errors went from %v to %v while nothing changed", denied, after)
 	}
+
 	p.advance(time.Minute) // denied calls are tried again once a minute
 	look("with permission again", 2, 4, 2)
+
 	for _, reading := range []string{"memory", "mig", "events"} {
 		again := `msg="permission is granted again; readings are no longer left out" reading=` + reading
 		if n := p.said(again); n != 1 {
 			t.Errorf("said %d times that permission for %s is there again:\n%s", n, reading, p.logText())
 		}
 	}
+
 	for _, missing := range []string{"memory of MIG GPUs as a whole", "GPU instances without", "XIDs of MIG GPUs"} {
 		if n := p.said(missing); n != 1 {
 			t.Errorf("said %d times that %s is missing:\n%s", n, missing, p.logText())
@@ -375,6 +440,7 @@ func sum(list []float64) float64 {
 	for _, v := range list {
 		total += v
 	}
+
 	return total
 }
 
@@ -385,15 +451,18 @@ faults: [{at: 10s, kind: events-lost}, {at: 20s, gpu: 1, kind: xid, xid: 31}]
 `)
 	p.advance(time.Second)
 	p.advance(10 * time.Second)
+
 	s := p.scrape()
 	for i := range 2 {
 		s.expect(t, "after the loss", 1, "nvidia_gpu_read_errors_total", index(i), `reading="events"`)
 		s.expect(t, "after the loss", 1, "nvidia_gpu_up", index(i))
 	}
+
 	p.advance(10 * time.Second)
 	s = p.scrape()
 	s.expect(t, "later", 1, "nvidia_gpu_xid_errors_total", index(1), `xid="31"`)
 	s.expect(t, "later", 1, "nvidia_gpu_read_errors_total", index(1), `reading="events"`)
+
 	if p.said("event queue failed") != 1 || p.said("XIDs may be missing") != 1 {
 		t.Errorf("the log does not say once that events were lost:\n%s", p.logText())
 	}
@@ -429,9 +498,11 @@ func TestKubeletDown(t *testing.T) {
 	p.advance(28 * time.Second)
 	check("back", 1, 0, 1)
 	p.scrape().expect(t, "back", 1, "nvidia_gpu_pod_info", `confirmed="true"`)
+
 	if down := p.said("source is not available"); down < 1 || down > 2 {
 		t.Errorf("said %d times that it does not answer, want one or two:\n%s", down, p.logText())
 	}
+
 	cmptest.HasTexts(t, p.logText(), "source answers")
 }
 
@@ -446,6 +517,7 @@ faults: [{at: 10s, for: 40s, kind: kubelet-down}]
 		t.Helper()
 		s := p.scrape()
 		s.expect(t, when, 1, "nvidia_gpu_pod_info", `confirmed="`+confirmed+`"`)
+
 		values := s.of("nvidia_gpu_allocated")
 		if n := len(slices.DeleteFunc(slices.Clone(values), func(v float64) bool { return v != 1 })); n != allocated ||
 			len(values)-n != free {
@@ -462,9 +534,11 @@ faults: [{at: 10s, for: 40s, kind: kubelet-down}]
 	check("down for long", "false", 0, 0)
 	p.advance(21 * time.Second)
 	check("back, and its list is empty", "false", 0, 0)
+
 	for range 5 {
 		p.advance(time.Second)
 	}
+
 	check("settled", "true", 1, 1)
 }
 
@@ -486,13 +560,16 @@ func TestKubeletSlowAndRestarted(t *testing.T) {
 func TestKubeletThatNeverAnswers(t *testing.T) {
 	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, kind: kubelet-slow, delay: 100h}]\n", "--kubernetes.stale-after=20s")
 	p.advance(5 * time.Second)
+
 	for range 30 {
 		p.advance(time.Second)
 	}
+
 	s := p.scrape()
 	s.expect(t, "in the end", 1, "nvidia_gpu_up")
 	s.expect(t, "in the end", s["mig_exporter_snapshot_timestamp_seconds"], "nvidia_gpu_last_read_timestamp_seconds")
 	s.expect(t, "while its process runs", 1, "nvidia_gpu_pod_info", `confirmed="true"`)
+
 	if code := p.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
@@ -506,19 +583,24 @@ func TestStopInTheHang(t *testing.T) {
 			p := faultyNode(t, "gpus: [{model: A30, count: 2}]\nfaults: [{at: 10s, gpu: 1, kind: hang}]\n")
 			p.advance(time.Second)
 			p.advance(10 * time.Second)
+
 			if !second {
 				if code := p.stop(); code != exitOK {
 					t.Errorf("exit code %d", code)
 				}
+
 				if p.said("abandoned driver calls") != 1 || p.said("cannot shut NVML down") != 1 {
 					t.Errorf("it does not say that it left a call behind:\n%s", p.logText())
 				}
+
 				return
 			}
+
 			p.signal(syscall.SIGTERM)
 			p.waitFor("abandoned driver calls") // it waits for the driver from here on
 			p.signal(syscall.SIGTERM)
 			p.exitCode()
+
 			if status := p.cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGTERM {
 				t.Errorf("%s, want an end by the second signal:\n%s", p.cmd.ProcessState, p.logText())
 			}
@@ -528,6 +610,7 @@ func TestStopInTheHang(t *testing.T) {
 
 func (p *program) signal(s syscall.Signal) {
 	p.t.Helper()
+
 	if err := p.cmd.Process.Signal(s); err != nil {
 		p.t.Fatal(err)
 	}
@@ -538,17 +621,20 @@ func TestClockJumps(t *testing.T) {
 	p := faultyNode(t,
 		podOnAGPU+"faults: [{at: 10s, for: 10s, kind: clock-jump, by: 1h}, {at: 30s, for: 10s, kind: clock-jump, by: -1h}]\n")
 	var last series
+
 	for range 50 {
 		p.advance(time.Second)
 		s := p.scrape()
 		s.expect(t, "always", 1, "nvidia_gpu_up")
 		s.expect(t, "always", 1, "nvidia_gpu_pod_info")
 		s.expect(t, "always", 0, "mig_exporter_source_stale", `source="kubelet"`)
+
 		for key, v := range last {
 			if name, _, _ := strings.Cut(key, "{"); strings.HasSuffix(name, "_total") && s[key] < v {
 				t.Errorf("%s went from %g to %g", key, v, s[key])
 			}
 		}
+
 		last = s
 	}
 }
@@ -562,19 +648,24 @@ func TestChaosToTheEnd(t *testing.T) {
 	p := simulate(t, "chaos", "--poll.interval=50ms")
 	for passed := time.Duration(0); passed < 15*time.Minute-10*time.Second; passed += 10 * time.Second {
 		p.advance(10 * time.Second)
+
 		if gpus := p.scrape().of("nvidia_gpu_up"); len(gpus) != 8 {
 			t.Errorf("after %s: %d GPUs", passed, len(gpus))
 		}
+
 		if r := p.get("/-/healthy"); r.status != http.StatusOK {
 			t.Errorf("after %s: /-/healthy: %d", passed, r.status)
 		}
 	}
+
 	s := p.until("all are back", func(s series) bool { return len(s.of("nvidia_gpu_power_watts")) == 8 })
 	s.expect(t, "in the end", 0, "mig_exporter_hung_driver_calls")
 	p.request(http.MethodPost, "/-/sim/advance?by=10s", nil)
+
 	if code := p.exitCode(); code != exitMismatch {
 		t.Errorf("exit code %d, want %d", code, exitMismatch)
 	}
+
 	for _, line := range loggedFaults(t) {
 		if !slices.Contains([]string{processesHidden, powerMissing, unidentifiedEvent}, line) && p.said(line) == 0 {
 			t.Errorf("docs/faults.md has the log line %q, which was not said", line)

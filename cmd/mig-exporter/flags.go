@@ -46,20 +46,25 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
+
 	app := newApp()
 	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
+
 	enabled := declareCommands(app, &inv)
 	if err := checkRepeated(app, line); err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
+
 	command, err := app.Parse(args)
 	if err != nil {
 		if bad := checkVariables(line, lookup); bad != nil {
 			err = bad // it names the variable
 		}
+
 		return invocation{}, fmt.Errorf("%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)", err)
 	}
+
 	inv.Command = command
 	switch {
 	case command == commandCapture || command == commandCheckNode:
@@ -67,18 +72,23 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	case !cfg.readyMaxAgeSet:
 		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
 	}
+
 	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 	if cfg.Driver == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
 	}
+
 	for name, on := range enabled {
 		cfg.Disabled[name] = !*on
 	}
+
 	without, err := findIneffective(cfg, line, lookup)
 	inv.Warnings = append(warnings, without...)
+
 	if err = errors.Join(cfg.Validate(), err); err != nil {
 		return invocation{}, addVariables(err, line, lookup)
 	}
+
 	return inv, nil
 }
 
@@ -94,6 +104,7 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
 		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
 		&inv.Config.Capture)
+
 	return enabled
 }
 
@@ -110,6 +121,7 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 		"debug", "info", "warn", "error")
 	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format,
 		"logfmt", "json")
+
 	return collectorFlags(app)
 }
 
@@ -122,6 +134,7 @@ func newApp() *kingpin.Application {
 	app.HelpFlag.Short('h').NoEnvar()
 	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
 	app.DefaultEnvars()
+
 	return app
 }
 
@@ -276,5 +289,6 @@ func collectorFlags(app *kingpin.Application) map[string]*bool {
 	for _, g := range collector.Groups() {
 		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default(strconv.FormatBool(!g.OptIn)).Bool()
 	}
+
 	return enabled
 }

@@ -67,6 +67,7 @@ func (c *AdviseConfig) options(interval time.Duration) advise.Options {
 	o := c.Options
 	o.SingleStrategy = c.Strategy == strategySingle
 	o.MaxGap = max(advise.DefaultOptions().MaxGap, gapIntervals*interval)
+
 	return o
 }
 
@@ -75,10 +76,12 @@ func (c *AdviseConfig) validate() error {
 	if err := c.Options.Validate(); err != nil {
 		return fmt.Errorf("--advise.%w", err)
 	}
+
 	if !isLabelKey(c.WorkloadLabel) {
 		return fmt.Errorf("--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
 			c.WorkloadLabel)
 	}
+
 	return nil
 }
 
@@ -89,7 +92,9 @@ func isLabelKey(text string) bool {
 	if !prefixed {
 		prefix, name = "a", text
 	}
+
 	subdomain := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
 	qualified := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
+
 	return text == "" || len(prefix) <= 253 && subdomain.MatchString(prefix) && qualified.MatchString(name)
 }

@@ -99,6 +99,7 @@ func (c *ControlConfig) validate() error {
 	if !c.Enabled {
 		return nil
 	}
+
 	var errs []error
 	add := func(ok bool, format string, args ...any) {
 		if !ok {
@@ -115,6 +116,7 @@ func (c *ControlConfig) validate() error {
 		"--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
 	add(c.ConfigFile == "" || c.ListenAddress != "",
 		"--control.config.file=%s: expected --control.listen-address with it", c.ConfigFile)
+
 	for _, d := range []struct {
 		flag  string
 		value time.Duration
@@ -125,16 +127,20 @@ func (c *ControlConfig) validate() error {
 	} {
 		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
 	}
+
 	add(c.DevicePlugin == "" || c.Cordon,
 		"--control.device-plugin=%s: expected --control.cordon with it: until the plugin has restarted, pods may be given "+
 			"devices that do not exist", c.DevicePlugin)
+
 	if c.DevicePlugin != "" {
 		if _, err := cluster.ParsePluginSelector(c.DevicePlugin); err != nil {
 			errs = append(errs, fmt.Errorf("--control.device-plugin: %w", err))
 		}
 	}
+
 	if _, err := c.hooks(); err != nil {
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }

@@ -63,16 +63,19 @@ func TestCheckConfigOfControl(t *testing.T) {
 	check := func(args ...string) (int, string) {
 		var out, errOut strings.Builder
 		code := execute(t.Context(), append([]string{"check-config", "--control.enabled"}, args...), &out, &errOut)
+
 		return code, out.String() + errOut.String()
 	}
 	if code, text := check("--control.layouts=../../testdata/mig-configs/field.yaml"); code != exitOK {
 		t.Errorf("exit code %d: %s", code, text)
 	}
+
 	bad := write(t, "layouts.yaml",
 		"version: v1\nmig-configs:\n  half:\n  - {devices: all, mig-enabled: true, mig-devcies: {}}\n")
 	code, text := check("--control.layouts=" + bad)
 	cmptest.Equal(t, "exit code with a misspelt key of layouts", code, exitFailure)
 	cmptest.HasTexts(t, text, bad+":4: mig-configs.half[0].mig-devcies: ")
+
 	file := write(t, "control.yml", "tokens: []\ntokns: []\n")
 	if code, text := check("--control.listen-address=:0", "--control.config.file="+file); code != exitFailure ||
 		!strings.Contains(text, "--control.config.file") {
@@ -87,6 +90,7 @@ func TestHostNames(t *testing.T) {
 			t.Errorf("%q lacks %s", names, want)
 		}
 	}
+
 	if slices.Contains(names, "") {
 		t.Errorf("%q has an empty name", names)
 	}

@@ -24,7 +24,9 @@ func (v *flagValue) Set(s string) error {
 	if !v.parse(s) {
 		return fmt.Errorf("--%s=%s: expected %s", v.flag, s, v.expected)
 	}
+
 	v.text = s
+
 	return nil
 }
 
@@ -39,6 +41,7 @@ func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T,
 	for i, v := range values {
 		names[i] = string(v)
 	}
+
 	last := len(names) - 1
 	app.Flag(name, help).Default(string(initial)).SetValue(&flagValue{
 		flag:     name,
@@ -58,9 +61,11 @@ func durationFlag(app *kingpin.Application, name, help, initial string, target *
 		parse: func(s string) bool {
 			d, err := time.ParseDuration(s)
 			*target = d
+
 			return err == nil
 		},
 	})
+
 	return flag
 }
 
@@ -71,6 +76,7 @@ func intFlag(app flagOwner, name, help, initial string, target *int) {
 		parse: func(s string) bool {
 			n, err := strconv.Atoi(s)
 			*target = n
+
 			return err == nil
 		},
 	})
@@ -84,6 +90,7 @@ func floatFlag(app flagOwner, name, help string, initial float64, target *float6
 		parse: func(s string) bool {
 			x, err := strconv.ParseFloat(s, 64)
 			*target = x
+
 			return err == nil
 		},
 	})

@@ -73,6 +73,7 @@ func notGolden(family string) bool {
 		"mig_exporter_driver_seconds_total":
 		return true
 	}
+
 	return strings.HasPrefix(family, "go_") || strings.HasPrefix(family, "process_")
 }
 
@@ -80,23 +81,28 @@ func TestGoldenMetrics(t *testing.T) {
 	for _, g := range goldens {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
+
 			p := simulate(t, g.scenario, g.args...)
 			for _, by := range slices.Concat(goldenSteps, g.steps) {
 				p.advance(by)
 			}
+
 			r := p.get("/metrics")
 			if r.status != http.StatusOK {
 				t.Fatalf("GET /metrics: %d", r.status)
 			}
+
 			problems, err := promlint.New(bytes.NewReader(r.body)).Lint()
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			for _, problem := range problems {
 				if !foreign(problem.Metric) {
 					t.Errorf("promlint: %s: %s", problem.Metric, problem.Text)
 				}
 			}
+
 			compareGolden(t, g.name+".prom", keepGolden(t, r.body), func(b []byte) string { return string(b) })
 		})
 	}
@@ -114,19 +120,23 @@ func keepGolden(t *testing.T, body []byte) []byte {
 	keep := false
 	scanner := bufio.NewScanner(bytes.NewReader(body))
 	scanner.Buffer(nil, 1<<20)
+
 	for scanner.Scan() {
 		line := scanner.Text()
 		if rest, ok := strings.CutPrefix(line, "# HELP "); ok {
 			name, _, _ := strings.Cut(rest, " ")
 			keep = !notGolden(name)
 		}
+
 		if keep {
 			out.WriteString(line + "\n")
 		}
 	}
+
 	if err := scanner.Err(); err != nil {
 		t.Fatal(err)
 	}
+
 	return out.Bytes()
 }
 
@@ -136,27 +146,33 @@ func TestGoldenProtobuf(t *testing.T) {
 	for _, by := range goldenSteps {
 		p.advance(by)
 	}
+
 	r := p.request(http.MethodGet, "/metrics", map[string]string{
 		"Accept": "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited",
 	})
 	var kept bytes.Buffer
 	histograms := 0
+
 	for _, f := range decodeFamilies(t, r.body) {
 		if notGolden(f.GetName()) {
 			continue
 		}
+
 		for _, m := range f.Metric {
 			if m.GetHistogram().GetSchema() != 0 || len(m.GetHistogram().GetPositiveSpan()) > 0 {
 				histograms++
 			}
 		}
+
 		if _, err := protodelim.MarshalTo(&kept, f); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if histograms == 0 {
 		t.Error("no native histogram in the protobuf exposition")
 	}
+
 	compareGolden(t, "dgx-a100-mixed.pb", kept.Bytes(), func(b []byte) string { return familiesText(t, b) })
 }
 
@@ -164,15 +180,19 @@ func decodeFamilies(t *testing.T, body []byte) []*dto.MetricFamily {
 	t.Helper()
 	dec := expfmt.NewDecoder(bytes.NewReader(body), expfmt.NewFormat(expfmt.TypeProtoDelim))
 	var list []*dto.MetricFamily
+
 	for {
 		f := &dto.MetricFamily{}
+
 		err := dec.Decode(f)
 		if err == io.EOF {
 			return list
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		list = append(list, f)
 	}
 }
@@ -180,35 +200,43 @@ func decodeFamilies(t *testing.T, body []byte) []*dto.MetricFamily {
 // familiesText is a line for each metric, to show a difference.
 func familiesText(t *testing.T, body []byte) string {
 	var out strings.Builder
+
 	for _, f := range decodeFamilies(t, body) {
 		for _, m := range f.Metric {
 			text, err := protojson.Marshal(m)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			out.WriteString(f.GetName() + " " + string(text) + "\n")
 		}
 	}
+
 	return out.String()
 }
 
 // compareGolden compares byte for byte, or rewrites the file with -update.
 func compareGolden(t *testing.T, name string, got []byte, text func([]byte) string) {
 	t.Helper()
+
 	path := filepath.Join("../../testdata/golden", name)
 	if *update {
 		if err := os.WriteFile(path, got, 0o644); err != nil {
 			t.Fatal(err)
 		}
+
 		return
 	}
+
 	want, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("%v (make golden writes it)", err)
 	}
+
 	if bytes.Equal(got, want) {
 		return
 	}
+
 	t.Errorf("%s differs (make golden rewrites it; - golden, + served):\n%s", path,
 		firstDifferences(text(want), text(got), 20))
 }
@@ -216,13 +244,16 @@ func compareGolden(t *testing.T, name string, got []byte, text func([]byte) stri
 // firstDifferences lists lines that only one of two texts has.
 func firstDifferences(want, got string, most int) string {
 	count := map[string]int{}
+
 	wantLines, gotLines := strings.Split(want, "\n"), strings.Split(got, "\n")
 	for _, l := range wantLines {
 		count[l]++
 	}
+
 	for _, l := range gotLines {
 		count[l]--
 	}
+
 	var out strings.Builder
 	shown := 0
 	list := func(sign string, lines []string, step int) {
@@ -236,8 +267,10 @@ func firstDifferences(want, got string, most int) string {
 	}
 	list("-", wantLines, 1)
 	list("+", gotLines, -1)
+
 	if shown == 0 {
 		return "the same lines in another order"
 	}
+
 	return out.String()
 }

@@ -15,6 +15,7 @@ import (
 // expectError fails the test unless an error has a text; the empty text means no error.
 func expectError(t *testing.T, what string, err error, text string) {
 	t.Helper()
+
 	switch {
 	case text == "" && err != nil:
 		t.Errorf("%s: %v, want no error", what, err)
@@ -30,6 +31,7 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
 	x := startInProcess(tb, append([]string{"--sim.clock=step"}, flags...)...)
 	pollOnce(tb, x)
+
 	return x
 }
 
@@ -37,25 +39,31 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 // control return.
 func startInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
+
 	inv, err := parseCommandLine(append([]string{"--driver=sim"}, flags...), os.LookupEnv)
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	x, err := newExporter(&inv.Config, log.NewNopLogger())
 	if err != nil {
 		tb.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(context.Background())
 	parts := append(x.backgroundParts(&inv.Config), x.poller.Run)
 	ended := make(chan error, 1)
 	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {
 		cancel()
+
 		if err := <-ended; err != nil {
 			tb.Error(err)
 		}
+
 		x.close()
 	})
+
 	return x
 }
 
@@ -69,11 +77,14 @@ func pollOnce(tb testing.TB, x *exporter) {
 func advanceBy(tb testing.TB, x *exporter, by time.Duration) {
 	tb.Helper()
 	node := simulatedNode(x)
+
 	err := x.poller.Poll(context.Background(), func() error {
 		if err := node.Advance(by); err != nil {
 			return err
 		}
+
 		node.Settle(context.Background())
+
 		return nil
 	})
 	if err != nil {

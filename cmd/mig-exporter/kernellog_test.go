@@ -46,19 +46,23 @@ func TestXIDsOfTheKernelLog(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			p := faultyNode(t, loggedXIDs, tt.args...)
 			advanceMinute(p)
+
 			s := p.scrape()
 			for i, want := range tt.total {
 				s.expect(t, "all XIDs", want, "nvidia_gpu_xids_total", index(i))
 			}
+
 			for _, xid := range []string{`xid="62"`, `xid="119"`, `xid="79"`} {
 				cmptest.Equal(t, xid, len(s.of("nvidia_gpu_xid_errors_total", index(0), xid)), tt.printed)
 			}
+
 			s.expect(t, "79 of a busy GPU", 1, "nvidia_gpu_xid_errors_total", index(1), `xid="79"`)
 			s.expect(t, "31 of the instance", 1, "nvidia_mig_gpu_instance_xid_errors_total", index(2), `xid="31"`)
 			cmptest.Equal(t, "119 of the instance", len(s.of("nvidia_mig_gpu_instance_xid_errors_total", `xid="119"`)), 0)
 			cmptest.Equal(t, "the log as a source", len(s.of("mig_exporter_source_up", `source="kernel_log"`)), tt.printed)
 
 			cmptest.Equal(t, "48 from before", len(s.of("nvidia_gpu_xid_errors_total", index(3), `xid="48"`)), tt.before)
+
 			if tt.before == 1 {
 				s.expect(t, "48 from before the start", 0, "nvidia_gpu_xid_errors_total", index(3), `xid="48"`)
 				now := s["mig_exporter_snapshot_timestamp_seconds"]
@@ -90,6 +94,7 @@ func TestXIDsWithoutRights(t *testing.T) {
 			cmptest.Equal(t, "31 is known", len(s.of("nvidia_gpu_xid_errors_total", index(2), `xid="31"`)), tt.counted)
 			s.expect(t, "events are refused", 1, "nvidia_gpu_read_errors_total", index(2), `reading="events"`,
 				`reason="no_permission"`)
+
 			if n := p.said("source=kernel_log"); n != int(1-tt.up) {
 				t.Errorf("said %d times that the log cannot be read:\n%s", n, p.logText())
 			}

@@ -26,10 +26,12 @@ type metadata interface {
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
 	opts.Now, opts.Logger = n.now, n.logger
+
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}
+
 	n.kubelet = podresources.New(opts)
 	n.onClose(n.kubelet.Close)
 	n.pods, n.devices = n.kubelet, n.kubelet
@@ -46,16 +48,19 @@ func (n *node) setContainers(containers poll.Containers) {
 // sources returns the states of the sources that the poll loop does not read itself.
 func (n *node) sources() []gpu.SourceState {
 	var list []gpu.SourceState
+
 	if n.kubelet != nil {
 		if state, ok := n.kubelet.CheckpointState(); ok {
 			list = append(list, state)
 		}
 	}
+
 	if n.metadata != nil {
 		if state := n.metadata.State(); !errors.Is(state.Err, podmeta.ErrNotAsked) {
 			list = append(list, state)
 		}
 	}
+
 	return list
 }
 
@@ -72,6 +77,7 @@ func (m kubeletMark) isSet() bool {
 	if err != nil {
 		return !errors.Is(err, fs.ErrNotExist)
 	}
+
 	return string(text) == m.boot
 }
 
@@ -79,10 +85,12 @@ func (m kubeletMark) set() {
 	if m.isSet() {
 		return
 	}
+
 	err := os.MkdirAll(filepath.Dir(m.path), 0o700)
 	if err == nil {
 		err = os.WriteFile(m.path, []byte(m.boot), 0o600)
 	}
+
 	if err != nil {
 		level.Warn(m.logger).Log("msg", "cannot record that this node has a kubelet", "err", err)
 	}
@@ -108,17 +116,22 @@ type containerOnDevice struct {
 func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignment) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	if r.current == nil || containers == nil {
 		return false
 	}
+
 	s := r.current()
 	if s == nil {
 		return false
 	}
+
 	if s.Generation != r.generation {
 		r.index(s, containers)
 	}
+
 	d, match := r.devices.Resolve(a.Device)
+
 	return match != gpu.MatchNothing && r.on[containerOnDevice{d, a.Holder.Container}]
 }
 
@@ -130,6 +143,7 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 			if !ok {
 				continue
 			}
+
 			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true

@@ -52,31 +52,40 @@ func checkSlowAdmission(t *testing.T, sources holderSources) {
 	t.Helper()
 	node, server, client := newAdmissionNode(t, sources)
 	blocked := 0
+
 	for second := 1; second <= 140; second++ {
 		if err := node.Advance(time.Second); err != nil {
 			t.Fatal(err)
 		}
+
 		if err := server.Follow(node.Kubelet()); err != nil {
 			t.Fatal(err)
 		}
+
 		got, _ := client.List(t.Context()) // while the kubelet is down it has an error, and what is known
+
 		holds := map[string]bool{}
 		for _, a := range got.List {
 			holds[a.Holder.Pod] = true
 		}
+
 		if second > 6 && (!holds["young"] || !holds["idle"]) {
 			t.Fatalf("after %d s: holders %v, incomplete %q", second, holds, got.Incomplete)
 		}
+
 		if listed := node.Containers(); second > 105 && len(listed) == 2 {
 			blocked++
+
 			if got.Incomplete == "" {
 				t.Fatalf("after %d s: the kubelet lists %v alone, and devices without a holder are free", second, listed)
 			}
 		}
+
 		if second == 99 && got.Incomplete != "" || second == 140 && (got.Incomplete != "" || !holds["older"]) {
 			t.Errorf("after %d s: holders %v, incomplete %q", second, holds, got.Incomplete)
 		}
 	}
+
 	if blocked < 20 {
 		t.Errorf("the kubelet waits for the device plugin for %d s, want 20 at least", blocked)
 	}
@@ -85,24 +94,31 @@ func checkSlowAdmission(t *testing.T, sources holderSources) {
 // newAdmissionNode starts the node of slowAdmission and its kubelet, and a client that has these sources.
 func newAdmissionNode(t *testing.T, sources holderSources) (*sim.Node, *kubelet.Server, *podresources.Client) {
 	t.Helper()
+
 	scenario, err := sim.Parse("test.yaml", []byte(slowAdmission))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = node.Close() })
+
 	dir, err := os.MkdirTemp("", "adm-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	server, err := kubelet.New(node, dir, log.NewNopLogger())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = server.Close() })
 
 	opts := podresources.Options{Socket: server.Socket(), Witness: sim.OwnNamespace + "/" + sim.OwnPod, Expected: true,
@@ -110,14 +126,18 @@ func newAdmissionNode(t *testing.T, sources holderSources) (*sim.Node, *kubelet.
 	if sources.checkpoint {
 		opts.Checkpoint = server.Checkpoint()
 	}
+
 	if sources.metadata {
 		opts.Metadata = simulatedMetadata{node: node}
 	}
+
 	if sources.containers {
 		opts.Containers = podresources.NewContainers(podresources.ContainersOptions{ProcDir: server.ProcDir(),
 			LogDir: server.LogDir(), Now: node.Now, Logger: log.NewNopLogger()})
 	}
+
 	client := podresources.New(opts)
 	t.Cleanup(client.Close)
+
 	return node, server, client
 }

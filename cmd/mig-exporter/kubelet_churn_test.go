@@ -35,11 +35,13 @@ gpus:
 pods:
 `)
 	resources := []string{"nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb"}
+
 	for n := range 40 {
 		at := r.IntN(churnSeconds)
 		name := fmt.Sprintf("p%d", n)
 		resource := resources[r.IntN(len(resources))]
 		fmt.Fprintf(&s, "  - {name: %s, at: %ds, for: %ds, ", name, at, 5+r.IntN(120))
+
 		switch r.IntN(5) {
 		case 0:
 			fmt.Fprintf(&s, "static: true, container: main, resource: %s}\n", resource)
@@ -50,15 +52,20 @@ pods:
 			fmt.Fprintf(&s, "owner: Job/j%d, container: main, resource: %s}\n", n, resource)
 		}
 	}
+
 	s.WriteString("faults:\n")
+
 	for range 4 {
 		fmt.Fprintf(&s, "  - {at: %ds, for: %ds, kind: kubelet-restart}\n", r.IntN(churnSeconds), r.IntN(10))
 	}
+
 	for range 2 {
 		fmt.Fprintf(&s, "  - {at: %ds, for: %ds, kind: api-server-down}\n", r.IntN(churnSeconds), 5+r.IntN(60))
 	}
+
 	fmt.Fprintf(&s, "  - {at: %ds, for: %ds, kind: checkpoint-invalid}\n", r.IntN(churnSeconds), 1+r.IntN(30))
 	fmt.Fprintf(&s, "  - {at: %ds, for: %ds, kind: kubelet-down}\n", r.IntN(churnSeconds), 1+r.IntN(30))
+
 	return s.String()
 }
 
@@ -75,6 +82,7 @@ func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 			})
 		}
 	})
+
 	if plans.Load() == 0 {
 		t.Error("there was not one plan: too little to judge by")
 	}
@@ -84,32 +92,40 @@ func TestNoHeldDeviceIsReportedFree(t *testing.T) {
 func checkChurn(t *testing.T, seed uint64) (plans int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 2026))
+
 	var flags []string
 	if seed%2 > 0 {
 		flags = append(flags, "--kubernetes.checkpoint=")
 	}
+
 	x := controlledNode(t, churnScenario(r), flags...)
 	confirmed := 0
+
 	for second := range churnSeconds {
 		advanceBy(t, x, time.Second)
 		checkpoint, _ := x.node.kubelet.CheckpointState()
 		var held []sim.Holding
+
 		for _, h := range simulatedNode(x).Holdings() {
 			if h.Present && (checkpoint.Up || !h.Init) {
 				held = append(held, h)
 			}
 		}
+
 		confirmed += checkHolders(t, x.poller.Current(), held)
 		if second%5 == 0 {
 			plans += tryPlan(t, x, held)
 		}
+
 		if t.Failed() {
 			t.Fatalf("second %d", second)
 		}
 	}
+
 	if confirmed < churnSeconds {
 		t.Errorf("%d confirmed holders in %d seconds: too little to judge by", confirmed, churnSeconds)
 	}
+
 	return plans
 }
 
@@ -117,33 +133,40 @@ func checkChurn(t *testing.T, seed uint64) (plans int) {
 func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed int) {
 	t.Helper()
 	devices := gpu.NewDevices(s.GPUs)
+
 	for _, h := range held {
 		ref := gpu.DeviceRef{GPU: h.GPU}
 		if h.MIG != "" {
 			ref = gpu.DeviceRef{MIG: h.MIG}
 		}
+
 		d, match := devices.Resolve(ref)
 		if match != gpu.MatchDevice {
 			t.Errorf("%+v is not in the Snapshot", h)
 			continue
 		}
+
 		allocated, holders := s.GPUs[d.GPU].Allocated, s.GPUs[d.GPU].Holders
 		if d.Instance != gpu.Whole {
 			ci := s.GPUs[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute]
 			allocated, holders = ci.Allocated, ci.Holders
 		}
+
 		if allocated == gpu.Some(false) || s.GPUs[d.GPU].Allocated == gpu.Some(false) {
 			t.Errorf("%+v is reported as free; incomplete because %q", h, s.HoldersIncomplete)
 		}
+
 		for _, other := range holders {
 			if other.Unconfirmed != "" {
 				continue
 			}
+
 			if confirmed++; other.Pod != h.Pod {
 				t.Errorf("%+v is reported as held by %s", h, other.Pod)
 			}
 		}
 	}
+
 	return confirmed
 }
 
@@ -151,16 +174,20 @@ func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed 
 func tryPlan(t *testing.T, x *exporter, held []sim.Holding) int {
 	t.Helper()
 	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true}}
+
 	plan, err := x.control.engine.Plan(t.Context(), root, api.PlanRequest{Spec: api.Spec{
 		GPUs: []api.Selector{"0"}, Devices: map[string]api.DeviceRequest{"7g.40gb": {Count: 1}},
 	}})
 	if err != nil {
 		return 0
 	}
+
 	first := x.poller.Current().GPUs[0].UUID
+
 	if at := slices.IndexFunc(held, func(h sim.Holding) bool { return h.GPU == first }); at >= 0 {
 		t.Errorf("plan %s destroys what %+v holds: %+v", plan.ID, held[at], plan)
 	}
+
 	return 1
 }
 
@@ -191,6 +218,7 @@ faults:
 				no++
 			}
 		}
+
 		return yes, no, unknown
 	}
 	expectAllocated := func(when string) {
@@ -200,27 +228,35 @@ faults:
 	}
 	expectAllocated("before the restart")
 	advanceBy(t, x, 5*time.Second)
+
 	for second := range 130 {
 		yes, no, unknown := allocated()
+
 		want := 0
 		if second >= 2 {
 			want = 1 // the static pod
 		}
+
 		if second < 128 {
 			cmptest.Equal(t, fmt.Sprintf("devices not allocated %d s after the restart", second), no, 0)
 			cmptest.Equal(t, fmt.Sprintf("devices allocated or unknown %d s after the restart", second), yes+unknown, 2)
+
 			if yes < want {
 				t.Errorf("%d s after the restart %d devices are allocated, want %d or more", second, yes, want)
 			}
 		}
+
 		if plans := tryPlan(t, x, simulatedNode(x).Holdings()); plans != 0 {
 			t.Fatalf("%d s after the restart there is a plan", second)
 		}
+
 		advanceBy(t, x, time.Second)
 	}
+
 	for range 10 {
 		advanceBy(t, x, time.Second)
 	}
+
 	expectAllocated("once the API server is back")
 }
 
@@ -228,15 +264,19 @@ faults:
 // is ready.
 func controlledNode(t *testing.T, text string, flags ...string) *exporter {
 	t.Helper()
+
 	dir, err := os.MkdirTemp("", "ctl-") //nolint:usetesting // the path of a socket has to be short
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { os.RemoveAll(dir) })
+
 	scenario := filepath.Join(dir, "scenario.yaml")
 	if err := os.WriteFile(scenario, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return runInProcess(t, append([]string{"--sim.scenario=" + scenario, "--control.enabled", "--control.mode=apply",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state")},
 		flags...)...)

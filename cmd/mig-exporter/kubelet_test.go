@@ -15,6 +15,7 @@ func TestOwnPod(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(credentials, "namespace"), []byte("monitoring\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, tt := range []struct {
 		name, dir, hostname string
 		env                 map[string]string
@@ -33,14 +34,18 @@ func TestOwnPod(t *testing.T) {
 
 func TestKubeletMarkLastsUntilTheNodeBoots(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "state", "kubelet-boot")
+
 	mark := kubeletMark{path: path, boot: "boot-1", logger: log.NewNopLogger()}
 	if mark.isSet() {
 		t.Error("set before a kubelet has answered")
 	}
+
 	mark.set()
+
 	if !mark.isSet() || !(kubeletMark{path: path, boot: "boot-1"}).isSet() {
 		t.Error("not remembered")
 	}
+
 	if (kubeletMark{path: path, boot: "boot-2"}).isSet() {
 		t.Error("remembered after a boot")
 	}
@@ -89,6 +94,7 @@ func TestRunningContainers(t *testing.T) {
 			{ID: 5, ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-3"}}},
 		},
 	}}}
+
 	r := runningContainers{current: func() *gpu.Snapshot { return s }}
 	for _, tt := range []struct {
 		container gpu.Container
@@ -109,6 +115,7 @@ func TestRunningContainers(t *testing.T) {
 			t.Errorf("%s on %+v: %v, want %v", tt.container.Pod, tt.device, got, tt.want)
 		}
 	}
+
 	if (&runningContainers{}).isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
 		t.Error("something runs before the first Snapshot")
 	}

@@ -35,22 +35,27 @@ gpus:
 func changeLayout(t *testing.T, x *exporter, devices map[string]api.DeviceRequest) {
 	t.Helper()
 	root := control.Actor{Name: "uid:0", Rights: control.Rights{Read: true, Plan: true, Apply: true}}
+
 	plan, err := x.control.engine.Plan(t.Context(), root,
 		api.PlanRequest{Spec: api.Spec{GPUs: []api.Selector{"1"}, Devices: devices}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	op, err := x.control.engine.Start(t.Context(), root, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	events, err := x.control.engine.Events(t.Context(), op.ID, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var last api.Event
 	for last = range events {
 	}
+
 	if last.State != api.Succeeded || len(plan.Steps) == 0 {
 		t.Fatalf("operation %s is %s after %d steps", op.ID, last.State, len(plan.Steps))
 	}
@@ -60,12 +65,14 @@ func changeLayout(t *testing.T, x *exporter, devices map[string]api.DeviceReques
 func scrapeUntil(t *testing.T, url string, stop <-chan struct{}) (scrapes int) {
 	client := &http.Client{Transport: &http.Transport{DisableCompression: true}}
 	defer client.CloseIdleConnections()
+
 	for ; ; scrapes++ {
 		select {
 		case <-stop:
 			return scrapes
 		default:
 		}
+
 		if err := scrapeInTurn(t, client, url, scrapes); err != nil {
 			t.Error(err)
 			return scrapes
@@ -90,12 +97,15 @@ func TestNothingGrowsByLayoutChanges(t *testing.T) {
 		var scraping sync.WaitGroup
 		stop := make(chan struct{})
 		scraping.Go(func() { scrapes += scrapeUntil(t, server.URL+"/metrics", stop) })
+
 		for n := from; n < to; n++ {
 			changeLayout(t, x, layouts[n%len(layouts)])
 		}
+
 		close(stop)
 		scraping.Wait()
 		server.CloseClientConnections()
+
 		return holds(t, x)
 	}
 	early := change(0, settledChanges)

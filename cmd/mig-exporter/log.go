@@ -14,11 +14,14 @@ import (
 // newLogger returns a logger that writes lines to w, each with ts, level and msg first.
 func newLogger(w io.Writer, opts logOptions) log.Logger {
 	w = log.NewSyncWriter(w)
+
 	logger := log.NewLogfmtLogger(w)
 	if opts.Format == "json" {
 		logger = log.NewJSONLogger(w)
 	}
+
 	logger = level.NewFilter(orderedLogger{logger}, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
+
 	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }
 
@@ -28,6 +31,7 @@ type orderedLogger struct{ next log.Logger }
 // Log implements log.Logger.
 func (o orderedLogger) Log(keyvals ...any) error {
 	ordered := make([]any, 0, len(keyvals))
+
 	first := []any{"ts", level.Key(), "msg"}
 	for _, key := range first {
 		for i := 0; i+1 < len(keyvals); i += 2 {
@@ -36,11 +40,13 @@ func (o orderedLogger) Log(keyvals ...any) error {
 			}
 		}
 	}
+
 	for i := 0; i < len(keyvals); i += 2 {
 		if !slices.Contains(first, keyvals[i]) {
 			ordered = append(ordered, keyvals[i:min(i+2, len(keyvals))]...)
 		}
 	}
+
 	return o.next.Log(ordered...)
 }
 
@@ -55,11 +61,13 @@ func announceStop(ctx context.Context, logger log.Logger) (end func()) {
 	said := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(said)
+
 		var s stopSignal
 		if errors.As(context.Cause(ctx), &s) {
 			level.Info(logger).Log("msg", "stopping", "signal", s)
 		}
 	})
+
 	return func() {
 		if !cancel() {
 			<-said

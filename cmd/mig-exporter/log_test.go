@@ -21,6 +21,7 @@ func TestFieldsHaveOneOrder(t *testing.T) {
 	level.Warn(log.With(logger, "component", "control")).Log("msg", "part", "k", 1)
 	slog.New(sloggokit.NewGoKitHandler(logger, slog.LevelDebug)).Error("toolkit", "k", 1)
 	level.Debug(logger).Log("msg", "not wanted")
+
 	want := regexp.MustCompile(`^ts=\S+ level=info msg=own k=1
 ts=\S+ level=warn msg=part component=control k=1
 ts=\S+ level=error msg=toolkit .*k=1
@@ -28,8 +29,10 @@ $`)
 	if !want.MatchString(out.String()) {
 		t.Errorf("log:\n%s", out.String())
 	}
+
 	out.Reset()
 	newLogger(&out, logOptions{Level: "info", Format: "logfmt"}).Log("msg", "odd", "lone")
+
 	if !strings.Contains(out.String(), "msg=odd") || !strings.Contains(out.String(), "lone") {
 		t.Errorf("a key without a value: %s", out.String())
 	}
@@ -43,12 +46,15 @@ func TestLogOfAWholeRun(t *testing.T) {
 		if err := p.cmd.Process.Signal(s); err != nil {
 			t.Fatal(err)
 		}
+
 		if code := p.exitCode(); code != exitOK {
 			t.Errorf("exit code %d after %s", code, s)
 		}
+
 		if want := "level=info msg=stopping signal=" + s.String(); !strings.Contains(p.logText(), want) {
 			t.Errorf("the log does not have %q:\n%s", want, p.logText())
 		}
+
 		for line := range strings.Lines(p.logText()) {
 			if !regexp.MustCompile(`^ts=\S+ level=\w+ msg=`).MatchString(line) {
 				t.Errorf("another order of fields: %s", line)

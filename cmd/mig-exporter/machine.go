@@ -35,12 +35,14 @@ func (n *node) openMachine(cfg *Config) error {
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
+
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
 		n.confidential.Store(guard.isConfidential(confidential))
+
 		return guard.mayOpen(confidential)
 	}
 
@@ -60,13 +62,16 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	if err := n.openMetadata(cfg); err != nil {
 		return err
 	}
+
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
 	})
 	n.setContainers(containers)
+
 	if cfg.KubeletSocket == "" {
 		return nil
 	}
+
 	opts := podresources.Options{
 		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
 		Containers:   containers,
@@ -78,11 +83,14 @@ func (m machine) openPods(n *node, cfg *Config) error {
 		if err != nil {
 			return err
 		}
+
 		mark := kubeletMark{path: filepath.Join(cfg.Control.StateDir, "kubelet-boot"), boot: boot, logger: n.logger}
 		opts.Expected = opts.Expected || mark.isSet()
 		opts.Answered = mark.set
 	}
+
 	n.openKubelet(cfg, opts)
+
 	return nil
 }
 
@@ -91,10 +99,12 @@ func (n *node) openMetadata(cfg *Config) error {
 	if cfg.NodeName == "" {
 		return nil
 	}
+
 	server, err := kubeapi.InClusterServer(os.Getenv)
 	if err != nil {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
+
 	m, err := podmeta.New(podmeta.Options{
 		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName,
 		Labels:        cfg.PodLabelNames,
@@ -103,8 +113,10 @@ func (n *node) openMetadata(cfg *Config) error {
 	if err != nil {
 		return err
 	}
+
 	n.onClose(m.Close)
 	n.metadata, n.serverPods = m, m
+
 	return nil
 }
 
@@ -121,11 +133,13 @@ func kubeletFolders() []string {
 func (m machine) nodeNames(cfg *Config) []string {
 	short, _, _ := strings.Cut(m.hostname, ".")
 	var names []string
+
 	for _, name := range []string{cfg.NodeName, m.hostname, short} {
 		if name != "" {
 			names = append(names, strings.ToLower(name))
 		}
 	}
+
 	return names
 }
 
@@ -138,11 +152,14 @@ func ownPod(getenv func(string) string, credentialsDir, hostname string) string 
 		if err != nil {
 			return ""
 		}
+
 		namespace = strings.TrimSpace(string(text))
 	}
+
 	if namespace == "" || name == "" {
 		return ""
 	}
+
 	return namespace + "/" + name
 }
 
@@ -152,6 +169,7 @@ func (m machine) witness(cfg *Config) string {
 	if cfg.WitnessPod != "" || !m.inCluster {
 		return cfg.WitnessPod
 	}
+
 	return ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, m.hostname)
 }
 
@@ -166,27 +184,34 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 	if n.bootID, err = readBootID(); err != nil {
 		return err
 	}
+
 	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
+
 	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
 	if cfg.NodeName == "" {
 		n.cluster = owners.NewCluster(nil, local)
 		return nil
 	}
+
 	address, err := kubeapi.InClusterServer(os.Getenv)
 	if err != nil {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
+
 	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir,
 		UserAgent: userAgent()})
 	if err != nil {
 		return err
 	}
+
 	n.onClose(client.Close)
+
 	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences,
 		Now: time.Now})
 	if err != nil {
 		return err
 	}
+
 	n.reviewer = here
 	n.cluster = owners.NewCluster(here, local, here)
 
@@ -195,8 +220,10 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		if err != nil {
 			return fmt.Errorf("--control.device-plugin: %w", err)
 		}
+
 		n.devicePlugin = cluster.NewDevicePlugin(here, selector)
 	}
+
 	return nil
 }
 
@@ -209,5 +236,6 @@ func readBootID() (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("boot id: %w", err)
 	}
+
 	return strings.TrimSpace(string(text)), nil
 }

@@ -46,40 +46,50 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 		return exitUsage
 	}
+
 	logger := newLogger(errOut, inv.Log)
 	logWarnings(logger, append(unknownVariables(os.Environ()), inv.Warnings...))
 	defer announceStop(ctx, logger)()
+
 	if inv.Command == commandCheck {
 		if err := checkConfig(&inv.Config); err != nil {
 			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 			return exitFailure
 		}
+
 		fmt.Fprintln(out, "The configuration is good.")
+
 		return exitOK
 	}
+
 	if inv.Command == commandCheckNode {
 		complete, err := runCheckNode(ctx, inv.Config, out, logger)
 		if err != nil {
 			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
 		}
+
 		switch {
 		case err != nil:
 			return exitNotChecked
 		case !complete:
 			return exitMissing
 		}
+
 		return exitOK
 	}
+
 	if inv.Command == commandCapture {
 		if !signal.Ignored(syscall.SIGHUP) { // as under nohup
 			hangup, stop := signal.NotifyContext(ctx, syscall.SIGHUP) // the terminal was closed
 			defer stop()
 			ctx = hangup
 		}
+
 		err = runCapture(ctx, &inv.Config, logger, out)
 	} else {
 		err = run(ctx, &inv.Config, logger)
 	}
+
 	switch {
 	case err == nil:
 		return exitOK
@@ -87,6 +97,8 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		level.Error(logger).Log("msg", "NVIDIA driver was replaced while this process ran; restart the process", "err", err)
 		return exitMismatch
 	}
+
 	level.Error(logger).Log("msg", "cannot continue", "err", err)
+
 	return exitFailure
 }

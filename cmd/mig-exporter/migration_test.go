@@ -22,27 +22,35 @@ type migrationRow struct {
 // migrationTable reads the table.
 func migrationTable(t *testing.T) []migrationRow {
 	t.Helper()
+
 	page, err := os.ReadFile("../../docs/migration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const head = "| dcgm-exporter | Variable | For example | Here | |\n|---|---|---|---|---|\n"
+
 	_, table, found := strings.Cut(string(page), head)
 	if !found {
 		t.Fatalf("docs/migration.md has no %q", head)
 	}
+
 	table, _, _ = strings.Cut(table, "\n\n")
 	var rows []migrationRow
+
 	for line := range strings.Lines(table) {
 		cells := strings.Split(strings.ReplaceAll(strings.TrimSpace(line), "`", ""), "|")
 		if len(cells) != 7 {
 			t.Fatalf("%d cells: %s", len(cells), line)
 		}
+
 		for i := range cells {
 			cells[i] = strings.TrimSpace(cells[i])
 		}
+
 		rows = append(rows, migrationRow{strings.Split(cells[1], ", "), cells[2], cells[3], cells[4], cells[5]})
 	}
+
 	return rows
 }
 
@@ -52,15 +60,19 @@ func TestMigrationTableHasEveryFlag(t *testing.T) {
 	for _, row := range migrationTable(t) {
 		table = append(table, strings.Join(row.flags, " ")+" "+row.variable)
 	}
+
 	for _, a := range aliases() {
 		name := "--" + a.name + " " + a.env
 		if a.short != "" {
 			name = "-" + a.short + " " + name
 		}
+
 		program = append(program, name)
 	}
+
 	slices.Sort(table)
 	slices.Sort(program)
+
 	if !slices.Equal(table, program) {
 		t.Errorf("docs/migration.md has\n%s\nthe program has\n%s", strings.Join(table, "\n"), strings.Join(program, "\n"))
 	}
@@ -77,10 +89,12 @@ func TestMigrationTableIsWhatTheProgramDoes(t *testing.T) {
 			} else if a != nil && !a.switches {
 				lines = append(lines, []string{flag, row.example})
 			}
+
 			for _, line := range lines {
 				checkMigration(t, row, flag, line, environment())
 			}
 		}
+
 		checkMigration(t, row, row.variable, nil, environment(row.variable+"="+row.example))
 	}
 }
@@ -91,20 +105,25 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 	t.Helper()
 	needed := []string{"--metrics.names=both"} // or -f and -n have no effect
 	inv, err := parseCommandLine(append(line, needed...), lookup)
+
 	if row.here == "error" {
 		for _, part := range []string{name + "=" + row.example, row.remark, "docs/migration.md"} {
 			if err == nil || !strings.Contains(err.Error(), part) {
 				t.Errorf("%s: error %v, want %q in it", name, err, part)
 			}
 		}
+
 		return
 	}
+
 	if err != nil {
 		t.Errorf("%s: %v", name, err)
 		return
 	}
+
 	var flags []string
 	warnings := ""
+
 	switch row.here {
 	case "accepted":
 	case "warning":
@@ -112,13 +131,16 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 	default:
 		flags = strings.Fields(row.here)
 	}
+
 	want, err := parseCommandLine(append(flags, needed...), environment())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !reflect.DeepEqual(inv.Config, want.Config) || inv.Log != want.Log {
 		t.Errorf("%s: %+v, want what %q is", name, inv, flags)
 	}
+
 	got := fmt.Sprint(inv.Warnings)
 	if (warnings == "") != (len(inv.Warnings) == 0) || warnings != "" && !(strings.Contains(got, warnings) && strings.Contains(got, name)) {
 		t.Errorf("%s: warnings %s, want %q", name, got, warnings)
@@ -155,6 +177,7 @@ func TestAdviceNamesFlagsThatExist(t *testing.T) {
 	for _, f := range allFlags() {
 		flags = append(flags, "--"+f.Name)
 	}
+
 	for _, a := range aliases() {
 		for _, flag := range regexp.MustCompile(`--[a-z][a-z.-]*[a-z]`).FindAllString(a.advice, -1) {
 			if name, _, _ := strings.Cut(flag, "="); !slices.Contains(flags, name) {

@@ -95,14 +95,17 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if err := n.kind.openPods(n, cfg); err != nil {
 		n.close()
 		return nil, err
 	}
+
 	n.openServers(cfg)
 	n.openProfiler(cfg)
 	n.openKernelLog(cfg)
 	n.openJobs(cfg)
+
 	return n, nil
 }
 
@@ -129,6 +132,7 @@ func (n *node) openKernelLog(cfg *Config) {
 func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	n := &node{polled: func() {}, logger: logger}
 	var err error
+
 	switch {
 	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
 		err = n.openRecording(cfg)
@@ -139,12 +143,14 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	default:
 		err = n.openMachine(cfg)
 	}
+
 	switch cfg.PIDNamespace {
 	case pidNamespaceHost:
 		n.processesHidden = nil
 	case pidNamespaceContainer:
 		n.processesHidden = fmt.Errorf("--pid-namespace=%s: %w", cfg.PIDNamespace, gpu.ErrPIDNamespace)
 	}
+
 	return n, err
 }
 
@@ -162,6 +168,7 @@ func (n *node) close() {
 	for i := len(n.closers) - 1; i >= 0; i-- {
 		errs = append(errs, n.closers[i]())
 	}
+
 	if err := errors.Join(errs...); err != nil {
 		level.Warn(n.logger).Log("msg", "close", "err", err)
 	}
@@ -174,11 +181,13 @@ func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[s
 	if !ok {
 		return nil
 	}
+
 	all := map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
 	if s, ok := n.kind.(simulation); ok {
 		all["POST /-/sim/replace-pod"] = replacePodHandler(s)
 		all["GET /-/sim/truth"] = s.evaluation
 	}
+
 	return all
 }
 
@@ -196,14 +205,18 @@ func advanceHandler(clock movableClock, loop stepper, settle func(context.Contex
 		if err != nil || by < 0 {
 			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")),
 				http.StatusBadRequest)
+
 			return
 		}
+
 		// The clock moves between two polls, so that all readings of a poll have one time.
 		err = loop.Poll(r.Context(), func() error {
 			if err := clock.Advance(by); err != nil {
 				return err
 			}
+
 			clock.Settle(r.Context()) // the loop knows what has happened before it polls
+
 			return nil
 		})
 		switch {
@@ -214,6 +227,7 @@ func advanceHandler(clock movableClock, loop stepper, settle func(context.Contex
 			http.Error(w, err.Error(), http.StatusConflict)
 			return
 		}
+
 		settle(r.Context())
 		s := loop.Current()
 		fmt.Fprintf(w, "generation %d at %s\n", s.Generation, s.Time.UTC().Format(time.RFC3339Nano))

@@ -48,6 +48,7 @@ func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 
 	ctx, cancel := context.WithTimeout(context.Background(), openFilesTimeout)
 	defer cancel()
+
 	for _, minor := range minors {
 		held, err := o.handles.Open(ctx, mig.GPULayout{
 			Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("/dev/nvidia%d", minor)), Minor: gpu.Some(minor)},
@@ -55,6 +56,7 @@ func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 		if err != nil {
 			return fmt.Errorf("%w. Whether there is one is unknown: %w", errFirstToOpen, err)
 		}
+
 		if len(held) == 0 {
 			return fmt.Errorf("%w. None has /dev/nvidia%d open", errFirstToOpen, minor)
 		}
@@ -76,6 +78,7 @@ func (o openingGuard) isConfidentialGuest() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -85,16 +88,19 @@ func readMinors(proc string) ([]int, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if len(files) == 0 {
 		return nil, fmt.Errorf("%s/driver/nvidia/gpus lists none: %w", proc, gpu.ErrNotFound)
 	}
 
 	var minors []int
+
 	for _, file := range files {
 		minor, err := readMinor(file)
 		if err != nil {
 			return nil, err
 		}
+
 		minors = append(minors, minor)
 	}
 
@@ -115,12 +121,15 @@ func readMinor(path string) (int, error) {
 		if !ok {
 			continue
 		}
+
 		minor, err := strconv.Atoi(strings.TrimSpace(value))
 		if err != nil {
 			return 0, fmt.Errorf("%s: %q: expected a minor number", path, lines.Text())
 		}
+
 		return minor, nil
 	}
+
 	if err := lines.Err(); err != nil {
 		return 0, err
 	}
@@ -133,5 +142,6 @@ func (s simulation) mayOpen(confidential gpu.Opt[bool]) error {
 	if confidential.Or(false) && !s.Scenario().Node.PersistenceMode {
 		return fmt.Errorf("%w. None has the simulated GPUs open", errFirstToOpen)
 	}
+
 	return nil
 }

@@ -28,6 +28,7 @@ func (o openBy) Open(_ context.Context, g mig.GPULayout) ([]control.Handle, erro
 func TestMayOpen(t *testing.T) {
 	const information = "Model: \t\t NVIDIA H100\nDevice Minor: \t %d\nGPU Excluded:\t No\n"
 	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
+
 	both := openBy{count: map[int]int{0: 1, 3: 2}}
 	for name, c := range map[string]struct {
 		confidential gpu.Opt[bool]
@@ -53,6 +54,7 @@ func TestMayOpen(t *testing.T) {
 				dir := filepath.Join(root, "driver", "nvidia", "gpus", fmt.Sprintf("0000:%02d:00.0", i))
 				writeFile(t, filepath.Join(dir, "information"), strings.Replace(information, "%d", minor, 1))
 			}
+
 			if c.guest != "" {
 				writeFile(t, filepath.Join(root, "class", "misc", c.guest, "uevent"), "")
 			}
@@ -61,6 +63,7 @@ func TestMayOpen(t *testing.T) {
 			if (err != nil) != (c.want != "") {
 				t.Fatalf("got %v, want %q", err, c.want)
 			}
+
 			if err != nil && (!errors.Is(err, errFirstToOpen) || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want %q", err, c.want)
 			}
@@ -80,16 +83,20 @@ func TestConfidentialNode(t *testing.T) {
 			p.advance(1e9)
 
 			text := string(p.get("/metrics").body)
+
 			up := strings.Contains(text, "\nmig_exporter_source_up{source=\"nvml\"} 1\n")
 			if up != persistence {
 				t.Errorf("the driver is up: %v, want %v", up, persistence)
 			}
+
 			if got := strings.Contains(text, "\nnvidia_gpu_persistence_mode{"); got != persistence {
 				t.Errorf("the GPU is read: %v, want %v", got, persistence)
 			}
+
 			if !persistence && strings.Contains(text, "\nmig_exporter_source_up{source=\"dcgm\"} 1\n") {
 				t.Error("DCGM is up: it has opened the GPUs")
 			}
+
 			if said := strings.Contains(p.logText(), "refusing to be the first to open the GPUs"); said == persistence {
 				t.Errorf("the refusal is in the log: %v, want %v\n%s", said, !persistence, p.logText())
 			}
@@ -99,9 +106,11 @@ func TestConfidentialNode(t *testing.T) {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
+
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

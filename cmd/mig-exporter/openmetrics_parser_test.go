@@ -50,12 +50,15 @@ type strictSample struct {
 // metric returns the labels that tell the metrics of a family apart.
 func (s strictSample) metric() string {
 	var list []string
+
 	for _, name := range slices.Sorted(maps.Keys(s.labels)) {
 		if s.suffix == "_bucket" && name == "le" {
 			continue
 		}
+
 		list = append(list, name+"="+strconv.Quote(s.labels[name]))
 	}
+
 	return strings.Join(list, ",")
 }
 
@@ -68,6 +71,7 @@ func parseStrictly(text string) ([]*strictFamily, error) {
 
 	var errs []error
 	var families []*strictFamily
+
 	for number, line := range strings.Split(strings.TrimSuffix(body, "\n"), "\n") {
 		var err error
 		if families, err = addStrictly(families, line); err != nil {
@@ -90,6 +94,7 @@ func addStrictly(families []*strictFamily, line string) ([]*strictFamily, error)
 		if len(families) == 0 {
 			return families, errors.New("expected the type of its family before")
 		}
+
 		return families, families[len(families)-1].addSample(line)
 	}
 
@@ -104,6 +109,7 @@ func addStrictly(families []*strictFamily, line string) ([]*strictFamily, error)
 		if !strictMetricName.MatchString(name) {
 			return families, errors.New("not a metric name")
 		}
+
 		families = append(families, &strictFamily{name: name, metadata: map[string]bool{}})
 	}
 
@@ -111,6 +117,7 @@ func addStrictly(families []*strictFamily, line string) ([]*strictFamily, error)
 	if f.metadata[about] {
 		return families, errors.New("given twice")
 	}
+
 	f.metadata[about] = true
 	switch about {
 	case "TYPE":
@@ -136,6 +143,7 @@ func (f *strictFamily) addSample(line string) error {
 	if end < 0 || !slices.Contains(suffixesOf[f.kind], rest[:end]) {
 		return fmt.Errorf("not a sample of a %s", cmp.Or(f.kind, "family without a type"))
 	}
+
 	s := strictSample{suffix: rest[:end], labels: map[string]string{}}
 
 	rest, err := s.addLabels(rest[end:])
@@ -147,6 +155,7 @@ func (f *strictFamily) addSample(line string) error {
 	if !ok || !strictNumber.MatchString(number) {
 		return errors.New("expected one space and a number, and nothing else")
 	}
+
 	s.value, _ = strconv.ParseFloat(number, 64)
 	f.samples = append(f.samples, s)
 
@@ -165,9 +174,11 @@ func (s *strictSample) addLabels(text string) (string, error) {
 		if m == nil {
 			return "", errors.New("not a list of labels")
 		}
+
 		if _, twice := s.labels[m[1]]; twice {
 			return "", fmt.Errorf("the label %s twice", m[1])
 		}
+
 		s.labels[m[1]] = m[2]
 
 		list = list[len(m[0]):]
@@ -184,23 +195,28 @@ func (f *strictFamily) check() error {
 	}
 
 	seen, last := map[string]bool{}, ""
+
 	for i, s := range f.samples {
 		metric := s.metric()
 		if metric != last && seen[metric] {
 			return fmt.Errorf("{%s} again, behind another metric", metric)
 		}
+
 		if i > 0 && metric == last && s.suffix == f.samples[i-1].suffix && s.suffix != "_bucket" {
 			return fmt.Errorf("{%s} twice", metric)
 		}
+
 		seen[metric] = true
 		last = metric
 
 		if f.kind == "counter" && !(s.value >= 0) {
 			return fmt.Errorf("{%s}: a counter of %v", metric, s.value)
 		}
+
 		if s.suffix == "_created" && (!(s.value > 0) || math.IsInf(s.value, 0)) {
 			return fmt.Errorf("{%s}: created at %v", metric, s.value)
 		}
+
 		if f.kind == "counter" && s.suffix == "_created" &&
 			(i == 0 || f.samples[i-1].suffix != "_total" || f.samples[i-1].metric() != metric) {
 			return fmt.Errorf("{%s}: created, but without a total before it", metric)
@@ -210,28 +226,34 @@ func (f *strictFamily) check() error {
 	if f.kind == "histogram" {
 		return f.checkBuckets()
 	}
+
 	return nil
 }
 
 // checkBuckets checks that the buckets of a histogram ascend to +Inf, and that its count is that bucket's.
 func (f *strictFamily) checkBuckets() error {
 	bound, below := math.Inf(-1), 0.0
+
 	for _, s := range f.samples {
 		switch s.suffix {
 		case "_bucket":
 			le := s.labels["le"]
+
 			next, err := strconv.ParseFloat(le, 64)
 			if err != nil || le != "+Inf" && !strings.ContainsAny(le, ".e") {
 				return fmt.Errorf("the bound %q: expected a number with a point, or +Inf", le)
 			}
+
 			if next <= bound || s.value < below {
 				return fmt.Errorf("the bucket %s is not above the one before", le)
 			}
+
 			bound, below = next, s.value
 		case "_count":
 			if !math.IsInf(bound, 1) || s.value != below {
 				return fmt.Errorf("a count of %v, and %v up to %v", s.value, below, bound)
 			}
+
 			bound, below = math.Inf(-1), 0
 		}
 	}
@@ -243,6 +265,7 @@ func (f *strictFamily) checkBuckets() error {
 func checkNames(families []*strictFamily) error {
 	var errs []error
 	taken := map[string]string{}
+
 	for _, f := range families {
 		names := map[string]bool{f.name: true}
 		for _, suffix := range suffixesOf[f.kind] {
@@ -253,6 +276,7 @@ func checkNames(families []*strictFamily) error {
 			if other, clash := taken[name]; clash {
 				errs = append(errs, fmt.Errorf("%s %s: the name %s is that of the %s, too", f.kind, f.name, name, other))
 			}
+
 			taken[name] = f.kind + " " + f.name
 		}
 	}

@@ -12,10 +12,12 @@ const openMetricsType = "application/openmetrics-text; version=1.0.0"
 // scrapeOpenMetrics scrapes a program, as OpenMetrics.
 func scrapeOpenMetrics(t *testing.T, p *program) string {
 	t.Helper()
+
 	r := p.request(http.MethodGet, "/metrics", map[string]string{"Accept": openMetricsType})
 	if r.status != http.StatusOK || !strings.HasPrefix(r.header.Get("Content-Type"), openMetricsType) {
 		t.Fatalf("GET /metrics: %d, %s", r.status, r.header.Get("Content-Type"))
 	}
+
 	return string(r.body)
 }
 
@@ -41,18 +43,22 @@ func TestOpenMetrics(t *testing.T) {
 
 func checkOpenMetrics(t *testing.T, p *program, steps []time.Duration, created bool) {
 	t.Helper()
+
 	for _, by := range append([]time.Duration{time.Second, time.Second, time.Minute}, steps...) {
 		p.advance(by)
 	}
 
 	body := scrapeOpenMetrics(t, p)
+
 	families, err := parseStrictly(body)
 	if err != nil {
 		t.Error(err)
 	}
+
 	if len(families) < 50 {
 		t.Errorf("%d families: expected those of the program", len(families))
 	}
+
 	if has := strings.Contains(body, "_created{"); has != created {
 		t.Errorf("created timestamps: %v, want %v", has, created)
 	}
@@ -92,6 +98,7 @@ func TestStrictParserRefuses(t *testing.T) {
 			if c.want == "" && err != nil {
 				t.Errorf("refused: %v", err)
 			}
+
 			if c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 				t.Errorf("got %v, want an error with %q", err, c.want)
 			}

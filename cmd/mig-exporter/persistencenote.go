@@ -25,19 +25,23 @@ func (n *persistenceNote) observe(s *gpu.Snapshot) {
 	}
 
 	var without []string
+
 	for i := range s.GPUs {
 		if g := &s.GPUs[i]; g.Up && g.Readings.PersistenceMode == gpu.Some(false) {
 			without = append(without, fmt.Sprint(g.Index))
 		}
 	}
+
 	indexes := strings.Join(without, ",")
 	if indexes == n.logged {
 		return
 	}
+
 	n.logged = indexes
 	if indexes == "" {
 		return
 	}
+
 	level.Warn(n.logger).Log("msg", "GPUs in confidential-computing mode are open without persistence mode: they can "+
 		"become unusable until a reset when the last process that has them open ends", "gpus", indexes,
 		"remedy", "run nvidia-persistenced --persistence-mode")

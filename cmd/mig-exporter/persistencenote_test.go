@@ -22,7 +22,9 @@ func TestOpenWithoutPersistenceMode(t *testing.T) {
 		for i, mode := range modes {
 			s.GPUs = append(s.GPUs, gpu.GPU{Facts: gpu.Facts{Index: i}, Up: true, Readings: gpu.Readings{PersistenceMode: mode}})
 		}
+
 		n.observe(s)
+
 		return strings.Count(out.String(), "\n")
 	}
 	on, off, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
@@ -40,6 +42,7 @@ func TestOpenWithoutPersistenceMode(t *testing.T) {
 // TestCheckNodeAsksForPersistence mode where GPUs are confidential, alone.
 func TestCheckNodeAsksForPersistence(t *testing.T) {
 	g := gpu.GPU{Up: true, Readings: gpu.Readings{PersistenceMode: gpu.Some(false)}}
+
 	for _, confidential := range []bool{false, true} {
 		j := nodeJudge{cfg: &Config{Profiling: profilingOff}, confidential: confidential}
 		j.judgePersistence("gpu 0", &g)

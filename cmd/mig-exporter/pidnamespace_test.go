@@ -28,6 +28,7 @@ func TestPowerMissingUnderMIG(t *testing.T) {
 	for range 20 {
 		p.advance(time.Second)
 	}
+
 	if n := p.said(powerMissing); n != 1 {
 		t.Errorf("said %d times that power is missing:\n%s", n, p.logText())
 	}
@@ -41,12 +42,14 @@ func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 	for range 5 {
 		p.advance(time.Second)
 	}
+
 	s := p.scrape()
 
 	watts := s.of("nvidia_gpu_power_watts")[0]
 	s.expect(t, "the default of the model", 70, "nvidia_gpu_power_idle_watts")
 	near := func(what string, want float64, labels ...string) {
 		t.Helper()
+
 		if got := s.of("nvidia_mig_gpu_instance_power_estimate_watts", labels...); len(got) != 1 || math.Abs(got[0]-want) > 1 {
 			t.Errorf("%s: %v W of %v, want %v", what, got, watts, want)
 		}
@@ -60,11 +63,13 @@ func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 			t.Errorf("%s: %v, want no series", family, got)
 		}
 	}
+
 	s.expect(t, "why", 1, "nvidia_gpu_read_errors_total", `reading="processes"`, `reason="pid_namespace"`)
 	node := string(p.get("/api/v1/node").body)
 	cmptest.HasTexts(t, node, `"reason":"pid_namespace"`)
 	cmptest.LacksTexts(t, node, `"processes":`)
 	cmptest.HasTexts(t, string(p.get("/").body), "outside of the host&#39;s PID namespace (hostPID)")
+
 	if n := p.said(processesHidden); n != 1 {
 		t.Errorf("said %d times that processes are not known:\n%s", n, p.logText())
 	}

@@ -15,10 +15,12 @@ func (n *node) openProfiler(cfg *Config) {
 	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM {
 		return
 	}
+
 	engine, user := n.kind.hostEngine(cfg)
 	if engine == nil {
 		return
 	}
+
 	source := dcgmsource.New(engine, dcgmsource.Options{
 		Mode:       dcgmsource.Mode(cfg.DCGMMode),
 		Address:    cfg.DCGMAddress,
@@ -33,6 +35,7 @@ func (n *node) openProfiler(cfg *Config) {
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()
+
 		return source.Close(ctx)
 	})
 }

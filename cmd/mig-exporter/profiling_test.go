@@ -19,13 +19,16 @@ func activityOf(t *testing.T, scrape string) map[string]float64 {
 	t.Helper()
 	series := regexp.MustCompile(`(?m)^(nvidia_\w+(?:activity_ratio|occupancy_ratio|bytes_per_second)\{.*\}) (\S+)$`)
 	list := map[string]float64{}
+
 	for _, m := range series.FindAllStringSubmatch(scrape, -1) {
 		value, err := strconv.ParseFloat(m[2], 64)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		list[m[1]] = value
 	}
+
 	return list
 }
 
@@ -35,27 +38,34 @@ func TestSamePictureByGPMAndDCGM(t *testing.T) {
 		t.Run(scenario, func(t *testing.T) {
 			t.Parallel()
 			scrapes := map[string]map[string]float64{}
+
 			for _, source := range []string{"gpm", "dcgm"} {
 				p := simulate(t, scenario, "--profiling.source="+source, "--dcgm.mode=embedded")
 				for range 6 { // DCGM's hierarchy has to settle
 					p.advance(time.Second)
 				}
+
 				body := string(p.get("/metrics").body)
 				if !strings.Contains(body, `source="`+source+`"`) {
 					t.Fatalf("nothing comes from %s", source)
 				}
+
 				scrapes[source] = activityOf(t, body)
 			}
+
 			gpm, dcgm := scrapes["gpm"], scrapes["dcgm"]
 			if len(gpm) < 50 || len(gpm) != len(dcgm) {
 				t.Errorf("%d series by GPM, %d by DCGM", len(gpm), len(dcgm))
 			}
+
 			for name, value := range gpm {
 				other, ok := dcgm[name]
+
 				within := 1e-6
 				if strings.Contains(name, "_bytes_per_second{") {
 					within = 1 // DCGM counts whole bytes
 				}
+
 				if !ok || math.Abs(value-other) > within {
 					t.Errorf("%s is %v by GPM, %v (%v) by DCGM", name, value, other, ok)
 				}
@@ -75,16 +85,19 @@ gpus:
 workloads: [{name: w, memory: 1GiB, sm: 21}]
 processes: [{device: 0, workload: w}, {device: "1/3g.20gb@4", workload: w}, {device: 2, workload: w}]
 `)
+
 	sources := func(args ...string) string {
 		p := launch(t, append([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario}, args...)...)
 		for range 6 {
 			p.advance(time.Second)
 		}
+
 		var list []string
 		for _, m := range regexp.MustCompile(`nvidia_gpu_activity_source\{gpu="(\d)",rollup="\w+",source="(\w+)"`).
 			FindAllStringSubmatch(string(p.get("/metrics").body), -1) {
 			list = append(list, m[1]+m[2])
 		}
+
 		return strings.Join(list, " ")
 	}
 	for _, tt := range []struct{ want, args string }{
@@ -105,11 +118,13 @@ func TestWithoutLibdcgm(t *testing.T) {
 	p := simulate(t, "dgx-a100-mixed", "--dcgm.mode=remote", "--dcgm.address=127.0.0.1:5555")
 	p.advance(time.Second)
 	p.advance(time.Second)
+
 	body := string(p.get("/metrics").body)
 	if !strings.Contains(body, `mig_exporter_source_up{source="dcgm"} 0`) ||
 		!strings.Contains(body, "\nnvidia_gpu_power_watts{") {
 		t.Errorf("without libdcgm:\n%s", body)
 	}
+
 	if log := p.logText(); !strings.Contains(log, "libdcgm.so.4") || strings.Count(log, "libdcgm.so.4") > 2 {
 		t.Errorf("the log does not name the library, or goes on about it:\n%s", log)
 	}
@@ -127,6 +142,7 @@ func TestJobs(t *testing.T) {
 	job("2.1", "4712\n4713\n")
 	p := simulate(t, "dgx-a100-mixed", "--hpc.job-mapping-dir="+dir)
 	p.advance(time.Second)
+
 	body := string(p.get("/metrics").body)
 	for _, want := range []string{
 		`\nnvidia_gpu_container_power_estimate_watts\{[^}]*gpu="0",hpc_job="4711",`,
@@ -138,9 +154,11 @@ func TestJobs(t *testing.T) {
 			t.Errorf("no %s", want)
 		}
 	}
+
 	job("0", "")
 	p.advance(time.Second) // reports its energy once more
 	p.advance(time.Second)
+
 	if body = string(p.get("/metrics").body); strings.Contains(body, "4711") {
 		t.Error("a job that has ended is still named")
 	}
@@ -151,15 +169,18 @@ func TestCountersFile(t *testing.T) {
 	file := write(t, "counters.csv",
 		"# comment\nDCGM_FI_DEV_GPU_TEMP, gauge, temperature\nDCGM_FI_NOT_THERE, gauge, nothing\n")
 	var out, errOut bytes.Buffer
+
 	code := execute(t.Context(), []string{"check-config", "--metrics.names=dcgm", "-f", file}, &out, &errOut)
 	if code != exitFailure || !strings.Contains(errOut.String(), file+":3:1: ") {
 		t.Errorf("exit code %d:\n%s", code, &errOut)
 	}
+
 	p := simulate(t, "a30", "--metrics.names=dcgm", "--dcgm.counters.lenient", "-f", file)
 	p.advance(time.Second)
 	body := string(p.get("/metrics").body)
 	cmptest.HasTexts(t, body, "\nDCGM_FI_DEV_GPU_TEMP{")
 	cmptest.LacksTexts(t, body, "\nDCGM_FI_DEV_POWER_USAGE{", "\nnvidia_gpu_")
+
 	if log := p.logText(); !strings.Contains(log, file+":3:1: ") {
 		t.Errorf("the log does not name the row:\n%s", log)
 	}

@@ -24,10 +24,12 @@ func (n *node) openRecording(cfg *Config) error {
 		return fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock,
 			cfg.SimScenario)
 	}
+
 	file, err := capture.Load(cfg.SimScenario)
 	if err != nil {
 		return err
 	}
+
 	replay := capture.NewReplay(file, cfg.stepped())
 	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
 	n.processesHidden = file.ProcessesHidden()
@@ -35,12 +37,15 @@ func (n *node) openRecording(cfg *Config) error {
 	n.openLog = func() (kernellog.Device, error) {
 		return nil, fmt.Errorf("a recording has nothing of its kernel's log: %w", gpu.ErrNotSupported)
 	}
+
 	n.closers = append(n.closers, replay.Close)
 	if !cfg.stepped() {
 		n.polled = replay.Next
 	}
+
 	level.Info(n.logger).Log("msg", "serving a recording: another node's GPUs, at an earlier time",
 		"file", cfg.SimScenario, "start", file.Recorded.Start.Format(time.RFC3339), "polls", len(file.Recorded.Polls))
+
 	return nil
 }
 

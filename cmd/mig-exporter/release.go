@@ -50,8 +50,10 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 	}
 
 	release, resumeProfiler = sync.OnceFunc(release), sync.OnceFunc(resumeProfiler)
+
 	return func(all bool) {
 		release()
+
 		if all {
 			resumeProfiler()
 		}
@@ -81,6 +83,7 @@ func (x *exporter) servedReleaser() server.Releaser {
 	if x.node.openMinors == nil {
 		return nil
 	}
+
 	return x.releaser
 }
 
@@ -102,12 +105,14 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	case <-ctx.Done():
 		return nil, refusedRelease(errors.New("another release or reacquisition has not ended in time"))
 	}
+
 	defer func() { <-r.turn }()
 
 	result, err := r.await(ctx, request())
 	if err != nil {
 		return nil, unansweredRelease(id, err)
 	}
+
 	if result.Err != nil {
 		return nil, refusedRelease(result.Err)
 	}
@@ -116,6 +121,7 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	if result.Closed != nil {
 		document.Closed = result.Closed.Error()
 	}
+
 	return document, nil
 }
 
@@ -127,11 +133,13 @@ const releasePollEvery = 200 * time.Millisecond
 func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Released) (nvmlsource.Released, error) {
 	for {
 		err := r.poll(ctx)
+
 		select {
 		case result := <-answer:
 			return result, nil
 		default:
 		}
+
 		if err != nil {
 			return nvmlsource.Released{}, err
 		}
@@ -149,6 +157,7 @@ func refusedRelease(err error) *api.Problem {
 	if p := (*api.Problem)(nil); errors.As(err, &p) {
 		return p
 	}
+
 	return &api.Problem{Type: api.Busy, Title: "Nothing was changed", Status: http.StatusConflict, Detail: err.Error()}
 }
 
@@ -176,6 +185,7 @@ func (c *Config) releaseSocket() string {
 	case c.Driver == driverSim:
 		return ""
 	}
+
 	return defaultReleaseSocket
 }
 
@@ -191,6 +201,7 @@ func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
 	if x.control != nil {
 		audit = x.control.server.Audit
 	}
+
 	return &releaseServer{
 		logger: x.logger,
 		ready:  make(chan struct{}),
@@ -224,12 +235,14 @@ func (s *releaseServer) run(ctx context.Context) error {
 		if listens && ctx.Err() != nil {
 			return err // of the shutdown
 		}
+
 		listens = false
 
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
 			level.Warn(s.logger).Log("msg", "GPUs cannot be released by migctl; trying again", "err", err)
 		}
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -246,6 +259,7 @@ func (a logAudit) Write(line []byte) (int, error) {
 	if err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1])); err != nil {
 		return 0, err
 	}
+
 	return len(line), nil
 }
 
@@ -258,24 +272,30 @@ func listOpenMinors(files string) ([]int, error) {
 
 	node := regexp.MustCompile(`/nvidia([0-9]+)( \(deleted\))?$`)
 	var minors []int
+
 	for _, e := range entries {
 		target, err := os.Readlink(filepath.Join(files, e.Name()))
 		if errors.Is(err, os.ErrNotExist) {
 			continue // it was closed meanwhile
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		found := node.FindStringSubmatch(target)
 		if found == nil {
 			continue
 		}
+
 		minor, err := strconv.Atoi(found[1])
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", target, err)
 		}
+
 		minors = append(minors, minor)
 	}
+
 	slices.Sort(minors)
 
 	return slices.Compact(minors), nil
@@ -292,6 +312,7 @@ func (s simulation) boundGPUs() ([]string, error) {
 	for _, index := range s.BoundGPUs() {
 		list = append(list, s.BusID(index))
 	}
+
 	return list, nil
 }
 
@@ -300,5 +321,6 @@ func (s simulation) openMinors() ([]int, error) {
 	for _, index := range s.OpenGPUs() {
 		list = append(list, s.Minor(index))
 	}
+
 	return list, nil
 }

@@ -33,15 +33,18 @@ func (q queuedReleases) Reacquire(gpu.UUID) <-chan nvmlsource.Released { return 
 func (q queuedReleases) queue() <-chan nvmlsource.Released {
 	answer := make(chan nvmlsource.Released, 1)
 	q.requests <- answer
+
 	return answer
 }
 
 func expectProblem(t *testing.T, err error, kind api.ProblemType, status int) {
 	t.Helper()
+
 	var p *api.Problem
 	if !errors.As(err, &p) {
 		t.Fatalf("expected a problem, got %v", err)
 	}
+
 	cmptest.Equal(t, "problem", p.Type, kind)
 	cmptest.Equal(t, "status", p.Status, status)
 }
@@ -59,6 +62,7 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 		(<-queue.requests) <- nvmlsource.Released{}
 		return context.DeadlineExceeded
 	})
+
 	done, err := late.Release(t.Context(), "GPU-a")
 	if err != nil || !done.Released {
 		t.Errorf("%+v, %v", done, err)
@@ -80,6 +84,7 @@ func TestReleasesTakeTurns(t *testing.T) {
 		polling <- struct{}{}
 		<-goOn
 		(<-queue.requests) <- nvmlsource.Released{}
+
 		return nil
 	})
 	first := make(chan error, 1)
@@ -96,6 +101,7 @@ func TestReleasesTakeTurns(t *testing.T) {
 	cmptest.Equal(t, "requests", len(queue.requests), 1)
 
 	close(goOn)
+
 	if err := <-first; err != nil {
 		t.Error(err)
 	}
@@ -105,6 +111,7 @@ func TestReleasesTakeTurns(t *testing.T) {
 // change its exit code.
 func TestSocketOfAnotherProcess(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "release.sock")
+
 	other, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
@@ -123,6 +130,7 @@ func TestSocketOfAnotherProcess(t *testing.T) {
 	go func() { ended <- s.run(ctx) }()
 	<-warned.first
 	cancel()
+
 	if err := <-ended; err != nil {
 		t.Errorf("run: %v", err)
 	}
@@ -164,17 +172,21 @@ func TestRefusedReleaseKeepsReading(t *testing.T) {
 			_, err := x.releaser.Release(t.Context(), x.poller.Current().GPUs[0].UUID)
 			refused <- err
 		}()
+
 		for range 60 {
 			time.Sleep(200 * time.Millisecond)
 			synctest.Wait()
+
 			for _, g := range x.poller.Current().GPUs {
 				if age := x.poller.Current().Time.Sub(g.LastRead); !g.Up || age > 2*time.Second {
 					t.Fatalf("GPU %d: up %t, read %s ago, %v", g.Index, g.Up, age, g.Errors)
 				}
 			}
 		}
+
 		err := <-refused
 		expectProblem(t, err, api.Busy, http.StatusConflict)
+
 		if !strings.Contains(err.Error(), "end the embedded DCGM") {
 			t.Error(err)
 		}
@@ -189,10 +201,12 @@ func TestReleaseWhileReadingsAreLong(t *testing.T) {
 		synctest.Wait()
 
 		began := time.Now()
+
 		done, err := x.releaser.Release(t.Context(), x.poller.Current().GPUs[1].UUID)
 		if err != nil || !done.Released {
 			t.Fatalf("%+v, %v", done, err)
 		}
+
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it took %s", took)
 		}

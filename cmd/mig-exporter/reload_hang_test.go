@@ -18,6 +18,7 @@ import (
 // fifo puts a pipe without a writer in the place of a file: opening it for reading does not return.
 func fifo(t *testing.T, path string) {
 	t.Helper()
+
 	if err := errors.Join(os.Remove(path), syscall.Mkfifo(path, 0o600)); err != nil {
 		t.Fatal(err)
 	}
@@ -36,11 +37,14 @@ func TestHangUpWithAPipe(t *testing.T) {
 	said := c.hangUp("flag=--control.layouts")
 	cmptest.HasTexts(t, said, `what was read before stays in force" flag=--dcgm.counters file=`+counters,
 		"expected a regular file", `"file has not changed" flag=--control.layouts`)
+
 	if err := os.Remove(counters); err != nil {
 		t.Fatal(err)
 	}
+
 	rewrite(t, counters, power)
 	c.hangUp("DCGM_FI_DEV_POWER_USAGE added")
+
 	if code := c.stop(); code != exitOK {
 		t.Errorf("exit code %d", code)
 	}
@@ -56,6 +60,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		hanging := &reloadable{flag: "--dcgm.counters", path: "reload.go", broken: keepsOld, read: func() (applyFunc, error) {
 			reads++
 			<-release
+
 			return change, nil
 		}}
 		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld,
@@ -70,6 +75,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 			signals <- syscall.SIGHUP
 			time.Sleep(readTimeout)
 			synctest.Wait()
+
 			for _, want := range wants {
 				if !strings.Contains(said.String(), want) {
 					t.Errorf("the log lacks %s:\n%s", want, said.String())
@@ -79,11 +85,14 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		late := `"cannot read a file in time; what was read before stays in force" flag=--dcgm.counters file=reload.go`
 		hangUp(late, "flag=--control.layouts file=reload.go changes=\"day added\"")
 		hangUp(late, "has not returned", "flag=--control.layouts file=reload.go changes=\"day added\"")
+
 		if reads != 1 || applied != 2 {
 			t.Errorf("%d readings of the file that hangs, %d files put in force; want 1 and 2", reads, applied)
 		}
+
 		close(release)
 		hangUp(`flag=--dcgm.counters file=reload.go changes="day added"`)
+
 		if reads != 2 || applied != 4 {
 			t.Errorf("%d readings, %d files put in force; want 2 and 4: what came too late is read again", reads, applied)
 		}
@@ -94,13 +103,16 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		synctest.Wait()
 		stopping := time.Now()
 		cancel()
+
 		if err := <-done; err != nil || !time.Now().Equal(stopping) {
 			t.Errorf("stopping took %v: %v", time.Since(stopping), err)
 		}
+
 		if !strings.Contains(said.String(),
 			`msg="abandoned the read of a file: it did not return" flag=--dcgm.counters`) {
 			t.Errorf("the log does not say what was abandoned:\n%s", said.String())
 		}
+
 		close(release)
 	})
 }

@@ -24,6 +24,7 @@ type servedMetrics struct {
 func newServedMetrics(c *collector.Collector) *servedMetrics {
 	m := &servedMetrics{}
 	m.current.Store(c)
+
 	return m
 }
 
@@ -68,10 +69,12 @@ func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
 	if err := expectRegular(cfg.CountersFile); err != nil {
 		return nil, err
 	}
+
 	counters, err := loadCounters(cfg, x.logger)
 	if err != nil {
 		return nil, err
 	}
+
 	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, cfg, counters) }, nil
 }
 
@@ -81,18 +84,22 @@ func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []coll
 	if len(changes) == 0 {
 		return nil, nil
 	}
+
 	c, err := x.newCollector(cfg, counters, x.metrics.current.Load())
 	if err != nil {
 		return nil, err
 	}
+
 	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
 		x.metrics.current.Store(c)
 		x.counters = counters
+
 		return nil
 	})
 	if err != nil && x.metrics.current.Load() != c {
 		return nil, fmt.Errorf("poll: %w", err)
 	}
+
 	return changes, nil
 }
 
@@ -102,6 +109,7 @@ func indexByField(counters []collector.Counter) map[string]collector.Counter {
 	for _, c := range counters {
 		m[c.Field] = c
 	}
+
 	return m
 }
 
@@ -110,16 +118,19 @@ func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 	if err := expectRegular(cfg.LayoutsFile); err != nil {
 		return nil, err
 	}
+
 	layouts, err := cfg.layouts()
 	if err != nil {
 		return nil, err
 	}
+
 	return func(context.Context) ([]string, error) {
 		changes := listChanges(c.layouts, layouts)
 		if len(changes) > 0 {
 			c.engine.SetLayouts(layouts)
 			c.layouts = layouts
 		}
+
 		return changes, nil
 	}, nil
 }
@@ -127,6 +138,7 @@ func (c *controller) readLayouts(cfg *ControlConfig) (applyFunc, error) {
 // listChanges lists the names that were added, removed or changed, in their order.
 func listChanges[T any](before, after map[string]T) []string {
 	var list []string
+
 	for name, now := range after {
 		switch was, had := before[name]; {
 		case !had:
@@ -135,11 +147,14 @@ func listChanges[T any](before, after map[string]T) []string {
 			list = append(list, name+" changed")
 		}
 	}
+
 	for name := range before {
 		if _, has := after[name]; !has {
 			list = append(list, name+" removed")
 		}
 	}
+
 	slices.Sort(list)
+
 	return list
 }

@@ -65,13 +65,16 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 		r.files = append(r.files, &reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
 			read: func() (applyFunc, error) { return x.readCounters(cfg) }})
 	}
+
 	if x.control == nil {
 		return r
 	}
+
 	if cfg.Control.LayoutsFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
 			read: func() (applyFunc, error) { return x.control.readLayouts(&cfg.Control) }})
 	}
+
 	if cfg.Control.ConfigFile != "" {
 		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
 			broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
@@ -81,6 +84,7 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 				return func(context.Context) ([]string, error) { return apply() }, nil
 			}})
 	}
+
 	return r
 }
 
@@ -93,10 +97,12 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			return nil
 		case s := <-signals:
 			level.Info(r.logger).Log("msg", "reading files again", "signal", s, "files", len(r.files))
+
 			done := r.manager.Reloading()
 			if r.retry != nil {
 				r.retry()
 			}
+
 			r.reloadFiles(ctx)
 			done()
 		}
@@ -108,11 +114,14 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 	if len(r.files) == 0 {
 		level.Info(r.logger).Log("msg", "reloaded nothing: no flag names a file that is read again")
 	}
+
 	inTime, stop := context.WithTimeout(ctx, readTimeout)
 	defer stop()
+
 	for _, f := range r.files {
 		f.startReading(time.Now())
 	}
+
 	for _, f := range r.files {
 		changes, err := f.finishReading(ctx, inTime)
 		switch {
@@ -146,6 +155,7 @@ func (f *reloadable) isReading() bool {
 	if f.reading == nil {
 		return false
 	}
+
 	select {
 	case <-f.reading.done:
 		return false
@@ -160,6 +170,7 @@ func (f *reloadable) startReading(now time.Time) {
 		f.reading.stale = true
 		return
 	}
+
 	one := &fileReading{began: now, done: make(chan struct{})}
 	f.reading = one
 	go func() {
@@ -179,14 +190,18 @@ func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error
 					Format(time.RFC3339))
 			}
 		}
+
 		if !f.reading.stale {
 			break
 		}
+
 		f.startReading(time.Now())
 	}
+
 	if f.reading.err != nil {
 		return nil, f.reading.err
 	}
+
 	return f.reading.apply(ctx)
 }
 
@@ -197,5 +212,6 @@ func expectRegular(path string) error {
 	if err != nil || info.Mode().IsRegular() {
 		return nil //nolint:nilerr // reading the file returns the error
 	}
+
 	return errors.New(path + ": expected a regular file")
 }

@@ -32,6 +32,7 @@ func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	if err != nil {
 		return gpu.None[capabilities]()
 	}
+
 	if users != hostUsers {
 		return gpu.Some(capabilities(0))
 	}
@@ -40,6 +41,7 @@ func readCapabilities(procDir string) gpu.Opt[capabilities] {
 	if err != nil {
 		return gpu.None[capabilities]()
 	}
+
 	for line := range strings.Lines(string(status)) {
 		if text, ok := strings.CutPrefix(line, "CapEff:"); ok {
 			set, err := strconv.ParseUint(strings.TrimSpace(text), 16, 64)
@@ -48,6 +50,7 @@ func readCapabilities(procDir string) gpu.Opt[capabilities] {
 			}
 		}
 	}
+
 	return gpu.None[capabilities]()
 }
 

@@ -25,14 +25,17 @@ func TestIsAdmin(t *testing.T) {
 		if err := os.MkdirAll(filepath.Join(dir, "self/ns"), 0o700); err != nil {
 			t.Fatal(err)
 		}
+
 		if tc.users != "" {
 			if err := os.Symlink(tc.users, filepath.Join(dir, "self/ns/user")); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if err := os.WriteFile(filepath.Join(dir, "self/status"), []byte(tc.status), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, name, isAdmin(dir), tc.want)
 	}
 }

@@ -48,7 +48,9 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	if !cfg.Advise.Enabled {
 		return nil
 	}
+
 	logger = log.With(logger, "component", "rightsizing")
+
 	r := &rightsizing{
 		wake: make(chan struct{}, 1), flush: make(chan chan struct{}), stopped: make(chan struct{}),
 		advisor:    advise.New(cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed())),
@@ -57,9 +59,12 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 	if cfg.Advise.StateDir == "" {
 		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
 			"see", "--advise.state-dir")
+
 		return r
 	}
+
 	r.file, r.found = openEvidence(cfg.Advise.StateDir, logger)
+
 	return r
 }
 
@@ -69,14 +74,18 @@ func (r *rightsizing) observe(s *gpu.Snapshot) {
 	minute := s.Time.Truncate(time.Minute)
 	due := r.last == nil || !minute.Equal(r.minute)
 	r.restore(s)
+
 	observed := r.advisor.Observe(s)
 	if observed {
 		r.last, r.minute = s, minute
 	}
+
 	r.mu.Unlock()
+
 	if !observed || !due {
 		return // what was published stands
 	}
+
 	select {
 	case r.wake <- struct{}{}:
 	default: // run has not got to the minute before yet
@@ -89,22 +98,26 @@ func (r *rightsizing) restore(s *gpu.Snapshot) {
 	if r.found == nil {
 		return
 	}
+
 	same, known := r.found.IsOf(s, r.isNodeName)
 	if !known {
 		return
 	}
+
 	if same {
 		r.file.logRestored(r.found, r.found.HasGPUOf(s))
 		r.advisor.Restore(r.found)
 	} else {
 		r.foreign = fmt.Errorf("it is of another node, %q, none of whose GPUs this one has", r.found.Node)
 	}
+
 	r.found = nil
 }
 
 // run recomputes what is due until ctx ends, and then saves the evidence.
 func (r *rightsizing) run(ctx context.Context) error {
 	defer close(r.stopped)
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -118,6 +131,7 @@ func (r *rightsizing) run(ctx context.Context) error {
 				r.update()
 			default:
 			}
+
 			close(done)
 		}
 	}
@@ -133,6 +147,7 @@ func (r *rightsizing) flushUpdates(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
+
 	select {
 	case <-done:
 	case <-ctx.Done():
@@ -147,9 +162,11 @@ func (r *rightsizing) update() {
 	r.mu.Unlock()
 	report.Pack(s)
 	r.current.Store(&recommended{report: report, advice: adviceOf(report)})
+
 	if r.published != nil {
 		r.published(report)
 	}
+
 	r.save(false)
 }
 
@@ -159,19 +176,24 @@ func (r *rightsizing) save(force bool) {
 	if r.file == nil {
 		return
 	}
+
 	r.mu.Lock()
 	foreign := r.foreign
 	r.foreign = nil
 	var at time.Time
+
 	var evidence *advise.Checkpoint
 	if r.found == nil && r.last != nil && (force || r.file.isDue(r.last.Time)) {
 		at, evidence = r.last.Time, r.advisor.Checkpoint()
 	}
+
 	r.mu.Unlock()
+
 	if foreign != nil && !r.file.setAside(foreign) {
 		r.file = nil
 		return
 	}
+
 	if evidence != nil {
 		r.file.write(evidence, at)
 	}
@@ -184,14 +206,17 @@ func (r *rightsizing) report(id gpu.UUID) any {
 	if now == nil {
 		return nil
 	}
+
 	if id == "" {
 		return now.report
 	}
+
 	part := *now.report
 	part.Packing = nil
 	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
 		return d.GPU != id
 	})
+
 	return &part
 }
 
@@ -201,42 +226,53 @@ func (r *rightsizing) advice() []collector.Advice {
 	if now == nil {
 		return nil
 	}
+
 	return now.advice
 }
 
 // adviceOf returns the recommendations that metrics show.
 func adviceOf(report *advise.Report) []collector.Advice {
 	var list []collector.Advice
+
 	for i := range report.Devices {
 		d := &report.Devices[i]
+
 		a := collector.Advice{GPU: d.GPU, Instance: d.Instance, Placement: d.Placement, Profile: d.Recommended}
 		if d.Pod != nil {
 			a.Holder = gpu.Container{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Name: d.Pod.Container}
 		}
+
 		if d.Instance.Present() {
 			if isInstanceCandidate(d) {
 				a.Action = string(d.Action)
 				list = append(list, a)
 			}
+
 			continue
 		}
+
 		if d.Candidate() {
 			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
+
 			a.Figure, a.Deciding = d.Predicted.Decided.Figure, gpu.Some(d.Predicted.Decided.Ratio)
 			if d.Gain != nil {
 				a.FreedGPUs = gpu.Some(d.Gain.FreedGPUs)
 			}
+
 			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
 				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
 			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}
+
 		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
 			a.Confidence = gpu.Some(d.Confidence)
 		}
+
 		list = append(list, a)
 	}
+
 	return list
 }
 
@@ -252,6 +288,7 @@ func isInstanceCandidate(d *advise.Recommendation) bool {
 	case advise.ActionShrink:
 		return !d.Provisional && !d.NotChecked
 	}
+
 	return false
 }
 
@@ -266,5 +303,6 @@ func rejection(d *advise.Recommendation) string {
 	case d.Reason == advise.ReasonNoMIG, d.Reason == advise.ReasonLittleEvidence, d.Reason == advise.ReasonHoldersUnknown:
 		return ""
 	}
+
 	return string(d.Reason)
 }

@@ -27,10 +27,12 @@ pods:
 // TestPodsOfOneJob: what a pod's labels and annotations say of jobs comes from the API server to report and metrics.
 func TestPodsOfOneJob(t *testing.T) {
 	t.Parallel()
+
 	path := filepath.Join(t.TempDir(), "jobs.yaml")
 	if err := os.WriteFile(path, []byte(nodeWithJobs), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+path, "--poll.interval=1h", "--advise.min-evidence=2h")
 	for range 5 {
 		p.advance(time.Hour)
@@ -40,6 +42,7 @@ func TestPodsOfOneJob(t *testing.T) {
 	for _, r := range p.recommendations("").Devices {
 		answers[r.Pod.Name] = string(r.Action) + " " + string(r.Reason)
 	}
+
 	cmptest.Equal(t, "answers", answers, map[string]string{
 		"train-a": "keep multi-gpu", "train-b": "keep multi-gpu", "llm-0": "slice ", "web-0": "keep multi-gpu",
 	})

@@ -19,20 +19,24 @@ import (
 func (p *program) recommendations(query string) *advise.Report {
 	p.t.Helper()
 	r := p.get("/api/v1/recommendations" + query)
+
 	var report advise.Report
 	if err := json.Unmarshal(r.body, &report); err != nil || r.status != http.StatusOK {
 		p.t.Fatalf("recommendations: %d %s: %v", r.status, r.body, err)
 	}
+
 	return &report
 }
 
 // observedMinutes returns how long the first GPU's workload has been observed.
 func (p *program) observedMinutes() float64 {
 	p.t.Helper()
+
 	e := p.recommendations("?gpu=0").Devices[0].Evidence
 	if e == nil {
 		p.t.Fatal("there is no evidence on GPU 0")
 	}
+
 	return e.ObservedHours * 60
 }
 
@@ -43,12 +47,15 @@ func TestRightsizing(t *testing.T) {
 	p := simulate(t, "h100-underused", "--poll.interval=1h")
 	cmptest.LacksTexts(t, string(p.get("/metrics").body), "nvidia_gpu_rightsizing_")
 	cmptest.HasTexts(t, p.logText(), "a restart loses it")
+
 	for range 25 {
 		p.advance(time.Hour) // that the notebook takes a context alone is seen after a day, the starts of the others earlier
 	}
+
 	for range 23 {
 		p.advance(6 * time.Hour) // of which an hour counts
 	}
+
 	before := string(p.get("/metrics").body)
 	cmptest.HasTexts(t, before, `nvidia_gpu_rightsizing_rejected{gpu="5",reason="provisional"`)
 	cmptest.LacksTexts(t, before, "nvidia_gpu_rightsizing_candidate{")
@@ -57,10 +64,12 @@ func TestRightsizing(t *testing.T) {
 	text := string(p.get("/metrics").body)
 	cmptest.HasTexts(t, text, `nvidia_gpu_rightsizing_candidate{container="jupyter",gpu="5",namespace="ml",pod="notebook-ben",`+
 		`recommended_profile="1g.10gb",`)
+
 	report := p.recommendations("")
 	if report.Packing == nil || len(report.Packing.FreedGPUs) == 0 {
 		t.Errorf("packing is %+v, want freed GPUs", report.Packing)
 	}
+
 	for i := range report.Devices {
 		d := &report.Devices[i]
 		has := func(family, label string) bool {
@@ -75,6 +84,7 @@ func TestRightsizing(t *testing.T) {
 		cmptest.Equal(t, fmt.Sprintf("GPU %d has a part to reclaim", d.Index),
 			has("nvidia_gpu_rightsizing_reclaimable_ratio", ""), d.Candidate())
 	}
+
 	cmptest.Equal(t, "devices of one GPU", len(p.recommendations("?gpu=5").Devices), 1)
 	cmptest.Equal(t, "of a GPU that does not exist", p.get("/api/v1/recommendations?gpu=8").status, http.StatusNotFound)
 }
@@ -93,48 +103,60 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 	start := func() *program {
 		return simulate(t, "h100-underused", "--poll.interval=1m", "--advise.min-evidence=10m", "--advise.state-dir="+dir)
 	}
+
 	p := start()
 	for range 19 { // the evidence of the first ten minutes is saved
 		p.advance(time.Minute)
 	}
+
 	if err := p.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
+
 	p.exitCode()
 
 	p = start()
 	p.advance(time.Minute)
 	p.advance(time.Minute)
 	cmptest.HasTexts(t, p.logText(), "restored the evidence")
+
 	restored := p.observedMinutes()
 	if restored < 9 || restored > 12 {
 		t.Errorf("observed for %v minutes, want the ten that were saved and up to two", restored)
 	}
+
 	cmptest.Equal(t, "exit code", p.stop(), exitOK)
 
 	p = start()
 	p.advance(time.Minute)
+
 	if got := p.observedMinutes(); got < restored {
 		t.Errorf("observed for %v minutes after a restart, %v before", got, restored)
 	}
+
 	p.stop()
 
 	path := filepath.Join(dir, evidenceName)
 	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	p = start()
 	cmptest.HasTexts(t, p.logText(), "renamed its file", "garbage")
 	p.advance(time.Minute)
 	p.advance(time.Minute)
+
 	if got := p.observedMinutes(); got > 2 {
 		t.Errorf("observed for %v minutes without evidence from before", got)
 	}
+
 	cmptest.Equal(t, "exit code", p.stop(), exitOK)
+
 	aside, err := os.ReadFile(path + ".unusable-1")
 	if err != nil || string(aside) != "garbage" {
 		t.Errorf("set aside is %q: %v", aside, err)
 	}
+
 	cmptest.HasTexts(t, readText(t, path), "right-sizing evidence, version 1")
 }
 
@@ -165,6 +187,7 @@ func TestAdviseFlags(t *testing.T) {
 		_, err := parseCommandLine(strings.Fields(args), environment(""))
 		expectError(t, args, err, want)
 	}
+
 	t.Setenv("MIG_EXPORTER_ADVISE_MAX_STRETCH", "1.5")
 	inv, err := parseCommandLine(strings.Fields("--advise.strict --advise.strategy=single --poll.interval=10s"),
 		os.LookupEnv)

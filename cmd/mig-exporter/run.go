@@ -44,6 +44,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
 	defer signal.Stop(hangups) // runs after the driver was shut down: from then on the signal ends the process
+
 	x, err := newExporter(cfg, logger)
 	if err != nil {
 		return err
@@ -63,6 +64,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 			OnListening:     func() { close(listening) },
 		}, x.handler, logger)
 	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
+
 	return runTogether(ctx, append(parts, x.backgroundParts(cfg)...))
 }
 
@@ -72,6 +74,7 @@ func (x *exporter) askLoop(ctx context.Context) error {
 	if err := x.poller.Poll(ctx, func() error { return errAnswered }); !errors.Is(err, errAnswered) {
 		return err
 	}
+
 	return nil
 }
 
@@ -82,12 +85,15 @@ func (x *exporter) backgroundParts(cfg *Config) []func(context.Context) error {
 	if x.rightsizing != nil {
 		parts = append(parts, x.rightsizing.run)
 	}
+
 	if x.node.servers != nil && !cfg.stepped() {
 		parts = append(parts, x.node.servers.Run)
 	}
+
 	if x.control != nil {
 		parts = append(parts, x.control.run)
 	}
+
 	return parts
 }
 
@@ -115,6 +121,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	x := &exporter{
 		node:        node,
 		activity:    newActivityNote(cfg, node, logger),
@@ -125,6 +132,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	if s, ok := node.kind.(simulation); ok && x.rightsizing != nil {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
+
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
 		Now: node.now, HangsAfter: cfg.PollTimeout, LongReading: poll.LongestInterval(cfg.PollInterval), Logger: logger,
 		MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin,
@@ -137,27 +145,33 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.close()
 		return nil, err
 	}
+
 	var pollSeconds prometheus.Histogram
 	x.fresh, pollSeconds = newProcessRegistry()
 	opts := pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
 		x.metrics.Observe(s)
 		x.activity.observe(s)
 		x.persistence.observe(s)
+
 		if s.BetweenPolls {
 			return // evidence, durations and recordings go by whole polls
 		}
+
 		if node.servers != nil {
 			node.servers.Observe(s)
 		}
+
 		if x.rightsizing != nil {
 			x.rightsizing.observe(s)
 		}
+
 		pollSeconds.Observe(took.Seconds())
 		node.polled()
 	})
 	followSource(&opts, cfg, x.source)
 	x.poller = poll.New(x.source, opts)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
+
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {
@@ -165,8 +179,10 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 			return nil, err
 		}
 	}
+
 	x.releases = newReleaseServer(cfg, x)
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
+
 	return x, nil
 }
 
@@ -176,11 +192,14 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	if err != nil {
 		return err
 	}
+
 	c, err := x.newCollector(cfg, counters, nil)
 	if err != nil {
 		return err
 	}
+
 	x.counters, x.metrics = counters, newServedMetrics(c)
+
 	return nil
 }
 
@@ -189,10 +208,12 @@ func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
 	former *collector.Collector) (*collector.Collector, error) {
 	opts := collectorOptions(cfg, counters)
 	opts.DriverUse = x.source.DriverUse
+
 	opts.ProfilerCalls, opts.Former = x.node.profilerCalls, former
 	if x.rightsizing != nil {
 		opts.Advice = x.rightsizing.advice
 	}
+
 	return collector.New(opts)
 }
 
@@ -215,6 +236,7 @@ func collectorOptions(cfg *Config, counters []collector.Counter) collector.Optio
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
 	settle := func(context.Context) {}
+
 	opts := web.Options{
 		Notes:          x.notes,
 		TelemetryPath:  cfg.TelemetryPath,
@@ -237,7 +259,9 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 	if x.rightsizing != nil {
 		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
 	}
+
 	opts.Extra = x.node.handlers(x.poller, settle)
+
 	return opts
 }
 
@@ -247,9 +271,11 @@ func (x *exporter) notes() []string {
 	if x.activity != nil {
 		list = x.activity.notes()
 	}
+
 	if x.control != nil {
 		list = append(list, x.control.notes()...)
 	}
+
 	return list
 }
 
@@ -260,11 +286,13 @@ func hostNames(addresses []string, node string) []string {
 	if own, err := os.Hostname(); err == nil {
 		names = append(names, own)
 	}
+
 	for _, address := range addresses {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" {
 			names = append(names, host)
 		}
 	}
+
 	return names
 }
 
@@ -273,6 +301,7 @@ func (x *exporter) close() {
 	if x.control != nil {
 		x.control.close()
 	}
+
 	closeSource(x.source, x.logger)
 	x.node.close()
 }
@@ -281,6 +310,7 @@ func (x *exporter) close() {
 func runTogether(ctx context.Context, parts []func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	ends := make(chan error, len(parts))
 	for _, part := range parts {
 		go func() {
@@ -288,10 +318,12 @@ func runTogether(ctx context.Context, parts []func(context.Context) error) error
 			ends <- part(ctx)
 		}()
 	}
+
 	var errs []error
 	for range parts {
 		errs = append(errs, <-ends)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -320,9 +352,11 @@ func pollOptions(
 	if node.servers != nil {
 		opts.Servers = node.servers.Answers
 	}
+
 	if cfg.stepped() { // simulated time does not pass while the poll waits
 		opts.Interval = 0
 	}
+
 	return opts
 }
 
@@ -353,6 +387,7 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		versioncollector.NewCollector("mig_exporter"),
 	)
+
 	return r, took
 }
 
@@ -360,6 +395,7 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 func closeSource(source *nvmlsource.Source, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 	defer cancel()
+
 	if err := source.Close(ctx); err != nil {
 		level.Warn(logger).Log("msg", "cannot shut NVML down", "err", err)
 	}

@@ -30,6 +30,7 @@ const seriesTable = "../../collector/testdata/series.md"
 func TestDocsSeries(t *testing.T) {
 	x := benchNode(t, benchGPUs)
 	text, protobuf := countSeries(t, x, expfmt.FmtText), countSeries(t, x, expfmt.FmtProtoDelim)
+
 	got := writeSeriesTable(text, protobuf)
 	for _, format := range []struct {
 		name          string
@@ -42,15 +43,18 @@ func TestDocsSeries(t *testing.T) {
 			t.Errorf("%d series in %s, the budget is %d", format.count, format.name, format.budget)
 		}
 	}
+
 	if *update {
 		if err := os.WriteFile(seriesTable, []byte(got), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	want, err := os.ReadFile(seriesTable)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got != string(want) {
 		t.Errorf("%s is out of date: make docs. It is now\n%s", seriesTable, got)
 	}
@@ -64,11 +68,14 @@ func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int
 	r.Header.Set("Accept", string(format))
 	w := httptest.NewRecorder()
 	x.handler.ServeHTTP(w, r)
+
 	if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, strings.Split(string(format), ";")[0]) {
 		t.Fatalf("got %s, want %s", got, format)
 	}
+
 	counts := map[string]int{}
 	decoder := expfmt.NewDecoder(bytes.NewReader(w.Body.Bytes()), format)
+
 	for {
 		var family dto.MetricFamily
 		if err := decoder.Decode(&family); errors.Is(err, io.EOF) {
@@ -76,12 +83,14 @@ func countSeries(t *testing.T, x *exporter, format expfmt.Format) map[string]int
 		} else if err != nil {
 			t.Fatal(err)
 		}
+
 		name := family.GetName()
 		for _, prefix := range []string{"go_", "process_"} {
 			if strings.HasPrefix(name, prefix) {
 				name = prefix + "*"
 			}
 		}
+
 		for _, m := range family.GetMetric() {
 			counts[name] += seriesOf(m)
 		}
@@ -95,11 +104,13 @@ func countOpenMetrics(t *testing.T, x *exporter) int {
 	r.Header.Set("Accept", openMetricsType)
 	w := httptest.NewRecorder()
 	x.handler.ServeHTTP(w, r)
+
 	if got := w.Header().Get("Content-Type"); !strings.HasPrefix(got, openMetricsType) {
 		t.Fatalf("got %s, want %s", got, openMetricsType)
 	}
 
 	count := 0
+
 	for line := range strings.Lines(w.Body.String()) {
 		if !strings.HasPrefix(line, "#") {
 			count++
@@ -127,31 +138,38 @@ func total(counts map[string]int) int {
 	for _, n := range counts {
 		sum += n
 	}
+
 	return sum
 }
 
 // writeSeriesTable puts the families that have equal numbers of series in one row.
 func writeSeriesTable(text, protobuf map[string]int) string {
 	type row struct{ text, protobuf int }
+
 	rows := map[row][]string{}
 	for name, n := range protobuf {
 		rows[row{text[name], n}] = append(rows[row{text[name], n}], name)
 	}
+
 	order := make([]row, 0, len(rows))
 	for r := range rows {
 		order = append(order, r)
 	}
+
 	slices.SortFunc(order, func(a, b row) int {
 		return cmp.Or(cmp.Compare(b.text, a.text), cmp.Compare(b.protobuf, a.protobuf))
 	})
 	var out strings.Builder
 	out.WriteString("| Series in text | in protobuf | Families |\n|---:|---:|---|\n")
+
 	for _, r := range order {
 		slices.Sort(rows[r])
 		fmt.Fprintf(&out, "| %s | %s | `%s` |\n", times(r.text, len(rows[r])), times(r.protobuf, len(rows[r])),
 			strings.Join(rows[r], "`, `"))
 	}
+
 	fmt.Fprintf(&out, "| **%d** | **%d** | together |\n", total(text), total(protobuf))
+
 	return out.String()
 }
 
@@ -160,5 +178,6 @@ func times(n, families int) string {
 	if families == 1 || n == 0 {
 		return fmt.Sprint(n)
 	}
+
 	return fmt.Sprintf("%d × %d", families, n)
 }

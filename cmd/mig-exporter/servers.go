@@ -16,6 +16,7 @@ func (n *node) openServers(cfg *Config) {
 	if !cfg.Advise.Enabled || !cfg.Advise.ServerMetrics || n.serverPods == nil {
 		return
 	}
+
 	opts := servermetrics.Options{
 		Pods: n.serverPods, Read: inference.Parse, Now: n.now, Interval: servermetrics.Interval / cfg.clockSpeed(),
 		Logger: log.With(n.logger, "component", "servers"),
@@ -23,6 +24,7 @@ func (n *node) openServers(cfg *Config) {
 	if s, ok := n.serverPods.(*simulatedServers); ok {
 		opts.Dial = s.dial
 	}
+
 	n.servers = servermetrics.New(opts)
 
 	if cfg.stepped() {
@@ -30,6 +32,7 @@ func (n *node) openServers(cfg *Config) {
 		polled := n.polled
 		n.polled = func() {
 			polled()
+
 			if now := n.now(); now.Sub(asked) >= servermetrics.Interval {
 				asked = now
 				n.servers.AskAll(context.Background())

@@ -15,6 +15,7 @@ import (
 // what their starts have shown. Without the flag it asks none.
 func TestServersOfASimulatedNode(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		flag   string
 		chat   string // the answer for the server that uses little of its cache
@@ -28,6 +29,7 @@ func TestServersOfASimulatedNode(t *testing.T) {
 		for range 30 {
 			p.advance(10 * time.Second)
 		}
+
 		for range 200 {
 			p.advance(30 * time.Second)
 		}
@@ -38,13 +40,17 @@ func TestServersOfASimulatedNode(t *testing.T) {
 		cmptest.Equal(t, "coder", coder.Reason, c.coder)
 		cmptest.Equal(t, "server of assistant", assistant.Evidence.Server != nil, c.server)
 		cmptest.Equal(t, "draft, while it loads", draft.Reason != advise.ReasonPreallocated, true)
+
 		if !c.server {
 			continue
 		}
+
 		cmptest.Equal(t, "flag", assistant.Predicted.Server.Flag, "--gpu-memory-utilization")
+
 		if gib := assistant.Evidence.Server.Weights / (1 << 30); gib < 14.4 || gib > 14.6 {
 			t.Errorf("weights of %.2f GiB; expected 14.49 with the context", gib)
 		}
+
 		cmptest.Equal(t, "weights from", assistant.Evidence.Server.WeightsFrom, advise.WeightsFromStart)
 		cmptest.LacksTexts(t, string(p.get("/metrics").body), "vllm", "sglang")
 	}
@@ -53,6 +59,7 @@ func TestServersOfASimulatedNode(t *testing.T) {
 // TestServersAreAskedOnce: by their own part of the program, or on a stepped clock by polls alone.
 func TestServersAreAskedOnce(t *testing.T) {
 	with, without := &exporter{node: &node{servers: servermetrics.New(servermetrics.Options{})}}, &exporter{node: &node{}}
+
 	for clock, want := range map[sim.ClockMode]int{sim.ClockStep: 0, sim.ClockReal: 1} {
 		cfg := &Config{Driver: driverSim, SimClock: clock}
 		cmptest.Equal(t, string(clock), len(with.backgroundParts(cfg))-len(without.backgroundParts(cfg)), want)
@@ -62,10 +69,12 @@ func TestServersAreAskedOnce(t *testing.T) {
 // TestSimulatedAddresses: a pod of a simulated node has an address that is asked, and only while it runs.
 func TestSimulatedAddresses(t *testing.T) {
 	s := simulatedServers{}
+
 	_, err := s.dial(t.Context(), "tcp", "nowhere")
 	if err == nil {
 		t.Error("an address that is none was dialed")
 	}
+
 	if got := podAddress("uid-1"); !netip.MustParsePrefix("10.0.0.0/8").Contains(got) || got == podAddress("uid-2") {
 		t.Errorf("the address of uid-1 is %s", got)
 	}

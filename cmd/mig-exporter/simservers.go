@@ -36,10 +36,13 @@ func (s *simulatedServers) PodAddress(_ context.Context, namespace, name, uid st
 	address := podAddress(uid)
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.pods == nil {
 		s.pods = map[netip.Addr]string{}
 	}
+
 	s.pods[address] = uid
+
 	return address, nil, nil
 }
 
@@ -48,6 +51,7 @@ func podAddress(uid string) netip.Addr {
 	h := fnv.New32a()
 	_, _ = io.WriteString(h, uid)
 	sum := h.Sum32()
+
 	return netip.AddrFrom4([4]byte{10, byte(sum >> 16), byte(sum >> 8), byte(sum)})
 }
 
@@ -57,9 +61,11 @@ func (s *simulatedServers) dial(_ context.Context, network, address string) (net
 	if err != nil {
 		return nil, fmt.Errorf("dial %s %s: %w", network, address, err)
 	}
+
 	s.mu.Lock()
 	uid := s.pods[to.Addr()]
 	s.mu.Unlock()
+
 	text, ok := s.node.ServerMetrics(uid)
 	if !ok {
 		return nil, fmt.Errorf("dial %s %s: connection refused: %w", network, address, gpu.ErrUnavailable)
@@ -67,16 +73,19 @@ func (s *simulatedServers) dial(_ context.Context, network, address string) (net
 
 	here, there := net.Pipe()
 	go answerMetrics(there, text)
+
 	return here, nil
 }
 
 // answerMetrics answers one request, whatever its path is, and closes the connection.
 func answerMetrics(conn net.Conn, text string) {
 	defer conn.Close()
+
 	request, err := http.ReadRequest(bufio.NewReader(conn))
 	if err != nil {
 		return
 	}
+
 	response := http.Response{
 		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: request, ContentLength: int64(len(text)),
 		Header: http.Header{"Content-Type": {"text/plain; version=0.0.4"}}, Body: io.NopCloser(strings.NewReader(text)),

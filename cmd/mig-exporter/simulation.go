@@ -43,10 +43,12 @@ func (n *node) openSimulation(cfg *Config) error {
 	if err != nil {
 		return err
 	}
+
 	simulated, err := startSimulated(scenario, cfg.SimClock)
 	if err != nil {
 		return err
 	}
+
 	level.Info(n.logger).Log("msg", "serving a simulated node: its GPUs and pods do not exist", "scenario",
 		cfg.SimScenario)
 	kind := simulation{simulated, newEvaluation(simulated)}
@@ -54,11 +56,14 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
 	n.boundGPUs, n.openMinors = kind.boundGPUs, kind.openMinors
+
 	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace
 	}
+
 	n.closers = append(n.closers, simulated.Close)
+
 	return nil
 }
 
@@ -66,13 +71,16 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 	if path := os.Getenv(stateVariable); path != "" {
 		return sim.Join(scenario, clock, path)
 	}
+
 	if text := os.Getenv(startVariable); text != "" && clock == sim.ClockStep {
 		start, err := time.Parse(time.RFC3339, text)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%.64q: expected a time such as 2026-01-01T00:00:00Z", startVariable, text)
 		}
+
 		return sim.New(scenario, sim.NewSteppedClock(start))
 	}
+
 	return sim.New(scenario, sim.NewClock(clock))
 }
 
@@ -82,15 +90,19 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	if cfg.KubeletSocket == "" || !s.Scenario().Node.Kubernetes {
 		return nil
 	}
+
 	dir, err := os.MkdirTemp("", "mig-exporter-sim-")
 	if err != nil {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
+
 	n.closers = append(n.closers, func() error { return os.RemoveAll(dir) })
+
 	server, err := kubelet.New(s.Node, dir, n.logger)
 	if err != nil {
 		return err
 	}
+
 	n.closers = append(n.closers, server.Close)
 	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames, workload: cfg.Advise.WorkloadLabel}
 	n.serverPods = &simulatedServers{node: s.Node}
@@ -98,10 +110,12 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
 	})
 	n.setContainers(containers)
+
 	checkpoint := server.Checkpoint()
 	if cfg.Checkpoint == "" {
 		checkpoint = ""
 	}
+
 	opts := podresources.Options{
 		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
 		Expected: true,
@@ -109,9 +123,11 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	if n.processesHidden == nil { // else the node's process table is not that of this process
 		opts.Containers = containers
 	}
+
 	n.openKubelet(cfg, opts)
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
 	n.pods, n.devices = faulty, faulty
+
 	return nil
 }
 
@@ -120,13 +136,16 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
+
 		namespace, pod, resource := q.Get("namespace"), q.Get("pod"), q.Get("resource")
 		if namespace == "" || pod == "" || resource == "" {
 			http.Error(w,
 				"expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb",
 				http.StatusBadRequest)
+
 			return
 		}
+
 		switch err := s.ReplacePod(namespace, pod, resource); {
 		case errors.Is(err, gpu.ErrNotFound):
 			http.Error(w, err.Error(), http.StatusNotFound)
@@ -146,10 +165,12 @@ func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 	if cfg.DCGMMode != dcgmEmbedded {
 		return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
 	}
+
 	return simdcgm.New(s.Node), func() int {
 		if s.HostEngine().NonRoot {
 			return unprivilegedUID
 		}
+
 		return 0
 	}
 }
@@ -173,12 +194,14 @@ func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
 	known.Rightsizing.Workload = p.Labels[m.workload]
+
 	known.Group = podmeta.ParseGroup(p.Labels, p.Annotations)
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
 		}
 	}
+
 	return known, ok
 }
 
@@ -192,6 +215,7 @@ func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool)
 func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
 	pods, current = m.node.RunningPods()
 	slices.SortFunc(pods, func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) })
+
 	return pods, current
 }
 
@@ -206,16 +230,19 @@ func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, er
 	if err != nil {
 		return false, fmt.Errorf("claim %s in namespace %s: %w", d.Claim, d.Namespace, err)
 	}
+
 	return admin, nil
 }
 
 // State implements metadata.
 func (m simulatedMetadata) State() gpu.SourceState {
 	answered, up := m.node.APIServer()
+
 	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}
 	if !up {
 		state.Err = fmt.Errorf("simulated API server: %w", gpu.ErrUnavailable)
 	}
+
 	return state
 }
 
@@ -231,6 +258,7 @@ func (k faultyKubelet) List(ctx context.Context) (gpu.Assignments, error) {
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return gpu.Assignments{}, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}
+
 	return k.Assignments.List(ctx)
 }
 
@@ -239,5 +267,6 @@ func (k faultyKubelet) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	if err := k.server.Follow(k.node.Kubelet()); err != nil {
 		return nil, fmt.Errorf("%w: %w", gpu.ErrUnavailable, err)
 	}
+
 	return k.Assignments.Allocatable(ctx)
 }

@@ -29,10 +29,12 @@ faults: [{kind: hang}]
 func service(t *testing.T, socket *os.File, args ...string) (*program, *net.UnixConn) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
+
 	notified, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = notified.Close() })
 	p := launchAnyhow(t, append([]string{"--driver=sim", "--sim.scenario=" + write(t, "hung.yaml", hungNode),
 		"--poll.interval=50ms", "--web.systemd-socket"}, args...)...)
@@ -46,22 +48,27 @@ func service(t *testing.T, socket *os.File, args ...string) (*program, *net.Unix
 		for range lines {
 		}
 	}()
+
 	return p, notified
 }
 
 // expectNotifications blocks until all of the notifications have arrived, in this order; others may be between them.
 func (p *program) expectNotifications(from *net.UnixConn, wanted ...string) {
 	p.t.Helper()
+
 	if err := from.SetReadDeadline(time.Now().Add(testTimeout)); err != nil {
 		p.t.Fatal(err)
 	}
+
 	text := make([]byte, 4096)
+
 	for _, want := range wanted {
 		for {
 			size, err := from.Read(text)
 			if err != nil {
 				p.t.Fatalf("notification %q: %v\n%s", want, err, p.logText())
 			}
+
 			if strings.HasPrefix(string(text[:size]), want) {
 				break
 			}
@@ -77,7 +84,9 @@ func TestServiceOfAHungDriver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	url := "http://" + l.Addr().String()
+
 	socket, err := l.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
@@ -88,12 +97,15 @@ func TestServiceOfAHungDriver(t *testing.T) {
 	p, notified := service(t, socket)
 	p.url = url
 	p.expectNotifications(notified, "READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1")
+
 	if r := p.get("/metrics"); r.status != http.StatusOK {
 		t.Errorf("scrape: %d %s", r.status, r.body)
 	}
+
 	if err := p.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		t.Fatal(err)
 	}
+
 	p.expectNotifications(notified, "RELOADING=1\nMONOTONIC_USEC=", "READY=1", "WATCHDOG=1")
 	cmptest.Equal(t, "exit code", p.stop(), exitOK)
 	p.expectNotifications(notified, "STOPPING=1")
@@ -104,16 +116,20 @@ func TestServiceOfAHungDriver(t *testing.T) {
 		if err == nil && r.StatusCode != http.StatusOK {
 			err = errors.New(r.Status)
 		}
+
 		if err == nil {
 			err = r.Body.Close()
 		}
+
 		scraped <- err
 	}()
 	p, notified = service(t, socket)
 	p.expectNotifications(notified, "READY=1")
+
 	if err := <-scraped; err != nil {
 		t.Errorf("scrape during the restart: %v", err)
 	}
+
 	cmptest.Equal(t, "exit code", p.stop(), exitOK)
 }
 
@@ -125,6 +141,7 @@ func TestWatchdogAbort(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
+
 	socket, err := l.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
@@ -132,14 +149,18 @@ func TestWatchdogAbort(t *testing.T) {
 	defer socket.Close()
 	p, notified := service(t, socket)
 	p.expectNotifications(notified, "READY=1")
+
 	if err := p.cmd.Process.Signal(syscall.SIGABRT); err != nil {
 		t.Fatal(err)
 	}
+
 	p.exitCode()
+
 	status, ok := p.cmd.ProcessState.Sys().(syscall.WaitStatus)
 	if !ok || !status.Signaled() || status.Signal() != syscall.SIGABRT {
 		t.Errorf("%s, want to be ended by SIGABRT", p.cmd.ProcessState)
 	}
+
 	cmptest.HasTexts(t, p.logText(), "SIGABRT", "goroutine 1 ", "poll.(*Poller).Run")
 }
 
@@ -148,15 +169,18 @@ func TestAskLoop(t *testing.T) {
 	x := runInProcess(t, "--sim.scenario="+write(t, "node.yaml", "version: 1\ngpus: [{model: A30-24GB}]\n"))
 	before := x.poller.Current()
 	cmptest.Equal(t, "answer of the loop", x.askLoop(t.Context()), nil)
+
 	if x.poller.Current() != before {
 		t.Error("the question has polled the driver")
 	}
+
 	stuck, release := make(chan struct{}), make(chan struct{})
 	polled := make(chan error, 1)
 	go func() {
 		polled <- x.poller.Poll(context.Background(), func() error {
 			close(stuck)
 			<-release
+
 			return nil
 		})
 	}()

@@ -33,23 +33,30 @@ func (s *session) applyPlan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	writePlan(s.page, plan)
+
 	if len(plan.Steps) == 0 {
 		return nil
 	}
+
 	s.page.line()
+
 	if !s.opts.Yes && !s.inTerminal { // the question cannot be asked: what was shown can be approved as it is
 		s.page.line(text("To do this:").in(cyan))
 		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
 		s.page.line(text("    %s", plan.Hash))
 	}
+
 	if err := s.askOperator(ctx, "Apply?"); err != nil {
 		return err
 	}
+
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
 	if s.opts.Hash != "" {
 		request.Hash = s.opts.Hash
 	}
+
 	return s.startOperation(ctx, http.MethodPost, "/operations", request)
 }
 
@@ -58,10 +65,12 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 	if s.opts.Plan != "" {
 		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
 	}
+
 	request, err := s.planRequest()
 	if err != nil {
 		return nil, err
 	}
+
 	return &plan, s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &plan)
 }
 
@@ -70,12 +79,15 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	if s.opts.Abandon {
 		return usageError{"migctl accept " + s.opts.Operation + " replaces rollback --abandon"}
 	}
+
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
 		return err
 	}
+
 	writeOperation(s.page, &op)
 	s.page.line()
+
 	again := op.State == api.Degraded || op.State == api.Stuck
 	switch {
 	case again:
@@ -85,16 +97,19 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by "+
 			"now is not, and then nothing is changed.")
 	}
+
 	if again || op.State.Committed() { // otherwise the server says why it cannot be rolled back
 		if err := s.askOperator(ctx, fmt.Sprintf("Roll back operation %s?", op.ID)); err != nil {
 			return err
 		}
 	}
+
 	err := s.startOperation(ctx, http.MethodPost, operationPath(op.ID)+"/rollback", nil)
 	if ended := (*operationError)(nil); again && errors.As(err, &ended) &&
 		(ended.state == api.RolledBack || ended.state == api.Failed) {
 		return nil // nothing of the operation is left, as the operator wanted
 	}
+
 	return err
 }
 
@@ -104,7 +119,9 @@ func (s *session) startOperation(ctx context.Context, method, path string, reque
 	if err := s.client.sendDocument(ctx, method, path, request, newKey(), &op); err != nil {
 		return err
 	}
+
 	s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
+
 	return s.followOperation(ctx, &op)
 }
 
@@ -115,22 +132,27 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	var stopStream context.CancelFunc
 	show := func(e api.Event) {
 		failures, lost = 0, false
+
 		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
 			stopStream()
 		}
+
 		shown.showEvent(&e)
 		s.page.flush() // the page keeps the error, and the operation goes on
 	}
+
 	for {
 		if err := s.page.flush(); err != nil {
 			return err
 		}
+
 		var streaming context.Context
 		streaming, stopStream = context.WithCancel(ctx)
 		last, err := s.client.streamEvents(streaming, op.ID, seen, show)
 		stopStream()
 		seen = last
 		shown.closeLine()
+
 		switch ended := s.fetchEnded(ctx, op.ID, err); {
 		case ended != nil:
 			writeOutcome(s.page, ended)
@@ -146,14 +168,17 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 			s.writeLost(op.ID)
 			return err
 		}
+
 		if failures++; failures > followAttempts {
 			s.writeLost(op.ID)
 			return err
 		}
+
 		// The first failure may be that of the stream alone.
 		if lost = errors.As(err, new(*unreachable)); lost && failures == 2 {
 			s.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
 		}
+
 		select {
 		case <-time.After(s.retry):
 		case <-ctx.Done():
@@ -165,6 +190,7 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 // restarting, or may have dropped a slow reader.
 func mayComeBack(err error) bool {
 	var p *api.Problem
+
 	return err == nil || errors.Is(err, context.Canceled) || errors.As(err, new(*unreachable)) ||
 		errors.As(err, &p) && (p.Type == api.RateLimited || p.Type == api.Unavailable)
 }
@@ -176,6 +202,7 @@ func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *a
 		!hasStopped(op.State) {
 		return nil
 	}
+
 	return &op
 }
 

@@ -17,14 +17,17 @@ func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
 	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address,
 		"apply", "--gpus", "2", "--devices", "2g.10gb=1,1g.5gb=1")
 	got.expectGolden(t, "apply.txt")
+
 	started := f.requests("POST /operations")
 	if len(started) != 1 || len(started[0].key) < 20 {
 		t.Fatalf("started %+v", started)
 	}
+
 	var body api.OperationRequest
 	if err := json.Unmarshal([]byte(started[0].body), &body); err != nil {
 		t.Errorf("body %s: %v", started[0].body, err)
 	}
+
 	cmptest.Equal(t, "body", body, api.OperationRequest{Plan: repartition().ID, Hash: repartition().Hash})
 }
 
@@ -57,6 +60,7 @@ func TestApplyOfAPlanSeenBefore(t *testing.T) {
 	started := f.bodies(t, "POST /operations")
 	cmptest.Equal(t, "operations started", len(started), 1)
 	cmptest.HasTexts(t, strings.Join(started, " "), `"hash":"what-was-seen"`)
+
 	if got := (runner{}).run(t, address, "apply", "--plan=plan-7c31e0", "--yes"); got.code != exitUsage {
 		t.Errorf("without a hash: exit code %d", got.code)
 	}
@@ -70,17 +74,21 @@ func TestFollowReconnects(t *testing.T) {
 	routes["GET /operations/op-20260304-1"] = inTurn(answer(operation(api.Running)), answer(operation(api.Running)),
 		answer(operation(api.Succeeded)))
 	f, address := serve(t, routes)
+
 	got := runner{}.run(t, address, "apply", "--layout=x", "--yes")
 	if got.code != exitOK {
 		t.Fatalf("exit code %d: %s%s", got.code, got.out, got.err)
 	}
+
 	var last []string
 	for _, r := range f.requests(events) {
 		last = append(last, r.last)
 	}
+
 	if want := ",3,3"; strings.Join(last, ",") != want {
 		t.Errorf("Last-Event-ID %q, want %q", strings.Join(last, ","), want)
 	}
+
 	for _, once := range []string{"[1/9] destroy CI 0:3 of 3g.20gb at 0:4 on GPU-00811850 done",
 		"waiting for the kubelet"} {
 		if n := strings.Count(strings.Join(strings.Fields(got.out), " "), once); n != 1 {
@@ -92,11 +100,13 @@ func TestFollowReconnects(t *testing.T) {
 func TestEnds(t *testing.T) {
 	unchanged := operation(api.Failed)
 	unchanged.Renamed = nil
+
 	unchanged.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409,
 		Detail: "Before step 1 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
 	for i := range unchanged.Steps {
 		unchanged.Steps[i].State = api.StepPending
 	}
+
 	unreadable := operation(api.Degraded)
 	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{},
 		nil
@@ -109,6 +119,7 @@ func TestEnds(t *testing.T) {
 	unsettled.WaitsFor = []string{"the kubelet to stop offering " + mig3 + ", which was destroyed",
 		"the hook /etc/mig/notify to succeed"}
 	away := partial(api.Interrupted)
+
 	away.Error = &api.Problem{Type: api.NotResumed, Title: "The operation could not be resumed", Status: 409,
 		Detail: "the exporter was away for 12m0s in the middle of the operation: the GPUs are left as they are"}
 	for name, c := range map[string]struct {
@@ -130,10 +141,12 @@ func TestEnds(t *testing.T) {
 			routes := applied()
 			routes["GET /operations/op-20260304-1"] = answer(c.op)
 			_, address := serve(t, routes)
+
 			got := runner{}.run(t, address, "operations", "--follow", "op-20260304-1")
 			if got.code != c.code || got.err != "" {
 				t.Errorf("exit code %d: %s", got.code, got.err)
 			}
+
 			fits(t, got.out)
 			_, end, _ := strings.Cut(got.out, "\n\n") // what is before has nothing new
 			golden(t, "end-"+name+".txt", end)
@@ -175,11 +188,13 @@ func TestMode(t *testing.T) {
 	routes["GET /operations/op-20260304-1"] = answer(op)
 	f, address := serve(t, routes)
 	var uuid string
+
 	for _, g := range mustNode(t, "node-dgx-a100-mixed.json").GPUs {
 		if g.Index == 0 {
 			uuid = string(g.UUID)
 		}
 	}
+
 	f.routes["PUT /gpus/"+uuid+"/mig-mode"] = answer(operation(api.Pending))
 	got := runner{terminal: true, in: "y\n", env: map[string]string{"LANG": "C.UTF-8", "NO_COLOR": "1"}}.run(t, address,
 		"mode", "on", "0", "2")
@@ -190,13 +205,16 @@ func TestMode(t *testing.T) {
 func mustNode(t *testing.T, name string) nodedoc.Document {
 	t.Helper()
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, name)})
+
 	c, err := newClient(&options{Address: address, Timeout: 1e9})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var node nodedoc.Document
 	if err := c.fetch(t.Context(), "/node", &node); err != nil {
 		t.Fatal(err)
 	}
+
 	return node
 }

@@ -36,6 +36,7 @@ func (p *page) boxLines() boxLines {
 	if p.utf8 {
 		return boxLines{"┌", "┬", "┐", "└", "┴", "┘", "─", "│", "╱"}
 	}
+
 	return boxLines{"+", "+", "+", "+", "+", "+", "-", "|", "/"}
 }
 
@@ -45,24 +46,30 @@ func (p *page) drawAxis(units int, slots []slot) {
 	if units < 1 || units > unitsDrawn || len(slots) == 0 {
 		return
 	}
+
 	unit := min(unitMax, axisColumns/units)
 	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
 	rows := [2][]span{{text("%s", indent)}, {text("%s", indent)}}
+
 	for i, s := range slots {
 		inner := s.Size*unit - 1
 		head.WriteString(pick(i == 0, k.left, k.mid) + strings.Repeat(k.bar, inner))
 		foot.WriteString(pick(i == 0, k.footLeft, k.footMid) + axisNumbers(s, unit, k.bar))
+
 		top, bottom := s.boxTexts(inner)
 		for r, t := range []string{top, bottom} {
 			rows[r] = append(rows[r], text("%s", k.edge), span{p.fillBox(t, inner, s.stranded, k.waste), s.color})
 		}
 	}
+
 	p.line(text("%s%s%s", indent, head.String(), k.right))
+
 	for _, row := range rows {
 		p.line(append(row, text("%s", k.edge))...)
 	}
+
 	p.line(text("%s%s%s", indent, foot.String(), k.footRight))
 }
 
@@ -71,9 +78,11 @@ func (s slot) boxTexts(inner int) (top, bottom string) {
 	if utf8.RuneCountInString(s.label) <= inner {
 		return s.label, s.note
 	}
+
 	if slices, memory, ok := strings.Cut(s.label, "."); ok {
 		return slices, "." + memory
 	}
+
 	return s.label, s.note
 }
 
@@ -82,22 +91,27 @@ func (p *page) fillBox(s string, inner int, stranded bool, waste string) string 
 	if !stranded {
 		return p.cell(s, inner)
 	}
+
 	if s = p.clean(s); utf8.RuneCountInString(s) > inner {
 		s = ""
 	}
+
 	return s + strings.Repeat(waste, inner-utf8.RuneCountInString(s))
 }
 
 // axisNumbers returns the lower edge of a box, with the number of each unit at its left.
 func axisNumbers(s slot, unit int, bar string) string {
 	var b strings.Builder
+
 	for u := s.Start; u < s.End(); u++ {
 		number := strconv.Itoa(u)
 		if u > s.Start {
 			b.WriteString(bar)
 		}
+
 		b.WriteString(number + strings.Repeat(bar, max(0, unit-1-len(number))))
 	}
+
 	return b.String()
 }
 
@@ -105,6 +119,7 @@ func pick(first bool, a, b string) string {
 	if first {
 		return a
 	}
+
 	return b
 }
 
@@ -115,7 +130,9 @@ func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 	for _, s := range instances {
 		placements = append(placements, s.at)
 	}
+
 	var all []slot
+
 	for _, segment := range axis.LayOut(placements) {
 		s := slot{label: freeLabel, color: green, stranded: segment.Stranded}
 		switch {
@@ -124,8 +141,10 @@ func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 		case segment.Stranded:
 			s.label, s.color = strandedText, yellow
 		}
+
 		s.Placement = segment.Placement
 		all = append(all, s)
 	}
+
 	return all
 }

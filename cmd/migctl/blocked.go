@@ -13,10 +13,12 @@ func unconfirmedHint(holds []api.Hold) string {
 	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
+
 	if slices.ContainsFunc(holds, api.Hold.ByClaim) {
 		ways = append(ways,
 			"let mig-exporter read claims (--kubernetes.node-name, and the right to get resourceclaims.resource.k8s.io)")
 	}
+
 	return strings.Join(ways, ", and ") +
 		". Or look whether anything uses the device (crictl ps, nvidia-smi), confirm that it is free, then repeat the " +
 		"command."
@@ -28,7 +30,9 @@ func blockedHint(p *api.Problem, o *options) string {
 	for i := range p.Blocking {
 		holds = append(holds, p.Blocking[i].Holders...)
 	}
+
 	unconfirmed := slices.ContainsFunc(holds, api.Hold.Unconfirmed)
+
 	others := slices.ContainsFunc(holds, func(h api.Hold) bool { return !h.Unconfirmed() })
 	switch {
 	case o.Command == commandConfirm && unconfirmed:
@@ -40,6 +44,7 @@ func blockedHint(p *api.Problem, o *options) string {
 	case unconfirmed:
 		return usedHint(p, o) + " For what may be in use: " + unconfirmedHint(holds)
 	}
+
 	return usedHint(p, o)
 }
 
@@ -47,12 +52,14 @@ func blockedHint(p *api.Problem, o *options) string {
 // use.
 func writeConfirmation(p *page, problem *api.Problem, o *options) {
 	command := "migctl " + commandConfirm
+
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
 		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) && !slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
 			command += " " + quoteForShell(b.Instance)
 		}
 	}
+
 	if o.Command != commandConfirm && command != "migctl "+commandConfirm {
 		p.para("", plain, "To confirm that nothing uses it (right force):")
 		p.whole("  " + command)
@@ -72,15 +79,18 @@ func usedHint(p *api.Problem, o *options) string {
 	case o.Command == commandRollback:
 		return "end the work of the holders, or move it to another node" + drainHint(p) + ", then repeat the command."
 	}
+
 	return "end the work of the holders, or move it to another node" + drainHint(p) + ", and plan again."
 }
 
 // drainHint names the command that moves pods, if a pod is in the way.
 func drainHint(p *api.Problem) string {
 	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
+
 	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) }) {
 		return " (kubectl drain)"
 	}
+
 	return ""
 }
 
@@ -89,30 +99,38 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 	if problem.Type != api.Infeasible && problem.Type != api.Busy || len(problem.Blocking) == 0 {
 		return
 	}
+
 	if o.Command != commandPlan && o.Command != commandApply || o.Plan != "" {
 		return
 	}
+
 	p.para("", plain, "To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):")
+
 	words := append([]string{"migctl " + o.Command}, o.Spec.flags()...)
 	if o.TakeOver {
 		words = append(words, "--take-over")
 	}
+
 	force := slices.Clone(o.Spec.Force)
 	for i := range problem.Blocking {
 		if !slices.Contains(force, problem.Blocking[i].Instance) {
 			force = append(force, problem.Blocking[i].Instance)
 		}
 	}
+
 	for _, f := range force {
 		words = append(words, "--force "+quoteForShell(f))
 	}
+
 	for i, w := range words {
 		if i > 0 {
 			w = "  " + w
 		}
+
 		if i < len(words)-1 {
 			w += " \\"
 		}
+
 		p.whole("  " + w)
 	}
 }
@@ -132,6 +150,7 @@ func (o *specOptions) flags() []string {
 	add("--gpus", o.GPUs...)
 	add("--devices", o.Devices...)
 	add("--demand", o.Demand...)
+
 	return all
 }
 
@@ -141,5 +160,6 @@ func quoteForShell(s string) string {
 	if s != "" && strings.Trim(s, safe) == "" {
 		return s
 	}
+
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }

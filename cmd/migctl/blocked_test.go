@@ -15,13 +15,16 @@ import (
 
 func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
 	p := api.Problem{Type: t, Title: "In use", Status: 409, Detail: "Because."}
+
 	for i, name := range instances {
 		b := api.Blocker{GPU: gpu2, Instance: name, Profile: "1g.5gb", Placement: at(i, 1), Holders: holds()}
 		if strings.HasPrefix(name, "GPU-") {
 			b.Profile, b.Placement = "", gpu.Placement{}
 		}
+
 		p.Blocking = append(p.Blocking, b)
 	}
+
 	return refuse(p)
 }
 
@@ -31,14 +34,17 @@ func TestForceIsOneCommand(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Infeasible, "MIG-1", "MIG-2", "MIG-1")})
 	got := runner{}.run(t, address, "apply", "--gpus", "2", "--devices=1g.5gb+me=1,it's=1", "--force=MIG-0",
 		"--take-over", "-y")
+
 	_, command, found := strings.Cut(got.err, "\n  migctl ")
 	if !found {
 		t.Fatal(got.err)
 	}
+
 	s := session{out: io.Discard, errOut: io.Discard}
 	if _, err := s.parseCommandLine(shellWords(t, strings.ReplaceAll(command, "\\\n", " "))); err != nil {
 		t.Fatal(err, command)
 	}
+
 	cmptest.Equal(t, command, s.opts, options{
 		Command: commandApply, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
 		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"},
@@ -48,6 +54,7 @@ func TestForceIsOneCommand(t *testing.T) {
 
 func TestLongCommandsAreNotCut(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": blocked(api.Busy, "MIG-1")})
+
 	demand := "memory=" + strings.Repeat("0", 90) + "1GiB"
 	if got := (runner{}).run(t, address, "plan", "--demand", demand); !strings.Contains(got.err,
 		"--demand "+demand+" \\\n") {
@@ -112,11 +119,13 @@ func (q *onQuestion) Write(b []byte) (int, error) {
 	if strings.Contains(string(b), "[y/N]") {
 		q.cancel()
 	}
+
 	return q.text.Write(b)
 }
 
 func TestApplyWithoutATerminalSaysHowToApprove(t *testing.T) {
 	_, address := serve(t, applied())
+
 	got := runner{}.run(t, address, "apply", "--gpus=2", "--devices=2g.10gb=1")
 	if !strings.Contains(flat(got.out), "migctl apply --yes --plan "+repartition().ID+" --hash \\ "+repartition().Hash) {
 		t.Error(got.out)
@@ -128,6 +137,7 @@ func TestWhoGivesRights(t *testing.T) {
 	if h := problemHint(p, &options{Address: "https://node7:9402"}); strings.Contains(h, "socket") {
 		t.Error(h)
 	}
+
 	if h := problemHint(p, &options{Address: "/run/c.sock"}); !strings.Contains(h, "sudo") {
 		t.Error(h)
 	}

@@ -52,10 +52,12 @@ func newClient(o *options) (*client, error) {
 		// the token is sent to no other server
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
+
 	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
 	if strings.HasPrefix(o.Address, "/") {
 		socket, isSocket = o.Address, true
 	}
+
 	if isSocket {
 		c.base = "http://control"
 		transport.DialContext = func(ctx context.Context, _, _ string) (net.Conn, error) {
@@ -66,43 +68,54 @@ func newClient(o *options) (*client, error) {
 		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 			return nil, usageError{fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address)}
 		}
+
 		c.base = "https://" + u.Host
+
 		if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
 			return nil, err
 		}
 	}
+
 	if o.TokenFile != "" {
 		token, err := os.ReadFile(o.TokenFile)
 		if err != nil {
 			return nil, usageError{fmt.Sprintf("--token-file: %v", err)}
 		}
+
 		c.token = strings.TrimSpace(string(token))
 	}
+
 	return c, nil
 }
 
 func tlsConfig(o *options) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12}
+
 	if o.CAFile != "" {
 		pem, err := os.ReadFile(o.CAFile)
 		if err != nil {
 			return nil, usageError{fmt.Sprintf("--ca-file: %v", err)}
 		}
+
 		config.RootCAs = x509.NewCertPool()
 		if !config.RootCAs.AppendCertsFromPEM(pem) {
 			return nil, usageError{fmt.Sprintf("--ca-file: no certificate in %s", o.CAFile)}
 		}
 	}
+
 	if (o.CertFile == "") != (o.KeyFile == "") {
 		return nil, usageError{"--cert-file and --key-file belong together"}
 	}
+
 	if o.CertFile != "" {
 		pair, err := tls.LoadX509KeyPair(o.CertFile, o.KeyFile)
 		if err != nil {
 			return nil, usageError{fmt.Sprintf("--cert-file, --key-file: %v", err)}
 		}
+
 		config.Certificates = []tls.Certificate{pair}
 	}
+
 	return config, nil
 }
 
@@ -116,16 +129,19 @@ func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 // sendDocument sends a document, or none if request is nil, and decodes the answer.
 func (c *client) sendDocument(ctx context.Context, method, path string, request any, key string, answer any) error {
 	var body []byte
+
 	if request != nil {
 		var err error
 		if body, err = json.Marshal(request); err != nil {
 			return fmt.Errorf("write the request: %w", err)
 		}
 	}
+
 	data, err := c.request(ctx, method, path, body, key)
 	if err != nil {
 		return err
 	}
+
 	return c.decodeAnswer(data, answer)
 }
 
@@ -135,6 +151,7 @@ func (c *client) fetch(ctx context.Context, path string, answer any) error {
 	if err != nil {
 		return err
 	}
+
 	return c.decodeAnswer(data, answer)
 }
 
@@ -142,6 +159,7 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 	if err := json.Unmarshal(data, answer); err != nil {
 		return &unreachable{c.address, fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err)}
 	}
+
 	return nil
 }
 
@@ -150,13 +168,16 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 func (c *client) request(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+
 	data, err := c.requestOnce(timed, method, path, body, key)
 	if err != nil && key != "" && timed.Err() == nil && connectionBroke(err) {
 		data, err = c.requestOnce(timed, method, path, body, key)
 	}
+
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		return nil, &unreachable{c.address, fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded)}
 	}
+
 	return data, err
 }
 
@@ -176,10 +197,12 @@ func (c *client) requestOnce(ctx context.Context, method, path string, body []by
 		return nil, err
 	}
 	defer res.Body.Close()
+
 	data, err := io.ReadAll(io.LimitReader(res.Body, maxAnswer))
 	if err != nil {
 		return nil, c.connectionError(ctx, err)
 	}
+
 	return data, nil
 }
 
@@ -190,23 +213,31 @@ func (c *client) sendRequest(ctx context.Context, method, path string, body []by
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}
 	}
+
 	req.Header.Set("User-Agent", "migctl/"+version.Version)
 	req.Header.Set("Accept", "application/json, application/problem+json")
+
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)
 	}
+
 	headers(req.Header)
+
 	res, err := c.http.Do(req)
 	if err != nil {
 		return nil, c.connectionError(ctx, err)
 	}
+
 	if res.StatusCode/100 == 2 {
 		return res, nil
 	}
+
 	defer res.Body.Close()
+
 	return nil, c.readProblem(res)
 }
 
@@ -215,23 +246,28 @@ func (c *client) connectionError(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+
 	var outer *url.Error
 	if errors.As(err, &outer) {
 		err = outer.Err
 	}
+
 	return &unreachable{c.address, err}
 }
 
 // readProblem reads a problem document. An answer without one comes from a proxy or another server.
 func (c *client) readProblem(res *http.Response) error {
 	media, _, err := mime.ParseMediaType(res.Header.Get("Content-Type"))
+
 	var p api.Problem
 	if err == nil && media == "application/problem+json" {
 		err = json.NewDecoder(io.LimitReader(res.Body, maxAnswer)).Decode(&p)
 	}
+
 	if err != nil || p.Type == "" {
 		return &unreachable{c.address, fmt.Errorf("%w: it answers %s without saying why", errForeign, res.Status)}
 	}
+
 	return &p
 }
 

@@ -27,6 +27,7 @@ func (o *options) completions(list func(context.Context, *client) []string) king
 		defer c.close()
 		ctx, cancel := context.WithTimeout(context.Background(), hintTimeout)
 		defer cancel()
+
 		return list(ctx, c)
 	})
 }
@@ -37,6 +38,7 @@ func fetchGPUs(ctx context.Context, c *client) []nodedoc.GPU {
 	if c.fetch(ctx, "/node", &node) != nil {
 		return nil
 	}
+
 	return node.GPUs
 }
 
@@ -46,6 +48,7 @@ func listGPUs(ctx context.Context, c *client) []string {
 		indexes = append(indexes, fmt.Sprint(g.Index))
 		uuids = append(uuids, string(g.UUID))
 	}
+
 	return append(indexes, uuids...)
 }
 
@@ -66,6 +69,7 @@ func listUnrestored(ctx context.Context, c *client) []string {
 
 func listMIGDevices(ctx context.Context, c *client) []string {
 	var all []string
+
 	for _, g := range fetchGPUs(ctx, c) {
 		for _, inst := range g.GPUInstances {
 			for _, ci := range inst.ComputeInstances {
@@ -73,18 +77,22 @@ func listMIGDevices(ctx context.Context, c *client) []string {
 			}
 		}
 	}
+
 	return all
 }
 
 // listDevices returns one instance of each profile, as a value of --devices.
 func listDevices(ctx context.Context, c *client) []string {
 	var all []string
+
 	for _, g := range fetchGPUs(ctx, c) {
 		for _, p := range g.Profiles {
 			all = append(all, p.Name+"=1")
 		}
 	}
+
 	slices.Sort(all)
+
 	return slices.Compact(all)
 }
 
@@ -93,10 +101,12 @@ func listOperationIDs(ctx context.Context, c *client) []string {
 	if c.fetch(ctx, "/operations", &list) != nil {
 		return nil
 	}
+
 	var all []string
 	for i := range list.Operations {
 		all = append(all, list.Operations[i].ID)
 	}
+
 	return all
 }
 
@@ -105,9 +115,11 @@ func listLayoutNames(ctx context.Context, c *client) []string {
 	if c.fetch(ctx, "/layouts", &list) != nil {
 		return nil
 	}
+
 	var all []string
 	for i := range list.Layouts {
 		all = append(all, list.Layouts[i].Name)
 	}
+
 	return all
 }

@@ -31,6 +31,7 @@ func (s *session) confirmFree(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
+
 	devices := make([]deviceToConfirm, 0, len(s.opts.GPUs))
 	for _, word := range s.opts.GPUs {
 		d, ok := findDevice(newNodeView(node), word)
@@ -38,48 +39,61 @@ func (s *session) confirmFree(ctx context.Context) error {
 			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
 				"GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
 		}
+
 		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
 			devices = append(devices, d)
 		}
 	}
+
 	if why := node.Node.HoldersIncomplete; why != "" {
 		s.page.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
+
 	for i := range devices {
 		writeDevice(s.page, &devices[i])
 	}
+
 	s.page.line()
 	s.page.para("! ", yellow, confirmWarning)
 	s.page.line()
+
 	what := devices[0].name
 	if len(devices) > 1 {
 		what = fmt.Sprintf("these %d devices", len(devices))
 	}
+
 	if err := s.askOperator(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what)); err != nil {
 		return err
 	}
+
 	refused := refusals{of: len(devices)}
 	for _, d := range devices {
 		var done api.Confirmation
 		var problem *api.Problem
+
 		err := s.client.sendDocument(ctx, http.MethodPost, "/devices/"+pathEscape(d.name)+"/confirm-free", nil, newKey(),
 			&done)
 		if len(devices) > 1 && errors.As(err, &problem) {
 			refused.devices, refused.problems = append(refused.devices, d.name), append(refused.problems, problem)
 			continue
 		}
+
 		if err != nil {
 			return err
 		}
+
 		s.page.line(text("%s", done.Device).in(bold))
 		s.page.para("  ", green, done.Note)
+
 		for _, h := range done.Confirmed {
 			s.page.para("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
 		}
 	}
+
 	if len(refused.devices) > 0 {
 		return &refused
 	}
+
 	return nil
 }
 
@@ -101,6 +115,7 @@ func (r *refusals) report(p *page, o *options) {
 		p.line(text("%s", r.devices[i]).in(bold))
 		reportProblem(p, problem, o)
 	}
+
 	p.para("migctl: ", red, r.Error())
 }
 
@@ -108,12 +123,15 @@ func (r *refusals) report(p *page, o *options) {
 func writeDevice(p *page, d *deviceToConfirm) {
 	p.line(text("%s", d.title).in(bold))
 	known := map[string]bool{}
+
 	for i := range d.use.Holders {
 		h := &d.use.Holders[i]
+
 		t := containerName(h.Namespace, h.Pod, h.Container)
 		if isUnconfirmed(h) {
 			t += ": " + orUnknown(h.UnconfirmedReason)
 		}
+
 		switch {
 		case known[t]:
 		case isUnconfirmed(h):
@@ -121,8 +139,10 @@ func writeDevice(p *page, d *deviceToConfirm) {
 		default:
 			p.para("  in use: ", red, "pod "+t)
 		}
+
 		known[t] = true
 	}
+
 	switch n, listed := d.use.Processes.Get(); {
 	case !listed:
 		p.para("  ", yellow, "what runs on it is not known: mig-exporter sees no processes there, as in a "+
@@ -130,6 +150,7 @@ func writeDevice(p *page, d *deviceToConfirm) {
 	case n > 0:
 		p.para("  in use: ", red, plural(n, "process", "processes"))
 	}
+
 	if len(known) == 0 {
 		p.line(text("  no container is known to use it").in(dim))
 	}
@@ -146,22 +167,27 @@ func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 				use := n.instanceUse(&g.GPUInstances[j])
 				d.use.Holders = slices.Concat(d.use.Holders, use.Holders)
 			}
+
 			return d, true
 		}
+
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
 			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
 				return deviceToConfirm{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index,
 					orUnknown(inst.Profile)), n.instanceUse(inst).Use}, true
 			}
+
 			for k := range inst.ComputeInstances {
 				if c := &inst.ComputeInstances[k]; word == string(c.UUID) && word != "" {
 					d := deviceToConfirm{word, word, c.Use}
 					d.use.Holders = slices.Concat(c.Holders, inst.Holders)
+
 					return d, true
 				}
 			}
 		}
 	}
+
 	return deviceToConfirm{}, false
 }

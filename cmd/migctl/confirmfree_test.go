@@ -25,6 +25,7 @@ func unsettled() string {
 		return `{"id":` + id + `,"profile":"` + profile + `","placement":` + place + `,"up":true,"processes":0,"holders":[` + use + `],"errors":[],
 			"computeInstances":[{"id":0,"uuid":"` + uuid + `","profile":"` + profile + `","up":true,"processes":0,"holders":[` + use + `],"errors":[]}]}`
 	}
+
 	return `{"time":"2026-11-22T10:02:10Z","node":{"hostname":"node-1","driverVersion":"580.95.05","sources":[],"hungCalls":0,
 		"holdersIncomplete":"the kubelet has restarted at 10:02:03 and its list has not shown pod monitoring/mig-exporter-x yet",
 		"unmatchedDevices":[{"id":"MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a","resource":"nvidia.com/mig-1g.5gb","namespace":"ml","pod":"etl-1","container":"main"},
@@ -39,6 +40,7 @@ func confirmation(device string, pods ...string) http.HandlerFunc {
 	for _, pod := range pods {
 		c.Confirmed = append(c.Confirmed, api.UnconfirmedHolder{Namespace: "ml", Pod: pod, Container: "main", Reason: "r"})
 	}
+
 	return answer(c)
 }
 
@@ -50,9 +52,11 @@ func TestConfirmFree(t *testing.T) {
 		len(f.requests("POST ")) > 0 {
 		t.Errorf("declined: exit code %d, asked %+v", got.code, f.requests(""))
 	}
+
 	if got := (runner{}).run(t, address, "confirm-free", mig2); got.code != exitUsage || len(f.requests("POST ")) > 0 {
 		t.Errorf("without a terminal: exit code %d, asked %+v", got.code, f.requests(""))
 	}
+
 	got := plainTerminal("y\n").run(t, address, "confirm-free", mig2)
 	got.expectGolden(t, "confirm-free.txt")
 	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
@@ -68,6 +72,7 @@ func TestConfirmFreeOfHiddenProcesses(t *testing.T) {
 		_, address := serve(t, map[string]http.HandlerFunc{
 			"GET /node": raw(doc), "POST /devices/" + mig2 + "/confirm-free": confirmation(mig2, "train-0"),
 		})
+
 		got := runner{}.run(t, address, "confirm-free", "-y", mig2)
 		if said := strings.Contains(flat(got.out), "what runs on it is not known"); said != tt.want {
 			t.Errorf("processes %q: it is said that they are not known: %t\n%s", tt.processes, said, got.out)
@@ -85,14 +90,17 @@ func TestConfirmFreeByEveryName(t *testing.T) {
 			"/confirm-free": refuse(api.Problem{Type: api.Busy, Title: "In use", Status: 409, Detail: "process 7"}),
 	})
 	got := runner{}.run(t, address, "confirm-free", "-y", "0", mig3, "17:00.0", node2, node2+"/3", "0")
+
 	lines := make([]string, 0, 5)
 	for _, r := range f.requests("POST ") {
 		lines = append(lines, strings.TrimSuffix(strings.TrimPrefix(r.line, "POST /devices/"), "/confirm-free"))
 	}
+
 	cmptest.Equal(t, "exit code", got.code, exitFailed)
 	cmptest.Equal(t, "asked", lines, []string{node2, mig3, node2 + "%2F3"})
 	cmptest.HasTexts(t, flat(got.err), "counts more", "refused for 1 of 3 devices: "+mig3)
 	cmptest.Equal(t, "devices confirmed", strings.Count(got.out, "this counts"), 2)
+
 	for _, word := range []string{"7", "all", "MIG-none", node2 + "/9", "MIG-"} {
 		if got := (runner{}).run(t, address, "confirm-free", "-y", mig2, word); got.code != exitUsage ||
 			len(f.requests("POST ")) != len(lines) {
@@ -121,6 +129,7 @@ func TestGetWhatIsConfirmed(t *testing.T) {
 	at := strings.LastIndex(unsettled(), `{"id":4,`)
 	confirmed := unsettled()[:at] + strings.ReplaceAll(unsettled()[at:], `"processes":0,`,
 		`"processes":0,"allocated":false,"confirmedFree":true,`)
+
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(confirmed)})
 	for _, args := range [][]string{{"get"}, {"get", "-o", "wide"}} {
 		got := runner{}.run(t, address, args...)
@@ -128,6 +137,7 @@ func TestGetWhatIsConfirmed(t *testing.T) {
 			!strings.Contains(flat(got.out), "idle (confirmed): an operator has confirmed that nothing uses") {
 			t.Errorf("%v:\n%s", args, got.out)
 		}
+
 		if len(args) == 1 {
 			fits(t, got.out)
 		}
@@ -148,6 +158,7 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 		What: "7"}
 	handle, down := api.Hold{Kind: api.HoldHandle, PID: 8, What: "python3"}, api.Hold{Kind: api.HoldUnconfirmed,
 		What: "the kubelet does not answer: its socket: unavailable"}
+
 	claim := api.Hold{Kind: api.HoldUnconfirmed,
 		What: "ml/m-0 (main): its claim may be for administrative access, which holds nothing: the API server is not asked"}
 	for name, tt := range map[string]struct {
@@ -174,20 +185,24 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 		"confirmed only": {refused(blocker(mig3, pod)), []string{"end the work"}, "confirm"},
 	} {
 		_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": tt.answer})
+
 		got := runner{}.run(t, address, "plan", "--layout=x")
 		for _, want := range tt.says {
 			if !strings.Contains(flat(got.err), want) {
 				t.Errorf("%s: lacks %q: %s", name, want, got.err)
 			}
 		}
+
 		if strings.Contains(flat(got.err), tt.not) {
 			t.Errorf("%s: says %q: %s", name, tt.not, got.err)
 		}
 	}
+
 	plan := repartition()
 	for i := range plan.GPUs[0].Before {
 		plan.GPUs[0].Before[i].Holders = []api.Hold{hold}
 	}
+
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(plan)})
 	got := runner{}.run(t, address, "plan", "--layout=x")
 	cmptest.HasTexts(t, flat(got.out), "Affects perhaps ml/train-0 (main): the kubelet has not",
@@ -205,13 +220,16 @@ func TestUseOfWhatIsNotKnown(t *testing.T) {
 		if listed {
 			n.GPUs[1].Allocated = gpu.Some(false)
 		}
+
 		v := newNodeView(n)
 		if got := v.useOf(&v.doc.GPUs[0].Use).summary(); got != want {
 			t.Errorf("listed %t: %q", listed, got)
 		}
 	}
+
 	known := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "1"}
 	missing := nodedoc.Holder{Namespace: "ml", Pod: "a", Container: "2", Confirmed: gpu.Some(false)}
+
 	both := deviceUse{Use: nodedoc.Use{Holders: []nodedoc.Holder{missing, known}}}
 	if got := both.summary() + " " + both.podNames(); got != "ml/a a" {
 		t.Errorf("a pod with a container that is known: %q", got)

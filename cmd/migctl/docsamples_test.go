@@ -17,10 +17,12 @@ func documentedGPUs() []fakeGPU {
 		for i := range count {
 			at := len(gpus)
 			g.uuid, g.node = fmt.Sprintf("GPU-5e%06d-0000", at), fmt.Sprintf("node-%d", at/8)
+
 			g.cluster, g.model, g.namespace, g.pod = "a", "NVIDIA H100 80GB HBM3", namespace, pod
 			if pod != "trainer" {
 				g.pod, g.owner = fmt.Sprintf("%s-%d", pod, i), "Deployment/"+pod
 			}
+
 			gpus = append(gpus, g)
 		}
 	}
@@ -36,6 +38,7 @@ func documentedGPUs() []fakeGPU {
 	add(1, "research", "profiled-not", fakeGPU{busy: 0.3, sms: -1, dram: 0.1, memory: 8 * gib})
 	add(1, "research", "ranker", fakeGPU{busy: 0.3, sms: 0.14, dram: 0.04, memory: 30 * gib})
 	add(3, "", "", fakeGPU{})
+
 	return gpus
 }
 
@@ -50,15 +53,19 @@ func TestFleetSampleOfThePage(t *testing.T) {
 	const path, fence = "../../docs/fleet.md", "```text\n"
 	text := docPage(t, "docs/fleet.md")
 	before, rest, _ := strings.Cut(text, fence)
+
 	sample, after, ok := strings.Cut(rest, "```\n")
 	if !ok {
 		t.Fatal("docs/fleet.md has no sample")
 	}
+
 	if *update {
 		if err := os.WriteFile(path, []byte(before+fence+want+"```\n"+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
+
 		return
 	}
+
 	cmptest.Equal(t, "the sample of docs/fleet.md (-update writes it)", sample, want)
 }

@@ -11,16 +11,20 @@ import (
 // printDocument prints a document of the server as indented JSON or as YAML, with the keys in its order.
 func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer
+
 	var err error
 	if s.opts.Output == formYAML {
 		err = writeYAML(&out, data)
 	} else if err = json.Indent(&out, bytes.TrimSpace(data), "", "  "); err == nil {
 		out.WriteByte('\n')
 	}
+
 	if err != nil {
 		return fmt.Errorf("print the document: %w", err)
 	}
+
 	_, err = s.out.Write(out.Bytes())
+
 	return err
 }
 
@@ -30,12 +34,15 @@ func writeYAML(out *bytes.Buffer, data []byte) error {
 	if err := yaml.Unmarshal(data, &tree); err != nil {
 		return err
 	}
+
 	setBlockStyle(&tree)
 	encoder := yaml.NewEncoder(out)
 	encoder.SetIndent(2)
+
 	if err := encoder.Encode(&tree); err != nil {
 		return err
 	}
+
 	return encoder.Close()
 }
 

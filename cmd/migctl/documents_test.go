@@ -35,6 +35,7 @@ func repartition() *api.Plan {
 		return mig.Step{Op: op, GPU: gpu2, Profile: profile, Placement: place}
 	}
 	half := []api.ComputeInstance{{Placement: at(0, 1), Fate: api.Create}, {Placement: at(1, 2), Fate: api.Create}}
+
 	return &api.Plan{
 		APIVersion: api.Version, ID: "plan-7c31e0",
 		Hash:    "sha256:6f1d9c55d0f7b1a4e0c8a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f6",
@@ -76,6 +77,7 @@ func nothingToDo() *api.Plan {
 	g.Before[0].Fate, g.Before[0].Compute[0].Fate, g.Before[1].Compute[0].Fate = api.Keep, api.Keep, api.Keep
 	g.After, p.Steps, p.Forced, p.Owners, p.Warnings = g.Before, nil, nil, nil, nil
 	g.Left = ""
+
 	return p
 }
 
@@ -88,15 +90,19 @@ func operation(state api.OperationState) *api.Operation {
 	for _, s := range repartition().Steps {
 		op.Steps = append(op.Steps, api.OperationStep{Step: s, State: "pending"})
 	}
+
 	op.Steps[0].UUID, op.Steps[0].Compute = trainer, gpu.Some(at(0, 3))
 	if !hasStopped(state) {
 		return op
 	}
+
 	op.Ended = began.Add(2300 * time.Millisecond)
 	for i := range op.Steps {
 		op.Steps[i].State = "done"
 	}
+
 	op.Steps[4].Done = &mig.Done{Instance: 3, ComputeID: gpu.Some(gpu.ComputeID(0)), UUID: created}
+
 	op.Hooks = []api.HookResult{
 		{Argv: []string{"systemctl", "restart", "device-plugin"}, OK: true, Seconds: 0.42},
 		{Argv: []string{"/etc/mig/notify"}, Error: "no route to host", ExitCode: 7, Seconds: 10},
@@ -104,16 +110,20 @@ func operation(state api.OperationState) *api.Operation {
 	if state.Committed() {
 		return op
 	}
+
 	op.Hooks = nil
 	op.Steps[4].Done, op.Steps[4].State, op.Steps[4].Error = nil, api.StepFailed, "create compute instance: "+
 		"INSUFFICIENT_RESOURCES"
+
 	op.Steps[0].State = api.StepUndone
 	for i := range op.Steps[5:] {
 		op.Steps[5+i].State = api.StepPending
 	}
+
 	op.Renamed = map[gpu.MIGUUID]gpu.MIGUUID{trainer: created}
 	op.Error = &api.Problem{Type: api.DriverFailed, Title: "The driver refused", Status: 502, Operation: op.ID,
 		Detail: "Creating a compute instance in 2g.10gb at 0:2 failed: INSUFFICIENT_RESOURCES."}
+
 	return op
 }
 
@@ -124,6 +134,7 @@ func partial(state api.OperationState) *api.Operation {
 	step := op.Steps[3]
 	step.Op, step.State = mig.DestroyInstance, api.StepDone
 	op.Rollback = []api.OperationStep{step}
+
 	op.GPUs = []api.OperationGPU{
 		{GPU: gpu2, State: state, Error: "create compute instance: INSUFFICIENT_RESOURCES", Current: []api.Instance{
 			{ID: gpu.Some(gpu.InstanceID(2)), Profile: "3g.20gb", ProfileID: 9, Placement: at(4, 4), Fate: api.Keep,
@@ -137,6 +148,7 @@ func partial(state api.OperationState) *api.Operation {
 		op.Error = &api.Problem{Type: api.LayoutChanged, Title: "The layout was changed", Status: 409, Operation: op.ID,
 			Detail: "After step 4 another client has created 1g.5gb at 6:1 on " + string(gpu2) + "."}
 	}
+
 	return op
 }
 
@@ -144,6 +156,7 @@ func partial(state api.OperationState) *api.Operation {
 func stepEvent(index int, rollback bool, state api.StepState, failure string) api.Event {
 	step := operation(api.Running).Steps[index]
 	step.State, step.Error = state, failure
+
 	return api.Event{Kind: api.EventStep, State: api.Running, Step: &step, Index: gpu.Some(index), Rollback: rollback}
 }
 
@@ -159,6 +172,7 @@ func news() []api.Event {
 	for i, ms := range []int{0, 210, 400, 900, 2300} {
 		all[i].Seq, all[i].Time = i+1, began.Add(time.Duration(ms)*time.Millisecond)
 	}
+
 	return all
 }
 

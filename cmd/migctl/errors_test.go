@@ -58,13 +58,16 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 			if c.problem == api.UnknownProfile {
 				p.Profiles = []string{"1g.5gb", "2g.10gb"}
 			}
+
 			_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": refuse(p)})
 			got := runner{}.run(t, address, "plan", "--layout=x")
 			text := flat(got.err)
 			cmptest.Equal(t, "exit code", got.code, c.code)
+
 			if !strings.HasPrefix(text, "migctl: It was refused: Because.") {
 				t.Error(text)
 			}
+
 			cmptest.HasTexts(t, text, c.says, "What to do: ")
 			cmptest.LacksTexts(t, text, "{", "}")
 			fits(t, got.err)
@@ -75,12 +78,15 @@ func TestEveryProblemSaysWhatToDo(t *testing.T) {
 func TestNobodyAnswers(t *testing.T) {
 	dir := t.TempDir()
 	dead := filepath.Join(dir, "dead")
+
 	listener, err := net.Listen("unix", dead)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	listener.Close()
+
 	for name, c := range map[string]struct {
 		address, says string
 		code          int
@@ -101,6 +107,7 @@ func TestNobodyAnswers(t *testing.T) {
 			cmptest.Equal(t, "standard output", got.out, "")
 		})
 	}
+
 	t.Run("permission denied", func(t *testing.T) { // root may open every socket: the error itself
 		e := &unreachable{"unix:///s", &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.EACCES)}}
 		if h := unreachableHint(e); !strings.Contains(h, "--control.allow-gid") {
@@ -115,6 +122,7 @@ func otherServer(t *testing.T) string {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": func(w http.ResponseWriter, _ *http.Request) {
 		http.Error(w, "<html>", http.StatusBadGateway)
 	}})
+
 	return address
 }
 
@@ -131,6 +139,7 @@ func TestSlowServer(t *testing.T) {
 func TestAnswersThatAreNone(t *testing.T) {
 	for _, document := range []string{"", "{", `{"gpus": 7}`, `[]`} {
 		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(document)})
+
 		got := runner{}.run(t, address, "get")
 		if got.code != exitUnreachable || !strings.Contains(flat(got.err), "not what migctl") {
 			t.Errorf("%q: exit code %d: %s", document, got.code, got.err)
@@ -151,12 +160,14 @@ func (fullDisk) Write([]byte) (int, error) { return 0, fmt.Errorf("write: %w", s
 
 func TestOutputThatCannotBeWritten(t *testing.T) {
 	routes := map[string]http.HandlerFunc{"GET /node": file(t, "node-a30.json")}
+
 	_, address := serve(t, routes)
 	for _, form := range []string{"table", "json", "yaml"} {
 		got := runner{out: brokenPipe{}}.run(t, address, "get", "-o", form)
 		if got.code != exitOK || got.err != "" {
 			t.Errorf("%s: exit code %d: %s", form, got.code, got.err)
 		}
+
 		if got := (runner{out: fullDisk{}}).run(t, address, "get", "-o", form); got.code != exitFailed || got.err == "" {
 			t.Errorf("%s on a full disk: exit code %d", form, got.code)
 		}
@@ -173,6 +184,7 @@ func TestOverTLSWithAToken(t *testing.T) {
 		if err := os.WriteFile(name, data, 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return name
 	}
 	ca := write("ca.pem", pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
@@ -181,10 +193,12 @@ func TestOverTLSWithAToken(t *testing.T) {
 	asked := f.requests("GET /node")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.Equal(t, "asked", asked, []request{{line: "GET /node", token: "Bearer s3cret"}})
+
 	if got := (runner{}).run(t, server.URL, "get"); got.code != exitUnreachable ||
 		!strings.Contains(got.err, "--ca-file") {
 		t.Errorf("unknown authority: exit code %d: %s", got.code, got.err)
 	}
+
 	for _, args := range [][]string{{"--token-file", "/none"}, {"--ca-file", token}, {"--ca-file", "/none"},
 		{"--cert-file", ca}, {"--cert-file", ca, "--key-file", ca}} {
 		got := runner{}.run(t, server.URL, append([]string{"get"}, args...)...)

@@ -31,14 +31,17 @@ func addEvaluateCommand(app *kingpin.Application, o *options) {
 // evaluate shows what really happens on a simulated node.
 func (s *session) evaluate(ctx context.Context) error {
 	o := &s.opts
+
 	data, err := fetchTruth(ctx, o.URL, o.Timeout)
 	if err != nil {
 		return err
 	}
+
 	var e sim.Evaluation
 	if err := s.client.decodeAnswer(data, &e); err != nil {
 		return err
 	}
+
 	named := func(p *sim.Outcome) bool {
 		return len(o.GPUs) == 0 || slices.ContainsFunc(o.GPUs, func(word string) bool {
 			return word == "all" || word == fmt.Sprint(p.Index) || strings.EqualFold(word, string(p.GPU))
@@ -48,10 +51,13 @@ func (s *session) evaluate(ctx context.Context) error {
 		if data, err = filterList(data, "processes", o.GPUs, named); err != nil {
 			return err
 		}
+
 		return s.printDocument(data)
 	}
+
 	e.Processes = slices.DeleteFunc(e.Processes, func(p sim.Outcome) bool { return !named(&p) })
 	writeEvaluation(s.page, &e)
+
 	return nil
 }
 
@@ -61,13 +67,17 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 	if err != nil || u.Scheme != "http" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
 		return nil, usageError{fmt.Sprintf("--url %q: expected http://HOST:PORT", address)}
 	}
+
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+
 	req, err := http.NewRequestWithContext(timed, http.MethodGet, "http://"+u.Host+"/-/sim/truth", http.NoBody)
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("--url %q: %v", address, err)}
 	}
+
 	req.Header.Set("User-Agent", "migctl/"+version.Version)
+
 	data, status, err := readAnswer(req)
 	switch {
 	case ctx.Err() != nil:
@@ -79,6 +89,7 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 		if errors.As(err, &outer) {
 			err = outer.Err
 		}
+
 		return nil, &unreachable{address, err}
 	case status == http.StatusNotFound:
 		return nil, fmt.Errorf("%s has no /-/sim/truth: this exporter serves a real node, or a recording of one. Only the "+
@@ -86,18 +97,21 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 	case status != http.StatusOK:
 		return nil, &unreachable{address, fmt.Errorf("it answers %d %s", status, http.StatusText(status))}
 	}
+
 	return data, nil
 }
 
 func readAnswer(req *http.Request) (data []byte, status int, err error) {
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
+
 	res, err := (&http.Client{Transport: transport}).Do(req)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer res.Body.Close()
 	data, err = io.ReadAll(io.LimitReader(res.Body, maxAnswer))
+
 	return data, res.StatusCode, err
 }
 
@@ -106,25 +120,31 @@ func writeEvaluation(p *page, e *sim.Evaluation) {
 		text("   %s   simulated: what really happens", e.Time.UTC().Format(time.RFC3339)).in(dim))
 	running := slices.DeleteFunc(slices.Clone(e.Processes), func(o sim.Outcome) bool { return o.Failed != "" })
 	p.line()
+
 	if len(running) == 0 {
 		p.line(text("No process runs on a GPU."))
 	} else {
 		writeOutcomes(p, running)
 	}
+
 	if slices.ContainsFunc(running, func(o sim.Outcome) bool { return o.Requests != nil }) {
 		p.line()
 		writeRequests(p, running)
 	}
+
 	p.line()
+
 	if len(running) == len(e.Processes) {
 		p.line(text("No process was killed."))
 	}
+
 	for i := range e.Processes {
 		if o := &e.Processes[i]; o.Failed != "" {
 			p.para("Killed: ", red, fmt.Sprintf("%s on GPU %d, %s, at %s: %s", outcomeName(o), o.Index, deviceName(o),
 				o.FailedAt.UTC().Format(time.RFC3339), o.Failed))
 		}
 	}
+
 	if len(running) > 0 {
 		p.para("! ", dim, "WORK is the work done, STRETCH how many times as long kernels take, by busy time; both compared "+
 			"with a whole GPU that the process has to itself, since it was first seen on its device.")
@@ -136,10 +156,12 @@ func outcomeName(o *sim.Outcome) string {
 	if o.Pod == "" {
 		return fmt.Sprintf("process %d", o.PID)
 	}
+
 	name := o.Pod
 	if _, owner, ok := strings.Cut(o.Owner, "/"); ok {
 		name = owner
 	}
+
 	return o.Namespace + "/" + name
 }
 
@@ -147,6 +169,7 @@ func deviceName(o *sim.Outcome) string {
 	if o.Profile == "" {
 		return "whole"
 	}
+
 	return o.Profile
 }
 
@@ -159,11 +182,13 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 	}
 	p.line(span{p.cell("", 38) + p.cell("STRETCH", 13) + "PREDICTED AT p95", dim})
 	p.line(span{cells([...]string{"GPU", "WORKLOAD", "DEVICE", "WORK", "p50", "p95", "IN", "LOW", "EXPD", "HIGH"}), dim})
+
 	for i := range list {
 		o := &list[i]
 		row := [10]string{fmt.Sprint(o.Index), outcomeName(o), deviceName(o), shareText(o.Throughput),
 			ratioText(o.Stretch.P50), ratioText(o.Stretch.P95)}
 		c := plain
+
 		if t := o.Predicted; t != nil {
 			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
 			if t.Profile == o.Profile {
@@ -173,6 +198,7 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 				}
 			}
 		}
+
 		p.line(span{cells(row), c})
 	}
 }
@@ -182,6 +208,7 @@ func ratioText(v float64) string {
 	if v == 0 {
 		return unknown
 	}
+
 	return fmt.Sprintf("%.2f", v)
 }
 
@@ -193,6 +220,7 @@ func writeRequests(p *page, list []sim.Outcome) {
 	}
 	p.line(span{p.cell("", 22) + p.cell("REQUESTS PER s", 21) + p.cell("LATENCY", 20) + "LATENCY ALONE", dim})
 	p.line(span{cells([...]string{"GPU", "WORKLOAD", "served", "alone", "p50", "p95", "p50", "p95"}), dim})
+
 	for i := range list {
 		o := &list[i]
 		if q := o.Requests; q != nil {
@@ -203,6 +231,7 @@ func writeRequests(p *page, list []sim.Outcome) {
 			})))
 		}
 	}
+
 	for i := range list {
 		writePredictedLatency(p, &list[i])
 	}
@@ -219,10 +248,12 @@ func writePredictedLatency(p *page, o *sim.Outcome) {
 	if happened < t.LatencyLow || happened > t.LatencyHigh {
 		color = red
 	}
+
 	predicted := fmt.Sprintf("%.2f to %.2f", t.LatencyLow, t.LatencyHigh)
 	if t.LatencyFigure > 0 {
 		predicted = fmt.Sprintf("%.2f", t.LatencyFigure)
 	}
+
 	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf(
 		"%s: at p95 requests take %.2f times as long as alone; predicted %s times", outcomeName(o), happened, predicted))
 }
@@ -237,5 +268,6 @@ func latencyText(seconds float64) string {
 	case seconds < 10:
 		return fmt.Sprintf("%.1fms", 1000*seconds)
 	}
+
 	return fmt.Sprintf("%.0fs", seconds)
 }

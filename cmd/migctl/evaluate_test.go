@@ -14,6 +14,7 @@ import (
 func evaluation() sim.Evaluation {
 	at := time.Date(2026, 1, 8, 16, 0, 0, 0, time.UTC)
 	predicted := &sim.Prediction{Time: at, Profile: "2g.20gb", Low: 1.56, Middle: 1.98, High: 2.69, Throughput: 1}
+
 	return sim.Evaluation{APIVersion: "mig-exporter/v1", Time: at, Node: "h100-a", Processes: []sim.Outcome{
 		{
 			GPU: "GPU-0a6d6b1e-7d1c-5e0e-9f5a-20b1f0c1a000", Index: 0, Namespace: "search", Pod: "embedder-0",
@@ -55,15 +56,18 @@ func exporterWith(t *testing.T, path string, handler http.Handler) string {
 	mux.Handle(path, handler)
 	server := httptest.NewServer(mux)
 	t.Cleanup(server.Close)
+
 	return server.URL
 }
 
 func TestEvaluate(t *testing.T) {
 	url := exporterWith(t, "GET /-/sim/truth", answer(evaluation()))
+
 	got := runner{}.run(t, "unix:///none", "evaluate", "--url="+url)
 	if got.code != exitOK {
 		t.Fatalf("%+v", got)
 	}
+
 	golden(t, "evaluate.txt", got.out)
 	fits(t, got.out)
 
@@ -106,6 +110,7 @@ func TestEvaluateOfARealNode(t *testing.T) {
 		if got.code != c.code || got.out != "" {
 			t.Errorf("%s: code %d, want %d; %s", c.about, got.code, c.code, got.out)
 		}
+
 		cmptest.HasTexts(t, flat(got.err), c.text)
 	}
 }

@@ -23,6 +23,7 @@ const maxEvent = 1 << 20
 func (c *client) streamEvents(ctx context.Context, id string, after int, handle func(api.Event)) (int, error) {
 	res, err := c.sendRequest(ctx, http.MethodGet, operationPath(id)+"/events", nil, func(h http.Header) {
 		h.Set("Accept", "text/event-stream")
+
 		if after > 0 {
 			h.Set("Last-Event-ID", strconv.Itoa(after))
 		}
@@ -31,20 +32,24 @@ func (c *client) streamEvents(ctx context.Context, id string, after int, handle 
 		return after, err
 	}
 	defer res.Body.Close()
+
 	err = readEvents(res.Body, func(data []byte) error {
 		var e api.Event
 		if err := json.Unmarshal(data, &e); err != nil {
 			return fmt.Errorf("event after %d: %w", after, err)
 		}
+
 		if e.Seq > after { // the server may send an event twice
 			after = e.Seq
 			handle(e)
 		}
+
 		return nil
 	})
 	if err != nil {
 		return after, c.connectionError(ctx, err)
 	}
+
 	return after, nil
 }
 
@@ -56,6 +61,7 @@ func readEvents(r io.Reader, handle func(data []byte) error) error {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxEvent)
 	var data []byte
+
 	for lines.Scan() {
 		line := lines.Bytes()
 		if len(line) == 0 {
@@ -64,22 +70,28 @@ func readEvents(r io.Reader, handle func(data []byte) error) error {
 					return err
 				}
 			}
+
 			data = nil
 			continue
 		}
+
 		field, value, _ := bytes.Cut(line, []byte(":"))
 		if string(field) == "data" {
 			if data != nil {
 				data = append(data, '\n')
 			}
+
 			data = append(data, bytes.TrimPrefix(value, []byte(" "))...)
 		}
 	}
+
 	if err := lines.Err(); err != nil {
 		return err
 	}
+
 	if data != nil {
 		return errors.New("the stream of events broke off")
 	}
+
 	return nil
 }

@@ -83,27 +83,34 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
 	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch,
 		f.Strict
+
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
 		return o, fmt.Errorf("--window is %q; expected a time such as 7d", f.Window)
 	}
+
 	evidence, err := model.ParseDuration(f.MinEvidence)
 	if err != nil {
 		return o, fmt.Errorf("--min-evidence is %q; expected a time such as 1d", f.MinEvidence)
 	}
+
 	o.Window, o.Advise.MinEvidence = time.Duration(window), time.Duration(evidence)
 	if f.Time != "" {
 		if o.End, err = time.Parse(time.RFC3339, f.Time); err != nil {
 			return o, fmt.Errorf("--time is %q; expected a time such as 2026-03-04T12:00:00Z", f.Time)
 		}
 	}
+
 	if o.Prices, err = fleet.ParsePrices(f.Prices); err != nil {
 		return o, err
 	}
+
 	if f.Timeout <= 0 {
 		return o, fmt.Errorf("--prometheus.timeout is %s; expected more than 0", f.Timeout)
 	}
+
 	err = o.Validate()
+
 	return o, err
 }
 
@@ -113,7 +120,9 @@ func (s *session) fleet(ctx context.Context) error {
 	if err != nil {
 		return usageError{err.Error()}
 	}
+
 	f := &s.opts.Fleet
+
 	client, err := fleet.NewClient(fleet.ClientOptions{
 		URL: f.URL, ConfigFile: f.ConfigFile, Timeout: f.Timeout, UserAgent: "migctl/" + version.Version,
 	})
@@ -121,16 +130,20 @@ func (s *session) fleet(ctx context.Context) error {
 		return usageError{err.Error()}
 	}
 	defer client.Close()
+
 	bar := &progressBar{}
 	if s.errTerminal {
 		bar.w = s.errOut
 		o.Progress = bar.show
 	}
+
 	report, err := fleet.Analyze(ctx, client, o)
 	bar.clear()
+
 	if err != nil {
 		return err
 	}
+
 	switch s.opts.Output {
 	case formJSON:
 		return writeFleetJSON(s.out, report)
@@ -141,6 +154,7 @@ func (s *session) fleet(ctx context.Context) error {
 	default:
 		writeFleet(s.page, report)
 	}
+
 	return nil
 }
 
@@ -148,9 +162,11 @@ func (s *session) fleet(ctx context.Context) error {
 func reportQuery(p *page, e *fleet.QueryError) int {
 	p.para("migctl: ", red, e.Error())
 	writeHint(p, e.Hint)
+
 	if e.Reached {
 		return exitFailed
 	}
+
 	return exitUnreachable
 }
 
@@ -181,7 +197,9 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 	if err != nil {
 		return fmt.Errorf("write the report: %w", err)
 	}
+
 	var safe strings.Builder
+
 	for _, c := range string(data) {
 		switch {
 		case c == '\n' || unicode.IsPrint(c):
@@ -193,7 +211,9 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 			fmt.Fprintf(&safe, `\u%04x`, c)
 		}
 	}
+
 	_, err = io.WriteString(w, safe.String()+"\n")
+
 	return err
 }
 
@@ -209,26 +229,33 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 		"freed_gpus", "room", "decided_by", "decided_ratio", "decided_limit",
 		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
 		"held_hours_per_week", "exporter", "explanation", "media_use"}}
+
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
+
 		stretch, gain, decided, kernels := [3]string{}, [2]string{}, [3]string{}, [2]string{}
 		if g.StretchP95 != nil {
 			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected),
 				fleetStretchText(g.StretchP95.High)}
 		}
+
 		if g.Gain != nil {
 			gain = [2]string{number(g.Gain.FreedGPUs), g.Gain.Room}
 		}
+
 		if d := g.Decided; d != nil {
 			decided = [3]string{d.Figure, number(d.Ratio), number(d.Limit)}
 		}
+
 		if g.Kernels != nil {
 			kernels = [2]string{number(g.Kernels.Width), number(g.Kernels.Bandwidth)}
 		}
+
 		row := []string{g.Cluster, g.Node, g.UUID, g.Model, g.Namespace}
 		for k := range row {
 			row[k] = noFormula(clean(row[k]))
 		}
+
 		rows = append(rows, append(row, strconv.Itoa(g.Namespaces), string(g.Action), string(g.Reason), g.Profile,
 			strconv.FormatBool(g.Provisional), strconv.FormatBool(g.NotChecked), strconv.FormatBool(g.Idle), stretch[0],
 			stretch[1], stretch[2],
@@ -238,6 +265,7 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation,
 			fleetMediaText(g.MediaUse)))
 	}
+
 	return errors.Join(out.WriteAll(rows), out.Error())
 }
 
@@ -256,5 +284,6 @@ func noFormula(s string) string {
 	if s != "" && strings.ContainsRune("=+-@", rune(s[0])) {
 		return "'" + s
 	}
+
 	return s
 }

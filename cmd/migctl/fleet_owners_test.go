@@ -14,6 +14,7 @@ import (
 func TestFleetReadsAllNodesOfAnOwner(t *testing.T) {
 	const gib = 1 << 30
 	narrow, larger := fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 * gib}, fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 15 * gib}
+
 	wide := fakeGPU{busy: 0.05, sms: 0.049, dram: 0.02, memory: 9 * gib}
 	for about, c := range map[string]struct {
 		replicas []fakeGPU // one on each node
@@ -29,7 +30,9 @@ func TestFleetReadsAllNodesOfAnOwner(t *testing.T) {
 		if about == "it is of a job" {
 			owner = "PyTorchJob/a"
 		}
+
 		var gpus []fakeGPU
+
 		for i, g := range c.replicas {
 			g.uuid, g.node, g.cluster, g.model = fmt.Sprintf("GPU-0000000%d-1", i), fmt.Sprintf("node-%d", i), "a", "NVIDIA H100 80GB HBM3"
 			g.namespace, g.pod, g.owner = "web", fmt.Sprintf("a-%d", i), owner
@@ -38,13 +41,16 @@ func TestFleetReadsAllNodesOfAnOwner(t *testing.T) {
 
 		url := fakePrometheus(t, gpus...)
 		got := runner{}.run(t, defaultAddress, "fleet", "--prometheus.url="+url, "--time=2026-01-08T00:00:00Z", "-o", "json")
+
 		var report fleet.Report
 		if err := json.Unmarshal([]byte(got.out), &report); err != nil {
 			t.Fatal(err)
 		}
+
 		for i := range report.GPUs {
 			cmptest.Equal(t, fmt.Sprintf("%s: profile on %s", about, report.GPUs[i].Node), report.GPUs[i].Profile, c.profile)
 		}
+
 		cmptest.HasTexts(t, report.GPUs[0].Explanation, c.names)
 	}
 }

@@ -30,6 +30,7 @@ type fakeGPU struct {
 
 func fakeGPUs() []fakeGPU {
 	const h100 = "NVIDIA H100 80GB HBM3"
+
 	gpus := []fakeGPU{
 		{uuid: hostile, node: hostile, cluster: hostile, model: hostile, namespace: hostile, busy: 0.1, memory: 1 << 30},
 		{uuid: "GPU-00000009-1", node: hostile, cluster: "a", model: h100, namespace: hostile, pod: "hostile", busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 << 30},
@@ -41,6 +42,7 @@ func fakeGPUs() []fakeGPU {
 		gpus = append(gpus, fakeGPU{uuid: fmt.Sprintf("GPU-000001%02d-1", i), node: fmt.Sprintf("node-%d", i/8), cluster: "a", model: h100,
 			namespace: "vision", pod: fmt.Sprintf("classifier-%d", i), busy: 0.01 * float64(i+1), sms: 0.001 * float64(i+1), dram: 0.0005 * float64(i+1), memory: 6 << 30})
 	}
+
 	return gpus
 }
 
@@ -52,6 +54,7 @@ func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 		w.Header().Set("Content-Type", "application/json")
 		query := r.FormValue("query")
 		var rows []any
+
 		for _, g := range gpus {
 			if labels, v, ok := g.answer(query); ok {
 				rows = append(rows, row(r, labels, v))
@@ -62,13 +65,16 @@ func fakePrometheus(t *testing.T, gpus ...fakeGPU) string {
 				}
 			}
 		}
+
 		kind := "vector"
 		if r.URL.Path == "/api/v1/query_range" {
 			kind = "matrix"
 		}
+
 		json.NewEncoder(w).Encode(map[string]any{"status": "success", "data": map[string]any{"resultType": kind, "result": rows}})
 	}))
 	t.Cleanup(server.Close)
+
 	return server.URL
 }
 
@@ -80,28 +86,34 @@ func row(r *http.Request, labels map[string]string, v float64) map[string]any {
 	if r.URL.Path == "/api/v1/query" {
 		return map[string]any{"metric": labels, "value": []any{1, fmt.Sprint(v)}}
 	}
+
 	var values []any
 	start, _ := strconv.ParseFloat(r.FormValue("start"), 64)
 	end, _ := strconv.ParseFloat(r.FormValue("end"), 64)
 	step, _ := strconv.ParseFloat(r.FormValue("step"), 64)
+
 	if strings.HasSuffix(labels["pod"], before) {
 		end = start
 	} else if pod := labels["pod"]; pod != "" && pod != "classifier-23" {
 		start += step
 	}
+
 	for at := start; at <= end; at += step {
 		values = append(values, []any{at, fmt.Sprint(v)})
 	}
+
 	return map[string]any{"metric": labels, "values": values}
 }
 
 // answer is what a query says of a GPU.
 func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok bool) {
 	labels = map[string]string{"uuid": g.uuid}
+
 	selected := strings.Trim(strconv.Quote(regexp.QuoteMeta(g.uuid)), `"`)
 	if strings.Contains(query, "uuid=~") && !strings.Contains(query, selected) {
 		return nil, 0, false
 	}
+
 	switch {
 	case strings.Contains(query, "count_over_time(nvidia_gpu_info"):
 		return map[string]string{"uuid": g.uuid, "name": g.model, "cluster": g.cluster, "node": g.node}, 1440, true
@@ -124,8 +136,10 @@ func (g fakeGPU) answer(query string) (labels map[string]string, v float64, ok b
 		if g.owner != "" {
 			labels["workload"] = g.owner
 		}
+
 		return labels, 1, g.namespace != ""
 	}
+
 	return nil, 0, false
 }
 
@@ -138,17 +152,20 @@ func TestFleetOutput(t *testing.T) {
 			if got.code != exitOK || got.err != "" {
 				t.Fatalf("%+v", got)
 			}
+
 			for _, c := range got.out {
 				if c != '\n' && !unicode.IsPrint(c) {
 					t.Fatalf("%U is in the output", c)
 				}
 			}
+
 			switch form {
 			case formJSON:
 				checkFleetJSON(t, got.out)
 			case formCSV:
 				checkFleetCSV(t, got.out)
 			}
+
 			if file != "" {
 				golden(t, file, strings.ReplaceAll(got.out, url, "http://prometheus:9090"))
 			}
@@ -158,15 +175,19 @@ func TestFleetOutput(t *testing.T) {
 
 func checkFleetJSON(t *testing.T, out string) {
 	t.Helper()
+
 	var r fleet.Report
 	if err := json.Unmarshal([]byte(out), &r); err != nil {
 		t.Fatal(err)
 	}
+
 	if want := len(fakeGPUs()); len(r.GPUs) != want {
 		t.Fatalf("%d GPUs, want %d", len(r.GPUs), want)
 	}
+
 	cmptest.Equal(t, "first GPU", r.GPUs[0].UUID, hostile)
 	cmptest.Equal(t, "slices", r.Fleet.Slices, 24)
+
 	if r.Fleet.CostPerWeek == nil {
 		t.Error("the fleet has no cost per week")
 	}
@@ -174,10 +195,12 @@ func checkFleetJSON(t *testing.T, out string) {
 
 func checkFleetCSV(t *testing.T, out string) {
 	t.Helper()
+
 	rows, err := csv.NewReader(strings.NewReader(out)).ReadAll()
 	if err != nil || len(rows) != len(fakeGPUs())+1 {
 		t.Fatalf("%d rows: %v", len(rows), err)
 	}
+
 	for _, row := range rows {
 		for _, cell := range row {
 			if strings.HasPrefix(cell, "=") {
@@ -192,6 +215,7 @@ func TestFleetProgress(t *testing.T) {
 	got := runner{terminal: true}.run(t, defaultAddress, "fleet", "--prometheus.url="+fakePrometheus(t, fakeGPUs()...), "--time=2026-03-04T12:00:00Z", "--color=never")
 	cmptest.Equal(t, "exit code", got.code, exitOK)
 	cmptest.HasTexts(t, got.err, "[##############################] 29/29 GPUs")
+
 	if !strings.HasSuffix(got.err, " \r") {
 		t.Errorf("standard error is %q, want a cleared line at its end", got.err)
 	}
@@ -202,6 +226,7 @@ func TestFleetProgress(t *testing.T) {
 func TestFleetFails(t *testing.T) {
 	page := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "<html>") }))
 	t.Cleanup(page.Close)
+
 	for _, c := range []struct {
 		args string
 		code int
@@ -240,8 +265,10 @@ func TestFleetCommandsOfThePageParse(t *testing.T) {
 	if len(all) < 4 {
 		t.Errorf("only %d commands", len(all))
 	}
+
 	for _, command := range all {
 		command, _, _ = strings.Cut(command, " > ")
+
 		s := session{out: io.Discard, errOut: io.Discard}
 		if _, err := s.parseCommandLine(shellWords(t, command)[1:]); err != nil {
 			t.Errorf("%s: %v", command, err)

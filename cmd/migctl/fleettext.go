@@ -33,38 +33,48 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 		if clusters {
 			cells = append([]string{cluster}, cells...)
 		}
+
 		if costs {
 			cost := unknown
 			if g.CostPerWeek != nil {
 				cost = strconv.FormatFloat(*g.CostPerWeek, 'f', 2, 64)
 			}
+
 			cells = append(cells, cost)
 		}
+
 		t.rows = append(t.rows, cells)
 	}
+
 	t.head, t.left = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}, 2
 	if clusters {
 		t.head, t.left = append([]string{"CLUSTER"}, t.head...), 3
 	}
+
 	if costs {
 		t.head = append(t.head, "COST/WEEK")
 	}
+
 	for i := range r.Totals {
 		total := &r.Totals[i]
 		members := 0
+
 		for k := range r.Groups {
 			if g := &r.Groups[k]; g.Cluster == total.Cluster && g.Model == total.Model {
 				row(g, orUnknown(g.Cluster), orUnknown(g.Model), orUnknown(g.Namespace))
 				members++
 			}
 		}
+
 		if members > 1 {
 			row(total, orUnknown(total.Cluster), orUnknown(total.Model), allNamespaces)
 		}
 	}
+
 	if len(r.Totals) > 1 {
 		row(&r.Fleet, "(fleet)", "(all models)", allNamespaces)
 	}
+
 	return t
 }
 
@@ -76,15 +86,18 @@ func (t *fleetTable) widths(p *page) []int {
 			w[i] = max(w[i], len([]rune(p.clean(cell))))
 		}
 	}
+
 	for {
 		sum := len(w) - 1
 		for _, n := range w {
 			sum += n
 		}
+
 		widest := slices.Index(w, slices.Max(w[:t.left]))
 		if sum <= p.width || w[widest] <= 8 {
 			return w
 		}
+
 		w[widest]--
 	}
 }
@@ -97,6 +110,7 @@ func writeFleet(p *page, r *fleet.Report) {
 	p.para("", plain, fleetTitle(r))
 	p.line()
 	t := newFleetTable(r)
+
 	widths := t.widths(p)
 	for i, row := range append([][]string{t.head}, t.rows...) {
 		cells := make([]string, len(row))
@@ -105,22 +119,29 @@ func writeFleet(p *page, r *fleet.Report) {
 				cells[k] = p.cell(cell, widths[k])
 			}
 		}
+
 		c := plain
 		if i == 0 {
 			c = dim
 		}
+
 		p.line(text("%s", strings.Join(cells, " ")).in(c))
 	}
+
 	p.para("", dim, fleetLegend(r))
 	p.line()
 	writeFleetSlices(p, r)
+
 	if len(r.Fleet.Reasons) > 0 {
 		p.line(text("GPUs that stay as they are:").in(bold))
+
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
 			p.para(fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason), plain, r.ReasonText(reason))
 		}
+
 		p.line()
 	}
+
 	for _, note := range r.Notes {
 		p.para("- ", dim, note)
 	}
@@ -132,7 +153,9 @@ func fleetTitle(r *fleet.Report) string {
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
 		window = plural(int(days), "day", "days")
 	}
+
 	f := &r.Fleet
+
 	return fmt.Sprintf("%s on %s, by the history of %s in the %s before %s: %s.", plural(f.GPUs, "GPU", "GPUs"),
 		plural(r.Nodes, "node", "nodes"), r.Prometheus, strings.TrimPrefix(window, "1 "),
 		r.Time.Format("2006-01-02 15:04 UTC"), fleetAnswer(f))
@@ -154,6 +177,7 @@ func fleetAnswer(f *fleet.Group) string {
 	if f.CostPerWeek != nil {
 		answer += fmt.Sprintf(" that cost %.2f", *f.CostPerWeek)
 	}
+
 	return answer
 }
 
@@ -166,6 +190,7 @@ func fleetLegend(r *fleet.Report) string {
 	if r.Fleet.CostPerWeek != nil {
 		legend += " COST/WEEK: these hours at their --price."
 	}
+
 	return legend + " NAMESPACE: the one that held the GPU longest; " + unknown + " if nothing did or it is not known."
 }
 
@@ -174,37 +199,45 @@ func freedBy(g *fleet.GPU) float64 {
 	if g.Gain == nil {
 		return 0
 	}
+
 	return g.Gain.FreedGPUs
 }
 
 // writeFleetSlices lists GPUs for which a slice is enough: those that free most first, then those that are least busy.
 func writeFleetSlices(p *page, r *fleet.Report) {
 	var list []*fleet.GPU
+
 	for i := range r.GPUs {
 		if r.GPUs[i].Action == advise.ActionSlice {
 			list = append(list, &r.GPUs[i])
 		}
 	}
+
 	if len(list) == 0 {
 		return
 	}
+
 	slices.SortStableFunc(list, func(a, b *fleet.GPU) int {
 		return cmp.Or(cmp.Compare(freedBy(b), freedBy(a)), cmp.Compare(a.BusyMean, b.BusyMean))
 	})
 	p.line(text("%-12s %-10s %-10s %-11s %4s %9s %-12s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "BUSY", "STRETCH",
 		"DECIDED BY", "NOTE").in(dim))
+
 	for _, g := range list[:min(len(list), maxListed)] {
 		stretch := "unknown"
 		if t := g.StretchP95; t != nil {
 			stretch = fleetStretchText(t.Low) + "-" + fleetStretchText(t.High)
 		}
+
 		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 10),
 			p.cell(orUnknown(g.Namespace), 10), p.cell(orUnknown(g.Profile), 11), 100*g.BusyMean, stretch,
 			p.cell(fleetDecided(g.Decided), 12), fleetMarks(g)))
 	}
+
 	if more := len(list) - maxListed; more > 0 {
 		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))
 	}
+
 	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in the "+
 		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
 		"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
@@ -217,6 +250,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 // fleetMarks are the letters of the column NOTE.
 func fleetMarks(g *fleet.GPU) string {
 	marks := ""
+
 	for _, m := range []struct {
 		set    bool
 		letter string
@@ -226,6 +260,7 @@ func fleetMarks(g *fleet.GPU) string {
 			marks += m.letter
 		}
 	}
+
 	return marks
 }
 
@@ -237,6 +272,7 @@ func fleetDecided(d *advise.Decided) string {
 	case d.Figure == advise.FigureStretch, d.Figure == advise.FigureLatency, d.Figure == advise.FigureThroughput:
 		return d.Figure + " " + fleetStretchText(d.Ratio)
 	}
+
 	return d.Figure + " " + shareText(d.Ratio)
 }
 
@@ -262,24 +298,31 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 		for i, cell := range cells {
 			safe[i] = markdownText(cell)
 		}
+
 		p.line(text("| %s |", strings.Join(safe, " | ")))
 	}
 	line(t.head)
 	p.line(text("|%s%s", strings.Repeat("---|", t.left), strings.Repeat("---:|", len(t.head)-t.left)))
+
 	for _, row := range t.rows {
 		line(row)
 	}
+
 	p.line()
 	p.line(text("%s", markdownText(fleetLegend(r))))
 	p.line()
+
 	if len(r.Fleet.Reasons) > 0 {
 		p.line(text("| GPUs | stay as they are | |"))
 		p.line(text("|---:|---|---|"))
+
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
 			line([]string{strconv.Itoa(r.Fleet.Reasons[reason]), string(reason), r.ReasonText(reason)})
 		}
+
 		p.line()
 	}
+
 	for _, note := range r.Notes {
 		p.line(text("- %s", markdownText(note)))
 	}

@@ -32,9 +32,11 @@ func memoryText(m gpu.Memory) string {
 	if b, ok := m.Used.Get(); ok {
 		used = formatGiB(b)
 	}
+
 	if b, ok := m.Total.Get(); ok {
 		total = formatGiB(b)
 	}
+
 	return used + "/" + total
 }
 
@@ -43,6 +45,7 @@ func wattsText(w gpu.Opt[float64]) string {
 	if !ok {
 		return unknown + "W"
 	}
+
 	return fmt.Sprintf("%.0fW", v)
 }
 
@@ -51,6 +54,7 @@ func percentText(r gpu.Opt[float64]) string {
 	if !ok {
 		return unknown
 	}
+
 	return fmt.Sprintf("%.0f%%", math.Round(100*v))
 }
 
@@ -60,6 +64,7 @@ func modeText(m nodedoc.Mode) string {
 	if m.Pending != "" && m.Pending != m.Current {
 		t += "*"
 	}
+
 	return t
 }
 
@@ -70,11 +75,14 @@ func shortUUID(uuid string) string {
 			return "MIG-../" + ids
 		}
 	}
+
 	kind, rest, ok := strings.Cut(uuid, "-")
 	if !ok {
 		return uuid
 	}
+
 	first, _, _ := strings.Cut(rest, "-")
+
 	return kind + "-" + first
 }
 
@@ -89,6 +97,7 @@ func orUnknown(s string) string {
 	if s == "" {
 		return unknown
 	}
+
 	return s
 }
 
@@ -97,5 +106,6 @@ func placeText(p gpu.Opt[gpu.Placement]) string {
 	if at, ok := p.Get(); ok {
 		return at.String()
 	}
+
 	return unknown
 }

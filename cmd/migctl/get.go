@@ -18,14 +18,17 @@ func (s *session) showNode(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var node nodedoc.Document
 	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
 	}
+
 	chosen, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}
+
 	if s.opts.Output == formJSON || s.opts.Output == formYAML {
 		named := func(g *nodedoc.GPU) bool {
 			return slices.ContainsFunc(s.opts.GPUs, func(w string) bool { return sameGPU(w, g) })
@@ -33,15 +36,19 @@ func (s *session) showNode(ctx context.Context) error {
 		if data, err = filterList(data, "gpus", s.opts.GPUs, named); err != nil {
 			return err
 		}
+
 		return s.printDocument(data)
 	}
+
 	node.GPUs = chosen
 	var list api.Operations
 	// the node is shown without the operations that block its GPUs
 	if err := s.client.fetch(ctx, "/operations", &list); err != nil {
 		list = api.Operations{}
 	}
+
 	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
+
 	return nil
 }
 
@@ -51,28 +58,35 @@ func filterList[T any](data []byte, key string, words []string, named func(*T) b
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
 	}
+
 	var document map[string]json.RawMessage
 	var items []json.RawMessage
+
 	if err := json.Unmarshal(data, &document); err != nil {
 		return nil, err
 	}
+
 	if err := json.Unmarshal(document[key], &items); err != nil {
 		return nil, err
 	}
+
 	kept := make([]json.RawMessage, 0, len(items))
 	for _, raw := range items {
 		var item T
 		if err := json.Unmarshal(raw, &item); err != nil {
 			return nil, err
 		}
+
 		if named(&item) {
 			kept = append(kept, raw)
 		}
 	}
+
 	var err error
 	if document[key], err = json.Marshal(kept); err != nil {
 		return nil, err
 	}
+
 	return json.Marshal(document)
 }
 
@@ -86,6 +100,7 @@ func tableColumns(wide bool) columns {
 	if wide {
 		return columns{name: 28, uuid: 40, use: 0, profile: 16, migUUID: 52, full: true}
 	}
+
 	return columns{name: 14, uuid: 12, use: 19, profile: 11, migUUID: 12}
 }
 
@@ -93,6 +108,7 @@ func (c columns) id(uuid string) string {
 	if c.full {
 		return uuid
 	}
+
 	return shortUUID(uuid)
 }
 
@@ -101,50 +117,62 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	if wide {
 		p.width = 0
 	}
+
 	p.line(text("Node ").in(dim), text("%s", orUnknown(node.doc.Node.Hostname)).in(bold), text("   driver %s   %s",
 		orUnknown(node.doc.Node.DriverVersion), node.doc.Time.UTC().Format(time.RFC3339)).in(dim))
+
 	for _, src := range node.doc.Node.Sources {
 		if !src.Up || src.Stale {
 			p.para("! ", red, sourceErrorText(&src))
 		}
 	}
+
 	if n := node.doc.Node.HungCalls; n > 0 {
 		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
 	}
+
 	if why := node.doc.Node.HoldersIncomplete; why != "" {
 		p.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
+
 	writeControl(p, list)
 	writeUnread(p, &node.doc)
 	writeLostUnrestored(p, node, list)
 	stranded := false
+
 	for i := range node.doc.GPUs {
 		g := &node.doc.GPUs[i]
 		if i == 0 || isMIG(g) || isMIG(&node.doc.GPUs[i-1]) {
 			p.line()
 		}
+
 		drawGPU(p, node, g, list, c)
 		stranded = stranded || g.Capacity != nil && g.Capacity.MemorySlices.Stranded > 0 && isMIG(g)
 	}
+
 	if node.hasUnconfirmed() {
 		p.line()
 		p.para("? = unconfirmed: ", yellow,
 			"it is not known whether this pod holds the device, so the device counts as in use. "+
 				"migctl get -o json has the reason (unconfirmedReason).")
 	}
+
 	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
 		p.line()
 		p.para(confirmedIdle+": ", yellow,
 			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
 				"whether it is in use.")
 	}
+
 	if stranded {
 		p.line()
 		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
 	}
+
 	if len(node.doc.Node.UnmatchedDevices) > 0 {
 		p.line()
 	}
+
 	for i := range node.doc.Node.UnmatchedDevices {
 		d := &node.doc.Node.UnmatchedDevices[i]
 		p.para("! ", yellow,
@@ -168,10 +196,12 @@ func unreadText(doc *nodedoc.Document) string {
 	if why := doc.Node.GPUsUnknown; why != "" {
 		return "it is not known yet which GPUs this node has: " + why
 	}
+
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
 		return plural(len(unread), "GPU has not been read yet and is", "GPUs have not been read yet and are") +
 			" missing here: index " + joinNumbers(unread)
 	}
+
 	return ""
 }
 
@@ -190,12 +220,15 @@ func sourceErrorText(src *nodedoc.SourceState) string {
 	if src.Error != "" {
 		t += ": " + src.Error
 	}
+
 	if src.Stale {
 		t += "; its last answer is shown"
 	}
+
 	if !src.LastSuccess.IsZero() {
 		t += "; last success " + src.LastSuccess.UTC().Format(time.RFC3339)
 	}
+
 	return t
 }
 
@@ -205,10 +238,13 @@ const staleAfter = 10 * time.Second
 func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
 	now := node.doc.Time
 	drawGPUHead(p, node, g, c)
+
 	if list.Blocked[g.UUID] != "" {
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
+
 	writeUnrestored(p, "  ", findUnrestored(list.Unrestored, g.UUID))
+
 	if r := g.Released; r != nil {
 		p.para("  ! ", yellow, releasedText(r, now))
 	} else if !g.Up {
@@ -216,28 +252,38 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 		if !g.LastRead.IsZero() {
 			t += fmt.Sprintf(", last read %s earlier", now.Sub(g.LastRead).Round(time.Second))
 		}
+
 		p.para("  ! ", red, t)
 	}
+
 	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
 		p.para("  ! ", yellow, fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)))
 	}
+
 	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
 		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current,
 			m.Pending))
 	}
+
 	writeErrors(p, "  ", g.Errors)
+
 	if !isMIG(g) {
 		return
 	}
+
 	slots := node.slots(g)
 	p.drawAxis(axisOf(g).Units, slots)
+
 	if slots == nil && len(g.GPUInstances) > 0 {
 		p.para("  ", dim, "The placements are not known: the driver reports them to privileged processes only.")
 	}
+
 	if len(g.GPUInstances) == 0 {
 		return
 	}
+
 	p.line(span{tableHead(p, c), dim})
+
 	for i := range g.GPUInstances {
 		drawInstance(p, node, &g.GPUInstances[i], c)
 	}
@@ -250,24 +296,29 @@ func releasedText(r *nodedoc.Release, now time.Time) string {
 	if r.Unbound {
 		return text + "; the driver does not list it any more"
 	}
+
 	return text + "; migctl reacquire opens it again"
 }
 
 // drawGPUHead draws the line of a GPU. A GPU without MIG has no other.
 func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	use, useColor := "", plain
+
 	if !isMIG(g) {
 		shown := node.useOf(&g.Use)
 		use, useColor = shown.summary(), useColorOf(shown)
 	}
+
 	state := bold
 	if !g.Up {
 		state = red
 	}
+
 	bus := ""
 	if c.full {
 		bus = p.cell(orUnknown(g.PCIBusID), 18)
 	}
+
 	p.line(
 		span{fmt.Sprintf("GPU %-2d ", g.Index), state},
 		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
@@ -282,6 +333,7 @@ func modeColor(m nodedoc.Mode) color {
 	if m.Pending != "" && m.Pending != m.Current {
 		return yellow
 	}
+
 	return plain
 }
 
@@ -289,6 +341,7 @@ func useColorOf(u deviceUse) color {
 	if u.inUse() {
 		return cyan
 	}
+
 	return dim
 }
 
@@ -304,15 +357,19 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 	for i := range g.GPUInstances {
 		inst := &g.GPUInstances[i]
 		use := v.instanceUse(inst)
+
 		s := slot{at: inst.Placement, label: orUnknown(inst.Profile), note: use.summary(), color: useColorOf(use)}
 		if len(use.Holders) > 0 {
 			s.note = use.podNames()
 		}
+
 		if !inst.Up {
 			s.note, s.color = "not answering", red
 		}
+
 		slots = append(slots, s)
 	}
+
 	return layOutSlots(axisOf(g), slots)
 }
 
@@ -333,6 +390,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
 		memoryText(inst.Memory), percentText(inst.Activity.SM), node.useOf(&inst.Use).summary(),
 	}
+
 	whole := isWhole(inst)
 	switch {
 	case whole:
@@ -345,11 +403,15 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	default:
 		cells[7] = plural(len(inst.ComputeInstances), "compute instance", "compute instances")
 	}
+
 	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(node, inst)})
+
 	if !inst.Up {
 		p.line(text("      ! GPU instance %d does not answer", inst.ID).in(red))
 	}
+
 	writeErrors(p, "      ", inst.Errors)
+
 	for i := range inst.ComputeInstances {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
@@ -358,9 +420,11 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 				"", percentText(ci.Activity.SM), node.useOf(&ci.Use).summary(),
 			}), useColorOf(node.useOf(&ci.Use))})
 		}
+
 		if !ci.Up {
 			p.line(text("      ! compute instance %d does not answer", ci.ID).in(red))
 		}
+
 		writeErrors(p, "      ", ci.Errors)
 	}
 }
@@ -369,8 +433,10 @@ func instanceColor(node *nodeView, inst *nodedoc.Instance) color {
 	if !inst.Up {
 		return red
 	}
+
 	if node.instanceUse(inst).inUse() {
 		return plain
 	}
+
 	return dim
 }

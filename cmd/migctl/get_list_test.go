@@ -13,14 +13,17 @@ import (
 func TestProfiles(t *testing.T) {
 	for _, name := range []string{"dgx-a100-mixed", "rtxpro", "sick"} {
 		_, address := serve(t, map[string]http.HandlerFunc{"GET /node": file(t, "node-"+name+".json")})
+
 		got := runner{}.run(t, address, "profiles")
 		if got.code != exitOK {
 			t.Fatalf("exit code %d: %s", got.code, got.err)
 		}
+
 		fits(t, got.out)
 		golden(t, "profiles-"+name+".txt", got.out)
 		one := runner{}.run(t, address, "profiles", "1", "-o", "yaml")
 		cmptest.Equal(t, name+": GPUs in the answer for GPU 1", strings.Count(one.out, "index: "), 1)
+
 		if name != "sick" {
 			cmptest.HasTexts(t, one.out, "placements:")
 		}
@@ -35,17 +38,21 @@ func TestOperations(t *testing.T) {
 	fits(t, list.out+one.out)
 	golden(t, "operations.txt", list.out)
 	golden(t, "operation.txt", one.out)
+
 	if got := (runner{}).run(t, address, "operations", "op-20260304-1", "-o", "json"); !strings.Contains(got.out,
 		`"verb": "apply"`) {
 		t.Errorf("%+v", got)
 	}
+
 	if got := (runner{}).run(t, address, "operations", "--follow"); got.code != exitUsage {
 		t.Errorf("--follow without an operation: %+v", got)
 	}
+
 	if got := (runner{}).run(t, address, "operations", "../node"); got.code != exitFailed ||
 		!strings.Contains(got.err, "Not found") {
 		t.Errorf("an id that is a path: %+v", got) // it is escaped, and leads nowhere else
 	}
+
 	_, empty := serve(t,
 		map[string]http.HandlerFunc{"GET /operations": answer(api.Operations{Operations: []api.Operation{}})})
 	if got := (runner{}).run(t, empty, "operations"); got.out != "No operations yet.\n" {
@@ -88,11 +95,13 @@ func TestGPUsAreNamedByIndexUUIDOrBusID(t *testing.T) {
 		cmptest.Equal(t, word+": exit code", got.code, exitOK)
 		cmptest.Equal(t, word+": GPUs", strings.Count(got.out, "GPU "), 1)
 		cmptest.HasTexts(t, got.out, want)
+
 		document := runner{}.run(t, address, "get", word, "-o", "json")
 		if strings.Count(document.out, `"pciBusId"`) != 1 || !strings.Contains(document.out, `"hostname": "rtx-pro-6"`) {
 			t.Errorf("%s: %s", word, document.out)
 		}
 	}
+
 	for _, word := range []string{"2", "00", "GPU-0a6d6b1e", "0001:3d:00.0", "x"} {
 		if got := (runner{}).run(t, address, "get", word); got.code != exitUsage || !strings.Contains(got.err, "has no GPU") {
 			t.Errorf("%s: %+v", word, got)
@@ -121,17 +130,21 @@ func TestColoursOnlyWhereTheyAreWanted(t *testing.T) {
 			for k, v := range c.env {
 				env[k] = v
 			}
+
 			got := runner{terminal: c.terminal, env: env}.run(t, address, append(c.args, "get")...)
 			if strings.Contains(got.out, "\x1b[") != c.want {
 				t.Errorf("%q", got.out)
 			}
+
 			if !c.want && strings.ContainsRune(got.out, '\x1b') {
 				t.Error("an escape that came from the server")
 			}
 		})
 	}
+
 	colored := runner{terminal: true}.run(t, address, "get")
 	golden(t, "get-sick.color.txt", colored.out)
+
 	plain := runner{}.run(t, address, "get")
 	if stripped := stripColor(colored.out); stripped != plain.out {
 		t.Errorf("colours change the text:\n%s", stripped)
@@ -144,6 +157,7 @@ func stripColor(s string) string {
 		if !ok {
 			return s
 		}
+
 		_, after, _ := strings.Cut(rest, "m")
 		s = before + after
 	}

@@ -24,10 +24,12 @@ func TestGetDrawsTheNode(t *testing.T) {
 			got.expectGolden(t, "get-"+name+".txt")
 			wide := runner{}.run(t, address, "get", "-o", "wide")
 			golden(t, "get-"+name+".wide.txt", wide.out)
+
 			ascii := runner{env: map[string]string{"LANG": "C"}}.run(t, address, "get")
 			if i := strings.IndexFunc(ascii.out, func(r rune) bool { return r > 126 }); i >= 0 {
 				t.Errorf("not ASCII: %s", ascii.out[i:])
 			}
+
 			fits(t, ascii.out)
 			golden(t, "get-"+name+".ascii.txt", ascii.out)
 		})

@@ -20,6 +20,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(mainVariable) != "" {
 		main()
 	}
+
 	os.Exit(m.Run())
 }
 
@@ -27,18 +28,22 @@ func TestMain(m *testing.M) {
 // returns what the program writes to standard output; nothing may be on standard error.
 func runProgram(t *testing.T, address, name string, args ...string) string {
 	t.Helper()
+
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	command := exec.CommandContext(t.Context(), cmp.Or(name, binary), args...)
 	command.Env = append(os.Environ(), mainVariable+"=1", "MIGCTL="+binary, "MIGCTL_ADDRESS="+address)
 	var errOut bytes.Buffer
 	command.Stderr = &errOut
+
 	out, err := command.Output()
 	if err != nil || errOut.Len() > 0 {
 		t.Errorf("%s %v: %v: %s", name, args, err, errOut.String())
 	}
+
 	return string(out)
 }
 
@@ -47,10 +52,12 @@ func TestHelpAndManPage(t *testing.T) {
 	if help.code != exitOK || strings.Count(help.out, "usage: migctl") != 1 {
 		t.Errorf("help: %+v", help)
 	}
+
 	man := runProgram(t, defaultAddress, "", "--help-man")
 	if head, _, _ := strings.Cut(man, "\n.SH"); head != `.TH migctl 1  ""` {
 		t.Errorf("the man page begins with %s", head)
 	}
+
 	model := newApp(&options{}).Model()
 	for _, c := range model.Commands {
 		if c.Name != "help" {
@@ -58,13 +65,16 @@ func TestHelpAndManPage(t *testing.T) {
 			cmptest.HasTexts(t, man, "\n.SS\n\\fB"+c.Name)
 		}
 	}
+
 	facts := []string{"0 done", "1 refused", "2 the command line", "3 the server", "4 degraded or stuck",
 		"5 the layout is neither"}
+
 	for _, f := range model.Flags {
 		if f.Envar != "" {
 			facts = append(facts, f.Envar)
 		}
 	}
+
 	cmptest.HasTexts(t, flat(help.out), facts...)
 	cmptest.HasTexts(t, man, facts...)
 }
@@ -78,6 +88,7 @@ func TestUsage(t *testing.T) {
 			t.Errorf("%v: %+v", args, got)
 		}
 	}
+
 	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
 		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)
@@ -90,10 +101,12 @@ func TestCompletion(t *testing.T) {
 	routes["GET /node"] = file(t, "node-rtxpro.json")
 	routes["GET /layouts"] = raw(`{"layouts":[{"name":"all-balanced"},{"name":"all-disabled"}]}`)
 	_, address := serve(t, routes)
+
 	zsh := runProgram(t, address, "", "--completion-script-zsh")
 	if !strings.HasPrefix(zsh, "#compdef migctl\n") {
 		t.Errorf("zsh: %s", zsh)
 	}
+
 	script := runProgram(t, address, "", "--completion-script-bash") + `
 migctl() { "$MIGCTL" "$@"; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -143,14 +156,17 @@ printf '%s ' "${COMPREPLY[@]}"`
 		words := append([]string{"-c", script, "bash", "migctl"}, strings.Split(c.words, " ")...)
 		cmptest.Equal(t, c.words, flat(runProgram(t, address, "bash", words...)), c.want)
 	}
+
 	cmptest.Equal(t, "without a server", runProgram(t, "unix:///none", "", "--completion-bash", "get", ""), "")
 }
 
 func TestPlaceholdersOfTheServerAreQuiet(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(`{"gpus":[{"index":0}]}`)})
+
 	got := runner{}.run(t, address, "get")
 	if got.code != exitOK || !strings.Contains(got.out, "GPU 0") {
 		t.Errorf("a GPU of which nothing is known: %+v", got)
 	}
+
 	fits(t, got.out)
 }

@@ -26,18 +26,22 @@ func (s *session) setMode(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
+
 	gpus, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}
+
 	if why := unreadText(&node); why != "" && slices.Contains(s.opts.GPUs, "all") {
 		return errors.New("the GPUs here are not all of them: " + why)
 	}
 
 	wanted := map[string]string{"on": "enabled", "off": "disabled"}[s.opts.State]
 	var changing []nodedoc.GPU
+
 	for i := range gpus {
 		g := &gpus[i]
+
 		name := gpuTitle(s.page, g.Index, g.Name, g.UUID)
 		switch {
 		case g.UUID == "":
@@ -47,27 +51,34 @@ func (s *session) setMode(ctx context.Context) error {
 			s.page.line(text("  MIG mode is %s already", s.opts.State).in(green))
 			continue
 		}
+
 		changing = append(changing, *g)
 		s.page.line(text("%s", name).in(bold))
 		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.MIGMode), s.opts.State))
+
 		if n := len(g.GPUInstances); n > 0 {
 			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
 		}
+
 		for _, user := range newNodeView(node).useOf(&g.Use).users() {
 			s.page.para("  in use: ", yellow, user)
 		}
 	}
+
 	if len(changing) == 0 {
 		s.page.line(text("Nothing to do."))
 		return nil
 	}
+
 	s.page.line()
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
+
 	if err := s.askOperator(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
 		s.opts.State)); err != nil {
 		return err
 	}
+
 	return s.switchModes(ctx, changing)
 }
 
@@ -75,14 +86,17 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	request := api.ModeRequest{Enabled: s.opts.State == "on", TakeOver: s.opts.TakeOver}
 	for i := range gpus {
 		s.page.line(text("GPU %d", gpus[i].Index).in(bold))
+
 		err := s.startOperation(ctx, http.MethodPut, "/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode", request)
 		if err != nil {
 			if rest := len(gpus) - i - 1; rest > 0 && !errors.Is(err, context.Canceled) {
 				s.page.line(text("Not tried: %s", plural(rest, "GPU", "GPUs")).in(yellow))
 			}
+
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -91,10 +105,12 @@ func writeMode(p *page, m *api.ModeResult) {
 	if m == nil {
 		return
 	}
+
 	if m.Wanted == m.Current && m.Current == m.Pending && m.Waits == "" {
 		p.line(text("  MIG mode is %s", onOff(m.Current)).in(green))
 		return
 	}
+
 	t := fmt.Sprintf("MIG mode %s wanted, %s now, %s pending", onOff(m.Wanted), onOff(m.Current), onOff(m.Pending))
 	switch m.Waits {
 	case "":
@@ -103,7 +119,9 @@ func writeMode(p *page, m *api.ModeResult) {
 	default:
 		t += ": waits for " + m.Waits
 	}
+
 	p.para("  ", yellow, t)
+
 	switch m.Waits {
 	case "reset":
 		p.para("  to finish: ", yellow, "end what uses the GPU, then: nvidia-smi --gpu-reset -i "+string(m.GPU))
@@ -112,6 +130,7 @@ func writeMode(p *page, m *api.ModeResult) {
 	case "in use":
 		p.para("  to finish: ", yellow, "end what uses the GPU, then repeat the command")
 	}
+
 	writeHolds(p, "  ", m.Holders)
 }
 
@@ -119,5 +138,6 @@ func onOff(on bool) string {
 	if on {
 		return "on"
 	}
+
 	return "off"
 }

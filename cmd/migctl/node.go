@@ -20,6 +20,7 @@ type nodeView struct {
 func newNodeView(n nodedoc.Document) *nodeView {
 	v := &nodeView{doc: n, kubelet: n.Node.HoldersIncomplete != ""}
 	v.kubelet = v.kubelet || v.showsUse(func(u deviceUse) bool { return u.Allocated.Present() })
+
 	return v
 }
 
@@ -39,6 +40,7 @@ func containerName(namespace, pod, container string) string {
 	if container != "" {
 		t += " (" + container + ")"
 	}
+
 	return t
 }
 
@@ -50,12 +52,15 @@ func (u deviceUse) users() []string {
 			all = append(all, t)
 		}
 	}
+
 	for _, j := range u.Jobs {
 		all = append(all, "job "+j)
 	}
+
 	if n := u.Processes.Or(0); len(all) == 0 && n > 0 {
 		all = append(all, plural(n, "process", "processes"))
 	}
+
 	return all
 }
 
@@ -78,6 +83,7 @@ func (u deviceUse) summary() string {
 	case u.Allocated.Present(): // no container has it; what else may run on it is not known
 		return "not allocated"
 	}
+
 	return "unknown"
 }
 
@@ -89,6 +95,7 @@ func (u deviceUse) podNames() string {
 			all = append(all, t)
 		}
 	}
+
 	return strings.Join(all, ", ")
 }
 
@@ -102,6 +109,7 @@ func (u deviceUse) unconfirmedMark(i int) string {
 	}) {
 		return ""
 	}
+
 	return "? "
 }
 
@@ -126,16 +134,20 @@ func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 	use := v.useOf(&i.Use)
 	use.Holders = slices.Clone(use.Holders)
+
 	for j := range i.ComputeInstances {
 		c := &i.ComputeInstances[j]
+
 		use.Holders = append(use.Holders, c.Holders...)
 		if c.Allocated.Or(false) || v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
 			use.Allocated = c.Allocated
 		}
+
 		if c.Processes.Or(0) > use.Processes.Or(0) {
 			use.Processes = c.Processes
 		}
 	}
+
 	return use
 }
 
@@ -156,6 +168,7 @@ func axisOf(g *nodedoc.GPU) nodedoc.Axis {
 	if g.Capacity != nil {
 		axis.Units, axis.Available = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles), g.Capacity.Profiles
 	}
+
 	return axis
 }
 
@@ -170,6 +183,7 @@ func shortBusID(id string) string {
 	if domain, rest, ok := strings.Cut(id, ":"); ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {
 		return rest
 	}
+
 	return id
 }
 
@@ -179,16 +193,19 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return gpus, nil
 	}
+
 	for _, w := range words {
 		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
 			if why := unreadText(node); why != "" {
 				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, why)
 			}
+
 			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
 				"lists %s",
 				w, plural(len(gpus), "GPU", "GPUs"))}
 		}
 	}
+
 	return slices.DeleteFunc(slices.Clone(gpus), func(g nodedoc.GPU) bool {
 		return !slices.ContainsFunc(words, func(w string) bool { return sameGPU(w, &g) })
 	}), nil
@@ -198,5 +215,6 @@ func plural(n int, one, many string) string {
 	if n == 1 {
 		return "1 " + one
 	}
+
 	return fmt.Sprintf("%d %s", n, many)
 }

@@ -17,35 +17,46 @@ func (s *session) showOperations(ctx context.Context) error {
 		if s.opts.Follow {
 			return usageError{"--follow needs the operation's id; migctl operations lists them"}
 		}
+
 		return s.listOperations(ctx)
 	}
+
 	data, err := s.client.getDocument(ctx, operationPath(s.opts.Operation))
 	if err != nil {
 		return err
 	}
+
 	var op api.Operation
 	if err := s.client.decodeAnswer(data, &op); err != nil {
 		return err
 	}
+
 	if s.opts.Output != formTable {
 		if s.opts.Follow {
 			return usageError{"--follow and -o " + s.opts.Output + " exclude each other"}
 		}
+
 		return s.printDocument(data)
 	}
+
 	if s.opts.Follow {
 		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold))
 		return s.followOperation(ctx, &op)
 	}
+
 	writeOperation(s.page, &op)
+
 	if hasStopped(op.State) {
 		writeOutcome(s.page, &op)
 		return nil
 	}
+
 	s.page.command("To follow it", "migctl operations --follow", op.ID)
+
 	if op.State == api.Settling {
 		s.page.command("To end the wait for the kubelet", "migctl settled", op.ID)
 	}
+
 	return nil
 }
 
@@ -54,34 +65,44 @@ func (s *session) listOperations(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if s.opts.Output != formTable {
 		return s.printDocument(data)
 	}
+
 	var list api.Operations
 	if err := s.client.decodeAnswer(data, &list); err != nil {
 		return err
 	}
+
 	writeControl(s.page, &list)
+
 	for _, id := range sortedKeys(list.Blocked) {
 		s.page.para("! ", yellow, string(id)+" is "+blockedText(&list, id))
 	}
+
 	for i := range list.Unrestored {
 		s.page.line(text("%s", list.Unrestored[i].GPU).in(bold))
 		writeUnrestored(s.page, "  ", &list.Unrestored[i])
 	}
+
 	if len(list.Operations) == 0 && list.Reason == "" && !list.Recovering {
 		s.page.line(text("No operations yet."))
 	}
+
 	if len(list.Operations) == 0 {
 		return nil
 	}
+
 	s.page.line(text("%-28s %-9s %-13s %-17s %s", "OPERATION", "VERB", "STATE", "STARTED (UTC)", "BY").in(dim))
+
 	for i := range list.Operations {
 		op := &list.Operations[i]
 		state := stateSpan(op.State)
 		state.text = s.page.cell(state.text, 13)
 		s.page.line(text("%-28s %-9s ", op.ID, op.Verb), state, text(" %-17s %s", formatUTC(op.Started), op.By))
 	}
+
 	return nil
 }
 
@@ -93,6 +114,7 @@ func writeControl(p *page, list *api.Operations) {
 	case list.State == "read-only" || list.State == "off":
 		p.para("! ", yellow, "Partition control is "+list.State+": mig-exporter's log has the reason")
 	}
+
 	if list.Recovering {
 		p.para("! ", yellow, "mig-exporter is finishing what its last run left: operations may be missing here, and changes "+
 			"wait until it is done")
@@ -102,12 +124,14 @@ func writeControl(p *page, list *api.Operations) {
 // blockedText names the operation that blocks a GPU.
 func blockedText(list *api.Operations, id gpu.UUID) string {
 	by := list.Blocked[id]
+
 	t := "blocked by operation " + by
 	for i := range list.Operations {
 		if op := &list.Operations[i]; op.ID == by {
 			t += ", which is " + string(op.State)
 		}
 	}
+
 	return t
 }
 
@@ -117,13 +141,16 @@ func formatUTC(t time.Time) string { return t.UTC().Format("2006-01-02 15:04") }
 func writeOperation(p *page, op *api.Operation) {
 	writeTitle(p, op)
 	writeSteps(p, op.Steps)
+
 	if len(op.Rollback) > 0 {
 		p.line(text("Rollback").in(dim))
 		writeSteps(p, op.Rollback)
 	}
+
 	if hasStopped(op.State) { // writeOutcome has it
 		return
 	}
+
 	for _, w := range op.WaitsFor {
 		p.para("Waits for ", yellow, w)
 	}
@@ -133,6 +160,7 @@ func writeTitle(p *page, op *api.Operation) {
 	p.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text("  %s  ", op.Verb), stateSpan(op.State))
 	p.line(text("Started   ").in(dim), text("%s UTC", op.Started.UTC().Format(time.DateTime)))
 	p.line(text("By        ").in(dim), text("%s", op.By))
+
 	if op.Plan != "" {
 		p.line(text("Plan      ").in(dim), text("%s", op.Plan))
 	}
@@ -143,12 +171,15 @@ func writeSteps(p *page, steps []api.OperationStep) {
 		st := &steps[i]
 		mark, c := stepMark(st.State)
 		p.line(span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c}, text("  %s", st.State).in(dim))
+
 		if st.UUID != "" {
 			p.line(text("       was %s", st.UUID).in(dim))
 		}
+
 		if st.Done != nil && st.Done.UUID != "" && strings.HasPrefix(string(st.Op), "create") {
 			p.line(text("       is  %s", st.Done.UUID).in(dim))
 		}
+
 		if st.Error != "" {
 			p.para("       ", red, st.Error)
 		}
@@ -166,6 +197,7 @@ func stepMark(state api.StepState) (string, color) {
 	case api.StepUndone:
 		return "<", yellow
 	}
+
 	return " ", plain
 }
 
@@ -183,9 +215,11 @@ func stepPlace(st *mig.Step) string {
 	if what == "" {
 		what = string(st.Op)
 	}
+
 	if c, ok := st.Compute.Get(); ok {
 		what += " " + c.String() + " of"
 	}
+
 	return fmt.Sprintf("%s %s at %s", what, st.Profile, st.Placement)
 }
 
@@ -195,27 +229,35 @@ func (s *session) showLayouts(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	if s.opts.Output != formTable {
 		return s.printDocument(data)
 	}
+
 	var list api.NamedLayouts
 	if err := s.client.decodeAnswer(data, &list); err != nil {
 		return err
 	}
+
 	if len(list.Layouts) == 0 {
 		s.page.para("", plain, "No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME "+
 			"takes one from a file of your own.")
+
 		return nil
 	}
+
 	s.page.line(text("%-26s %-5s %s", "LAYOUT", "GPUS", "INSTANCES OF EACH").in(dim))
+
 	for i := range list.Layouts {
 		l := &list.Layouts[i]
+
 		lead := fmt.Sprintf("%s %-5d ", s.page.cell(l.Name, 26), len(l.Applies))
 		for j := range l.Rules {
 			s.page.para(lead, plain, ruleText(&l.Rules[j]))
 			lead = strings.Repeat(" ", len([]rune(lead)))
 		}
 	}
+
 	return nil
 }
 
@@ -224,6 +266,7 @@ func ruleText(r *api.LayoutRule) string {
 	for _, profile := range sortedKeys(r.MIGDevices) {
 		parts = append(parts, fmt.Sprintf("%d x %s", r.MIGDevices[profile], profile))
 	}
+
 	what := strings.Join(parts, ", ")
 	switch {
 	case !r.MIGEnabled:
@@ -231,15 +274,19 @@ func ruleText(r *api.LayoutRule) string {
 	case what == "":
 		what = "no instances"
 	}
+
 	var where []string
 	if !r.Devices.All {
 		where = append(where, "GPUs "+strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Devices.Indexes), " ", ","), "[]"))
 	}
+
 	if len(r.DeviceFilter) > 0 {
 		where = append(where, "devices "+strings.Join(r.DeviceFilter, ", "))
 	}
+
 	if len(where) > 0 {
 		what += " (" + strings.Join(where, "; ") + ")"
 	}
+
 	return what
 }

@@ -20,10 +20,12 @@ func TestAccept(t *testing.T) {
 	routes := applied()
 	routes["GET /operations/"+op1] = answer(partial(api.Degraded))
 	routes["POST /operations/"+op1+"/accept"] = answer(partial(api.Accepted))
+
 	f, address := serve(t, routes)
 	if got := plainTerminal("n\n").run(t, address, "accept", op1); got.code != exitFailed || len(f.requests("POST ")) > 0 {
 		t.Errorf("declined: exit code %d, asked %+v", got.code, f.requests(""))
 	}
+
 	got := plainTerminal("y\n").run(t, address, "accept", op1)
 	got.expectGolden(t, "accept.txt")
 	cmptest.Equal(t, "asked", f.bodies(t, "POST "), []string{""})
@@ -87,16 +89,19 @@ func TestRollbackOfWhatIsDegraded(t *testing.T) {
 		routes := applied()
 		routes["GET /operations/"+op1] = inTurn(answer(partial(api.Degraded)), answer(partial(state)))
 		_, address := serve(t, routes)
+
 		got := plainTerminal("y\n").run(t, address, "rollback", op1)
 		if got.code != code || !strings.Contains(got.out, "Roll back operation "+op1+"? [y/N]") {
 			t.Errorf("%s: exit code %d: %s", state, got.code, got.err)
 		}
 	}
+
 	routes := applied()
 	routes["GET /operations/"+op1] = answer(partial(api.Degraded))
 	routes["POST /operations/"+op1+"/rollback"] = refuse(api.Problem{Type: api.LayoutChanged,
 		Title: "The layout was changed", Status: 409, Operation: op1})
 	_, address := serve(t, routes)
+
 	got := runner{}.run(t, address, "rollback", "--yes", op1)
 	if got.code != exitFailed || !strings.Contains(flat(got.err), "migctl accept "+op1) {
 		t.Errorf("exit code %d: %s", got.code, got.err)
@@ -115,19 +120,24 @@ func TestBlockedGPUs(t *testing.T) {
 	blocked := "blocked by operation " + op1 + ", which is degraded"
 	got := runner{}.run(t, address, "operations")
 	fits(t, got.out)
+
 	for _, want := range []string{reason, "! " + string(node.GPUs[2].UUID) + " is " + blocked,
 		"! GPU-gone is blocked by operation op-0"} {
 		if !strings.Contains(flat(got.out), want) {
 			t.Errorf("operations: no %q in\n%s", want, got.out)
 		}
 	}
+
 	got = runner{}.run(t, address, "get")
 	fits(t, got.out)
 	golden(t, "get-blocked.txt", got.out)
+
 	if !strings.Contains(got.out, reason) || strings.Count(got.out, "! "+blocked) != 1 {
 		t.Errorf("get:\n%s", got.out)
 	}
+
 	f.routes["GET /operations"] = answer(api.Operations{State: "off", Operations: []api.Operation{}})
+
 	if got := (runner{}).run(t, address, "operations"); !strings.Contains(got.out, "Partition control is off") {
 		t.Error(got.out)
 	}
@@ -170,6 +180,7 @@ func TestModeResults(t *testing.T) {
 		m.GPU = gpu2
 		out := drawn(func(p *page) { writeMode(p, &m) })
 		fits(t, out)
+
 		if flat(out) != want {
 			t.Errorf("got  %s\nwant %s", flat(out), want)
 		}

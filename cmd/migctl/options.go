@@ -127,23 +127,28 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 			err = usageError{"a command is missing, see above"}
 		}
 	}()
+
 	if s.opts.Command, err = app.Parse(joinLoneDash(args)); err != nil {
 		return false, usageError{err.Error()}
 	}
+
 	return false, s.opts.checkFlags()
 }
 
 // joinLoneDash joins "-f -" into one argument: kingpin accepts no lone dash as the value of a flag.
 func joinLoneDash(args []string) []string {
 	var joined []string
+
 	for i := 0; i < len(args); i++ {
 		if (args[i] == "-f" || args[i] == "--file") && i+1 < len(args) && args[i+1] == "-" {
 			joined = append(joined, "--file=-")
 			i++
 			continue
 		}
+
 		joined = append(joined, args[i])
 	}
+
 	return joined
 }
 
@@ -162,24 +167,31 @@ func (o *options) checkFlags() error {
 	if o.Command == commandRecommend {
 		return o.checkRecommend()
 	}
+
 	if o.releases() && o.Address == defaultAddress {
 		o.Address = releaseAddress
 	}
+
 	if o.Command != commandPlan && o.Command != commandApply {
 		return nil
 	}
+
 	if (o.Plan == "") != (o.Hash == "") {
 		return usageError{"--plan and --hash belong together: the plan's id and its hash, as migctl plan prints them"}
 	}
+
 	if o.Plan != "" {
 		if !o.Spec.isEmpty() || o.TakeOver || len(o.Spec.Force) > 0 {
 			return usageError{"--plan names an existing plan: it cannot be combined with a spec, --force or --take-over"}
 		}
+
 		return nil
 	}
+
 	if o.Spec.isEmpty() {
 		return usageError{"the wanted layout is missing: -f FILE, --layout NAME, --gpus with --devices, or --demand"}
 	}
+
 	return nil
 }
 
@@ -232,6 +244,7 @@ func newApp(o *options) *kingpin.Application {
 	addRestoreCommand(app, o)
 	addReleaseCommands(app, o)
 	addFleetCommand(app, o)
+
 	return app
 }
 
@@ -293,10 +306,12 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.").
 		PlaceHolder("UUID").HintAction(o.completions(listMIGDevices)).StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
+
 	if !apply {
 		addOutputFlag(c, o, formText, formJSON, formYAML)
 		return
 	}
+
 	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)

@@ -69,20 +69,24 @@ func (p *page) command(purpose, command, operation string) {
 // part writes spans as line does, without ending the line.
 func (p *page) part(spans ...span) {
 	left := p.width
+
 	for n := len(spans); n > 0; n-- {
 		if spans[n-1].text = strings.TrimRight(spans[n-1].text, " "); spans[n-1].text != "" {
 			break
 		}
 	}
+
 	for _, s := range spans {
 		t := p.clean(s.text)
 		if p.width > 0 {
 			t = p.cut(t, left)
 			left -= utf8.RuneCountInString(t)
 		}
+
 		if p.color && s.color != plain && t != "" {
 			t = "\x1b[" + string(s.color) + "m" + t + "\x1b[0m"
 		}
+
 		p.w.WriteString(t) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
 	}
 }
@@ -98,6 +102,7 @@ func (p *page) clean(s string) string {
 		case r > unicode.MaxASCII && !p.utf8:
 			return '?'
 		}
+
 		return r
 	}, s)
 }
@@ -107,9 +112,11 @@ func (p *page) cut(s string, columns int) string {
 	if utf8.RuneCountInString(s) <= columns {
 		return s
 	}
+
 	if columns <= 0 {
 		return ""
 	}
+
 	return string([]rune(s)[:columns-1]) + p.ellipsis()
 }
 
@@ -118,7 +125,9 @@ func (p *page) cell(s string, columns int) string {
 	if columns == 0 {
 		return s
 	}
+
 	s = p.cut(p.clean(s), columns)
+
 	return s + strings.Repeat(" ", columns-utf8.RuneCountInString(s))
 }
 
@@ -132,6 +141,7 @@ func (p *page) ellipsis() string {
 	if p.utf8 {
 		return "…"
 	}
+
 	return "~"
 }
 
@@ -150,16 +160,20 @@ func wrap(s string, width int) []string {
 	if width <= 0 {
 		return []string{s}
 	}
+
 	var lines []string
 	line := ""
+
 	for _, word := range strings.Fields(s) {
 		for utf8.RuneCountInString(word) > width {
 			if line != "" {
 				lines, line = append(lines, line), ""
 			}
+
 			r := []rune(word)
 			lines, word = append(lines, string(r[:width])), string(r[width:])
 		}
+
 		switch {
 		case line == "":
 			line = word
@@ -169,5 +183,6 @@ func wrap(s string, width int) []string {
 			lines, line = append(lines, line), word
 		}
 	}
+
 	return append(lines, line)
 }

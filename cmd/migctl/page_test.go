@@ -19,6 +19,7 @@ func drawn(draw func(p *page)) string {
 	p := newPage(&out, false, true)
 	draw(p)
 	p.flush()
+
 	return out.String()
 }
 
@@ -32,9 +33,11 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 				out := drawn(func(p *page) { p.drawAxis(units, layOutSlots(axis, one)) })
 				lines := strings.Split(strings.TrimSuffix(out, "\n"), "\n")
 				fits(t, out)
+
 				if len(lines) != 4 {
 					t.Fatalf("%d units, %d:%d: %d lines, want 4:\n%s", units, start, size, len(lines), out)
 				}
+
 				for _, i := range []int{1, 3} {
 					if got, want := utf8.RuneCountInString(lines[i]), utf8.RuneCountInString(lines[0]); got != want {
 						t.Fatalf("%d units, %d:%d: line %d has %d columns, want %d:\n%s", units, start, size, i, got, want, out)
@@ -43,6 +46,7 @@ func TestAxesOfAllLengthsFit(t *testing.T) {
 			}
 		}
 	}
+
 	if out := drawn(func(p *page) { p.drawAxis(64, layOutSlots(nodedoc.Axis{Units: 64}, nil)) }); out != "" {
 		t.Errorf("an axis that is too long to draw:\n%s", out)
 	}
@@ -101,6 +105,7 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 		show(stepEvent(5, false, api.StepRunning, ""))
 		g.closeLine()
 	})
+
 	want := `    1.0s  [2/9] destroy GI 3g.20gb at 0:4 on GPU-00811850 done
     1.0s  [4/9] create GI 2g.10gb at 0:2 on GPU-00811850
             create GPU instance: INSUFFICIENT_RESOURCES
@@ -118,6 +123,7 @@ func TestProgressIsOneLineAStep(t *testing.T) {
 	if out != want {
 		t.Errorf("got\n%s", out)
 	}
+
 	fits(t, out)
 }
 
@@ -132,6 +138,7 @@ func TestProgressOfLongNamesFits(t *testing.T) {
 		g.showEvent(&e)
 	})
 	fits(t, out)
+
 	if !strings.HasSuffix(out, "on GPU-00811850\n            done\n") {
 		t.Errorf("got\n%s", out)
 	}
@@ -143,12 +150,14 @@ func TestWhatIsNoTerminal(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
+
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
 	defer w.Close()
+
 	for _, f := range []*os.File{null, r, w} {
 		if isTerminal(f) {
 			t.Errorf("%s is no terminal", f.Name())

@@ -20,24 +20,30 @@ func (s *session) showPlan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+
 	var data json.RawMessage
 	if err := s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &data); err != nil {
 		return err
 	}
+
 	if s.opts.Output != formText {
 		return s.printDocument(data)
 	}
+
 	var plan api.Plan
 	if err := s.client.decodeAnswer(data, &plan); err != nil {
 		return err
 	}
+
 	writePlan(s.page, &plan)
+
 	if len(plan.Steps) > 0 {
 		s.page.line()
 		s.page.line(text("To do this:").in(cyan))
 		s.page.line(text("  migctl apply --plan %s --hash \\", plan.ID))
 		s.page.line(text("    %s", plan.Hash))
 	}
+
 	return nil
 }
 
@@ -45,22 +51,28 @@ func (s *session) showPlan(ctx context.Context) error {
 // workloads affected.
 func writePlan(p *page, plan *api.Plan) {
 	p.line(text("Plan ").in(dim), text("%s", plan.ID).in(bold), text(" for node %s", orUnknown(plan.Node)).in(dim))
+
 	for i := range plan.GPUs {
 		p.line()
 		writePlanGPU(p, &plan.GPUs[i])
 	}
+
 	p.line()
+
 	if len(plan.Steps) == 0 {
 		p.line(text("Nothing to do: the node has this layout already.").in(green))
 	} else {
 		writeEffects(p, plan)
 	}
+
 	for _, o := range plan.Owners {
 		p.para("! ", yellow, "managed by another owner: "+o)
 	}
+
 	if plan.TakeOver && len(plan.Owners) > 0 {
 		p.para("! ", yellow, "--take-over: the GPUs are changed anyway")
 	}
+
 	for _, w := range plan.Warnings {
 		p.para("! ", yellow, w)
 	}
@@ -68,29 +80,36 @@ func writePlan(p *page, plan *api.Plan) {
 
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
+
 	before, after := planSlots(g.Before), planSlots(g.After)
 	if changesLayout(g) {
 		p.line(text("  before").in(dim))
 		p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, before))
 		p.line(text("  after").in(dim))
 	}
+
 	p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, after))
+
 	for i := range g.Before {
 		if g.Before[i].Fate == api.Destroy {
 			writeInstance(p, "-", red, &g.Before[i], g.Before[i].Compute)
 		}
 	}
+
 	for i := range g.After {
 		inst := &g.After[i]
 		if inst.Fate == api.Create {
 			writeInstance(p, "+", green, inst, inst.Compute)
 			continue
 		}
+
 		writeKept(p, inst, keptInstance(g.Before, inst.Placement))
 	}
+
 	if len(g.Before)+len(g.After) == 0 {
 		p.line(text("  no instances").in(dim))
 	}
+
 	if g.Left != "" {
 		p.line(text("  room left for ").in(dim), text("%s", g.Left))
 	} else {
@@ -103,14 +122,17 @@ func changesLayout(g *api.PlanGPU) bool {
 		return i.Fate != api.Keep ||
 			slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
 	}
+
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
 }
 
 // planSlots marks the fate of each instance by sign and color, so that it can be read without colors.
 func planSlots(instances []api.Instance) []slot {
 	var slots []slot
+
 	for i := range instances {
 		inst := &instances[i]
+
 		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
 		switch inst.Fate {
 		case api.Destroy:
@@ -118,8 +140,10 @@ func planSlots(instances []api.Instance) []slot {
 		case api.Create:
 			s.note, s.color = "+ create", green
 		}
+
 		slots = append(slots, s)
 	}
+
 	return slots
 }
 
@@ -128,6 +152,7 @@ func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 		func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
 		return &before[i]
 	}
+
 	return &api.Instance{}
 }
 
@@ -137,16 +162,21 @@ func writeInstance(p *page, sign string, c color, inst *api.Instance, computes [
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
 	}
+
 	if n, ok := inst.Need.Get(); ok {
 		t += fmt.Sprintf(", for demand %d", n+1)
 	}
+
 	if len(computes) == 1 && computes[0].UUID != "" {
 		t += ", " + string(computes[0].UUID)
 	}
+
 	p.line(span{"  " + t, c})
+
 	if len(computes) > 1 || len(computes) == 0 {
 		writeComputes(p, sign, c, computes)
 	}
+
 	writeHolds(p, "      ", holdsOf(inst, computes))
 }
 
@@ -156,10 +186,13 @@ func writeKept(p *page, inst, before *api.Instance) {
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
 	}
+
 	if len(inst.Compute) == 1 && inst.Compute[0].UUID != "" {
 		t += ", " + string(inst.Compute[0].UUID)
 	}
+
 	p.line(span{t, dim})
+
 	for _, side := range []struct {
 		sign string
 		c    color
@@ -171,7 +204,9 @@ func writeKept(p *page, inst, before *api.Instance) {
 		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // it is in the line of the GPU instance
 			continue
 		}
+
 		writeComputes(p, side.sign, side.c, changed)
+
 		if side.fate == api.Destroy {
 			writeHolds(p, "      ", holdsOf(&api.Instance{}, changed))
 		}
@@ -182,12 +217,15 @@ func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance
 	if len(computes) == 0 {
 		p.line(span{"      without compute instances", dim})
 	}
+
 	for i := range computes {
 		ci := &computes[i]
+
 		t := fmt.Sprintf("    %s compute instance %dc at %s", sign, ci.Placement.Size, ci.Placement)
 		if ci.UUID != "" {
 			t += ", " + string(ci.UUID)
 		}
+
 		p.line(span{t, c})
 	}
 }
@@ -202,6 +240,7 @@ func holdsOf(inst *api.Instance, computes []api.ComputeInstance) []api.Hold {
 			}
 		}
 	}
+
 	return holds
 }
 
@@ -211,6 +250,7 @@ func writeHolds(p *page, indent string, holds []api.Hold) {
 			p.para(indent+"may be in use: ", yellow, h.What)
 			continue
 		}
+
 		p.para(indent+"in use: ", yellow, holdText(h))
 	}
 }
@@ -220,6 +260,7 @@ func holdText(h api.Hold) string {
 	if h.PID != 0 {
 		pid = fmt.Sprintf(" (process %d)", h.PID)
 	}
+
 	switch h.Kind {
 	case api.HoldProcess:
 		return processText(h) + " runs on it"
@@ -236,6 +277,7 @@ func holdText(h api.Hold) string {
 	case api.HoldUnknown:
 		return "it could not be checked, which counts as in use: " + h.What
 	}
+
 	return h.What + pid
 }
 
@@ -245,6 +287,7 @@ func processText(h api.Hold) string {
 	if h.What == "" || h.What == t || h.What == fmt.Sprint(h.PID) {
 		return t
 	}
+
 	return t + " (" + h.What + ")"
 }
 
@@ -254,33 +297,42 @@ func writeEffects(p *page, plan *api.Plan) {
 	for i := range plan.Steps {
 		ops[plan.Steps[i].Op]++
 	}
+
 	touched := 0
 	var affected []string
 	var holds []api.Hold
+
 	for i := range plan.GPUs {
 		g := &plan.GPUs[i]
 		if changesLayout(g) {
 			touched++
 		}
+
 		for j := range g.Before {
 			affected = append(affected, affectedUsers(&g.Before[j])...)
 			holds = append(holds, lostHolds(&g.Before[j])...)
 		}
 	}
+
 	p.line(text("Destroys ").in(dim), text("%s", countsText(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
 	p.line(text("Creates  ").in(dim), text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])))
 	p.line(text("Takes    ").in(dim),
 		text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
+
 	if len(affected) == 0 {
 		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
 	}
+
 	slices.Sort(affected)
+
 	for _, name := range slices.Compact(affected) {
 		p.para("Affects  ", red, name)
 	}
+
 	for _, f := range plan.Forced {
 		p.para("Forced   ", red, f)
 	}
+
 	if slices.ContainsFunc(holds, api.Hold.Unconfirmed) {
 		p.para("! ", yellow, "Whether all of these hold what is destroyed is not known: "+unconfirmedHint(holds))
 	}
@@ -289,6 +341,7 @@ func writeEffects(p *page, plan *api.Plan) {
 // affectedUsers names the users of what is destroyed.
 func affectedUsers(inst *api.Instance) []string {
 	var all []string
+
 	for _, h := range lostHolds(inst) {
 		switch h.Kind {
 		case api.HoldProcess, api.HoldHandle:
@@ -299,6 +352,7 @@ func affectedUsers(inst *api.Instance) []string {
 			all = append(all, holdText(h))
 		}
 	}
+
 	return all
 }
 
@@ -308,11 +362,13 @@ func lostHolds(inst *api.Instance) []api.Hold {
 	if inst.Fate == api.Destroy {
 		holds = slices.Clone(inst.Holders)
 	}
+
 	for i := range inst.Compute {
 		if inst.Fate == api.Destroy || inst.Compute[i].Fate == api.Destroy {
 			holds = append(holds, inst.Compute[i].Holders...)
 		}
 	}
+
 	return holds
 }
 

@@ -20,15 +20,18 @@ func TestPlanShowsADiff(t *testing.T) {
 	got := runner{}.run(t, address, counted("--force", string(trainer), "--take-over")...)
 	got.expectGolden(t, "plan.txt")
 	asked := f.requests("POST /plans")
+
 	want := `{"spec":{"gpus":["2"],"devices":{"1g.5gb":1,"2g.10gb":1}},"force":["` + string(trainer) +
 		`"],"takeOver":true}`
 	if len(asked) != 1 || asked[0].body != want {
 		t.Errorf("asked %+v, want the body %s", asked, want)
 	}
+
 	ascii := runner{env: map[string]string{"LC_ALL": "POSIX", "LANG": "C.UTF-8"}}.run(t, address, counted()...)
 	golden(t, "plan.ascii.txt", ascii.out)
 	colored := runner{}.run(t, address, counted("--color=always")...)
 	golden(t, "plan.color.txt", colored.out)
+
 	for _, form := range []string{"json", "yaml"} {
 		document := runner{}.run(t, address, counted("-o", form)...)
 		golden(t, "plan."+form, document.out)
@@ -42,6 +45,7 @@ func TestPlanOfWhatStandsAlready(t *testing.T) {
 	cmptest.HasTexts(t, got.out, "Nothing to do")
 	cmptest.LacksTexts(t, got.out, "To do this")
 	golden(t, "plan-nothing.txt", got.out)
+
 	if got := (runner{}).run(t, address, "apply", "--gpus", "2", "--devices", "none"); got.code != exitOK ||
 		got.err != "" {
 		t.Errorf("apply: exit code %d, %s", got.code, got.err) // no question if there is nothing to do
@@ -54,8 +58,10 @@ func TestSpecs(t *testing.T) {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return name
 	}
+
 	parted := "version: v1\nmig-configs:\n  all-1g:\n    - devices: all\n      mig-enabled: true\n      mig-devices: " +
 		"{1g.5gb: 7}\n"
 	for name, c := range map[string]struct {
@@ -92,12 +98,15 @@ func TestSpecs(t *testing.T) {
 			f, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(nothingToDo())})
 			got := runner{in: c.in}.run(t, address, append([]string{"plan"}, c.args...)...)
 			asked := f.requests("")
+
 			if wrong, ok := strings.CutPrefix(c.want, "!"); ok {
 				cmptest.Equal(t, "exit code", got.code, exitUsage)
 				cmptest.HasTexts(t, flat(got.err), wrong)
 				cmptest.Equal(t, "requests", len(asked), 0)
+
 				return
 			}
+
 			cmptest.Equal(t, "exit code", got.code, exitOK)
 			cmptest.Equal(t, "asked", asked, []request{{line: "POST /plans", body: `{"spec":` + c.want + `}`}})
 		})
@@ -112,10 +121,12 @@ func TestInfeasible(t *testing.T) {
 			Holders: holds()}},
 	}
 	_, address := serve(t, map[string]http.HandlerFunc{"POST /plans": refuse(problem)})
+
 	got := runner{}.run(t, address, counted()...)
 	if got.code != exitFailed || got.out != "" {
 		t.Errorf("exit code %d, output %q", got.code, got.out)
 	}
+
 	fits(t, got.err)
 	golden(t, "infeasible.txt", got.err)
 }

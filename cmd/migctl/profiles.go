@@ -31,30 +31,38 @@ func (s *session) showProfiles(ctx context.Context) error {
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
+
 	gpus, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}
+
 	if s.opts.Output != formTable {
 		return s.printProfiles(gpus)
 	}
 
 	writeUnread(s.page, &node)
 	var seen []string
+
 	for i := range gpus {
 		g := &gpus[i]
 		s.page.line(span{gpuTitle(s.page, g.Index, g.Name, g.UUID), bold})
+
 		if len(g.Profiles) == 0 {
 			s.page.line(text("  offers no profiles: it has no MIG, or does not answer").in(dim))
 			continue
 		}
+
 		writeProfiles(s.page, g)
+
 		if !slices.Contains(seen, g.Name) {
 			seen = append(seen, g.Name)
 			writeComputeProfiles(s.page, g)
 		}
+
 		s.page.line()
 	}
+
 	return nil
 }
 
@@ -62,29 +70,36 @@ func (s *session) printProfiles(gpus []nodedoc.GPU) error {
 	list := make([]gpuProfiles, 0, len(gpus))
 	for i := range gpus {
 		g := &gpus[i]
+
 		out := gpuProfiles{Index: g.Index, UUID: g.UUID, Name: g.Name, Profiles: g.Profiles}
 		if g.Capacity != nil {
 			out.Available = g.Capacity.Profiles
 		}
+
 		list = append(list, out)
 	}
+
 	data, err := json.Marshal(map[string]any{"gpus": list})
 	if err != nil {
 		return err
 	}
+
 	return s.printDocument(data)
 }
 
 func writeProfiles(p *page, g *nodedoc.GPU) {
 	p.line(text("  %-15s %4s %9s %8s %4s  %-11s %s", "PROFILE", "ID", "FREE/ALL", "GiB", "SMs", "ENGINES",
 		"PLACEMENTS").in(dim))
+
 	for i := range g.Profiles {
 		pr := &g.Profiles[i]
 		c := plain
+
 		free := availableText(g, pr)
 		if free == "0" {
 			c = dim
 		}
+
 		lead := fmt.Sprintf("  %s %4d %9s %8s %4d  %-11s ", p.cell(pr.Name, 15), pr.ID,
 			free+"/"+strconv.Itoa(pr.MaxInstances),
 			formatGiB(pr.MemoryBytes), pr.SMs, enginesText(pr.Engines))
@@ -101,6 +116,7 @@ func availableText(g *nodedoc.GPU, pr *gpu.Profile) string {
 			}
 		}
 	}
+
 	return unknown
 }
 
@@ -109,10 +125,12 @@ func placementsText(places []gpu.Placement) string {
 	if len(places) == 0 {
 		return unknown
 	}
+
 	starts := make([]string, 0, len(places))
 	for _, at := range places {
 		starts = append(starts, strconv.Itoa(at.Start))
 	}
+
 	return fmt.Sprintf("{%s}:%d", strings.Join(starts, ","), places[0].Size)
 }
 
@@ -122,7 +140,9 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 	if !ok {
 		return unknown
 	}
+
 	var b strings.Builder
+
 	for _, kind := range []struct {
 		letter string
 		count  int
@@ -131,6 +151,7 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 			fmt.Fprintf(&b, "%d%s ", kind.count, kind.letter)
 		}
 	}
+
 	return orUnknown(strings.TrimSpace(strings.ReplaceAll(b.String(), " ", "")))
 }
 
@@ -143,12 +164,15 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 		"one of all its slices:")
 	p.line(text("  %-15s %-10s %s", "GPU INSTANCE", "COMPUTE", "ALL  SMs").in(dim))
 	seen := map[int]bool{}
+
 	for i := range g.Profiles {
 		pr := &g.Profiles[i]
 		if seen[pr.ComputeSlices] || pr.ComputeSlices < 1 {
 			continue
 		}
+
 		seen[pr.ComputeSlices] = true
+
 		name := pr.Name
 		for _, n := range computeSizes(pr.ComputeSlices) {
 			p.line(text("  %s %-10s %3d %4d", p.cell(name, 15), fmt.Sprintf("%dc", n), pr.ComputeSlices/n,
@@ -162,10 +186,12 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 // them, or 1, 2, 3, 4 or 7.
 func computeSizes(slices int) []int {
 	var sizes []int
+
 	for n := 1; n <= slices; n++ {
 		if n <= 4 || n == 7 || n == slices {
 			sizes = append(sizes, n)
 		}
 	}
+
 	return sizes
 }

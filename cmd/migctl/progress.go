@@ -38,11 +38,14 @@ func (g *progress) showEvent(e *api.Event) {
 		g.showStep(lead, e)
 		return
 	}
+
 	g.closeLine()
+
 	if e.Kind == api.EventHook && e.Hook != nil {
 		writeHook(g.page, lead, e.Hook)
 		return
 	}
+
 	g.page.para(lead, eventColor(e), cmp.Or(e.Text, string(e.State)))
 }
 
@@ -55,6 +58,7 @@ func (g *progress) showStep(lead string, e *api.Event) {
 		g.page.part(text("%s", head))
 		g.open, g.used = ref, utf8.RuneCountInString(head)
 	}
+
 	switch e.Step.State {
 	case api.StepPending, api.StepRunning:
 		return
@@ -66,6 +70,7 @@ func (g *progress) showStep(lead string, e *api.Event) {
 		g.page.line()
 		g.page.para("            ", red, cmp.Or(e.Step.Error, string(e.Step.State)))
 	}
+
 	g.open = stepRef{}
 }
 
@@ -86,8 +91,10 @@ func (g *progress) completeLine(t string, c color) {
 	if g.page.width > 0 && g.used+1+len(t) > g.page.width {
 		g.page.line()
 		g.page.line(text("           "), text(" %s", t).in(c))
+
 		return
 	}
+
 	g.page.line(text(" %s", t).in(c))
 }
 
@@ -98,5 +105,6 @@ func eventColor(e *api.Event) color {
 	case stateColor(e.State) == red:
 		return red
 	}
+
 	return plain
 }

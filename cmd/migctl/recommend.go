@@ -48,12 +48,14 @@ func (o *options) checkRecommend() error {
 	if _, err := fleet.ParsePrices(o.Prices); err != nil {
 		return usageError{err.Error()}
 	}
+
 	return nil
 }
 
 // recommend shows what the server recommends for the devices of the node.
 func (s *session) recommend(ctx context.Context) error {
 	data, err := s.client.getDocument(ctx, "/recommendations")
+
 	var problem *api.Problem
 	if errors.As(err, &problem) && problem.Type == api.NotFound {
 		return &api.Problem{
@@ -61,23 +63,29 @@ func (s *session) recommend(ctx context.Context) error {
 			Detail: "the server has no /api/v1/recommendations",
 		}
 	}
+
 	if err != nil {
 		return err
 	}
+
 	var report advise.Report
 	if err := s.client.decodeAnswer(data, &report); err != nil {
 		return err
 	}
+
 	words := s.opts.GPUs
 	if s.opts.Explain != "" {
 		words = []string{s.opts.Explain}
 	}
+
 	if err := checkDeviceWords(words, report.Devices); err != nil && !s.opts.WantSpec {
 		return err
 	}
+
 	named := func(r *advise.Recommendation) bool {
 		return len(words) == 0 || slices.ContainsFunc(words, func(w string) bool { return w == "all" || isOnGPU(w, r) })
 	}
+
 	switch {
 	case s.opts.WantSpec:
 		return s.printRecommendedSpec(ctx, &report)
@@ -85,29 +93,37 @@ func (s *session) recommend(ctx context.Context) error {
 		if data, err = filterList(data, "devices", s.opts.GPUs, named); err != nil {
 			return err
 		}
+
 		return s.printDocument(data)
 	}
+
 	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool { return !named(&r) })
 	if s.opts.Explain != "" {
 		s.explainDevices(&report, devices)
 		return nil
 	}
+
 	writeRecommendations(s.page, &report, devices)
+
 	if len(s.opts.GPUs) == 0 {
 		prices, err := fleet.ParsePrices(s.opts.Prices)
 		if err != nil {
 			return usageError{err.Error()}
 		}
+
 		writeSummary(s.page, &report, prices)
 		w := newProcedure(s.page, &report)
 		w.write()
+
 		if err := s.writeSliceProcedure(ctx, w); err != nil {
 			return err
 		}
 	} else {
 		writeSingleReason(s.page, &report, devices)
 	}
+
 	writeNotes(s.page, report.Notes)
+
 	return nil
 }
 
@@ -117,8 +133,10 @@ func (s *session) explainDevices(report *advise.Report, devices []advise.Recomme
 		if i > 0 {
 			s.page.line()
 		}
+
 		explainDevice(s.page, &devices[i], report.Strict)
 	}
+
 	writeSingleReason(s.page, report, devices)
 	writeNotes(s.page, report.Notes)
 }
@@ -136,6 +154,7 @@ func checkDeviceWords(words []string, devices []advise.Recommendation) error {
 				"answer, and those in MIG mode without instances", w)}
 		}
 	}
+
 	return nil
 }
 
@@ -144,6 +163,7 @@ func workloadName(r *advise.Recommendation) string {
 	if r.Workload == nil {
 		return unknown
 	}
+
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 	switch {
 	case kind == ownerBatch:
@@ -153,6 +173,7 @@ func workloadName(r *advise.Recommendation) string {
 	case r.Workload.Shared:
 		return r.Workload.Namespace + "/" + name + ", shared"
 	}
+
 	return r.Workload.Namespace + "/" + name
 }
 
@@ -161,12 +182,15 @@ func writeRecommendations(p *page, report *advise.Report, devices []advise.Recom
 	if report.Strict {
 		strict = "   strict: by the worst mix of kernels"
 	}
+
 	p.line(text("Node ").in(dim), text("%s", orUnknown(report.Node)).in(bold),
 		text("   %s%s", report.Time.UTC().Format(time.RFC3339), strict).in(dim))
+
 	if len(devices) == 0 {
 		p.line()
 		p.line(text("No devices."))
 	}
+
 	writeWholeGPUs(p, devices)
 	writeSlices(p, devices)
 }
@@ -179,6 +203,7 @@ func caveat(r *advise.Recommendation) string {
 	case r.Provisional:
 		return "provisional"
 	}
+
 	return ""
 }
 
@@ -188,6 +213,7 @@ func confidenceText(r *advise.Recommendation) string {
 	if r.Evidence == nil {
 		return ""
 	}
+
 	return shareText(r.Confidence)
 }
 
@@ -200,6 +226,7 @@ func stretchText(predicted *advise.Predicted) string {
 	if predicted.StretchP95 == (advise.Stretch{}) {
 		return "unknown"
 	}
+
 	return fmt.Sprintf("%.2f-%.2f", predicted.StretchP95.Low, predicted.StretchP95.High)
 }
 
@@ -207,6 +234,7 @@ func writeNotes(p *page, notes []string) {
 	if len(notes) > 0 {
 		p.line()
 	}
+
 	for _, n := range notes {
 		p.para("! ", dim, n)
 	}
@@ -225,6 +253,7 @@ func unplaced(report *advise.Report) (provisional, left []int) {
 			left = append(left, r.Index)
 		}
 	}
+
 	return provisional, left
 }
 
@@ -233,6 +262,7 @@ func isMoved(packing *advise.Packing, index int) bool {
 	if packing == nil {
 		return false
 	}
+
 	return slices.ContainsFunc(packing.GPUs, func(g advise.PackedGPU) bool {
 		return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool { return s.From == index })
 	})
@@ -243,5 +273,6 @@ func joinNumbers(numbers []int) string {
 	for _, n := range numbers {
 		list = append(list, fmt.Sprint(n))
 	}
+
 	return strings.Join(list, ", ")
 }

@@ -16,6 +16,7 @@ func TestRecommendShowsEngines(t *testing.T) {
 	most := wholeH100(t, 1, tiny, podOf("video", "transcode-0", "StatefulSet/transcode"))
 	most.Readings.Media.Decoder = gpu.Some(5. / 7)
 	report, s := observedWith(advise.DefaultOptions(), 8*24*time.Hour, func(int) {}, some, most)
+
 	_, address := serve(t, recommended(report, s))
 	for name, arg := range map[string]string{"engines-slice": "0", "engines-keep": "1"} {
 		got := runner{}.run(t, address, "recommend", "--explain="+arg)

@@ -17,35 +17,47 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	if r.Instance.Present() {
 		title += "  " + sliceText(r)
 	}
+
 	p.line(span{title, bold})
+
 	if r.MIGDevice != "" {
 		p.line(text("  %s", r.MIGDevice).in(dim))
 	}
+
 	writeHolderOf(p, r)
+
 	answer := string(r.Action)
 	if r.Recommended != "" {
 		answer += ": " + r.Recommended
 	}
+
 	if r.Reason != "" {
 		answer += " (" + string(r.Reason) + ")"
 	}
+
 	p.para("  ", bold, answer)
+
 	if r.Explanation != "" {
 		p.para("  ", plain, r.Explanation)
 	}
+
 	if r.Provisional {
 		p.para("  ", yellow, "provisional: less than seven days of evidence")
 	}
+
 	if r.NotChecked {
 		p.para("  ", yellow, "not checked: the use of media engines cannot be read, and the profile has fewer than "+
 			"the device. Make sure that the workload needs no more of them")
 	}
+
 	if r.Evidence != nil {
 		writeEvidence(p, r)
 	}
+
 	if len(r.Considered) > 0 {
 		writeConsidered(p, r, strict)
 	}
+
 	if r.Predicted != nil {
 		writePredicted(p, r)
 	}
@@ -55,16 +67,19 @@ func writeHolderOf(p *page, r *advise.Recommendation) {
 	if r.Workload == nil {
 		return
 	}
+
 	t := strings.TrimPrefix(r.Workload.Namespace+"/", "/") + r.Workload.Owner
 	if r.Workload.Shared {
 		t += ", shared by several containers"
 	}
+
 	if r.Pod != nil {
 		t += "; pod " + containerName(r.Pod.Namespace, r.Pod.Name, r.Pod.Container)
 		if r.Pod.Resource != "" {
 			t += " as " + r.Pod.Resource
 		}
 	}
+
 	p.para("  ", cyan, t)
 }
 
@@ -87,14 +102,18 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
 		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
 	writeFact(p, "kernels", kernelsText(e))
+
 	memory := "at most " + gibText(e.MemoryBytes)
 	if e.MemoryTrend > 0 {
 		memory += ", growing by " + gibText(e.MemoryTrend) + " a day"
 	}
+
 	if r.Predicted != nil {
 		memory += fmt.Sprintf("; %s leaves %s free", r.Recommended, gibText(r.Predicted.MemoryFree))
 	}
+
 	writeFact(p, "memory", memory)
+
 	if r.Predicted != nil {
 		if total := e.HeldBytes() + r.Predicted.MemoryFree; total > 0 {
 			share := e.HeldBytes() / total
@@ -102,31 +121,40 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 			p.line(text("  %s %s of %s", bar, shareText(share), gibText(total)))
 		}
 	}
+
 	if e.Server != nil {
 		writeFact(p, "server", serverText(e.Server))
 	}
+
 	writeFact(p, "starts", startsText(e))
+
 	if e.PowerP95 > 0 || e.PCIeMax > 0 {
 		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
 			" of the link in the busiest minute")
 	}
+
 	writeFact(p, "media", mediaText(e))
+
 	if e.ThrottledRatio > 0 {
 		writeFact(p, "throttled", shareText(e.ThrottledRatio)+" of the time: the figures may be too low")
 	}
+
 	p.line()
 	hasWidth := e.WidthHistogram != [10]float64{}
+
 	title := "SMs IN USE, share of busy time"
 	if !hasWidth {
 		title = ""
 	}
 
 	p.line(text("  %s  %s", p.cell("BUSY TIME, share of minutes", 36), title).in(dim))
+
 	for i := range e.BusyHistogram {
 		width := ""
 		if hasWidth {
 			width = p.histogramRow(i, e.WidthHistogram[i])
 		}
+
 		p.line(text("  %s  %s", p.cell(p.histogramRow(i, e.BusyHistogram[i]), 36), width))
 	}
 }
@@ -139,6 +167,7 @@ func knownText(days float64) string {
 	case days < 1.05:
 		return fmt.Sprintf("; nothing rarer than %.0f hours is known", 24*days)
 	}
+
 	return fmt.Sprintf("; nothing rarer than %.3g days is known", days)
 }
 
@@ -151,11 +180,13 @@ func kernelsText(e *advise.Evidence) string {
 	if e.NeverBusy {
 		return "none ran"
 	}
+
 	t := fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
 		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth))
 	if e.ActivityHours > 0 {
 		t += fmt.Sprintf(", by a sample of %.1f h", e.ActivityHours)
 	}
+
 	return t
 }
 
@@ -165,9 +196,11 @@ func mediaText(e *advise.Evidence) string {
 	for i := range e.MediaUse {
 		uses = append(uses, e.MediaUse[i].String())
 	}
+
 	if len(uses) == 0 { // of an exporter that knows only that they were used
 		uses = slices.Clone(e.MediaEngines)
 	}
+
 	if e.MediaUnread {
 		uses = append(uses, "the use of some cannot be read")
 	}
@@ -183,6 +216,7 @@ func startsText(e *advise.Evidence) string {
 	case 1:
 		return "1 seen: at most " + gibText(e.StartMemory)
 	}
+
 	return fmt.Sprintf("%d seen: at most %s in the last %d", e.Starts, gibText(e.StartMemory),
 		min(e.Starts, advise.KeptStarts))
 }
@@ -193,6 +227,7 @@ func (p *page) histogramRow(tenth int, share float64) string {
 	if share > 0 && share < 0.005 {
 		percent = "<1%"
 	}
+
 	return fmt.Sprintf("%3d-%3d%% %s %s", 10*tenth, 10*tenth+10, p.bar(share, barColumns), percent)
 }
 
@@ -204,16 +239,20 @@ func (p *page) bar(share float64, columns int) string {
 		if share > 0 {
 			full = max(full, 1)
 		}
+
 		return strings.Repeat("#", full) + strings.Repeat(".", columns-full)
 	}
+
 	eighths := int(math.Round(share * float64(8*columns)))
 	if share > 0 {
 		eighths = max(eighths, 1)
 	}
+
 	drawn := strings.Repeat("█", eighths/8)
 	if rest := eighths % 8; rest > 0 {
 		drawn += string([]rune("▏▎▍▌▋▊▉")[rest-1])
 	}
+
 	return p.cell(drawn, columns)
 }
 
@@ -224,8 +263,10 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 	p.line()
 	p.line(text("  %s %s", p.cell("PROFILE", 15), "STRETCH p95: LOW EXPECTED  HIGH").in(dim))
 	passed := false
+
 	for i := range r.Considered {
 		c := &r.Considered[i]
+
 		why, color := consideredText(c.Reason, strict), dim
 		switch {
 		case c.Reason == advise.ReasonNone && r.Reason == advise.ReasonStartUnseen:
@@ -237,10 +278,12 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 		case c.Reason == advise.ReasonNone:
 			why = "does; recommended once that has held for as long as the first answer needed"
 		}
+
 		stretch := fmt.Sprintf("%16s %8s %5s", unknown, unknown, unknown)
 		if t := c.StretchP95; t != (advise.Stretch{}) {
 			stretch = fmt.Sprintf("%16.2f %8.2f %5.2f", t.Low, t.Expected, t.High)
 		}
+
 		p.para(fmt.Sprintf("  %s %s  ", p.cell(c.Profile, 15), stretch), color, why)
 	}
 }
@@ -256,6 +299,7 @@ func consideredText(reason advise.Reason, strict bool) string {
 		if strict {
 			return "kernels could take too long"
 		}
+
 		return "kernels would take too long"
 	case advise.ReasonLatency:
 		return "requests would wait too long"
@@ -266,6 +310,7 @@ func consideredText(reason advise.Reason, strict bool) string {
 	case advise.ReasonNoBusyTime:
 		return "unknown: nothing ran"
 	}
+
 	return string(reason)
 }
 
@@ -273,28 +318,35 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	e := r.Predicted
 	p.line()
 	p.line(text("  EXPECTED IN %s", r.Recommended).in(dim))
+
 	if median, p95 := e.StretchMedian, e.StretchP95; p95 == (advise.Stretch{}) {
 		writeFact(p, "kernels", "unknown: nothing ran that could show how long they take")
 	} else {
 		writeFact(p, "kernels", fmt.Sprintf(
 			"%.2f to %.2f times as long at the median (expected %.2f), %.2f to %.2f at p95 (%.2f)",
 			median.Low, median.High, median.Expected, p95.Low, p95.High, p95.Expected))
+
 		if e.Latency != (advise.Latency{}) {
 			writeFact(p, "requests", describeLatency(e.Latency))
 		}
+
 		writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
 			shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
 		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
 	}
+
 	if len(e.MediaEngines) > 0 {
 		writeFact(p, "media", neededEnginesText(e.MediaEngines))
 	}
+
 	if e.Server != nil {
 		writeFact(p, "server", predictedServerText(e.Server))
 	}
+
 	if e.Decided.Figure != "" {
 		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")
 	}
+
 	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
 }
 
@@ -304,6 +356,7 @@ func describeLatency(l advise.Latency) string {
 	if l.Figure > 0 {
 		return fmt.Sprintf("%.2f %s; %.2f with the kernels of p95, which decides", l.Figure, of, l.Expected)
 	}
+
 	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
 		"mig-exporter.dev/service-time", l.Low, l.High, of, l.Expected)
 }
@@ -311,6 +364,7 @@ func describeLatency(l advise.Latency) string {
 // neededEnginesText says how many media engines are needed of those that a profile has.
 func neededEnginesText(engines []advise.PredictedEngines) string {
 	var list []string
+
 	for i := range engines {
 		e := &engines[i]
 		list = append(list, fmt.Sprintf("needs %.1f of its %d %s", e.Needed, e.Count, advise.EngineName(e.Engine, e.Count)))

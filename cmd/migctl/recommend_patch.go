@@ -24,6 +24,7 @@ func resourceOf(profile string) string {
 	if profile == "" {
 		return wholeResource
 	}
+
 	return "nvidia.com/mig-" + strings.ReplaceAll(profile, "+", ".")
 }
 
@@ -41,16 +42,20 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	if r.Pod != nil && r.Pod.Resource != "" {
 		was = r.Pod.Resource
 	}
+
 	if claim, ok := strings.CutPrefix(was, "claim/"); ok {
 		if r.Recommended == "" {
 			return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
 				"ResourceClaim) take the device class gpu.nvidia.com, and let the owner make the pod again.", claim)}
 		}
+
 		return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
 			"ResourceClaim) take the device class mig.nvidia.com with the selector "+
 			"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.", claim, r.Recommended)}
 	}
+
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+
 	c := ownerChange{command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob")}
 	switch kind {
 	case "Deployment":
@@ -67,6 +72,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	default:
 		c = ownerChange{words: byHand(r, kind, name, was)}
 	}
+
 	return c
 }
 
@@ -74,6 +80,7 @@ func changeOf(r *advise.Recommendation) ownerChange {
 func byHand(r *advise.Recommendation, kind, name, was string) string {
 	limit := fmt.Sprintf("limit %s: 1 instead of %s: 1 for the container %s", resourceOf(r.Recommended), was,
 		orUnknown(r.Workload.Container))
+
 	switch kind {
 	case "Job":
 		return "The pod template of a Job cannot be changed. Let it end, and set in the manifest of the next one: " +
@@ -85,12 +92,14 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 		if r.Recommended == "" {
 			return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a whole GPU.", name)
 		}
+
 		return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
 			"--gres=gpu:%s:1.", name, r.Recommended, r.Recommended)
 	case ownerProcesses:
 		return "The processes belong to no container and no job: start them again with CUDA_VISIBLE_DEVICES=MIG-<uuid>, " +
 			"as migctl get -o wide has it."
 	}
+
 	return fmt.Sprintf("Owner %s: change in the part of its spec that has the pod's containers: %s.", r.Workload.Owner,
 		limit)
 }
@@ -101,14 +110,17 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
 	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
 	container := map[string]any{"name": r.Workload.Container, "resources": map[string]any{"limits": limits}}
+
 	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}}
 	if inJob {
 		spec = map[string]any{"jobTemplate": map[string]any{"spec": spec}}
 	}
+
 	patch, err := json.Marshal(map[string]any{"spec": spec})
 	if err != nil {
 		panic(err) // strings and null alone
 	}
+
 	return kubectl(r.Workload.Namespace, "patch", object, "--type=strategic", "--patch="+string(patch))
 }
 
@@ -119,6 +131,7 @@ func kubectl(namespace string, args ...string) string {
 	for _, a := range args {
 		words = append(words, shellQuote(a))
 	}
+
 	return strings.Join(words, " ")
 }
 
@@ -127,6 +140,7 @@ func kubectl(namespace string, args ...string) string {
 func shellQuote(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
+
 	isHidden := func(r rune) bool { return r < ' ' || r > '~' }
 	switch {
 	case word != "" && !strings.ContainsFunc(word, isSpecial):
@@ -134,8 +148,10 @@ func shellQuote(word string) string {
 	case !strings.ContainsFunc(word, isHidden):
 		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
+
 	var quoted strings.Builder
 	quoted.WriteString("$'")
+
 	for _, b := range []byte(word) {
 		switch {
 		case b == '\'' || b == '\\':
@@ -146,5 +162,6 @@ func shellQuote(word string) string {
 			quoted.WriteByte(b)
 		}
 	}
+
 	return quoted.String() + "'"
 }

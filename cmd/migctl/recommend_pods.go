@@ -18,6 +18,7 @@ func holderText(r *advise.Recommendation) string {
 	if isOwnedBy(r, ownerProcesses) {
 		return "the work on it"
 	}
+
 	return workloadName(r)
 }
 
@@ -28,26 +29,34 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 		w.writeNote("Its owner asks for the slice already, see above.")
 		return c
 	}
+
 	w.writeReach(r)
+
 	if note := serverNote(r); note != "" {
 		w.writeNote(note)
 	}
+
 	if c.command != "" {
 		w.writeCommand(c.command)
 	}
+
 	if c.words != "" {
 		w.writeNote(c.words)
 	}
+
 	if other := w.otherProfile(r); other != "" {
 		w.writeNote(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
 			"for the larger one.", other))
 	}
+
 	if c.command != "" && !w.warnedOfRequests {
 		w.writeNote("If the API server refuses the patch because requests names the old resource too: give \"requests\" " +
 			"the same beside \"limits\".")
 		w.warnedOfRequests = true
 	}
+
 	w.changed[*r.Workload] = true
+
 	return c
 }
 
@@ -60,11 +69,13 @@ func (w *procedure) writeReach(r *advise.Recommendation) {
 
 	w.writeNote(fmt.Sprintf("This moves all replicas of %s in %s, on every node. The other nodes were not asked.",
 		r.Workload.Owner, orUnknown(r.Workload.Namespace)))
+
 	whole := !r.Instance.Present()
 	if whole && !w.warnedOfReach {
 		w.writeNote("migctl fleet reads the answers of all nodes, of which the weakest decides.")
 		w.warnedOfReach = true
 	}
+
 	if !whole && !w.warnedOfSliceReach {
 		w.writeNote("If it has replicas there, see migctl recommend of these nodes first.")
 		w.warnedOfSliceReach = true
@@ -79,11 +90,13 @@ func (w *procedure) otherProfile(r *advise.Recommendation) string {
 		if o.Action != advise.ActionSlice && !changesSlice(o) || o.Recommended == r.Recommended {
 			continue
 		}
+
 		a, b := o.Workload, r.Workload
 		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
 			return cmp.Or(o.Recommended, "a whole GPU")
 		}
 	}
+
 	return ""
 }
 
@@ -114,6 +127,7 @@ func (w *procedure) remove(r *advise.Recommendation) {
 	default:
 		w.writeNote("Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.")
 	}
+
 	w.waitUntilGone(r)
 }
 
@@ -126,13 +140,17 @@ func (w *procedure) deletePod(r *advise.Recommendation) {
 func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
 		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
+
 		what := fmt.Sprintf("GPU %d is idle", r.Index)
 		if r.Instance.Present() {
 			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
 		}
+
 		w.writeNote("Repeat it until " + what + ".")
+
 		return
 	}
+
 	w.writeCommand(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
 }
 
@@ -140,14 +158,18 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 // out those that do not, and their old pods on the GPUs that they leave.
 func (w *procedure) waitForSlices(targets []target) {
 	waited := map[string]bool{}
+
 	for _, t := range targets {
 		var others []string
+
 		for _, slice := range t.Slices {
 			r := w.wholeGPU(slice.From)
 			if r == nil || r.Workload == nil || !isReplaceable(r) {
 				continue
 			}
+
 			kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+
 			object := r.Workload.Namespace + "/" + r.Workload.Owner
 			switch {
 			case !w.canFinishRollout(r):
@@ -159,6 +181,7 @@ func (w *procedure) waitForSlices(targets []target) {
 				w.waitForRollout(r.Workload.Namespace, strings.ToLower(kind)+"/"+name)
 			}
 		}
+
 		if len(others) > 0 {
 			w.writeCommand(fmt.Sprintf("migctl get %d", t.Index))
 			w.writeNote(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
@@ -173,21 +196,25 @@ func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 	if !changeOf(r).replaces {
 		return false
 	}
+
 	for i := range w.report.Devices {
 		o := &w.report.Devices[i]
 		if o.Instance.Present() || o.Workload == nil {
 			continue
 		}
+
 		same := o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner
 		if same && !w.done[w.targetOf(o.Index)] {
 			return false
 		}
 	}
+
 	return true
 }
 
 func (w *procedure) waitForRollout(namespace, object string) {
 	w.writeCommand(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
+
 	if !w.warnedOfRollout {
 		w.writeNote("It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or " +
 			"the update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.")

@@ -51,25 +51,32 @@ func (w *procedure) write() {
 	if w.report.Packing == nil || len(w.report.Packing.GPUs) == 0 {
 		return
 	}
+
 	w.p.line()
+
 	if why := singleObstacle(w.report); why != "" {
 		w.p.para("", yellow, "No procedure: "+why)
 		return
 	}
+
 	w.p.line(text("Procedure. None of it is done automatically.").in(bold))
+
 	if w.report.SingleStrategy {
 		w.writeSingle()
 		return
 	}
+
 	if !w.report.WithoutKubernetes && !w.usesClaims() {
 		w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
 			"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
 			"selector cloud.google.com/gke-gpu-partition-size.")
 	}
+
 	w.keepLayouts()
 	w.writeNote("migctl plan with the same arguments as migctl apply below shows where the slices will be placed.")
 	ready, waiting := w.targets()
 	w.writeReady(ready)
+
 	for _, t := range inOrder(waiting, w.targetOf) {
 		w.writeHeld(t)
 	}
@@ -102,6 +109,7 @@ func (w *procedure) wholeGPU(index int) *advise.Recommendation {
 	if at < 0 {
 		return nil
 	}
+
 	return &w.report.Devices[at]
 }
 
@@ -109,6 +117,7 @@ func (w *procedure) wholeGPU(index int) *advise.Recommendation {
 func (w *procedure) targets() (ready, waiting []target) {
 	for i := range w.report.Packing.GPUs {
 		t := target{PackedGPU: &w.report.Packing.GPUs[i]}
+
 		t.own = w.wholeGPU(t.Index)
 		switch {
 		case t.own == nil:
@@ -121,6 +130,7 @@ func (w *procedure) targets() (ready, waiting []target) {
 			waiting = append(waiting, t)
 		}
 	}
+
 	return ready, waiting
 }
 
@@ -132,6 +142,7 @@ func (w *procedure) targetOf(from int) int {
 			return t.Index
 		}
 	}
+
 	return -1
 }
 
@@ -139,6 +150,7 @@ func (w *procedure) targetOf(from int) int {
 // Of a circle one comes first: its pod must wait for its slice.
 func inOrder(waiting []target, targetOf func(from int) int) []target {
 	var ordered []target
+
 	for len(waiting) > 0 {
 		at := slices.IndexFunc(waiting, func(t target) bool {
 			to := targetOf(t.Index)
@@ -149,11 +161,14 @@ func inOrder(waiting []target, targetOf func(from int) int) []target {
 			for range waiting {
 				on = targetOf(on)
 			}
+
 			at = slices.IndexFunc(waiting, func(t target) bool { return t.Index == on })
 		}
+
 		ordered = append(ordered, waiting[at])
 		waiting = slices.Delete(waiting, at, at+1)
 	}
+
 	return ordered
 }
 
@@ -162,38 +177,49 @@ func (w *procedure) writeReady(ready []target) {
 	if len(ready) == 0 {
 		return
 	}
+
 	var off, all []int
 	var changing []target
+
 	for _, t := range ready {
 		all = append(all, t.Index)
 		if t.now == free {
 			off = append(off, t.Index)
 		}
+
 		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return !s.Exists }) {
 			changing = append(changing, t)
 		}
 	}
+
 	if len(changing) > 0 {
 		w.step("GPU %s: create the slices, while no new %s.", joinNumbers(indexesOf(changing)), w.arrivals())
 		w.cordon()
 		w.switchOn(off)
+
 		for _, t := range changing {
 			w.apply(t.Index)
 		}
+
 		w.restartPlugin()
 		w.uncordon()
 	}
+
 	for _, t := range ready {
 		w.done[t.Index] = true
 	}
+
 	asks := "its owner asks for a slice instead of a GPU"
 	if w.report.WithoutKubernetes {
 		asks = "it starts again on a slice instead of a GPU"
 	}
+
 	w.step("Move to GPU %s what gets a slice there: %s.", joinNumbers(all), asks)
+
 	for _, t := range ready {
 		w.writeArrivals(&t, -1)
 	}
+
 	w.waitForSlices(ready)
 }
 
@@ -202,6 +228,7 @@ func indexesOf(targets []target) []int {
 	for _, t := range targets {
 		list = append(list, t.Index)
 	}
+
 	return list
 }
 
@@ -210,6 +237,7 @@ func (w *procedure) writeHeld(t target) {
 	waits := !w.done[w.targetOf(t.Index)]
 	if waits {
 		w.step("GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.", t.Index, holderText(t.own))
+
 		if to := w.targetOf(t.Index); to != t.Index {
 			w.writeNote(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
 		}
@@ -217,30 +245,37 @@ func (w *procedure) writeHeld(t target) {
 		w.step("GPU %d: %s has moved to GPU %d. Wait until the old one has left.", t.Index, holderText(t.own),
 			w.targetOf(t.Index))
 	}
+
 	w.cordon()
+
 	if waits {
 		w.change(t.own)
 		w.remove(t.own)
+
 		if isOwnedBy(t.own, "Deployment") {
 			w.writeNote("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
 		}
 	} else {
 		w.waitUntilGone(t.own)
+
 		if t.own.Pod != nil && isOwnedBy(t.own, "Deployment", "StatefulSet") {
 			w.writeNote("If it stays, since the owner has replaced another replica first:")
 			w.deletePod(t.own)
 		}
 	}
+
 	w.step("Create the slices of GPU %d.", t.Index)
 	w.switchOn([]int{t.Index})
 	w.apply(t.Index)
 	w.restartPlugin()
 	w.uncordon()
+
 	w.done[t.Index] = true
 	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
 		w.step("Move to GPU %d what gets a slice there.", t.Index)
 		w.writeArrivals(&t, t.Index)
 	}
+
 	w.waitForSlices([]target{t})
 }
 
@@ -251,7 +286,9 @@ func (w *procedure) writeArrivals(t *target, but int) {
 		if slice.From == but || r == nil || r.Workload == nil {
 			continue
 		}
+
 		w.writeNote(fmt.Sprintf("GPU %d, %s: to %s of GPU %d.", slice.From, holderText(r), slice.Profile, t.Index))
+
 		if c := w.change(r); !c.replaces {
 			w.remove(r)
 		}
@@ -263,10 +300,12 @@ func (w *procedure) switchOn(indexes []int) {
 	if len(indexes) == 0 {
 		return
 	}
+
 	list := strings.ReplaceAll(joinNumbers(indexes), ",", "")
 	w.writeCommand("migctl mode on " + list)
 	w.writeCommand("migctl get " + list)
 	w.writeNote("Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.")
+
 	if !w.warnedOfMode {
 		w.writeNote("On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
 			"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
@@ -291,6 +330,7 @@ func (w *procedure) restartPlugin() {
 			"Helm chart: a command that finds no pod changes nothing.")
 		w.warnedOfPlugin = true
 	}
+
 	for _, label := range []string{"app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin"} {
 		w.writeCommand("kubectl delete pod --all-namespaces " + shellQuote("--selector="+label) + " " +
 			shellQuote("--field-selector=spec.nodeName="+w.report.Node))
@@ -300,16 +340,20 @@ func (w *procedure) restartPlugin() {
 // usesClaims reports whether all pods have their devices by claims (DRA), for which no device plugin is asked.
 func (w *procedure) usesClaims() bool {
 	claims := false
+
 	for i := range w.report.Devices {
 		pod := w.report.Devices[i].Pod
 		if pod == nil || pod.Resource == "" {
 			continue
 		}
+
 		if !strings.HasPrefix(pod.Resource, "claim/") {
 			return false
 		}
+
 		claims = true
 	}
+
 	return claims
 }
 
@@ -318,6 +362,7 @@ func (w *procedure) arrivals() string {
 	if w.report.WithoutKubernetes {
 		return "work comes"
 	}
+
 	return "pods come"
 }
 
@@ -327,6 +372,7 @@ func (w *procedure) cordon() {
 		w.writeNote("Let no new work start on this node until then.")
 		return
 	}
+
 	w.writeCommand("kubectl cordon " + w.node)
 }
 
@@ -335,5 +381,6 @@ func (w *procedure) uncordon() {
 		w.writeNote("New work may start again.")
 		return
 	}
+
 	w.writeCommand("kubectl uncordon " + w.node)
 }

@@ -23,25 +23,31 @@ func executed(t *testing.T, out string) [][]string {
 kubectl() { show kubectl "$@"; }
 migctl() { show migctl "$@"; }
 `
+
 	for line := range strings.Lines(out) {
 		if isCommand(line) {
 			command, _, _ := strings.Cut(line, " > ") // the file of layouts is not written
 			script += strings.TrimRight(command, "\n") + "\n"
 		}
 	}
+
 	data, err := exec.CommandContext(t.Context(), "bash", "-c", script).Output()
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, script)
 	}
+
 	var all [][]string
 	var words []string
+
 	for _, w := range strings.Split(string(data), "\x00") {
 		if w == "\n" {
 			all, words = append(all, words), nil
 			continue
 		}
+
 		words = append(words, w)
 	}
+
 	return all
 }
 
@@ -68,17 +74,20 @@ func newCluster(report *advise.Report) *cluster {
 			at := slices.IndexFunc(report.Devices, func(r advise.Recommendation) bool {
 				return r.Index == s.From && !r.Instance.Present()
 			})
+
 			c.holds[s.From] = &report.Devices[at]
 			if s.Exists {
 				c.slices[s.Profile]++
 			}
 		}
 	}
+
 	for i := range report.Devices {
 		if report.Devices[i].Instance.Present() {
 			c.mode[report.Devices[i].Index] = true
 		}
 	}
+
 	return c
 }
 
@@ -91,6 +100,7 @@ func (c *cluster) execute(argv []string) error {
 		if object := c.canMove(); object != "" {
 			return fmt.Errorf("%s has not moved to its slice", object)
 		}
+
 		c.cordoned = true
 	case argv[1] == "uncordon":
 		c.cordoned = false
@@ -100,8 +110,10 @@ func (c *cluster) execute(argv []string) error {
 			if c.holds[index] != nil {
 				return fmt.Errorf("GPU %d is held", index)
 			}
+
 			c.switched[index] = true
 		}
+
 	case argv[1] == "apply" && argv[2] == "--gpus": // slices that change are in no packing
 	case argv[1] == "apply":
 		return c.partition(last)
@@ -111,9 +123,11 @@ func (c *cluster) execute(argv []string) error {
 		if c.cordoned && !strings.HasPrefix(argv[3], "cronjob/") && c.canRoll(argv[3]) {
 			return fmt.Errorf("%s has a slice, and the node is cordoned", argv[3])
 		}
+
 		c.patched[argv[3]] = true
 	case argv[2] == "rollout":
 		c.roll()
+
 		for _, r := range append(slices.Collect(maps.Values(c.holds)), c.pending...) {
 			if objectOf(r) == argv[4] {
 				return fmt.Errorf("pod %s has no slice: the rollout does not end", r.Pod.Name)
@@ -122,6 +136,7 @@ func (c *cluster) execute(argv []string) error {
 	case argv[2] == "delete" && strings.HasPrefix(argv[3], "pod/"):
 		return c.deletePod(strings.TrimPrefix(argv[3], "pod/"))
 	}
+
 	return nil
 }
 
@@ -132,10 +147,12 @@ func (c *cluster) get(words []string) {
 		if c.switched[index] {
 			c.mode[index] = true
 		}
+
 		if r := c.holds[index]; r != nil && !isReplaceable(r) {
 			delete(c.holds, index)
 		}
 	}
+
 	c.roll()
 }
 
@@ -144,12 +161,15 @@ func (c *cluster) deletePod(name string) error {
 		if r.Pod.Name != name {
 			continue
 		}
+
 		if isOwnedBy(r, "Job", "CronJob", "Pod", "RayJob") {
 			return fmt.Errorf("%s loses its work", name)
 		}
+
 		delete(c.holds, index)
 		c.pending = append(c.pending, r)
 	}
+
 	return nil
 }
 
@@ -159,6 +179,7 @@ func (c *cluster) partition(layout string) error {
 	if c.holds[index] != nil || !c.mode[index] {
 		return fmt.Errorf("GPU %d is held, or MIG mode is not seen to be on", index)
 	}
+
 	for _, g := range c.report.Packing.GPUs {
 		for _, s := range g.Slices {
 			if g.Index == index && !s.Exists {
@@ -166,6 +187,7 @@ func (c *cluster) partition(layout string) error {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -181,6 +203,7 @@ func (c *cluster) canRoll(object string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -190,16 +213,19 @@ func (c *cluster) canMove() string {
 	if c.cordoned {
 		return ""
 	}
+
 	for _, r := range c.pending {
 		if c.slices[r.Recommended] > 0 {
 			return objectOf(r)
 		}
 	}
+
 	for object := range c.patched {
 		if isRolled(object) && c.canRoll(object) {
 			return object
 		}
 	}
+
 	return ""
 }
 
@@ -213,11 +239,13 @@ func (c *cluster) roll() {
 	if c.cordoned {
 		return
 	}
+
 	c.pending = slices.DeleteFunc(c.pending, func(r *advise.Recommendation) bool {
 		fits := c.slices[r.Recommended] > 0
 		if fits {
 			c.slices[r.Recommended]--
 		}
+
 		return fits
 	})
 	for _, index := range slices.Backward(sortedKeys(c.holds)) {
@@ -241,12 +269,14 @@ func TestHostileNames(t *testing.T) {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour,
 			wholeH100(t, 0, tiny, holder), slicedH100(t, 1)))
 		report.Node = evil
+
 		_, address := serve(t, recommended(report, s))
 		for _, env := range []map[string]string{{"LANG": "C"}, {"LANG": "C.UTF-8"}} {
 			out := runner{env: env}.run(t, address, "recommend").out
 			cmptest.LacksTexts(t, out, "\x1b", "\u202e")
 			fits(t, withoutCommands(out))
 			patches := 0
+
 			for _, argv := range executed(t, out) {
 				switch {
 				case argv[0] == "migctl":
@@ -270,12 +300,15 @@ func TestHostileNames(t *testing.T) {
 					t.Errorf("%s: %q", kind, argv)
 				}
 			}
+
 			want := 1
 			if slices.Contains([]string{"Job", "Pod", "Evil';Kind", "batch"}, kind) {
 				want = 0
 			}
+
 			cmptest.Equal(t, kind+": patches", patches, want)
 		}
+
 		explained := runner{}.run(t, address, "recommend", "--explain=0").out
 		cmptest.LacksTexts(t, explained, "\x1b", "\u202e")
 		fits(t, explained)
@@ -284,16 +317,20 @@ func TestHostileNames(t *testing.T) {
 
 func checkPatch(t *testing.T, patch string, inJob bool, container string) {
 	t.Helper()
+
 	var got any
 	if err := json.Unmarshal([]byte(patch), &got); err != nil {
 		t.Fatalf("%v: %s", err, patch)
 	}
+
 	limits := map[string]any{"nvidia.com/gpu": nil, "nvidia.com/mig-1g.10gb": "1"}
 	containers := []any{map[string]any{"name": container, "resources": map[string]any{"limits": limits}}}
+
 	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": containers}}}
 	if inJob {
 		spec = map[string]any{"jobTemplate": map[string]any{"spec": spec}}
 	}
+
 	cmptest.Equal(t, "patch", got, any(map[string]any{"spec": spec}))
 }
 
@@ -364,6 +401,7 @@ func TestOrderOfGPUsThatMustBeEmptied(t *testing.T) {
 		for _, index := range sortedKeys(c.to) {
 			waiting = append(waiting, target{PackedGPU: &advise.PackedGPU{Index: index, GPU: gpu.UUID(fmt.Sprint(index))}})
 		}
+
 		cmptest.Equal(t, c.about, indexesOf(inOrder(waiting, func(from int) int { return c.to[from] })), c.want)
 	}
 }

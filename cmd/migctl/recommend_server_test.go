@@ -36,9 +36,11 @@ func TestProcedureSetsTheFraction(t *testing.T) {
 			Recommended: "3g.40gb", Workload: &advise.Key{Namespace: "chat", Owner: "Deployment/chat", Container: "main"},
 			Predicted: &advise.Predicted{Server: c.server},
 		})
+
 		if err := p.flush(); err != nil {
 			t.Fatal(err)
 		}
+
 		const note = "In the same change, set --gpu-memory-utilization to 0.85, of 3g.40gb."
 		if c.says {
 			cmptest.HasTexts(t, flat(out.String()), note)

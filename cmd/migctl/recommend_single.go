@@ -28,31 +28,39 @@ func singleObstacle(report *advise.Report) string {
 	if !report.SingleStrategy {
 		return ""
 	}
+
 	var provisional, notChecked []int
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		if r.Workload == nil || r.Instance.Present() {
 			continue
 		}
+
 		if r.Provisional {
 			provisional = append(provisional, r.Index)
 		}
+
 		if r.NotChecked {
 			notChecked = append(notChecked, r.Index)
 		}
 	}
+
 	var reasons []string
 	if len(provisional) > 0 {
 		reasons = append(reasons, fmt.Sprintf("provisional for GPU %s, with less than seven days of evidence",
 			joinNumbers(provisional)))
 	}
+
 	if len(notChecked) > 0 {
 		reasons = append(reasons, fmt.Sprintf("not checked for GPU %s, whose use of media engines cannot be read",
 			joinNumbers(notChecked)))
 	}
+
 	if len(reasons) == 0 {
 		return ""
 	}
+
 	return "under --mig-strategy=single all GPUs of the node get slices at once, and the recommendation is " +
 		strings.Join(reasons, "; it is ") + "."
 }
@@ -65,16 +73,20 @@ func (w *procedure) writeSingle() {
 	w.keepLayouts()
 	w.step("Empty the node.")
 	w.cordon()
+
 	all, held := w.wholeGPUs()
 	for _, r := range held {
 		if isOwnedBy(r, "DaemonSet") {
 			w.writeNote("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.")
 		}
+
 		if r.Pod == nil || !isReplaceable(r) { // no command names it
 			w.writeNote(fmt.Sprintf("GPU %d, %s:", r.Index, holderText(r)))
 		}
+
 		w.remove(r)
 	}
+
 	w.step("Create the slices of all GPUs.")
 	w.switchOn(all)
 	w.writeCommand("migctl apply -f " + specFile)
@@ -87,11 +99,13 @@ func (w *procedure) writeSingle() {
 // first, so that the others run until then.
 func (w *procedure) wholeGPUs() (all []int, held []*advise.Recommendation) {
 	var ending, replaced []*advise.Recommendation
+
 	for i := range w.report.Devices {
 		r := &w.report.Devices[i]
 		if r.Instance.Present() {
 			continue
 		}
+
 		all = append(all, r.Index)
 		switch {
 		case r.Workload == nil:
@@ -101,5 +115,6 @@ func (w *procedure) wholeGPUs() (all []int, held []*advise.Recommendation) {
 			ending = append(ending, r)
 		}
 	}
+
 	return all, append(ending, replaced...)
 }

@@ -37,19 +37,24 @@ type slicePlan struct {
 // provisional changes nothing.
 func collectChanges(report *advise.Report) (changes []sliceChange, refused []string) {
 	var done []advise.Key
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		if !changesSlice(r) || slices.Contains(done, *r.Workload) {
 			continue
 		}
+
 		done = append(done, *r.Workload)
+
 		c, why := changeOfAll(report, r)
 		if why != "" {
 			refused = append(refused, changeText(r, r.Recommended)+": "+why)
 			continue
 		}
+
 		changes = append(changes, c)
 	}
+
 	return changes, refused
 }
 
@@ -67,11 +72,13 @@ func changeText(r *advise.Recommendation, to string) string {
 func changeOfAll(report *advise.Report, first *advise.Recommendation) (c sliceChange, why string) {
 	c.to = first.Recommended
 	pods := map[advise.Pod]bool{}
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		if r.Workload == nil || *r.Workload != *first.Workload {
 			continue
 		}
+
 		c.slices = append(c.slices, r)
 		switch {
 		case r.Workload.Shared || r.MIGDevice == "":
@@ -84,26 +91,31 @@ func changeOfAll(report *advise.Report, first *advise.Recommendation) (c sliceCh
 			return c, "another replica is recommended " + cmp.Or(r.Recommended, "a whole GPU") +
 				", and one pod template cannot request both. Choose the larger one."
 		}
+
 		if r.Pod != nil {
 			pods[*r.Pod] = true
 		}
 	}
+
 	return c, ""
 }
 
 // planSlices returns how the slices of a node get to what is recommended. What the packing uses is not touched.
 func planSlices(report *advise.Report, gpus []nodedoc.GPU) slicePlan {
 	p := slicePlan{layouts: map[int]map[string]int{}, room: true}
+
 	for i := range report.Devices {
 		if r := &report.Devices[i]; r.Instance.Present() && r.Action == advise.ActionIdle {
 			p.idle = append(p.idle, r)
 		}
 	}
+
 	var changes []sliceChange
 	if changes, p.refused = collectChanges(report); report.SingleStrategy && len(changes)+len(p.refused) > 0 {
 		p.refused = []string{"under --mig-strategy=single all slices of the node have one profile, and none changes alone."}
 		return p
 	}
+
 	free := freeDevices(report)
 	for _, c := range changes {
 		if free[c.to] >= len(c.slices) {
@@ -111,31 +123,37 @@ func planSlices(report *advise.Report, gpus []nodedoc.GPU) slicePlan {
 			p.direct = append(p.direct, c)
 			continue
 		}
+
 		why := "no whole GPU is free on this node."
 		if c.to != "" {
 			why = p.add(report, c, gpus)
 		}
+
 		if why != "" {
 			p.refused = append(p.refused, changeText(c.slices[0], c.to)+": "+why)
 		}
 	}
+
 	for index := range p.layouts {
 		all, ok := p.layoutWith(nodeGPU(gpus, index), p.newOn(index), nil)
 		if p.room = p.room && ok; ok {
 			p.layouts[index] = all
 		}
 	}
+
 	if !p.room { // then all of them leave first
 		for index := range p.layouts {
 			p.layouts[index], _ = p.layoutWith(nodeGPU(gpus, index), p.newOn(index), p.leaving(index))
 		}
 	}
+
 	return p
 }
 
 // freeDevices counts the slices by profile, and under "" the whole GPUs, that are free and that the packing leaves.
 func freeDevices(report *advise.Report) map[string]int {
 	free := map[string]int{}
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		switch {
@@ -146,6 +164,7 @@ func freeDevices(report *advise.Report) map[string]int {
 			free[""]++
 		}
 	}
+
 	if report.Packing != nil {
 		for i := range report.Packing.GPUs {
 			for _, s := range report.Packing.GPUs[i].Slices {
@@ -155,6 +174,7 @@ func freeDevices(report *advise.Report) map[string]int {
 			}
 		}
 	}
+
 	return free
 }
 
@@ -168,9 +188,11 @@ func isTarget(packing *advise.Packing, index int) bool {
 func (p *slicePlan) add(report *advise.Report, c sliceChange, gpus []nodedoc.GPU) string {
 	p.moved = append(p.moved, c)
 	added := map[int]map[string]int{}
+
 	for _, r := range c.slices {
 		g := nodeGPU(gpus, r.Index)
 		why := ""
+
 		switch {
 		case isTarget(report.Packing, r.Index):
 			why = fmt.Sprintf("GPU %d gets slices by the procedure above. Run migctl recommend again after it.", r.Index)
@@ -185,12 +207,15 @@ func (p *slicePlan) add(report *advise.Report, c sliceChange, gpus []nodedoc.GPU
 					"another node.", r.Index)
 			}
 		}
+
 		if why != "" {
 			p.moved = p.moved[:len(p.moved)-1]
 			return why
 		}
 	}
+
 	maps.Copy(p.layouts, added)
+
 	return ""
 }
 
@@ -199,12 +224,14 @@ func nodeGPU(gpus []nodedoc.GPU, index int) *nodedoc.GPU {
 	if at < 0 {
 		return nil
 	}
+
 	return &gpus[at]
 }
 
 // newOn returns the profiles that are to be created on a GPU.
 func (p *slicePlan) newOn(index int) []string {
 	var list []string
+
 	for _, c := range p.moved {
 		for _, r := range c.slices {
 			if r.Index == index {
@@ -212,12 +239,14 @@ func (p *slicePlan) newOn(index int) []string {
 			}
 		}
 	}
+
 	return list
 }
 
 // leaving returns the instances of a GPU whose pods move.
 func (p *slicePlan) leaving(index int) []gpu.InstanceID {
 	var list []gpu.InstanceID
+
 	for _, c := range p.moved {
 		for _, r := range c.slices {
 			if r.Index == index {
@@ -225,6 +254,7 @@ func (p *slicePlan) leaving(index int) []gpu.InstanceID {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -234,22 +264,27 @@ func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.I
 	for _, keepFree := range []bool{true, len(p.direct) > 0} {
 		layout := map[string]int{}
 		var existing []mig.Placed
+
 		for i := range g.GPUInstances {
 			inst := &g.GPUInstances[i]
 			if slices.Contains(without, inst.ID) || !keepFree && !inst.Allocated.Or(true) {
 				continue
 			}
+
 			layout[inst.Profile]++
 			existing = append(existing, mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
 				Placement: inst.Placement.Or(gpu.Placement{})})
 		}
+
 		for _, profile := range created {
 			layout[profile]++
 		}
+
 		if fitsBeside(g.Profiles, existing, created) {
 			return layout, true
 		}
 	}
+
 	return nil, false
 }
 
@@ -258,10 +293,12 @@ func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string)
 	if len(created) == 0 {
 		return true
 	}
+
 	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == created[0] })
 	if at < 0 {
 		return false
 	}
+
 	return slices.ContainsFunc(mig.FreePlacements(profiles, existing, profiles[at]), func(place gpu.Placement) bool {
 		next := mig.Placed{ProfileID: profiles[at].ID, Profile: profiles[at].Name, Placement: place}
 		return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
@@ -274,6 +311,7 @@ func layoutWords(layout map[string]int) string {
 	for _, profile := range sortedKeys(layout) {
 		words = append(words, fmt.Sprintf("%s=%d", profile, layout[profile]))
 	}
+
 	return cmp.Or(strings.Join(words, ","), "none")
 }
 
@@ -285,6 +323,8 @@ func (s *session) writeSliceProcedure(ctx context.Context, w *procedure) error {
 			return err
 		}
 	}
+
 	w.writeSlicePlan(planSlices(w.report, node.GPUs))
+
 	return nil
 }

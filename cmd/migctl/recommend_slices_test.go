@@ -32,6 +32,7 @@ func sliceCommands(t *testing.T, out string) []string {
 	t.Helper()
 	_, procedure, _ := strings.Cut(out, "Procedure for slices.")
 	var list []string
+
 	for _, argv := range executed(t, procedure) {
 		switch {
 		case argv[0] == "migctl":
@@ -42,16 +43,19 @@ func sliceCommands(t *testing.T, out string) []string {
 			list = append(list, "restart "+argv[len(argv)-2])
 		case argv[2] == "patch":
 			var to string
+
 			for _, p := range append(strings.Split(argv[5], `"`), "?") {
 				if strings.HasPrefix(p, "nvidia.com/") { // keys are sorted: what is taken away has null
 					to += " " + strings.TrimPrefix(p, "nvidia.com/")
 				}
 			}
+
 			list = append(list, "patch "+argv[3]+to)
 		default:
 			list = append(list, strings.Join(argv[2:4], " "))
 		}
 	}
+
 	return list
 }
 
@@ -67,6 +71,7 @@ type sliceCase struct {
 func sliceCases() []sliceCase {
 	created := []string{"restart --selector=app=nvidia-device-plugin-daemonset",
 		"restart --selector=app.kubernetes.io/name=nvidia-device-plugin", "uncordon"}
+
 	return []sliceCase{
 		{about: "a free slice stands", gpus: func(t *testing.T) []gpu.GPU {
 			return []gpu.GPU{
@@ -105,6 +110,7 @@ func sliceCases() []sliceCase {
 		{about: "one of two replicas is too small", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("c")
 			other.Pod, other.PodUID = "c-1", "uid-c-1"
+
 			return []gpu.GPU{slicedH100(t, 0, slice("1g.20gb", at(0, 2), crowded, serviceOf("c"))),
 				slicedH100(t, 1, slice("1g.20gb", at(0, 2), load{busy: 0.5, sm: 0.3, gib: 3}, other))}
 		}, want: slices.Concat([]string{"cordon", "apply --gpus 0 --devices 1g.20gb=1,2g.20gb=1",
@@ -131,6 +137,7 @@ func refusedSlices() []sliceCase {
 		{about: "instances that are split", gpus: func(t *testing.T) []gpu.GPU {
 			split := slice("2g.20gb", at(4, 2), fitting, serviceOf("split"))
 			split.ComputeInstances[0].Profile = "1c.2g.20gb"
+
 			return []gpu.GPU{slicedH100(t, 0, slice("3g.40gb", at(0, 4), wasteful, serviceOf("a")), split)}
 		}, says: []string{"GPU 0 has instances that are split"}},
 		{about: "a GPU that the packing uses", gpus: func(t *testing.T) []gpu.GPU {
@@ -143,6 +150,7 @@ func refusedSlices() []sliceCase {
 		{about: "an idle one of two replicas", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("a")
 			other.Pod, other.PodUID = "a-1", "uid-a-1"
+
 			return []gpu.GPU{slicedH100(t, 0, slice("1g.10gb", at(0, 1), asleep, serviceOf("a")),
 				slice("1g.10gb", at(1, 1), fitting, other))}
 		}, says: []string{"scale Deployment/a down by one"}},
@@ -160,12 +168,14 @@ func TestSliceProcedures(t *testing.T) {
 			if c.change != nil {
 				c.change(report)
 			}
+
 			_, address := serve(t, recommended(report, s))
 			got := runner{}.run(t, address, "recommend")
 			cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
 			cmptest.Equal(t, "commands", sliceCommands(t, got.out), c.want)
 			cmptest.HasTexts(t, flat(got.out), c.says...)
 			fits(t, withoutCommands(got.out))
+
 			if slices.ContainsFunc(c.want, func(s string) bool { return strings.HasPrefix(s, "patch") }) {
 				spec := runner{}.run(t, address, "recommend", "--spec")
 				cmptest.HasTexts(t, flat(spec.out+spec.err), "should become smaller or larger are not part of a spec")
@@ -178,22 +188,27 @@ func TestSliceProcedures(t *testing.T) {
 // refuses one for which a pod must leave as long as it has not.
 func TestSliceLayoutsArePlanned(t *testing.T) {
 	planned := 0
+
 	for _, c := range sliceCases() {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus(t)...))
 		doc := nodedoc.New(s)
+
 		plan := planSlices(report, doc.GPUs)
 		for index, layout := range plan.layouts {
 			planned++
+
 			for _, left := range []bool{true, false} {
 				g := layoutOf(&s.GPUs[index])
 				for i := range g.Instances {
 					leaves := slices.Contains(plan.leaving(index), g.Instances[i].ID) && left && !plan.room
 					g.Instances[i].Busy = !leaves && s.GPUs[index].Instances[i].Allocated.Or(true)
 				}
+
 				rule := mig.Rule{GPUs: []string{"all"}, Enabled: true}
 				for profile, n := range layout {
 					rule.Want = append(rule.Want, mig.Want{Profile: profile, Count: n})
 				}
+
 				_, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{rule}})
 				if want := left || plan.room; (err == nil) != want {
 					t.Errorf("%s, pods have left: %v: GPU %d, %v: %v", c.about, left, index, layout, err)
@@ -201,6 +216,7 @@ func TestSliceLayoutsArePlanned(t *testing.T) {
 			}
 		}
 	}
+
 	if planned < 4 {
 		t.Errorf("%d layouts were planned", planned)
 	}
@@ -218,6 +234,7 @@ func layoutOf(g *gpu.GPU) mig.GPULayout {
 				Placement: gpu.Some(gpu.Placement{Start: 0, Size: g.Profiles[at].ComputeSlices})}},
 		})
 	}
+
 	return l
 }
 
@@ -233,15 +250,18 @@ func TestHostileNamesOfSlices(t *testing.T) {
 		out := runner{}.run(t, address, "recommend").out
 		cmptest.LacksTexts(t, out, "\x1b", "\u202e")
 		commands := 0
+
 		for _, argv := range executed(t, out) {
 			if argv[0] == "kubectl" && strings.HasPrefix(argv[1], "--namespace=") && argv[3] != "pod" {
 				commands++
 				cmptest.Equal(t, fmt.Sprint(argv[2]), argv[1:2], []string{"--namespace=" + evil})
+
 				if _, name, _ := strings.Cut(argv[3], "/"); name != evil {
 					t.Errorf("object %q", argv[3])
 				}
 			}
 		}
+
 		if commands == 0 {
 			t.Errorf("no command:\n%s", out)
 		}
@@ -255,16 +275,19 @@ func TestSliceProcedureNeedsTheNode(t *testing.T) {
 	routes := recommended(report, s)
 	routes["GET /node"] = func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusServiceUnavailable) }
 	_, address := serve(t, routes)
+
 	got := runner{}.run(t, address, "recommend")
 	if got.code == exitOK {
 		t.Errorf("got %s", got.out)
 	}
+
 	cmptest.LacksTexts(t, got.out, "migctl apply")
 }
 
 // TestSlicesThatStay: a slice that is judged and stays has its answer in the table, in one line for each GPU and reason.
 func TestSlicesThatStay(t *testing.T) {
 	var devices []advise.Recommendation
+
 	for i, r := range []advise.Recommendation{
 		{Action: advise.ActionKeep, Reason: advise.ReasonPreallocated}, {Action: advise.ActionFree},
 		{Action: advise.ActionKeep, Reason: advise.ReasonPreallocated}, {Action: advise.ActionKeep},
@@ -273,6 +296,7 @@ func TestSlicesThatStay(t *testing.T) {
 		r.Placement = gpu.Some(gpu.Placement{Start: i, Size: 1})
 		devices = append(devices, r)
 	}
+
 	var out strings.Builder
 	p := newPage(&out, false, true)
 	writeSlices(p, devices)

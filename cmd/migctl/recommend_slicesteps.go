@@ -14,16 +14,20 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 	if len(plan.direct)+len(plan.moved)+len(plan.idle)+len(plan.refused) == 0 {
 		return
 	}
+
 	w.p.line()
+
 	if len(plan.direct)+len(plan.moved)+len(plan.idle) > 0 {
 		w.p.line(text("Procedure for slices. None of it is done automatically.").in(bold))
 	}
+
 	w.steps = 0
 	if len(plan.direct) > 0 {
 		w.step("Move to what is free: the owners ask for it.")
 		w.moveSlices(plan.direct)
 		w.waitForChanges(plan.direct)
 	}
+
 	if len(plan.moved) > 0 && plan.room {
 		w.createSlices(plan, "create the slices beside those that are held, while no new "+w.arrivals()+".")
 		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
@@ -34,6 +38,7 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 		if w.report.WithoutKubernetes {
 			what = "This work leaves, and waits for its slices"
 		}
+
 		w.step("%s until the GPUs are repartitioned: there is no room beside them.", what)
 		w.cordon()
 		w.emptySlices(plan.moved)
@@ -41,9 +46,11 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 			"slice that it destroys.")
 		w.waitForChanges(plan.moved)
 	}
+
 	for _, r := range plan.idle {
 		w.writeIdle(r)
 	}
+
 	for _, why := range plan.refused {
 		w.p.para("! ", yellow, "Not changed: "+why)
 	}
@@ -53,13 +60,16 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 func (w *procedure) createSlices(plan slicePlan, what string) {
 	indices := sortedKeys(plan.layouts)
 	w.step("GPU %s: %s", joinNumbers(indices), what)
+
 	if plan.room {
 		w.cordon()
 	}
+
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
 			shellQuote(layoutWords(plan.layouts[index]))))
 	}
+
 	w.restartPlugin()
 	w.uncordon()
 }
@@ -70,13 +80,16 @@ func (w *procedure) moveSlices(changes []sliceChange) {
 		target := c.target()
 		for i, r := range c.slices {
 			w.writeNote(changeText(r, c.to) + ".")
+
 			if i == 0 {
 				w.change(target)
 			}
 		}
+
 		if changeOf(target).replaces {
 			continue
 		}
+
 		for _, r := range c.slices {
 			w.remove(r)
 		}
@@ -88,11 +101,14 @@ func (w *procedure) emptySlices(changes []sliceChange) {
 	for _, c := range changes {
 		for i, r := range c.slices {
 			w.writeNote(changeText(r, c.to) + ".")
+
 			if i == 0 {
 				w.change(c.target())
 			}
+
 			w.remove(r)
 		}
+
 		if isOwnedBy(c.slices[0], "Deployment") {
 			w.writeNote("Until the new pods run, the Deployment keeps old ones as well, which are pending.")
 		}
@@ -103,15 +119,18 @@ func (w *procedure) emptySlices(changes []sliceChange) {
 func (c *sliceChange) target() *advise.Recommendation {
 	r := *c.slices[0]
 	r.Recommended = c.to
+
 	return &r
 }
 
 // waitForChanges writes how to wait until pods run on their new slices.
 func (w *procedure) waitForChanges(changes []sliceChange) {
 	var objects []string
+
 	for _, c := range changes {
 		r := c.slices[0]
 		kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+
 		object := strings.ToLower(kind) + "/" + name
 		switch {
 		case !changeOf(c.target()).replaces:
@@ -131,6 +150,7 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 	w.step("GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
 		"owner gives it up.", r.Index, sliceText(r), holderText(r))
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
+
 	others := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
 		return o.Workload != nil && *o.Workload == *r.Workload && (o.Index != r.Index || o.Instance != r.Instance)
 	})
@@ -145,6 +165,7 @@ func (w *procedure) writeIdle(r *advise.Recommendation) {
 		w.writeCommand(kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"))
 		w.writeNote("This ends its replicas on other nodes, too. If there are any that work, keep their number.")
 	}
+
 	w.writeNote("The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses " +
 		"while it is held.")
 }

@@ -20,15 +20,18 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
 	}
 	var rows []span
+
 	for i := range devices {
 		r := &devices[i]
 		if _, stays := unchangedWord(r.Action); stays || !r.Instance.Present() {
 			continue
 		}
+
 		row := [...]string{
 			fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r),
 		}
 		c := yellow
+
 		switch r.Action {
 		case advise.ActionShrink:
 			c, row[5], row[6] = green, shareText(r.Reclaimable), stretchText(r.Predicted)
@@ -37,30 +40,38 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 				row[4] = "whole GPU"
 			}
 		}
+
 		rows = append(rows, span{cells(row), c})
 		if r.Explanation != "" && r.Action != advise.ActionShrink {
 			rows = append(rows, span{"    " + r.Explanation, dim})
 		}
 	}
+
 	others := unchangedSlices(devices)
 	if len(rows)+len(others) == 0 {
 		return
 	}
+
 	p.line()
+
 	if len(rows) > 0 {
 		p.line(span{cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"}), dim})
 	}
+
 	for _, row := range rows {
 		p.line(row)
 	}
+
 	if slices.ContainsFunc(devices, func(r advise.Recommendation) bool { return r.Action == advise.ActionShrink }) {
 		p.para("", dim, sliceLegend)
 	}
+
 	for _, o := range others {
 		count := plural(len(o.slices), o.what+" slice", o.what+" slices")
 		if o.reason != "" {
 			count += " (" + o.reason + ")"
 		}
+
 		p.para(p.right(fmt.Sprint(o.index), 3)+" ", dim, count+": "+strings.Join(o.slices, ", "))
 	}
 }
@@ -82,27 +93,33 @@ func unchangedWord(action advise.Action) (string, bool) {
 	case advise.ActionUnknown:
 		return "unknown", true
 	}
+
 	return "", false
 }
 
 func unchangedSlices(devices []advise.Recommendation) []unchanged {
 	var list []unchanged
+
 	for i := range devices {
 		r := &devices[i]
+
 		what, stays := unchangedWord(r.Action)
 		if !stays || !r.Instance.Present() {
 			continue
 		}
 
 		o := unchanged{index: r.Index, what: what, reason: string(r.Reason)}
+
 		at := slices.IndexFunc(list, func(u unchanged) bool {
 			return u.index == o.index && u.what == o.what && u.reason == o.reason
 		})
 		if at < 0 {
 			at, list = len(list), append(list, o)
 		}
+
 		list[at].slices = append(list[at].slices, sliceText(r))
 	}
+
 	return list
 }
 
@@ -111,5 +128,6 @@ func sliceText(r *advise.Recommendation) string {
 	if place, ok := r.Placement.Get(); ok {
 		return fmt.Sprintf("%s@%d", orUnknown(r.Profile), place.Start)
 	}
+
 	return orUnknown(r.Profile)
 }

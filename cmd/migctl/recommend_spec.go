@@ -37,15 +37,19 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	if err := s.client.fetch(ctx, "/node", &node); err != nil {
 		return err
 	}
+
 	chosen, err := chooseGPUs(s.opts.GPUs, &node)
 	if err != nil {
 		return err
 	}
+
 	targets, err := targetLayouts(report, node.GPUs)
 	if err != nil {
 		return err
 	}
+
 	all := len(targets)
+
 	targets = slices.DeleteFunc(targets, func(t targetLayout) bool {
 		return !slices.ContainsFunc(chosen, func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID })
 	})
@@ -55,24 +59,29 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		if hasSliceChanges(report, chosen) {
 			why += ". " + sliceChangesApart
 		}
+
 		return errors.New(why)
 	case report.SingleStrategy && len(targets) < all:
 		return errors.New("there is no spec to write for some of the GPUs: " + singleReason +
 			" migctl recommend --spec without a GPU writes the spec of the node")
 	}
+
 	var document api.Spec
 	if len(s.opts.GPUs) == 1 && len(targets) == 1 {
 		document = targets[0].counts()
 	} else if document, err = layoutsOf(targets, report.SingleStrategy); err != nil {
 		return err
 	}
+
 	data, err := json.Marshal(document)
 	if err != nil {
 		return fmt.Errorf("write the spec: %w", err)
 	}
+
 	var out bytes.Buffer
 	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the existing instances of these GPUs.\n",
 		s.page.clean(node.Node.Hostname), report.Time.UTC().Format(time.RFC3339))
+
 	switch {
 	case report.SingleStrategy:
 		fmt.Fprintln(&out, "# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.")
@@ -80,13 +89,17 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
 		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
 	}
+
 	if hasSliceChanges(report, chosen) {
 		fmt.Fprintln(&out, "# "+sliceChangesApart)
 	}
+
 	if err := writeYAML(&out, data); err != nil {
 		return fmt.Errorf("write the spec: %w", err)
 	}
+
 	_, err = s.out.Write(out.Bytes())
+
 	return err
 }
 
@@ -107,20 +120,26 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 	if report.Packing == nil {
 		return nil, nil
 	}
+
 	if why := singleObstacle(report); why != "" {
 		return nil, errors.New("there is no spec to write: " + why)
 	}
+
 	var targets []targetLayout
+
 	for i := range gpus {
 		g := &gpus[i]
+
 		at := slices.IndexFunc(report.Packing.GPUs, func(p advise.PackedGPU) bool { return p.GPU == g.UUID })
 		if at < 0 && !report.SingleStrategy {
 			continue
 		}
+
 		t, err := existingLayout(g)
 		if err != nil {
 			return nil, err
 		}
+
 		if at < 0 {
 			profile := singleProfile(report)
 			t.whole[profile] = maxInstances(g, profile)
@@ -131,8 +150,10 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 				}
 			}
 		}
+
 		targets = append(targets, t)
 	}
+
 	return targets, nil
 }
 
@@ -143,6 +164,7 @@ func singleProfile(report *advise.Report) string {
 			return slice.Profile
 		}
 	}
+
 	return ""
 }
 
@@ -153,6 +175,7 @@ func maxInstances(g *nodedoc.GPU, profile string) int {
 			return c.Max
 		}
 	}
+
 	return 0
 }
 
@@ -165,17 +188,22 @@ func existingLayout(g *nodedoc.GPU) (targetLayout, error) {
 			return t, fmt.Errorf("GPU instance %d of GPU %d has a profile that is not known: a spec could not keep it",
 				inst.ID, g.Index)
 		}
+
 		if isWhole(inst) {
 			t.whole[inst.Profile]++
 			continue
 		}
+
 		sizes := []string{}
+
 		for k := range inst.ComputeInstances {
 			part, _, _ := strings.Cut(inst.ComputeInstances[k].Profile, ".")
 			sizes = append(sizes, part)
 		}
+
 		t.splits[inst.Profile] = append(t.splits[inst.Profile], sizes)
 	}
+
 	return t, nil
 }
 
@@ -185,32 +213,40 @@ func (t *targetLayout) counts() api.Spec {
 	for profile, n := range t.whole {
 		devices[profile] = api.DeviceRequest{Count: n}
 	}
+
 	for profile, splits := range t.splits {
 		var each []api.DeviceRequest
 		if n := t.whole[profile]; n > 0 {
 			each = append(each, api.DeviceRequest{Count: n})
 		}
+
 		for _, sizes := range splits {
 			each = append(each, api.DeviceRequest{Count: 1, Compute: sizes})
 		}
+
 		devices[profile] = api.DeviceRequest{Each: each}
 	}
+
 	return api.Spec{GPUs: []api.Selector{api.Selector(t.gpu.UUID)}, Devices: devices}
 }
 
 // layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at once, one for each.
 func layoutsOf(targets []targetLayout, atOnce bool) (api.Spec, error) {
 	document := api.Spec{Layout: layoutAll, Version: "v1", MIGConfigs: map[string][]api.LayoutRule{}}
+
 	for i := range targets {
 		rule, err := targets[i].rule()
 		if err != nil {
 			return document, err
 		}
+
 		if !atOnce {
 			document.MIGConfigs[fmt.Sprintf(layoutOfGPU, targets[i].gpu.Index)] = []api.LayoutRule{rule}
 		}
+
 		document.MIGConfigs[layoutAll] = append(document.MIGConfigs[layoutAll], rule)
 	}
+
 	return document, nil
 }
 
@@ -224,14 +260,17 @@ func (t *targetLayout) rule() (api.LayoutRule, error) {
 	for profile, n := range t.whole {
 		rule.MIGDevices[profile] = n
 	}
+
 	for profile, splits := range t.splits {
 		if len(splits) > 1 || len(splits[0]) == 0 {
 			return rule, usageError{fmt.Sprintf("GPU %d has instances of %s that are split in ways which a spec of several "+
 				"GPUs cannot keep: migctl recommend --spec %d writes one for it alone", t.gpu.Index, profile, t.gpu.Index)}
 		}
+
 		for _, size := range splits[0] {
 			rule.MIGDevices[size+"."+profile]++
 		}
 	}
+
 	return rule, nil
 }

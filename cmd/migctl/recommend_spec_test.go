@@ -24,23 +24,29 @@ import (
 // simulated returns the layouts of a simulated node, as the planner gets them.
 func simulated(t *testing.T, gpus string) []mig.GPULayout {
 	t.Helper()
+
 	scenario, err := sim.Parse("test.yaml", []byte("version: 1\nnode: {kubernetes: false}\ngpus:\n"+gpus))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	source := nvmlsource.New(simnvml.New(node), nvmlsource.Options{Now: node.Now, Logger: log.NewNopLogger()})
 	t.Cleanup(func() { source.Close(context.Background()); node.Close() })
+
 	if _, err := source.Discover(); err != nil {
 		t.Fatal(err)
 	}
+
 	layouts, errs, err := source.Actuator().Layouts(t.Context())
 	if err != nil || len(errs) > 0 {
 		t.Fatal(err, errs)
 	}
+
 	return layouts
 }
 
@@ -48,26 +54,33 @@ func simulated(t *testing.T, gpus string) []mig.GPULayout {
 // profile.
 func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 	g.UUID, g.Index, g.Profiles = l.UUID, l.Index, l.Profiles
+
 	g.MIG.Enabled = l.MIG
 	for i := range l.Instances {
 		was := &l.Instances[i]
 		holder := podOf("ml", fmt.Sprint("slice-", i), fmt.Sprint("Deployment/slice-", i))
+
 		is := slice(was.Profile, was.Placement, load{busy: 0.9, sm: 0.8, gib: 1}, holder)
 		if was.Profile == freeProfile {
 			is.Holders, is.Allocated = nil, gpu.Some(false)
 		}
+
 		is.ID, is.ComputeInstances = was.ID, nil
 		for k := range was.ComputeInstances {
 			c := &was.ComputeInstances[k]
+
 			name := was.Profile
 			if n, err := mig.ParseName(was.Profile); err == nil && c.Slices < n.Slices {
 				name = fmt.Sprintf("%dc.%s", c.Slices, was.Profile)
 			}
+
 			is.ComputeInstances = append(is.ComputeInstances,
 				gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, Profile: name, Placement: c.Placement, Up: true})
 		}
+
 		g.Instances = append(g.Instances, is)
 	}
+
 	return g
 }
 
@@ -75,26 +88,32 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 // instances are busy.
 func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.Step {
 	t.Helper()
+
 	document, err := spec.DecodeLayout([]byte(text), layout)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
+
 	wanted, err := spec.Resolve(document, nil)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
+
 	busy := slices.Clone(layouts)
 	for i := range busy {
 		busy[i].MIG, busy[i].Pending = gpu.Some(true), gpu.Some(true) // migctl mode on has been there
+
 		busy[i].Instances = slices.Clone(busy[i].Instances)
 		for k := range busy[i].Instances {
 			busy[i].Instances[k].Busy = true
 		}
 	}
+
 	plan, err := mig.PlanNode(t.Context(), busy, wanted)
 	if err != nil {
 		t.Fatalf("%v:\n%s", err, text)
 	}
+
 	return plan.Steps
 }
 
@@ -102,6 +121,7 @@ func planOf(t *testing.T, text, layout string, layouts []mig.GPULayout) []mig.St
 func newSlices(t *testing.T, steps []mig.Step) map[string]int {
 	t.Helper()
 	counts := map[string]int{}
+
 	for _, s := range steps {
 		switch s.Op {
 		case mig.CreateInstance:
@@ -110,12 +130,14 @@ func newSlices(t *testing.T, steps []mig.Step) map[string]int {
 			t.Errorf("destroys %s at %s", s.Profile, s.Placement)
 		}
 	}
+
 	return counts
 }
 
 // packed counts the new slices of a report in the same way.
 func packed(report *advise.Report) map[string]int {
 	counts := map[string]int{}
+
 	for _, g := range report.Packing.GPUs {
 		for _, s := range g.Slices {
 			if !s.Exists {
@@ -123,6 +145,7 @@ func packed(report *advise.Report) map[string]int {
 			}
 		}
 	}
+
 	return counts
 }
 
@@ -135,32 +158,40 @@ const simulatedGPUs = `  - {model: H100-80GB, count: 5}
 func TestSpecIsPlannedAndDestroysNothing(t *testing.T) {
 	layouts := simulated(t, simulatedGPUs)
 	var gpus []gpu.GPU
+
 	for i, l := range []load{small, middle, tiny, middle} {
 		holder := podOf("ml", fmt.Sprint("pod-", i), fmt.Sprint("Deployment/d-", i))
 		gpus = append(gpus, asSeen(wholeH100(t, i, l, holder), &layouts[i], ""))
 	}
+
 	gpus = append(gpus, asSeen(wholeH100(t, 4, load{}), &layouts[4], ""))
 	gpus = append(gpus, asSeen(wholeH100(t, 5, load{}), &layouts[5], "1g.20gb"))
+
 	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
 	if report.Packing == nil || len(report.Packing.GPUs) < 2 {
 		t.Fatalf("packing %+v", report.Packing)
 	}
+
 	_, address := serve(t, recommended(report, s))
 	all := runner{}.run(t, address, "recommend", "--spec")
 	cmptest.Equal(t, "exit code and errors", outcome{code: all.code, err: all.err}, outcome{})
 	golden(t, "recommend-spec.yaml", strings.ReplaceAll(all.out, string(layouts[5].UUID), "UUID"))
 	cmptest.Equal(t, "created", newSlices(t, planOf(t, all.out, "", layouts)), packed(report))
 	each := map[string]int{}
+
 	for _, g := range report.Packing.GPUs {
 		one := runner{}.run(t, address, "recommend", "--spec", string(g.GPU))
 		alone := newSlices(t, planOf(t, one.out, "", layouts))
 		steps := planOf(t, all.out, fmt.Sprintf(layoutOfGPU, g.Index), layouts)
 		cmptest.Equal(t, fmt.Sprintf("GPU %d, from the file of all", g.Index), newSlices(t, steps), alone)
+
 		for what, n := range alone {
 			each[what] += n
 		}
 	}
+
 	cmptest.Equal(t, "created one after the other", each, packed(report))
+
 	got := runner{in: all.out}.run(t, address, "plan", "-f", "-")
 	if got.code == exitUsage {
 		t.Errorf("migctl plan refuses the spec: %s", got.err)
@@ -192,10 +223,12 @@ func TestSplitsThatOnlyOneGPUCanKeep(t *testing.T) {
 func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	layouts := simulated(t, "  - {model: H100-80GB, count: 4}\n")
 	var gpus []gpu.GPU
+
 	for i, owner := range []string{"Deployment/a", "DaemonSet/b", "Pod/pod-2"} {
 		g := wholeH100(t, i, []load{small, tiny, tiny}[i], podOf("ml", fmt.Sprint("pod-", i), owner))
 		gpus = append(gpus, asSeen(g, &layouts[i], ""))
 	}
+
 	gpus = append(gpus, asSeen(wholeH100(t, 3, load{}), &layouts[3], ""))
 	o := advise.DefaultOptions()
 	o.SingleStrategy = true
@@ -203,11 +236,13 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	_, address := serve(t, recommended(report, s))
 	counts := newSlices(t, planOf(t, runner{}.run(t, address, "recommend", "--spec").out, "", layouts))
 	partitioned := map[string]bool{}
+
 	for what := range counts {
 		id, profile, _ := strings.Cut(what, " ")
 		partitioned[id] = true
 		cmptest.Equal(t, "profile", profile, "1g.20gb")
 	}
+
 	cmptest.Equal(t, "GPUs with slices", len(partitioned), len(layouts))
 	text := runner{}.run(t, address, "recommend").out
 	golden(t, "recommend-single.txt", text)
@@ -224,12 +259,15 @@ func TestSingleStrategyPartitionsAllGPUs(t *testing.T) {
 	cmptest.Equal(t, "exit code and spec", outcome{code: alone.code, out: alone.out}, outcome{code: exitFailed})
 	cmptest.HasTexts(t, flat(alone.err), "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile")
 	cmptest.Equal(t, "all GPUs by name", runner{}.run(t, address, "recommend", "--spec", "all").out, whole.out)
+
 	for _, args := range [][]string{{"recommend", "0"}, {"recommend", "--explain", "0"}} {
 		one := runner{}.run(t, address, args...)
 		cmptest.HasTexts(t, flat(one.out), "No GPU can be partitioned alone", "migctl recommend without a GPU")
 		fits(t, one.out)
 	}
+
 	cmptest.LacksTexts(t, runner{}.run(t, address, "recommend", "3").out, "partitioned alone") // it is free
+
 	for _, reserve := range []func(r *advise.Recommendation){
 		func(r *advise.Recommendation) { r.Provisional = true }, func(r *advise.Recommendation) { r.NotChecked = true },
 	} {
@@ -254,6 +292,7 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 		"Deployment", "Deployment", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob", "Pod", "RayJob",
 	}
 	var gpus []gpu.GPU
+
 	for i := range 2 + random.IntN(7) {
 		owner := fmt.Sprintf("%s/w-%d", kinds[random.IntN(len(kinds))], random.IntN(2))
 		switch random.IntN(10) {
@@ -267,6 +306,7 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 			gpus = append(gpus, wholeH100(t, i, l, podOf("ml", fmt.Sprint("w-", i), owner)))
 		}
 	}
+
 	return gpus
 }
 
@@ -275,27 +315,33 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 func TestProcedureWorksOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	moved, waited, followed, later := 0, 0, 0, 0
+
 	for n := range 25 {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, randomNode(t, random)...))
 		if report.Packing == nil || len(report.Packing.GPUs) == 0 {
 			continue
 		}
+
 		_, address := serve(t, recommended(report, s))
 		out := runner{}.run(t, address, "recommend").out
+
 		c := newCluster(report)
 		for _, argv := range executed(t, out) {
 			if err := c.execute(argv); err != nil {
 				t.Fatalf("node %d: %q: %v\n%s", n, argv, err, out)
 			}
 		}
+
 		if len(c.holds)+len(c.pending) > 0 {
 			t.Errorf("node %d: GPUs %v are held still, pods %v have no slice\n%s", n, c.holds, c.pending, out)
 		}
+
 		moved += report.Packing.InUse
 		waited += strings.Count(out, " leaves, and waits for")
 		followed += strings.Count(out, " has moved to")
 		later += strings.Count(out, "which comes later")
 	}
+
 	if moved < 50 || waited < 10 || followed < 1 || later > 1 { // one packing has a circle
 		t.Errorf("%d workloads moved, %d had to wait, %d of them for a later GPU, %d GPUs were left by a workload before; "+
 			"want 50, 10, not more than 1, and 1", moved, waited, later, followed)

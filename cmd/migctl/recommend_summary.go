@@ -11,6 +11,7 @@ import (
 // writeSummary says what the recommendations come to.
 func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	p.line()
+
 	packing := report.Packing
 	switch {
 	case packing == nil:
@@ -23,11 +24,13 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 		writeRoom(p, report)
 		writePrices(p, report, prices)
 	}
+
 	provisional, left := unplaced(report)
 	if len(provisional) > 0 {
 		p.para("", yellow, fmt.Sprintf("Provisionally recommended and not moved yet, with less than seven days of "+
 			"evidence: %s, for GPU %s.", plural(len(provisional), "slice", "slices"), joinNumbers(provisional)))
 	}
+
 	if len(left) > 0 {
 		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
 	}
@@ -38,17 +41,20 @@ func writePacking(p *page, packing *advise.Packing) {
 	if len(packing.FreedGPUs) > 0 {
 		freed = "GPU " + joinNumbers(packing.FreedGPUs)
 	}
+
 	t := fmt.Sprintf("The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
 		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
 	if !packing.Proven {
 		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
 	}
+
 	p.para("", bold, t)
 }
 
 // writeRoom names the GPUs whose move frees none, with what it is good for.
 func writeRoom(p *page, report *advise.Report) {
 	gpus := map[string][]int{}
+
 	for i := range report.Devices {
 		if r := &report.Devices[i]; r.Gain != nil && r.Gain.FreedGPUs == 0 {
 			gpus[r.Gain.String()] = append(gpus[r.Gain.String()], r.Index)
@@ -71,6 +77,7 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 	}
 
 	freed := map[string]float64{}
+
 	for i := range report.Devices {
 		if r := &report.Devices[i]; r.Gain != nil {
 			freed[r.Model] += r.Gain.FreedGPUs
@@ -78,13 +85,16 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 	}
 
 	hour, priced, unpriced := 0., 0., 0.
+
 	for _, model := range sortedKeys(freed) {
 		count := math.Round(freed[model])
+
 		price, ok := fleet.PriceOf(prices, model)
 		if !ok {
 			unpriced += count
 			continue
 		}
+
 		hour, priced = hour+count*price.Hour, priced+count
 	}
 
@@ -92,6 +102,7 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 		p.para("", bold, fmt.Sprintf("On balance %s: %.2f an hour, %.2f a week.",
 			plural(int(priced), "GPU becomes free", "GPUs become free"), hour, hour*hoursPerWeek))
 	}
+
 	if unpriced > 0 {
 		p.para("", yellow, fmt.Sprintf("%s without a --price.",
 			plural(int(unpriced), "GPU becomes free", "GPUs become free")))

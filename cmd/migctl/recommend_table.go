@@ -30,12 +30,14 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	p.line(span{cells([...]string{"GPU", "WORKLOAD", "RECOMMENDED", "FREED", "STRETCH", "CONF", "DECIDED BY"}), dim})
 
 	sliced := false
+
 	for i := range whole {
 		r := &whole[i]
 		row := [...]string{
 			fmt.Sprint(r.Index), workloadName(r), string(r.Action), "", "", confidenceText(r), string(r.Reason),
 		}
 		c := plain
+
 		switch r.Action {
 		case advise.ActionSlice:
 			c, sliced = green, true
@@ -46,8 +48,10 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		case advise.ActionShare, advise.ActionUnknown:
 			c = yellow
 		}
+
 		p.line(span{cells(row), c})
 	}
+
 	if sliced {
 		p.para("", dim, wholeLegend)
 	}
@@ -61,6 +65,7 @@ func gainRank(r *advise.Recommendation) float64 {
 	case r.Gain == nil:
 		return -1
 	}
+
 	return r.Gain.FreedGPUs
 }
 
@@ -72,6 +77,7 @@ func freedText(r *advise.Recommendation) string {
 	case r.Gain.FreedGPUs == 0:
 		return "none"
 	}
+
 	return fmt.Sprintf("%.2f", r.Gain.FreedGPUs)
 }
 
@@ -83,8 +89,10 @@ func decidedText(d advise.Decided) string {
 	case advise.FigureStretch, advise.FigureLatency, advise.FigureThroughput:
 		return fmt.Sprintf("%s %.2f of %.2f", d.Figure, d.Ratio, d.Limit)
 	}
+
 	if d.Limit == 1 {
 		return d.Figure + " " + shareText(d.Ratio)
 	}
+
 	return fmt.Sprintf("%s %s of %s", d.Figure, shareText(d.Ratio), shareText(d.Limit))
 }

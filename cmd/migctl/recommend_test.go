@@ -41,10 +41,12 @@ func podOf(namespace, pod, owner string) gpu.Holder {
 // wholeH100 returns an H100-80GB without MIG mode.
 func wholeH100(t *testing.T, index int, l load, holders ...gpu.Holder) gpu.GPU {
 	t.Helper()
+
 	m, ok := mig.FindModel("H100-80GB")
 	if !ok {
 		t.Fatal("no model H100-80GB")
 	}
+
 	return gpu.GPU{
 		Facts: gpu.Facts{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-5d8a0000-7d1c-5e0e-9f5a-%012d", index)), Index: index, Name: "NVIDIA H100 80GB HBM3",
@@ -67,10 +69,13 @@ func slicedH100(t *testing.T, index int, instances ...gpu.GPUInstance) gpu.GPU {
 	t.Helper()
 	g := wholeH100(t, index, load{})
 	g.MIG.Enabled = gpu.Some(true)
+
 	for k := range instances {
 		instances[k].ID = gpu.InstanceID(k + 1)
 	}
+
 	g.Instances = instances
+
 	return g
 }
 
@@ -79,7 +84,9 @@ func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) g
 	for i := range holders {
 		holders[i].Resource = resourceOf(profile)
 	}
+
 	uuid := gpu.MIGUUID(fmt.Sprintf("MIG-9d1a%04d-6a0b-5c1d-8e2f-3a4b5c6d7e8f", place.Start))
+
 	return gpu.GPUInstance{
 		Generation: 1, Profile: profile, Up: true, Placement: gpu.Some(place),
 		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
@@ -96,12 +103,14 @@ func unheld(gpus []gpu.GPU) []gpu.GPU {
 	for i := range free {
 		g := &free[i]
 		g.Holders, g.Allocated, g.Readings.Memory.Used = nil, gpu.Some(false), gpu.Some(uint64(0))
+
 		g.Instances = slices.Clone(g.Instances)
 		for k := range g.Instances {
 			n := &g.Instances[k]
 			n.Holders, n.Allocated, n.Memory.Used = nil, gpu.Some(false), gpu.Some(uint64(0))
 		}
 	}
+
 	return free
 }
 
@@ -119,13 +128,16 @@ func observedWith(
 	s := &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: from.Add(-time.Minute), GPUs: unheld(gpus)})
+
 	for s.Time = from; s.Time.Before(from.Add(duration)); s.Time = s.Time.Add(time.Minute) {
 		change(int(s.Time.Sub(from).Minutes()))
 		a.Observe(s)
 	}
+
 	s.Time = s.Time.Add(-time.Minute)
 	report := a.Recommend(s)
 	report.Pack(s)
+
 	return report, s
 }
 
@@ -134,7 +146,9 @@ func established(report *advise.Report, s *gpu.Snapshot) (*advise.Report, *gpu.S
 	for i := range report.Devices {
 		report.Devices[i].Provisional = false
 	}
+
 	report.Pack(s)
+
 	return report, s
 }
 
@@ -142,6 +156,7 @@ func established(report *advise.Report, s *gpu.Snapshot) (*advise.Report, *gpu.S
 func mixedNode(t *testing.T) []gpu.GPU {
 	unread := wholeH100(t, 7, tiny, podOf("video", "transcode-0", "StatefulSet/transcode"))
 	unread.Readings.Media = gpu.Media{}
+
 	return []gpu.GPU{
 		wholeH100(t, 0, tiny, podOf("vision", "resnet-7c9f6d5b8-x2x4k", "Deployment/resnet")),
 		wholeH100(t, 1, greedy, podOf("llm", "vllm-0", "StatefulSet/vllm")),
@@ -171,11 +186,13 @@ func isCommand(line string) bool {
 // withoutCommands drops the lines of commands, which are not wrapped.
 func withoutCommands(out string) string {
 	var kept []string
+
 	for line := range strings.Lines(out) {
 		if !isCommand(line) {
 			kept = append(kept, line)
 		}
 	}
+
 	return strings.Join(kept, "")
 }
 
@@ -189,6 +206,7 @@ func TestRecommendShowsTheNode(t *testing.T) {
 		g.Activity.GraphicsEngine, g.Activity.SM, g.Activity.DRAM = gpu.Some(busy), gpu.Some(busy*width), gpu.Some(busy*0.2)
 		g.Readings.Memory.Used = gpu.Some(uint64(12<<30 + minute<<18))
 	}, gpus...)
+
 	_, address := serve(t, recommended(report, s))
 	for _, c := range []struct {
 		name string
@@ -205,10 +223,12 @@ func TestRecommendShowsTheNode(t *testing.T) {
 			cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
 			fits(t, withoutCommands(got.out))
 			golden(t, c.name+".txt", got.out)
+
 			ascii := runner{env: map[string]string{"LANG": "C"}}.run(t, address, args...)
 			if i := strings.IndexFunc(ascii.out, func(r rune) bool { return r > 126 }); i >= 0 {
 				t.Errorf("not ASCII: %s", ascii.out[i:])
 			}
+
 			fits(t, withoutCommands(ascii.out))
 		})
 	}
@@ -235,9 +255,11 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 		wholeH100(t, 2, tiny, podOf("vision", "c-0", "Deployment/c"))))
 	report.Devices[1].Action, report.Devices[2].Action = advise.ActionKeep, advise.ActionKeep
 	report.Pack(s)
+
 	for _, i := range []int{1, 2} {
 		report.Devices[i].Action, report.Devices[i].Provisional = advise.ActionSlice, true
 	}
+
 	const counted = "less than seven days of evidence: 2 slices, for GPU 1, 2."
 	routes := recommended(report, s)
 	_, address := serve(t, routes)
@@ -255,28 +277,34 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 // TestRecommendPrintsTheDocument: as the server wrote it, keys that migctl does not know included.
 func TestRecommendPrintsTheDocument(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), 25*time.Hour, mixedNode(t)...)
+
 	data, err := json.Marshal(report)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	routes := recommended(report, s)
 	const later = `,"later":{"z":1,"a":2.50}}`
 	routes["GET /recommendations"] = raw(strings.TrimSuffix(string(data), "}") + later)
 	_, address := serve(t, routes)
 	got := runner{}.run(t, address, "recommend", "-o", "json")
+
 	var compact strings.Builder
 	for line := range strings.Lines(got.out) {
 		compact.WriteString(strings.TrimSpace(line))
 	}
+
 	want := strings.ReplaceAll(strings.TrimSuffix(string(data), "}")+later, `": `, `":`)
 	cmptest.Equal(t, "document", strings.ReplaceAll(compact.String(), `": `, `":`), want)
 	asYAML := runner{}.run(t, address, "recommend", "-o", "yaml")
 	cmptest.HasTexts(t, asYAML.out, "apiVersion: mig-exporter/v1\n", "\nlater:\n  z: 1\n  a: 2.50\n")
 	one := runner{}.run(t, address, "recommend", "-o", "json", "6")
+
 	var filtered advise.Report
 	if err := json.Unmarshal([]byte(one.out), &filtered); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "devices of GPU 6", len(filtered.Devices), 3)
 	cmptest.HasTexts(t, one.out, `"later"`)
 }
@@ -284,6 +312,7 @@ func TestRecommendPrintsTheDocument(t *testing.T) {
 func TestRecommendWithoutAnAnswer(t *testing.T) {
 	report, s := observed(advise.DefaultOptions(), time.Hour, mixedNode(t)...)
 	withReport := recommended(report, s)
+
 	none := map[string]http.HandlerFunc{"GET /recommendations": refuse(api.Problem{
 		Type: api.Unavailable, Title: "Unavailable", Status: 503, Detail: "No report has been made yet. Try again."})}
 	for _, c := range []struct {
@@ -318,6 +347,7 @@ func TestRecommendWithoutAnAnswer(t *testing.T) {
 			fits(t, got.err)
 		})
 	}
+
 	got := runner{}.run(t, "unix:///none", "recommend")
 	cmptest.Equal(t, "without a server", got.code, exitUnreachable)
 }

@@ -14,11 +14,13 @@ import (
 // bare returns GPUs that processes of no pod work on.
 func bare(t *testing.T, loads ...load) []gpu.GPU {
 	var gpus []gpu.GPU
+
 	for i, l := range loads {
 		g := wholeH100(t, i, l)
 		g.Readings.Processes = gpu.Some([]gpu.Process{{PID: uint32(100 + i)}})
 		gpus = append(gpus, g)
 	}
+
 	return gpus
 }
 
@@ -34,11 +36,13 @@ func TestProcedureWithoutKubernetes(t *testing.T) {
 		out := runner{}.run(t, address, "recommend").out
 		cmptest.HasTexts(t, flat(out), "Let no new work start on this node until then.", "migctl apply -f mig-layouts.yaml",
 			"CUDA_VISIBLE_DEVICES")
+
 		for _, word := range []string{"kubectl", "gpu-operator", "device plugin", "pods", "kubelet", "GKE"} {
 			if strings.Contains(out, word) {
 				t.Errorf("%s: %q is in:\n%s", about, word, out)
 			}
 		}
+
 		fits(t, withoutCommands(out))
 	}
 }
@@ -68,6 +72,7 @@ func TestReachOfAPatch(t *testing.T) {
 		for i, name := range []string{"a-0", "a-1", "a-2"} {
 			gpus = append(gpus, wholeH100(t, i, tiny, podOf("ml", name, owner)))
 		}
+
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, gpus...))
 		_, address := serve(t, recommended(report, s))
 		out := flat(runner{}.run(t, address, "recommend").out)
@@ -79,6 +84,7 @@ func TestReachOfAPatch(t *testing.T) {
 			cmptest.HasTexts(t, out, "Procedure.")
 			continue
 		}
+
 		before, after, ok := strings.Cut(out, reach)
 		if !ok || strings.Contains(before, " patch ") || !strings.Contains(after, " patch ") || strings.Contains(after, "on every node") {
 			t.Errorf("%s: want %q once, before the patch, in:\n%s", owner, reach, out)
@@ -92,7 +98,9 @@ func TestPricesOfANode(t *testing.T) {
 	for i, owner := range []string{"a", "b", "c"} {
 		gpus = append(gpus, wholeH100(t, i, small, podOf("ml", owner+"-0", "Deployment/"+owner)))
 	}
+
 	report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, append(gpus, wholeH100(t, 3, load{}))...))
+
 	_, address := serve(t, recommended(report, s))
 	for _, c := range []struct {
 		prices []string

@@ -13,12 +13,14 @@ import (
 func (s *session) releaseGPUs(ctx context.Context) error {
 	for _, selector := range s.opts.GPUs {
 		var done api.Release
+
 		path := "/gpus/" + pathEscape(selector) + "/" + s.opts.Command
 		if err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done); err != nil {
 			return fmt.Errorf("%s GPU %s: %w", s.opts.Command, selector, err)
 		}
 
 		s.page.line(text("%s", done.GPU).in(bold))
+
 		took := time.Duration(done.Seconds * float64(time.Second)).Round(time.Millisecond)
 		switch {
 		case done.Closed != "":

@@ -27,6 +27,7 @@ func (s *session) reportError(err error) int {
 	var ended *operationError
 	var silent *unreachable
 	var refused *refusals
+
 	var query *fleet.QueryError
 	switch {
 	case errors.Is(err, errDeclined):
@@ -35,6 +36,7 @@ func (s *session) reportError(err error) int {
 	case errors.As(err, &usage):
 		p.para("migctl: ", red, usage.text)
 		p.line(text("See migctl --help and migctl help COMMAND."))
+
 		return exitUsage
 	case errors.As(err, &ended): // its outcome has been shown
 		return ended.code
@@ -47,6 +49,7 @@ func (s *session) reportError(err error) int {
 	case errors.As(err, &silent):
 		p.para("migctl: ", red, silent.Error())
 		writeHint(p, unreachableHint(silent))
+
 		return exitUnreachable
 	case errors.As(err, &query):
 		return reportQuery(p, query)
@@ -54,7 +57,9 @@ func (s *session) reportError(err error) int {
 		p.line(text("migctl: interrupted."))
 		return exitInterrupted
 	}
+
 	p.para("migctl: ", red, err.Error())
+
 	return exitFailed
 }
 
@@ -66,18 +71,23 @@ func writeHint(p *page, s string) {
 
 func reportProblem(p *page, problem *api.Problem, o *options) {
 	p.para("migctl: ", red, problem.Error())
+
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
+
 		in := b.Instance
 		if b.Profile != "" { // else it is the GPU as a whole
 			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
 		}
+
 		p.para("  in the way: ", yellow, in)
 		writeHolds(p, "    ", b.Holders)
 	}
+
 	if len(problem.Profiles) > 0 && !strings.Contains(problem.Detail, problem.Profiles[0]) {
 		p.para("  offered: ", plain, strings.Join(problem.Profiles, ", "))
 	}
+
 	writeHint(p, problemHint(problem, o))
 	writeCommands(p, problem, o)
 	writeInstead(p, problem)
@@ -113,6 +123,7 @@ func writeInstead(p *page, problem *api.Problem) {
 // split.
 func planCommand(spec *api.Spec) string {
 	var devices []string
+
 	for _, profile := range sortedKeys(spec.Devices) {
 		d := spec.Devices[profile]
 		if d.Each != nil || d.Compute != nil {
@@ -120,8 +131,10 @@ func planCommand(spec *api.Spec) string {
 			if err != nil {
 				return "migctl plan -f SPEC" // it was decoded from JSON
 			}
+
 			return "echo " + quoteForShell(string(document)) + " | migctl plan -f -"
 		}
+
 		devices = append(devices, fmt.Sprintf("%s=%d", profile, d.Count))
 	}
 
@@ -129,6 +142,7 @@ func planCommand(spec *api.Spec) string {
 	for _, g := range spec.GPUs {
 		gpus = append(gpus, string(g))
 	}
+
 	return "migctl plan --gpus " + quoteForShell(strings.Join(gpus, ",")) + " --devices " +
 		quoteForShell(cmp.Or(strings.Join(devices, ","), "none"))
 }
@@ -141,6 +155,7 @@ func exitCodeOf(p *api.Problem) int {
 	case api.BadSpec, api.UnknownProfile:
 		return exitUsage
 	}
+
 	return exitFailed
 }
 
@@ -151,6 +166,7 @@ func problemHint(p *api.Problem, o *options) string {
 			return hint
 		}
 	}
+
 	switch p.Type {
 	case api.Unauthenticated, api.Forbidden:
 		return rightsHint(p, o)
@@ -170,6 +186,7 @@ func problemHint(p *api.Problem, o *options) string {
 			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +
 				"migctl get."
 		}
+
 		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
 	case api.NotResumed:
 		return "look at the layout with migctl get, then plan again."
@@ -185,9 +202,11 @@ func problemHint(p *api.Problem, o *options) string {
 		if o.Command == commandRecommend {
 			return recommendHint
 		}
+
 		if strings.Contains(p.Detail, "kubelet") { // the detail says what to do
 			return ""
 		}
+
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
 		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of " +
@@ -200,6 +219,7 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.DriverFailed:
 		return "see which step failed and what the driver said."
 	}
+
 	return specHint(p, o)
 }
 
@@ -209,10 +229,12 @@ func rightsHint(p *api.Problem, o *options) string {
 		return "authenticate with --token-file, or with --cert-file and --key-file. On the node itself, use the unix " +
 			"socket as root or as a member of the group of --control.allow-gid."
 	}
+
 	if !strings.HasPrefix(o.Address, "https:") {
 		return "on the socket root has all rights, the group of --control.allow-gid all but force, take-over and " +
 			"release, other users none: use sudo, or join that group."
 	}
+
 	return "ask the node's administrator for the right that is missing; read, plan, apply, mode, take-over, force " +
 		"and release are separate."
 }
@@ -237,6 +259,7 @@ func releaseHint(p *api.Problem, o *options) string {
 	case api.NotFound:
 		return "migctl get lists the GPUs. One that was never read cannot be released."
 	}
+
 	return ""
 }
 
@@ -246,6 +269,7 @@ func staleHint(o *options) string {
 		return "what stands there may be another client's, so it is not destroyed unseen. If you want the layout before " +
 			"the operation, plan it, look at what would be destroyed, then apply it."
 	}
+
 	return "the node has changed since the plan was made. Plan again, look at it, and apply the new one."
 }
 
@@ -254,6 +278,7 @@ func notBuiltHint(p *api.Problem, o *options) string {
 	if o.Command == commandRecommend && p.Status == http.StatusNotImplemented {
 		return "start mig-exporter without --no-advise.enabled."
 	}
+
 	return "this version of mig-exporter does not offer it."
 }
 
@@ -270,17 +295,20 @@ func specHint(p *api.Problem, o *options) string {
 		if slices.Contains([]string{commandRollback, commandAccept, commandSettled}, o.Command) {
 			return "migctl operations shows what has become of it, migctl get the layout as it is. Nothing was changed."
 		}
+
 		return "correct the spec: migctl profiles, migctl layouts and migctl get list the names that it may use."
 	case api.ForeignOwner:
 		return "let the other owner change it, or stop that owner on this node. --take-over overrides it: then two may be " +
 			"at work on one GPU."
 	}
+
 	return ""
 }
 
 // unreachableHint says what to do if a server does not answer.
 func unreachableHint(e *unreachable) string {
 	socket := !strings.HasPrefix(e.address, "https:")
+
 	var dns *net.DNSError
 	switch {
 	case strings.HasPrefix(e.address, "http:"): // of evaluate alone
@@ -291,10 +319,12 @@ func unreachableHint(e *unreachable) string {
 		if e.address == releaseAddress {
 			return "is mig-exporter running on this node, as root? Its --release.socket must be --address (or MIGCTL_ADDRESS)."
 		}
+
 		if socket {
 			return "is mig-exporter running on this node, with --control.enabled? Its --control.socket must be --address (or " +
 				"MIGCTL_ADDRESS)."
 		}
+
 		return "is mig-exporter running there, with --control.enabled and --control.listen-address?"
 	case errors.Is(e, fs.ErrPermission) && e.address == releaseAddress:
 		return onlyRoot
@@ -308,5 +338,6 @@ func unreachableHint(e *unreachable) string {
 		return "check --ca-file (the CA that signed the server's certificate), the host name in --address, and --cert-file " +
 			"with --key-file."
 	}
+
 	return "check --address, and mig-exporter's log."
 }

@@ -30,16 +30,20 @@ func execute(ctx context.Context, args []string, s *session) int {
 	if done {
 		return exitOK
 	}
+
 	s.page = newPage(s.out, wantsColor(s.opts.Color, s.outTerminal, s.lookup), usesUTF8(s.lookup))
 	if err == nil {
 		err = s.runCommand(ctx)
 	}
+
 	if flushed := s.page.flush(); err == nil {
 		err = flushed
 	}
+
 	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader, such as head, has closed the pipe
 		return exitOK
 	}
+
 	return s.reportError(err)
 }
 
@@ -49,11 +53,14 @@ func (s *session) runCommand(ctx context.Context) error {
 	if o.Command == commandFleet {
 		return s.fleet(ctx)
 	}
+
 	var err error
 	if s.client, err = newClient(o); err != nil {
 		return err
 	}
+
 	defer s.client.close()
+
 	switch o.Command {
 	case commandGet:
 		return s.showNode(ctx)
@@ -86,6 +93,7 @@ func (s *session) runCommand(ctx context.Context) error {
 	case commandEvaluate:
 		return s.evaluate(ctx)
 	}
+
 	return usageError{fmt.Sprintf("unknown command %q", o.Command)}
 }
 
@@ -95,16 +103,20 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 	if s.opts.Yes {
 		return nil
 	}
+
 	if !s.inTerminal {
 		return usageError{"standard input is not a terminal, so migctl cannot ask: look at what would be done, then " +
 			"give --yes"}
 	}
+
 	if err := s.page.flush(); err != nil {
 		return err
 	}
+
 	if _, err := fmt.Fprintf(s.out, "%s [y/N] ", question); err != nil {
 		return err
 	}
+
 	type reply struct {
 		text string
 		err  error
@@ -114,19 +126,23 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 		t, err := bufio.NewReader(s.in).ReadString('\n')
 		replied <- reply{t, err}
 	}()
+
 	select {
 	case <-ctx.Done():
 		s.page.line()
 		s.page.line(text("Nothing was done."))
+
 		return ctx.Err()
 	case r := <-replied:
 		if r.err != nil && !errors.Is(r.err, io.EOF) {
 			return fmt.Errorf("read the answer: %w", r.err)
 		}
+
 		switch strings.ToLower(strings.TrimSpace(r.text)) {
 		case "y", "yes":
 			return nil
 		}
+
 		return errDeclined
 	}
 }

@@ -23,17 +23,21 @@ const maxSpecFile = 4 << 20
 func (s *session) planRequest() (api.PlanRequest, error) {
 	o := &s.opts.Spec
 	r := api.PlanRequest{Force: o.Force, TakeOver: s.opts.TakeOver}
+
 	data, err := o.specDocument(s.in)
 	if err != nil {
 		return r, err
 	}
+
 	if r.Spec, err = spec.DecodeLayout(data, o.Layout); err != nil {
 		from := "the spec of the command line"
 		if o.File != "" {
 			from = o.File
 		}
+
 		return r, usageError{fmt.Sprintf("%s: %v", from, err)}
 	}
+
 	return r, nil
 }
 
@@ -54,16 +58,19 @@ func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		return json.Marshal(map[string]any{"demand": needs})
 	case len(o.GPUs) == 0:
 		return nil, usageError{"--devices needs --gpus: the GPUs to give this layout, or all"}
 	case len(o.Devices) == 0:
 		return nil, usageError{"--gpus needs --devices: PROFILE=COUNT,..., or none for no instances"}
 	}
+
 	devices, err := parseDevices(o.Devices)
 	if err != nil {
 		return nil, err
 	}
+
 	return json.Marshal(map[string]any{"gpus": splitCommas(o.GPUs), "devices": devices})
 }
 
@@ -76,42 +83,53 @@ func readSpec(name string, in io.Reader) ([]byte, error) {
 		defer f.Close()
 		in = f
 	}
+
 	data, err := io.ReadAll(io.LimitReader(in, maxSpecFile+1))
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("-f %s: %v", name, err)}
 	}
+
 	if len(data) > maxSpecFile {
 		return nil, usageError{fmt.Sprintf("-f %s: longer than %d bytes", name, maxSpecFile)}
 	}
+
 	return data, nil
 }
 
 // parseDevices parses PROFILE=COUNT,...; none is no instances.
 func parseDevices(words []string) (map[string]int, error) {
 	devices := map[string]int{}
+
 	all := splitCommas(words)
 	if len(all) == 1 && all[0] == "none" {
 		return devices, nil
 	}
+
 	for _, w := range all {
 		profile, count, ok := strings.Cut(w, "=")
+
 		n, err := strconv.Atoi(count)
 		if _, twice := devices[profile]; !ok || profile == "" || err != nil || n < 1 || twice {
 			return nil, usageError{fmt.Sprintf(
 				"--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; or none", w)}
 		}
+
 		devices[profile] = n
 	}
+
 	return devices, nil
 }
 
 // parseDemand parses words of memory=SIZE,sms=N,count=N, each of which is one need.
 func parseDemand(words []string) ([]map[string]any, error) {
 	var needs []map[string]any
+
 	for _, w := range words {
 		need := map[string]any{"count": 1}
+
 		for _, part := range strings.Split(w, ",") {
 			key, value, _ := strings.Cut(part, "=")
+
 			n, err := strconv.Atoi(value)
 			switch {
 			case key == "memory" && value != "" && err != nil:
@@ -122,14 +140,17 @@ func parseDemand(words []string) ([]map[string]any, error) {
 				return nil, usageError{fmt.Sprintf("--demand %q: %q is not one of memory=12GiB, sms=20, count=3", w, part)}
 			}
 		}
+
 		needs = append(needs, need)
 	}
+
 	return needs, nil
 }
 
 // splitCommas splits each word at its commas.
 func splitCommas(words []string) []string {
 	var all []string
+
 	for _, w := range words {
 		for _, part := range strings.Split(w, ",") {
 			if part = strings.TrimSpace(part); part != "" {
@@ -137,5 +158,6 @@ func splitCommas(words []string) []string {
 			}
 		}
 	}
+
 	return all
 }

@@ -12,6 +12,7 @@ import (
 func isTerminal(f *os.File) bool {
 	var attributes syscall.Termios
 	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&attributes)))
+
 	return errno == 0
 }
 
@@ -24,6 +25,7 @@ func usesUTF8(lookup func(string) (string, bool)) bool {
 			return strings.Contains(v, "utf-8") || strings.Contains(v, "utf8")
 		}
 	}
+
 	return false
 }
 
@@ -36,7 +38,9 @@ func wantsColor(when string, terminal bool, lookup func(string) (string, bool)) 
 	case "never":
 		return false
 	}
+
 	noColor, _ := lookup("NO_COLOR")
 	term, _ := lookup("TERM")
+
 	return terminal && noColor == "" && term != "dumb"
 }

@@ -22,6 +22,7 @@ func fanCount(s *sim.GPUState, a args) result {
 	if len(s.Fans) == 0 {
 		return notSupported
 	}
+
 	return put(a, 1, uint32(len(s.Fans)))
 }
 
@@ -33,5 +34,6 @@ func fanSpeed(s *sim.GPUState, a args, fan uint32, to int) result {
 	case int64(fan) >= int64(len(s.Fans)):
 		return invalidArgument
 	}
+
 	return put(a, to, s.Fans[fan])
 }

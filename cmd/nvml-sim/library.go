@@ -35,14 +35,17 @@ func newLibrary(getenv func(string) string) *library {
 	l := &library{getenv: getenv, sets: map[int]*eventSet{}, binding: map[int]*systemEventSet{},
 		samples: map[uintptr]sample{}, streaming: map[int]bool{},
 		files: map[int]*os.File{}}
+
 	always, initialized := initCalls(), tables()
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {
 			do = whileInitialized(name, initialized[name])
 		}
+
 		l.calls = append(l.calls, do)
 	}
+
 	return l
 }
 
@@ -50,11 +53,13 @@ func newLibrary(getenv func(string) string) *library {
 // The others cost what the scenario says, but for waiting for events, which holds no lock.
 func whileInitialized(name string, do call) call {
 	waits := strings.HasPrefix(name, "nvmlEventSetWait") || name == "nvmlSystemEventSetWait"
+
 	return func(l *library, a args) result {
 		l.mu.Lock()
 		ready := l.users > 0
 		node := l.node
 		l.mu.Unlock()
+
 		switch {
 		case !ready:
 			return uninitialized
@@ -63,6 +68,7 @@ func whileInitialized(name string, do call) call {
 		case !waits:
 			node.BeginCall(name)
 		}
+
 		return do(l, a)
 	}
 }
@@ -78,6 +84,7 @@ func tables() map[string]call {
 	} {
 		maps.Copy(all, table)
 	}
+
 	return all
 }
 
@@ -103,12 +110,15 @@ func (l *library) begin(attach bool) result {
 	if !l.start() {
 		return driverNotLoaded
 	}
+
 	if err := l.client.Begin(attach); err != nil { // not under the lock: it may block for long
 		return l.failed(err)
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.users++
+
 	return success
 }
 
@@ -116,15 +126,19 @@ func (l *library) begin(attach bool) result {
 func (l *library) start() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.node != nil {
 		return true
 	}
+
 	node, err := sim.FromEnvironment(l.getenv)
 	if err != nil {
 		l.printError(err)
 		return false
 	}
+
 	l.node, l.client = node, node.NewClient(l.openDevice)
+
 	return true
 }
 
@@ -142,6 +156,7 @@ func (l *library) openDevice(index int, open bool) {
 	if !open {
 		l.files[index].Close()
 		delete(l.files, index)
+
 		return
 	}
 
@@ -150,6 +165,7 @@ func (l *library) openDevice(index int, open bool) {
 		fmt.Fprintf(os.Stderr, "libnvidia-ml.so.1 (simulated node): %s: %v\n", devicesVariable, err)
 		return
 	}
+
 	l.files[index] = file
 }
 
@@ -160,6 +176,7 @@ func (l *library) failed(err error) result {
 		l.printError(err)
 		l.mu.Unlock()
 	}
+
 	return resultOf(err)
 }
 
@@ -168,6 +185,7 @@ func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
 	}
+
 	l.lastError = err.Error()
 	fmt.Fprintf(os.Stderr, "libnvidia-ml.so.1 (simulated node): %v\n", err)
 }
@@ -175,17 +193,22 @@ func (l *library) printError(err error) {
 func (l *library) shutdown(args) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.users == 0 {
 		return uninitialized
 	}
+
 	l.client.End()
+
 	if l.users--; l.users == 0 {
 		for number, set := range l.sets { // a call that waits for one returns uninitialized
 			set.free()
 			delete(l.sets, number)
 		}
+
 		clear(l.binding)
 	}
+
 	return success
 }
 
@@ -212,17 +235,21 @@ func readDevice(reading gpu.Reading, whole gpuAnswer, slice migAnswer, pointers 
 		if h.kind == aGPU && whole == nil || h.kind == aMIGDevice && slice == nil {
 			return notSupported
 		}
+
 		s, err := l.node.Read(h.gpu, reading)
 		if err != nil {
 			return l.failed(err)
 		}
+
 		if h.kind == aGPU {
 			return whole(&s, a)
 		}
+
 		d, ok := s.Device(h.instance, h.compute)
 		if !ok {
 			return invalidArgument
 		}
+
 		return slice(&s, d, a)
 	}, aGPU, aMIGDevice), pointers...)
 }

@@ -26,6 +26,7 @@ func mediaUtilization(kind sim.MediaEngine) call {
 		if !ok {
 			return notSupported
 		}
+
 		return putTwo(a, 1, u[kind], mediaPeriod)
 	}, 1, 2)
 }

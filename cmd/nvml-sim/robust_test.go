@@ -13,22 +13,27 @@ import (
 // params reads how each exported function takes its arguments: P for a pointer, U and L for numbers.
 func params(t *testing.T) map[string]string {
 	t.Helper()
+
 	text, err := os.ReadFile("exports.c")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := make(map[string]string)
 	for _, m := range regexp.MustCompile(`(?m)^CALL\d\(\d+, (\w+)((?:, [PUL])*)\)$`).FindAllStringSubmatch(string(text), -1) {
 		all[m[1]] = strings.ReplaceAll(m[2], ", ", "")
 	}
+
 	if len(all) != len(functionNames()) {
 		t.Fatalf("%d of %d functions found in exports.c", len(all), len(functionNames()))
 	}
+
 	return all
 }
 
 func onScenario(t *testing.T) *library {
 	t.Helper()
+
 	return newLibrary(func(name string) string {
 		return map[string]string{"MIG_SIM_SCENARIO": "../../testdata/scenarios/dgx-a100-mixed.yaml", "MIG_SIM_CLOCK": "step"}[name]
 	})
@@ -37,6 +42,7 @@ func onScenario(t *testing.T) *library {
 func (l *library) do(name string, raw ...uintptr) result {
 	var a [len(args{}.raw)]uintptr
 	copy(a[:], raw)
+
 	return l.calls[slices.Index(functionNames(), name)](l, args{&a})
 }
 
@@ -44,6 +50,7 @@ func (l *library) do(name string, raw ...uintptr) result {
 func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 	l := onScenario(t)
 	nowhere := slices.Repeat([]uintptr{1}, len(args{}.raw))
+
 	for _, name := range functionNames() {
 		if initCalls()[name] == nil {
 			if ret := l.do(name, nowhere...); ret != uninitialized {
@@ -51,9 +58,11 @@ func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 			}
 		}
 	}
+
 	if ret := l.do("nvmlInit_v2"); ret != success {
 		t.Fatal(ret)
 	}
+
 	answered := tables()
 	for _, name := range functionNames() {
 		if answered[name] == nil && initCalls()[name] == nil {
@@ -62,6 +71,7 @@ func TestUnansweredFunctionsTouchNothing(t *testing.T) {
 			}
 		}
 	}
+
 	// Init counts: as many shutdowns as inits, and one more is too many.
 	for _, c := range []struct {
 		name string
@@ -97,10 +107,12 @@ func TestLastShutdownClosesGPUs(t *testing.T) {
 			if open := l.node.OpenGPUs(); len(open) != c.open {
 				t.Errorf("%s, then %s: GPUs %v are open, want %d", c.first, c.second, open, c.open)
 			}
+
 			if ret := l.do("nvmlShutdown"); ret != success {
 				t.Fatalf("nvmlShutdown: %d", ret)
 			}
 		}
+
 		if open := l.node.OpenGPUs(); len(open) != 0 {
 			t.Errorf("%s, then %s: GPUs %v are open after the last nvmlShutdown", c.first, c.second, open)
 		}
@@ -127,16 +139,19 @@ func TestAnsweredFunctionsTakeAnything(t *testing.T) {
 	known := []result{
 		success, invalidArgument, notSupported, noPermission, notFound, insufficientSize, timedOut, inUse, insufficientResources, structMismatch,
 	}
+
 	buffers := make([][]byte, len(args{}.raw))
 	for i := range buffers {
 		buffers[i] = make([]byte, room)
 	}
+
 	kinds := params(t)
 	for name := range tables() {
 		l := onScenario(t)
 		if ret := l.do("nvmlInit_v2"); ret != success {
 			t.Fatal(ret)
 		}
+
 		for _, first := range handles {
 			for _, number := range numbers {
 				raw := make([]uintptr, len(kinds[name]))
@@ -147,29 +162,36 @@ func TestAnsweredFunctionsTakeAnything(t *testing.T) {
 						raw[i] = uintptr(unsafe.Pointer(&buffers[i][0]))
 					}
 				}
+
 				if name == "nvmlDeviceGetFieldValues" && number == 0xFFFFFFFF {
 					continue // a count of -1 is refused; as many fields as 14 are asked for
 				}
+
 				if takesHandle(name) {
 					raw[0] = first
 				}
+
 				if strings.HasPrefix(name, "nvmlEventSetWait") {
 					raw[2] = 0
 				}
+
 				nulls := slices.Clone(raw)
 				for i := range nulls {
 					if kinds[name][i] == 'P' && (i > 0 || !takesHandle(name)) {
 						nulls[i] = 0
 					}
 				}
+
 				if ret := l.do(name, nulls...); ret == success && !slices.Equal(nulls, raw) {
 					t.Errorf("%s(%#x) takes NULL", name, first)
 				}
+
 				if ret := l.do(name, raw...); !slices.Contains(known, ret) {
 					t.Errorf("%s(%#x) with %#x: %d", name, first, number, ret)
 				}
 			}
 		}
+
 		runtime.KeepAlive(buffers)
 	}
 }

@@ -27,28 +27,35 @@ func run(args []string, errOut io.Writer) error {
 	version := flags.String("version", "", "version of the product")
 	sbomPath := flags.String("sbom", "", "CycloneDX file to write")
 	licensesPath := flags.String("licenses", "", "file to write with the texts of the licenses")
+
 	packagesPath := flags.String("packages", "", "file that lists Debian packages shipped with the product, one in a "+
 		"line: vendor, name, version, architecture [distribution, source package]")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
+
 	if *version == "" || *sbomPath == "" || *licensesPath == "" || flags.NArg() == 0 {
 		return fmt.Errorf("expected -version, -sbom, -licenses and programs, got %q", args)
 	}
+
 	modules, err := readModules(flags.Args())
 	if err != nil {
 		return err
 	}
+
 	packages, err := readPackages(*packagesPath)
 	if err != nil {
 		return err
 	}
+
 	document, err := newSBOM(*name, *version, modules, packages)
 	if err != nil {
 		return err
 	}
+
 	if err := os.WriteFile(*sbomPath, document, 0o644); err != nil {
 		return err
 	}
+
 	return os.WriteFile(*licensesPath, licenseTexts(*name, modules), 0o644)
 }

@@ -37,53 +37,69 @@ func readModules(programs []string) ([]module, error) {
 	packages := map[string]bool{}
 	var environment []string
 	goVersion := ""
+
 	for _, program := range programs {
 		info, err := buildinfo.ReadFile(program)
 		if err != nil {
 			return nil, err
 		}
+
 		packages[info.Path] = true
+
 		goVersion = strings.TrimPrefix(info.GoVersion, "go")
 		for _, m := range info.Deps {
 			if m.Replace != nil {
 				return nil, fmt.Errorf("%s: module %s is replaced, which is not expected here", program, m.Path)
 			}
+
 			linked[m.Path] = module{path: m.Path, version: m.Version, sum: m.Sum}
 		}
+
 		environment = environment[:0] // the same for all programs of one release
+
 		for _, s := range info.Settings {
 			if slices.Contains([]string{"GOOS", "GOARCH", "CGO_ENABLED"}, s.Key) {
 				environment = append(environment, s.Key+"="+s.Value)
 			}
 		}
 	}
+
 	folders, err := listFolders(slices.Sorted(maps.Keys(packages)), environment)
 	if err != nil {
 		return nil, err
 	}
+
 	for path, m := range linked {
 		if len(folders[path]) == 0 {
 			return nil, fmt.Errorf("the programs have module %s, go list does not: they were built from other sources", path)
 		}
+
 		if m.files, err = readLicenses(folders[path]); err != nil {
 			return nil, fmt.Errorf("module %s: %w", path, err)
 		}
+
 		linked[path] = m
 	}
+
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env: %w", err)
 	}
+
 	std := module{path: standardLibrary, version: goVersion}
+
 	dir := strings.TrimSpace(string(root))
 	if std.files, err = readLicenses(map[string]bool{dir + "\t" + dir: true}); err != nil {
 		return nil, fmt.Errorf("module %s: %w", standardLibrary, err)
 	}
+
 	linked[standardLibrary] = std
+
 	var list []module
 	for _, path := range slices.Sorted(maps.Keys(linked)) {
 		list = append(list, linked[path])
 	}
+
 	return list, nil
 }
 
@@ -94,21 +110,27 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 	list.Env = append(os.Environ(), environment...)
 	var errOut bytes.Buffer
 	list.Stderr = &errOut
+
 	out, err := list.Output()
 	if err != nil {
 		return nil, fmt.Errorf("go list: %w\n%s", err, errOut.String())
 	}
+
 	folders := map[string]map[string]bool{}
+
 	for line := range strings.Lines(string(out)) {
 		path, dirs, found := strings.Cut(strings.TrimSpace(line), "\t")
 		if !found {
 			continue // of the standard library, or of the programs' own module
 		}
+
 		if folders[path] == nil {
 			folders[path] = map[string]bool{}
 		}
+
 		folders[path][dirs] = true
 	}
+
 	return folders, nil
 }
 
@@ -116,6 +138,7 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 func readLicenses(folders map[string]bool) ([]licenseFile, error) {
 	isLicense := regexp.MustCompile(`(?i)^(licen[sc]e|copying|notice|patents|authors)(\.(md|txt|libyaml))?$`)
 	found := map[string]licenseFile{}
+
 	for both := range folders {
 		root, dir, _ := strings.Cut(both, "\t")
 		for ; len(dir) >= len(root); dir = filepath.Dir(dir) {
@@ -123,29 +146,37 @@ func readLicenses(folders map[string]bool) ([]licenseFile, error) {
 			if err != nil {
 				return nil, err
 			}
+
 			for _, e := range entries {
 				path := filepath.Join(dir, e.Name())
+
 				name, err := filepath.Rel(root, path)
 				if err != nil {
 					return nil, err
 				}
+
 				if e.Type()&fs.ModeType != 0 || !isLicense.MatchString(e.Name()) {
 					continue
 				}
+
 				text, err := os.ReadFile(path)
 				if err != nil {
 					return nil, err
 				}
+
 				found[name] = licenseFile{name: name, text: string(text)}
 			}
 		}
 	}
+
 	if len(found) == 0 {
 		return nil, errors.New("no license file")
 	}
+
 	var list []licenseFile
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		list = append(list, found[name])
 	}
+
 	return list, nil
 }

@@ -20,23 +20,30 @@ func readPackages(path string) ([]debPackage, error) {
 	if path == "" {
 		return nil, nil
 	}
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
+
 	var list []debPackage
+
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) != 4 && len(f) != 6 {
 			return nil, fmt.Errorf("packages: expected 4 or 6 fields, got %q", strings.TrimSpace(line))
 		}
+
 		p := debPackage{vendor: f[0], name: f[1], version: f[2], architecture: f[3]}
 		if len(f) == 6 {
 			p.distribution, p.source = f[4], f[5]
 		}
+
 		list = append(list, p)
 	}
+
 	slices.SortFunc(list, func(a, b debPackage) int { return strings.Compare(a.name, b.name) })
+
 	return list, nil
 }
 
@@ -47,9 +54,11 @@ func (p debPackage) purl() string {
 	if p.distribution != "" {
 		qualifiers.Set("distro", p.distribution)
 	}
+
 	if p.source != "" && p.source != p.name {
 		qualifiers.Set("upstream", p.source)
 	}
+
 	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(p.name) + "@" + url.QueryEscape(p.version) + "?" +
 		qualifiers.Encode()
 }

@@ -99,10 +99,13 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	if a.doubtsClock(now) {
 		return false
 	}
+
 	a.followClock(now)
 	passed, hourPassed := passedTime{}, false // a pod that ran on over a restart is not forgotten before it is described
+
 	if !a.now.IsZero() && !a.restored {
 		since := min(now.Sub(a.now), maxCountedGap)
+
 		passed.held = since.Seconds()
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
@@ -111,24 +114,31 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 				d.idle = time.Time{}
 			}
 		}
+
 		if now.Truncate(windowLength).After(a.now.Truncate(windowLength)) {
 			a.closeWindows(now.Truncate(windowLength))
 		}
+
 		hourPassed = now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	}
+
 	a.now, a.restored, a.node = now, false, s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
+
 	for i := range s.GPUs {
 		a.gpus = append(a.gpus, s.GPUs[i].UUID)
 		a.observeGPU(&s.GPUs[i], passed)
 	}
+
 	a.compareTraffic()
 	a.observeServers(s)
+
 	if hourPassed {
 		a.forget()
 	}
+
 	return true
 }
 
@@ -142,47 +152,60 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	if g.UUID == "" {
 		return
 	}
+
 	// Where calls of the driver are slow, a reading may be under way for long: that of before says nothing of now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
 	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
 		return
 	}
+
 	defer a.dropGone(g.UUID)
 	elapsed := passed.observed
+
 	if !g.MIG.Enabled.Or(false) {
 		d := a.deviceOf(wholeKey(g.UUID))
+
 		list, known := g.Readings.Processes.Get()
 		if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
 			d.observeGap(a.now, passed.held)
 			return
 		}
+
 		a.setHolder(d, g, "", g.Holders, g.Jobs, len(list), passed.held)
 		a.followMemory(d, g.Readings.Memory.Used, list, gpu.None[gpu.InstanceID]())
 		d.observeWhole(g, elapsed)
+
 		return
 	}
+
 	held := false
+
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if !instance.Up {
 			if d := a.devices[deviceKey{Instance: g.Key(instance)}]; d != nil {
 				d.observeGap(a.now, passed.held)
 			}
+
 			continue
 		}
+
 		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
 		processes, known := instance.Processes.Get()
+
 		holders := holdersOf(instance)
 		if !known && d.isHeldByProcesses(holders, instance.Jobs) {
 			d.observeGap(a.now, passed.held)
 			continue
 		}
+
 		a.setHolder(d, g, instance.Profile, holders, instance.Jobs, processes, passed.held)
 		a.followMemory(d, instance.Memory.Used, g.Readings.Processes.Or(nil), gpu.Some(instance.ID))
 		d.observeInstance(g, instance, elapsed)
 		held = held || d.workload != nil
 	}
+
 	a.observeTenants(g, held, elapsed)
 }
 
@@ -198,15 +221,19 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 	d := a.deviceOf(wholeKey(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
+
 		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
 		if held {
 			d.workload = a.workloadOf(tenantsKey(g))
 		}
 	}
+
 	d.memoryRead = a.now // the GPU instances of the next reading are new
+
 	if !held {
 		return
 	}
+
 	d.open.held += elapsed
 	d.open.observed += elapsed
 	d.observePower(g, elapsed)
@@ -225,6 +252,7 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 func (d *device) observeGap(now time.Time, held float64) {
 	d.seen, d.traffic = now, traffic{}
 	d.hour.interrupt()
+
 	if d.workload != nil {
 		d.open.held += held
 		d.idle = time.Time{}
@@ -237,16 +265,21 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 	if !slices.ContainsFunc(a.order, isGone) {
 		return
 	}
+
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		if !isGone(d) {
 			return false
 		}
+
 		a.closeWindow(d, a.now)
 		d.closeHour(a.now)
+
 		if a.isWatched(d) {
 			d.endStart(a.now, false)
 		}
+
 		delete(a.devices, d.key)
+
 		return true
 	})
 }
@@ -256,11 +289,13 @@ func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 	if len(i.Holders) > 0 {
 		return i.Holders
 	}
+
 	for c := range i.ComputeInstances {
 		if len(i.ComputeInstances[c].Holders) > 0 {
 			return i.ComputeInstances[c].Holders
 		}
 	}
+
 	return nil
 }
 
@@ -271,10 +306,13 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 		if whole := a.devices[wholeKey(key.Instance.GPU)]; whole != nil {
 			d.memoryRead = whole.memoryRead // a GPU instance that was not there then
 		}
+
 		a.devices[key] = d
 		a.order = append(a.order, d)
 	}
+
 	d.seen = a.now
+
 	return d
 }
 
@@ -289,29 +327,37 @@ func (a *Advisor) setHolder(
 			d.arrived = d.arrived || h.PodUID != d.holder.UID && a.sawArrival(d)
 			return // its owner is known in a second
 		}
+
 		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
 		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
 	}
+
 	if len(jobs) > 0 {
 		id.Job = jobs[0]
 	}
+
 	if d.workload == nil && id == (holderID{}) {
 		return
 	}
+
 	id.Model = g.Name
 	if id != d.holder || d.since.IsZero() {
 		a.closeWindow(d, a.now)
 		a.change(d, id)
+
 		if key, ok := keyOf(g, profile, holders, jobs, processes); ok {
 			d.workload = a.workloadOf(key)
 			if d.memoryRead.IsZero() {
 				d.workload.takeUp(d, a.now)
 			}
+
 			d.workload.resume(id.UID, a.now)
 			a.compareWithWhole(d.workload)
 		}
+
 		return
 	}
+
 	d.open.held += held
 }
 
@@ -321,21 +367,25 @@ func (a *Advisor) workloadOf(key Key) *workload {
 		if len(a.workloads) >= maxWorkloads {
 			a.forgetOldest()
 		}
+
 		w = &workload{Key: key, First: a.now, Last: a.now, Reference: a.now}
 		a.workloads[key] = w
 	}
+
 	return w
 }
 
 // compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
 func (a *Advisor) compareWithWhole(w *workload) {
 	key := w.Key
+
 	key.Profile = ""
 	if whole := a.workloads[key]; whole != nil && whole != w {
 		days := whole.sums(a.now)
 		if days.MinWidth > 0 {
 			w.Before.Width = float64(days.MinWidth)
 		}
+
 		if days.MinBandwidth > 0 {
 			w.Before.Bandwidth = float64(days.MinBandwidth)
 		}
@@ -346,6 +396,7 @@ func (a *Advisor) compareWithWhole(w *workload) {
 func (a *Advisor) closeWindows(at time.Time) {
 	for _, d := range a.order {
 		a.closeWindow(d, at)
+
 		if hourOf(at) != d.hour.number {
 			d.closeHour(at)
 		}
@@ -360,9 +411,11 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 				d.open.meanEngines(),
 			})
 		}
+
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
 		d.workload.seen(d, at)
 	}
+
 	d.open = window{}
 }

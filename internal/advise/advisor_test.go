@@ -26,6 +26,7 @@ type load struct {
 // pod returns the holder of a device, of which the pod is the owner's only one.
 func pod(namespace, owner string) gpu.Holder {
 	_, name, _ := strings.Cut(owner, "/")
+
 	return gpu.Holder{
 		Container: gpu.Container{Namespace: namespace, Pod: name + "-0", Name: "main"}, PodUID: "uid-" + name, Workload: owner,
 		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive,
@@ -35,14 +36,17 @@ func pod(namespace, owner string) gpu.Holder {
 // wholeGPU returns a GPU of a known model without MIG mode.
 func wholeGPU(t testing.TB, model string, index int, l load, holders ...gpu.Holder) gpu.GPU {
 	t.Helper()
+
 	m, ok := mig.FindModel(model)
 	if !ok {
 		t.Fatalf("no model %q", model)
 	}
+
 	var total uint64
 	for _, p := range m.Profiles {
 		total = max(total, p.MemoryBytes)
 	}
+
 	return gpu.GPU{
 		Facts: gpu.Facts{
 			UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", index)), Index: index, Name: model, SMs: gpu.Some(m.SMs),
@@ -63,6 +67,7 @@ func wholeGPU(t testing.TB, model string, index int, l load, holders ...gpu.Hold
 func fastOptions() Options {
 	o := DefaultOptions()
 	o.MaxGap = 2 * time.Minute
+
 	return o
 }
 
@@ -71,16 +76,19 @@ func unheld(gpus []gpu.GPU) []gpu.GPU {
 	free := slices.Clone(gpus)
 	for i := range free {
 		g := &free[i]
+
 		g.Holders, g.Jobs, g.Allocated, g.Readings.Memory.Used = nil, nil, gpu.Some(false), gpu.Some(uint64(0))
 		if g.Readings.Processes.Present() {
 			g.Readings.Processes = gpu.Some([]gpu.Process{})
 		}
+
 		g.Instances = slices.Clone(g.Instances)
 		for k := range g.Instances {
 			n := &g.Instances[k]
 			n.Holders, n.Jobs, n.Allocated, n.Memory.Used = nil, nil, gpu.Some(false), gpu.Some(uint64(0))
 		}
 	}
+
 	return free
 }
 
@@ -88,13 +96,16 @@ func unheld(gpus []gpu.GPU) []gpu.GPU {
 // nothing yet sees them unheld first, so that it sees the start of what holds them.
 func observeFor(a *Advisor, from time.Time, duration time.Duration, gpus ...gpu.GPU) *gpu.Snapshot {
 	var s *gpu.Snapshot
+
 	if a.now.IsZero() {
 		a.Observe(&gpu.Snapshot{Time: from.Add(-time.Minute), Hostname: "node-a", GPUs: unheld(gpus)})
 	}
+
 	for at := from; !at.After(from.Add(duration)); at = at.Add(time.Minute) {
 		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: gpus}
 		a.Observe(s)
 	}
+
 	return s
 }
 
@@ -102,6 +113,7 @@ func observeFor(a *Advisor, from time.Time, duration time.Duration, gpus ...gpu.
 func recommend(a *Advisor, s *gpu.Snapshot) *Report {
 	report := a.Recommend(s)
 	report.Pack(s)
+
 	return report
 }
 
@@ -123,6 +135,7 @@ type profileCase struct {
 
 func profileCases() []profileCase {
 	narrow := load{busy: 0.9, sm: 0.9 * 5 / 132, dram: 0.02, gib: 4} // 5 of 132 SMs while anything runs
+
 	return []profileCase{
 		{about: "narrow and always busy", load: narrow, want: answer{Action: ActionSlice, Profile: "1g.10gb"}},
 		{about: "idle", load: load{gib: 0.6}, want: answer{Action: ActionSlice, Profile: "1g.10gb"}},
@@ -184,13 +197,16 @@ func TestRecommendedProfiles(t *testing.T) {
 			if c.change != nil {
 				c.change(&g)
 			}
+
 			o := fastOptions()
 			if c.options != nil {
 				c.options(&o)
 			}
+
 			if c.duration == 0 {
 				c.duration = 8 * 24 * time.Hour
 			}
+
 			r := recommendFor(o, c.duration, g)
 			cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 		})
@@ -226,6 +242,7 @@ func TestAnswersDoNotFlap(t *testing.T) {
 	show := func(l load, d time.Duration) string {
 		s := observeFor(a, at, d, wholeGPU(t, "H100-80GB", 0, l, pod("ml", "Deployment/a")))
 		at = s.Time.Add(time.Minute)
+
 		return recommend(a, s).Devices[0].Recommended
 	}
 	cmptest.Equal(t, "at first", show(small, 25*time.Hour), "1g.10gb")
@@ -246,6 +263,7 @@ func TestGapsLowerTheCoverage(t *testing.T) {
 	s = observeFor(a, s.Time.Add(10*time.Hour+2*time.Minute), 10*time.Minute, g)
 	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "reason", r.Reason, ReasonLowCoverage)
+
 	if c := r.Evidence.CoverageRatio; c < 0.74 || c > 0.76 {
 		t.Errorf("coverage %v, want 0.75", c)
 	}
@@ -254,14 +272,17 @@ func TestGapsLowerTheCoverage(t *testing.T) {
 // TestClockThatIsSet: neither a jump ahead nor one back makes evidence up, loses it, or ends the program.
 func TestClockThatIsSet(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.03, gib: 4}, pod("ml", "Deployment/a"))
+
 	for _, jump := range []time.Duration{400 * 24 * time.Hour, -400 * 24 * time.Hour, -time.Hour} {
 		a := New(fastOptions())
 		s := observeFor(a, start(), 48*time.Hour, g)
 		s = observeFor(a, s.Time.Add(jump), 2*time.Hour, g)
+
 		r := recommend(a, s).Devices[0]
 		if jump < 0 && r.Recommended != "1g.10gb" {
 			t.Errorf("%v: %s %s (%s)", jump, r.Action, r.Recommended, r.Explanation)
 		}
+
 		if h := r.Evidence.ObservedHours; h > 50.1 {
 			t.Errorf("%v: observed for %v h, want 50 at most", jump, h)
 		}
@@ -275,24 +296,29 @@ func TestMemoryIsBounded(t *testing.T) {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
+
 		return m.HeapAlloc
 	}
 	base := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.03, gib: 4})
 	before := heap()
+
 	for i := range 25_000 {
 		g := base
 		g.Holders = []gpu.Holder{pod("batch", fmt.Sprintf("Job/evaluation-of-candidate-%d", i))}
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
+
 	if grown := heap() - before; grown > 20<<20 || len(a.workloads) < 8000 {
 		t.Errorf("%d workloads take %.1f MiB; expected 20 at most", len(a.workloads), float64(grown)/(1<<20))
 	}
+
 	runtime.KeepAlive(a)
 }
 
 func TestObserveAllocatesNothing(t *testing.T) {
 	a, s := New(DefaultOptions()), slicedNode(t)
 	a.Observe(s)
+
 	if allocs := testing.AllocsPerRun(200, func() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
@@ -305,6 +331,7 @@ func BenchmarkObserve(b *testing.B) {
 	a, s := New(DefaultOptions()), slicedNode(b)
 	a.Observe(s)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
@@ -314,9 +341,11 @@ func BenchmarkObserve(b *testing.B) {
 // slicedNode returns eight GPUs of seven held slices each.
 func slicedNode(t testing.TB) *gpu.Snapshot {
 	s := &gpu.Snapshot{Time: start(), Hostname: "node-a"}
+
 	for i := range 8 {
 		g := wholeGPU(t, "H100-80GB", i, load{})
 		g.MIG.Enabled = gpu.Some(true)
+
 		for k := range 7 {
 			name := fmt.Sprintf("Deployment/service-%d-%d", i, k)
 			g.Instances = append(g.Instances, gpu.GPUInstance{
@@ -326,27 +355,34 @@ func slicedNode(t testing.TB) *gpu.Snapshot {
 				Holders:  []gpu.Holder{pod("ml", name)}, Allocated: gpu.Some(true), ComputeInstances: make([]gpu.ComputeInstance, 1),
 			})
 		}
+
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }
 
 // TestReportIsDeterministic: the same Snapshots give the same bytes.
 func TestReportIsDeterministic(t *testing.T) {
 	var first []byte
+
 	for range 3 {
 		a := New(fastOptions())
+
 		var gpus []gpu.GPU
 		for i, l := range []load{{busy: 0.5, sm: 0.03, gib: 4}, {busy: 0.4, sm: 0.05, gib: 12}, {busy: 0.3, sm: 0.1, gib: 22}, {busy: 0.3, sm: 0.04, gib: 3}} {
 			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, l, pod("ml", fmt.Sprintf("Deployment/d-%d", i%3))))
 		}
+
 		text, err := json.Marshal(recommend(a, observeFor(a, start(), 8*24*time.Hour, gpus...)))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if first == nil {
 			first = text
 		}
+
 		if !bytes.Equal(text, first) {
 			t.Errorf("%s\nand\n%s", first, text)
 		}

@@ -54,6 +54,7 @@ func (h *queueHour) spellLoad() float32 {
 	if h.Busy == 0 {
 		return 0
 	}
+
 	return h.Load / h.Busy * h.Met
 }
 
@@ -65,6 +66,7 @@ func (u *queueUse) busiest(now time.Time) queueHour {
 			worst = s.Hour
 		}
 	}
+
 	return worst
 }
 
@@ -76,6 +78,7 @@ func (u *queueUse) addIn(h queueHour, number int32) {
 	if s.Number != number {
 		s.Number, s.Hour = number, queueHour{}
 	}
+
 	if h.spellLoad() > s.Hour.spellLoad() {
 		s.Hour = h
 	}
@@ -89,6 +92,7 @@ func spanOfDay(day int32) int32 { return int32(math.Floor(float64(day) / spanDay
 func (u *queueUse) shift(days int32) {
 	spans := u.Spans
 	u.Spans = queueUse{}.Spans
+
 	for _, s := range spans {
 		if s.Hour.Load > 0 {
 			u.addIn(s.Hour, spanOfDay(s.Number*spanDays+spanDays-1+days))
@@ -103,6 +107,7 @@ func (w *workload) queueOf(sms, memorySlices int) *queueUse {
 			return u
 		}
 	}
+
 	return nil
 }
 
@@ -156,6 +161,7 @@ func (s *successive) add(share, seconds float64) {
 		s.squares += difference * difference / 2
 		s.seconds += seconds
 	}
+
 	s.last, s.known = share, true
 }
 
@@ -164,6 +170,7 @@ func (s *successive) variance() float32 {
 	if s.seconds == 0 {
 		return 0
 	}
+
 	return float32(s.squares / s.seconds)
 }
 
@@ -173,9 +180,11 @@ func (d *device) observeQueues(g *gpu.GPU, i *gpu.GPUInstance, activity *gpu.Act
 	busy, read := activity.GraphicsEngine.Get()
 	sm, smRead := activity.SM.Get()
 	dram, dramRead := activity.DRAM.Get()
+
 	if d.workload == nil || d.workload.Key.endsByItself() {
 		return
 	}
+
 	if !read || !smRead || !dramRead || elapsed == 0 {
 		d.hour.interrupt()
 		return
@@ -186,16 +195,20 @@ func (d *device) observeQueues(g *gpu.GPU, i *gpu.GPUInstance, activity *gpu.Act
 		if i != nil {
 			of = instanceCapacity(g, i)
 		}
+
 		d.hour = hour{number: hourOf(d.seen), queues: newQueues(g, of)}
 	}
 
 	busy = min(max(busy, 0), 1)
 	work := busy * elapsed
+
 	kernels := Kernels{}
 	if busy > 0 {
 		kernels = Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}
 	}
+
 	d.hour.add(busy, elapsed)
+
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
 		q.add(work, work*StretchOf(kernels, q.slice).likely(), elapsed)
@@ -210,18 +223,22 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 	if of.sms == 0 || of.memorySlices == 0 {
 		return queues
 	}
+
 	for _, p := range smallerProfiles(g, of) {
 		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs && queues[n-1].memorySlices == p.MemorySlices {
 			continue // they are ordered by size
 		}
+
 		queues = append(queues, queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)})
 	}
+
 	return queues
 }
 
 // interrupt notes that what happens is not known: queues empty meanwhile, or do not.
 func (h *hour) interrupt() {
 	h.poll.known, h.minute.known = false, false
+
 	h.inMinute, h.minuteObserved, h.spell.busy, h.spell.observed, h.run = 0, 0, 0, 0, 0
 	for i := range h.queues {
 		h.queues[i].backlog = 0
@@ -234,13 +251,16 @@ func (h *hour) add(busy, elapsed float64) {
 	h.work += busy * elapsed
 	h.poll.add(busy, elapsed)
 	h.spell.add(busy, elapsed)
+
 	h.run += elapsed
 	if busy < alwaysBusy {
 		h.run = 0
 	}
+
 	h.runs.add(h.run, busy*elapsed)
 
 	h.inMinute += busy * elapsed
+
 	h.minuteObserved += elapsed
 	if h.minuteObserved >= windowLength.Seconds() {
 		h.minute.add(h.inMinute/h.minuteObserved, h.minuteObserved)
@@ -271,6 +291,7 @@ func waitBucketOf(seconds float64) int {
 	if seconds <= shortestWait {
 		return 0
 	}
+
 	return min(int(math.Ceil(math.Log(seconds/shortestWait)/math.Log(waitGrowth))), waitBuckets-1)
 }
 
@@ -280,21 +301,25 @@ func (h *waitHistogram) longest() float64 {
 	for _, work := range h {
 		all += float64(work)
 	}
+
 	for bucket, work := range h {
 		sum += float64(work)
 		if sum >= 0.95*all*(1-1e-6) {
 			if bucket == 0 {
 				return 0
 			}
+
 			return shortestWait * math.Pow(waitGrowth, float64(bucket)-0.5)
 		}
 	}
+
 	return 0
 }
 
 // closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go on.
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
+
 	h.before = h.summary()
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
 		d.workload.Queues = slices.Grow(d.workload.Queues, max(0, len(h.queues)-len(d.workload.Queues)))
@@ -306,6 +331,7 @@ func (d *device) closeHour(at time.Time) {
 	h.number, h.seconds, h.work = hourOf(at), 0, 0
 	h.poll.squares, h.poll.seconds, h.minute.squares, h.minute.seconds = 0, 0, 0, 0
 	h.spell = spells{busy: h.spell.busy, observed: h.spell.observed}
+
 	h.runs = waitHistogram{}
 	for i := range h.queues {
 		q := &h.queues[i]
@@ -320,6 +346,7 @@ func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 		w.Queues = append(w.Queues, queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)})
 		use = &w.Queues[len(w.Queues)-1]
 	}
+
 	summary := h.before
 	summary.Load, summary.Wait = float32(q.load/h.seconds), float32(q.waits.longest())
 	use.add(summary, at)
@@ -330,6 +357,7 @@ func (h *hour) summary() queueHour {
 	if h.seconds == 0 || h.work == 0 {
 		return queueHour{}
 	}
+
 	return queueHour{
 		Busy: float32(h.work / h.seconds), Met: h.met(), Run: float32(h.runs.longest()),
 		PollVariance: h.poll.variance(), MinuteVariance: h.minute.variance(),
@@ -341,5 +369,6 @@ func (h *hour) latest() queueHour {
 	if h.seconds < enoughOfHour {
 		return h.before
 	}
+
 	return h.summary()
 }

@@ -39,6 +39,7 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		w.Reserve, w.Starts.Loads = copyOf(w.Reserve), copyOf(w.Starts.Loads)
 		c.Workloads = append(c.Workloads, w)
 	}
+
 	return c
 }
 
@@ -47,49 +48,61 @@ func copyOf[T any](p *T) *T {
 	if p == nil {
 		return nil
 	}
+
 	v := *p
+
 	return &v
 }
 
 // Write encodes the evidence, in the order of its keys.
 func (c *Checkpoint) Write(to io.Writer) error {
 	slices.SortFunc(c.Workloads, func(x, y workload) int { return x.Key.compare(y.Key) })
+
 	if _, err := io.WriteString(to, checkpointHeader); err != nil {
 		return err
 	}
+
 	z := gzip.NewWriter(to)
 	if err := gob.NewEncoder(z).Encode(c); err != nil {
 		return fmt.Errorf("encode the evidence: %w", err)
 	}
+
 	return z.Close()
 }
 
 // ReadCheckpoint reads what Write wrote. It leaves out the workloads that are invalid.
 func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 	r := bufio.NewReader(from)
+
 	header, err := r.ReadSlice('\n')
 	if err != nil && !errors.Is(err, io.EOF) || !bytes.Equal(header, []byte(checkpointHeader)) {
 		return nil, fmt.Errorf("begins with %.60q; expected %q", header, checkpointHeader)
 	}
+
 	z, err := gzip.NewReader(r)
 	if err != nil {
 		return nil, fmt.Errorf("read the evidence: %w", err)
 	}
+
 	var c Checkpoint
 	if err := gob.NewDecoder(io.LimitReader(z, maxCheckpoint)).Decode(&c); err != nil {
 		return nil, fmt.Errorf("decode the evidence: %w", err)
 	}
+
 	if _, err := io.Copy(io.Discard, io.LimitReader(z, maxCheckpoint)); err != nil {
 		return nil, fmt.Errorf("read the evidence: %w", err) // the checksum stands at the end
 	}
+
 	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
 		err := w.validate(c.Time)
 		if err != nil {
 			c.dropped = append(c.dropped, fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
 				w.Key.Owner, w.Key.Namespace, w.Key.Container, err))
 		}
+
 		return err != nil
 	})
+
 	return &c, nil
 }
 
@@ -103,6 +116,7 @@ func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
 		known = known || s.GPUs[i].UUID != ""
 	}
+
 	return known && (c.HasGPUOf(s) || isNodeName && c.Node == s.Hostname), known
 }
 
@@ -116,6 +130,7 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	for _, w := range c.Workloads { // copies: one that is forgotten must not keep the memory of all
 		a.workloads[w.Key] = &w
 	}
+
 	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
 	a.now, a.unshifted, a.restored = c.Time, c.Unshifted, true
 }
@@ -129,26 +144,32 @@ func (w *workload) validate(at time.Time) error {
 		if t.IsZero() {
 			return errors.New("has no time")
 		}
+
 		if t.After(at) {
 			return fmt.Errorf("has the time %s, after that of the evidence, %s", t.Format(time.RFC3339), at.Format(time.RFC3339))
 		}
 	}
+
 	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.GraphicsUnread,
 		w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
+
 	histograms := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}
 	for i := range w.Engines {
 		if w.engineOf(int(w.Engines[i].Kind)) != &w.Engines[i] || w.Engines[i].Kind >= mediaKinds {
 			return fmt.Errorf("has the media engines %d; expected 0 to %d, each once", w.Engines[i].Kind, mediaKinds-1)
 		}
+
 		histograms = append(histograms, &w.Engines[i].Busy)
 		for _, v := range w.Engines[i].Days {
 			numbers = append(numbers, float64(v))
 		}
 	}
+
 	for i := range w.Queues {
 		if u := &w.Queues[i]; w.queueOf(int(u.SMs), int(u.MemorySlices)) != u {
 			return fmt.Errorf("has the queue of %d SMs and %d memory slices twice", u.SMs, u.MemorySlices)
 		}
+
 		for _, s := range w.Queues[i].Spans {
 			h := &s.Hour
 			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
@@ -156,6 +177,7 @@ func (w *workload) validate(at time.Time) error {
 			}
 		}
 	}
+
 	for _, h := range histograms {
 		numbers = append(numbers, float64(h.Max), h.total())
 		for _, weight := range h.Weights {
@@ -164,12 +186,15 @@ func (w *workload) validate(at time.Time) error {
 			}
 		}
 	}
+
 	numbers = append(numbers, float64(w.Starts.Seen), float64(w.Starts.Again), float64(w.Starts.Short))
 	for i, peak := range w.Starts.Peaks {
 		numbers = append(numbers, float64(peak), float64(w.Starts.Levels[i]))
 	}
+
 	numbers = append(numbers, float64(w.Starts.Least))
 	numbers = append(numbers, w.Starts.Loads.numbers()...)
+
 	numbers = append(numbers, w.Reserve.numbers()...)
 	for _, d := range w.Days {
 		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
@@ -177,10 +202,12 @@ func (w *workload) validate(at time.Time) error {
 			numbers = append(numbers, float64(v))
 		}
 	}
+
 	for _, v := range numbers {
 		if !(v >= 0) || math.IsInf(v, 0) {
 			return fmt.Errorf("has the value %v; expected a finite number, 0 or more", v)
 		}
 	}
+
 	return nil
 }

@@ -16,14 +16,17 @@ import (
 // written returns a Checkpoint as it is read again.
 func written(t *testing.T, c *Checkpoint) *Checkpoint {
 	t.Helper()
+
 	var saved bytes.Buffer
 	if err := c.Write(&saved); err != nil {
 		t.Fatal(err)
 	}
+
 	read, err := ReadCheckpoint(&saved)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return read
 }
 
@@ -31,6 +34,7 @@ func written(t *testing.T, c *Checkpoint) *Checkpoint {
 // stays so if nothing is observed after the restart.
 func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 	t.Helper()
+
 	for range 2 {
 		c := written(t, before.Checkpoint())
 		cmptest.Equal(t, "dropped", len(c.Dropped()), 0)
@@ -40,6 +44,7 @@ func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 		before = New(before.options)
 		before.Restore(c)
 	}
+
 	return before
 }
 
@@ -51,10 +56,12 @@ func TestCheckpointForgetsNothing(t *testing.T) {
 	after := restarted(t, before, observeFor(before, start(), 4*24*time.Hour, g))
 	from := start().Add(4*24*time.Hour + time.Minute)
 	want := recommend(through, observeFor(through, from, 4*24*time.Hour, g)).Devices[0]
+
 	got := recommend(after, observeFor(after, from, 4*24*time.Hour, g)).Devices[0]
 	if want.Action != ActionSlice || got.Recommended != want.Recommended {
 		t.Errorf("%s %s, want %s %s", got.Action, got.Recommended, want.Action, want.Recommended)
 	}
+
 	if lost := want.Evidence.ObservedHours - got.Evidence.ObservedHours; lost > 0.1 {
 		t.Errorf("%v hours were lost", lost)
 	}
@@ -63,10 +70,12 @@ func TestCheckpointForgetsNothing(t *testing.T) {
 func TestUnreadableCheckpoints(t *testing.T) {
 	a := New(fastOptions())
 	observeFor(a, start(), time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")))
+
 	var saved bytes.Buffer
 	if err := a.Checkpoint().Write(&saved); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range []struct {
 		about, says string
 		data        []byte
@@ -92,26 +101,32 @@ func TestInvalidWorkloadsAreLeftOut(t *testing.T) {
 		"unread, that is no number": func(w *workload) { w.MediaUnread = math.NaN() },
 	} {
 		a := New(fastOptions())
+
 		var gpus []gpu.GPU
 		for i := range 3 {
 			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, slight(), pod("ml", fmt.Sprintf("Deployment/d-%d", i))))
 		}
+
 		s := observeFor(a, start(), 30*time.Hour, gpus...)
 		c := a.Checkpoint()
 		at := slices.IndexFunc(c.Workloads, func(w workload) bool { return w.Key.Owner == "Deployment/d-1" })
 		spoil(&c.Workloads[at])
+
 		read := written(t, c)
 		if len(read.Dropped()) != 1 ||
 			!strings.Contains(read.Dropped()[0].Error(), `workload "Deployment/d-1" of namespace "ml", container "main"`) {
 			t.Errorf("%s: dropped %v", about, read.Dropped())
 		}
+
 		after := New(fastOptions())
 		after.Restore(read)
 		after.Observe(s)
+
 		var got []Action
 		for _, d := range recommend(after, s).Devices {
 			got = append(got, d.Action)
 		}
+
 		cmptest.Equal(t, about, got, []Action{ActionSlice, ActionKeep, ActionSlice})
 	}
 }
@@ -124,11 +139,13 @@ func TestCheckpointOfWhichNode(t *testing.T) {
 		for _, i := range indices {
 			s.GPUs = append(s.GPUs, wholeGPU(t, "H100-80GB", i, load{}))
 		}
+
 		return s
 	}
 	a := New(fastOptions())
 	a.Observe(nodeOf("exporter-x7k2p", 0, 1))
 	a.Observe(nodeOf("exporter-x7k2p")) // the driver is being reloaded
+
 	c := written(t, a.Checkpoint())
 	for _, n := range []struct {
 		about       string
@@ -157,9 +174,11 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 	replica := func(index int) gpu.GPU {
 		h := pod("ml", "Deployment/a")
 		h.Pod, h.PodUID = fmt.Sprintf("a-%d", index), fmt.Sprintf("uid-%d", index)
+
 		return wholeGPU(t, "H100-80GB", index, slight(), h)
 	}
 	moved := replica(3)
+
 	moved.Holders = replica(9).Holders
 	for _, c := range []struct {
 		about string
@@ -175,6 +194,7 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 		a = restarted(t, a, s)
 		s = observeFor(a, s.Time.Add(2*time.Hour), time.Hour, c.after...)
 		r := recommend(a, s).Devices[0]
+
 		observed := float64(4*10 + len(c.after))
 		if got, want := r.Evidence.CoverageRatio, observed/c.held; math.Abs(got-want) > 0.005 {
 			t.Errorf("%s: coverage %.3f, want %.3f", c.about, got, want)
@@ -187,6 +207,7 @@ func TestRestartIsAGapForEachReplica(t *testing.T) {
 func TestLongPause(t *testing.T) {
 	described := pod("ml", "Deployment/a")
 	undescribed := described
+
 	undescribed.Workload, undescribed.Undescribed = "", true
 	for first, h := range map[string]gpu.Holder{"described": described, "undescribed": undescribed} {
 		a := New(fastOptions())
@@ -198,6 +219,7 @@ func TestLongPause(t *testing.T) {
 		s = observeFor(a, s.Time.Add(time.Second), 12*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), described))
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, first, [2]any{r.Action, r.Reason}, [2]any{ActionKeep, ReasonLowCoverage})
+
 		if c := r.Evidence.CoverageRatio; math.Abs(c-0.5) > 0.005 { // 60 of 120 hours
 			t.Errorf("%s: coverage %.3f, want 0.5", first, c)
 		}
@@ -207,6 +229,7 @@ func TestLongPause(t *testing.T) {
 // TestClockThatIsSetDuringARestart: neither way makes evidence up; the answer is a refusal or the one before.
 func TestClockThatIsSetDuringARestart(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+
 	for _, c := range []struct {
 		jump time.Duration
 		want Action
@@ -219,6 +242,7 @@ func TestClockThatIsSetDuringARestart(t *testing.T) {
 		a = restarted(t, a, s)
 		r := recommend(a, observeFor(a, s.Time.Add(c.jump), 2*time.Hour, g)).Devices[0]
 		cmptest.Equal(t, c.jump.String()+": "+r.Explanation, r.Action, c.want)
+
 		if h := r.Evidence.ObservedHours; h > 50.1 || h < 47.9 {
 			t.Errorf("%v: observed for %v h, want 48 to 50", c.jump, h)
 		}
@@ -233,6 +257,7 @@ func TestNoHistory(t *testing.T) {
 		slicedGPU(t, "H100-80GB", "1g.10gb", slight(), pod("ml", "Deployment/b")),
 	}}
 	s.GPUs[2].UUID = "GPU-2"
+
 	for seen, want := range [][]answer{
 		{{Action: ActionKeep, Reason: ReasonHoldersUnknown}, {Action: ActionFree},
 			{Action: ActionKeep, Reason: ReasonHoldersUnknown}},
@@ -243,14 +268,18 @@ func TestNoHistory(t *testing.T) {
 		for range seen {
 			a.Observe(s)
 		}
+
 		report := recommend(a, s)
+
 		var got []answer
 		for _, r := range report.Devices {
 			got = append(got, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended})
 		}
+
 		cmptest.Equal(t, fmt.Sprint(seen, " Snapshots"), got, want)
 		cmptest.Equal(t, "packing", report.Packing, nil)
 	}
+
 	cmptest.Equal(t, "without a GPU", len(recommend(New(fastOptions()), &gpu.Snapshot{}).Devices), 0)
 }
 
@@ -258,16 +287,19 @@ func TestNoHistory(t *testing.T) {
 func TestPodsAreForgotten(t *testing.T) {
 	a := New(fastOptions())
 	at := start()
+
 	for i := range 4000 {
 		h := pod("ml", "CronJob/evaluation")
 		h.PodUID = fmt.Sprintf("uid-%d", i)
 		at = observeFor(a, at, time.Minute, wholeGPU(t, "H100-80GB", 0, slight(), h)).Time.Add(time.Minute)
 	}
+
 	for _, w := range a.workloads {
 		if n := len(w.Pods); n > maxPods || w.podAt("uid-3999") < 0 {
 			t.Errorf("%d pods, the last one at %d", n, w.podAt("uid-3999"))
 		}
 	}
+
 	s := observeFor(a, at, 26*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "CronJob/evaluation")))
 	for key := range a.workloads {
 		cmptest.Equal(t, "pods after "+s.Time.String(), len(a.workloads[key].Pods), 1)

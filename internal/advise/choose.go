@@ -26,9 +26,11 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence, job: f.Job}
 	of := wholeOf(g)
 	f.Evidence.countEngines(of)
+
 	if r.Reason = f.disqualified(g, of, o); r.Reason == ReasonNone {
 		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
 		decided := withStart(decide(trials, f, of, o), f.Evidence)
+
 		r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {
@@ -36,7 +38,9 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 			}
 		}
 	}
+
 	r.Explanation = r.explain(o) + r.serverAdvice()
+
 	return r
 }
 
@@ -68,6 +72,7 @@ func (f *Facts) disqualified(g *gpu.GPU, of capacity, o Options) Reason {
 	case f.Preallocated:
 		return ReasonPreallocated
 	}
+
 	return ReasonNone
 }
 
@@ -77,6 +82,7 @@ func tryAll(g *gpu.GPU, e *Evidence, of capacity, limits limits, o Options) []tr
 	for _, p := range smallerProfiles(g, of) {
 		trials = append(trials, try(e, p, of, limits, o))
 	}
+
 	return trials
 }
 

@@ -18,9 +18,11 @@ func (a *Advisor) doubtsClock(now time.Time) bool {
 		a.ahead = time.Time{}
 		return false
 	}
+
 	if a.ahead.IsZero() || now.Before(a.ahead) {
 		a.ahead = now
 	}
+
 	return now.Sub(a.ahead) < clockDoubt
 }
 
@@ -32,21 +34,27 @@ func (a *Advisor) followClock(now time.Time) {
 	if a.now.IsZero() || !now.Before(a.now) && now.Sub(a.now) <= farAhead {
 		return
 	}
+
 	by := now.Sub(a.now)
+
 	gap := a.restored && by > 0
 	for _, d := range a.order {
 		shiftTimes(by, &d.seen, &d.since, &d.idle, &d.memoryRead, &d.up, &d.empty, &d.start.began, &d.start.grown)
 		d.traffic = traffic{}
 	}
+
 	a.unshifted += by
 	days := int32(math.Round(a.unshifted.Hours() / 24))
+
 	a.unshifted -= time.Duration(days) * 24 * time.Hour
 	for _, w := range a.workloads {
 		w.shift(by, days)
+
 		if !gap {
 			w.shiftPods(by)
 		}
 	}
+
 	a.now, a.ahead = now, time.Time{}
 }
 
@@ -54,17 +62,22 @@ func (a *Advisor) followClock(now time.Time) {
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
 	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)
+
 	for kind := range w.Media {
 		shiftSeconds(by, &w.Media[kind])
 	}
+
 	for i := range w.Engines {
 		w.Engines[i].shift(by, days, &w.Days)
 	}
+
 	for i := range w.Queues {
 		w.Queues[i].shift(days)
 	}
+
 	sums := w.Days
 	w.Days = [keptDays]daySums{}
+
 	for _, d := range sums {
 		if d != (daySums{}) {
 			d.Day += days

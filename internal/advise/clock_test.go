@@ -26,6 +26,7 @@ func (c *nodeClock) read(t *testing.T) time.Time {
 	if !c.monotonic {
 		return wall
 	}
+
 	return withMonotonic(t, wall, c.ran)
 }
 
@@ -39,15 +40,19 @@ func withMonotonic(t *testing.T, wall time.Time, ran time.Duration) time.Time {
 		monotonic int64
 		location  *time.Location
 	})(unsafe.Pointer(&now))
+
 	seconds := wall.Unix() - time.Date(1885, 1, 1, 0, 0, 0, 0, time.UTC).Unix()
 	if seconds < 0 || seconds >= 1<<33 {
 		t.Fatalf("%v has no form with a monotonic reading", wall)
 	}
+
 	const hasMonotonic = 1 << 63
+
 	parts.wall, parts.monotonic = hasMonotonic|uint64(seconds)<<30|uint64(wall.Nanosecond()), int64(day+ran)
 	if now.Round(0).Sub(wall) != 0 || now.Sub(withMonotonicOf(now, ran-time.Minute)) != time.Minute {
 		t.Fatal("time.Time has other fields than expected")
 	}
+
 	return now
 }
 
@@ -58,6 +63,7 @@ func withMonotonicOf(of time.Time, ran time.Duration) time.Time {
 		monotonic int64
 		location  *time.Location
 	})(unsafe.Pointer(&of)).monotonic = int64(day + ran)
+
 	return of
 }
 
@@ -74,6 +80,7 @@ func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapsho
 	other := wholeGPU(t, "H100-80GB", 1, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "CronJob/b"))
 	idle := wholeGPU(t, "H100-80GB", 1, load{})
 	var s *gpu.Snapshot
+
 	for range minutes {
 		gpus, minute := []gpu.GPU{narrow, idle}, int(c.ran/time.Minute)
 		switch ofThird := minute - 2*24*60; {
@@ -84,13 +91,17 @@ func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapsho
 		case ofThird >= 180 && ofThird < 300:
 			gpus[0] = large
 		}
+
 		s = &gpu.Snapshot{Time: c.read(t), Hostname: "node-a", GPUs: gpus}
 		a.Observe(s)
+
 		if minute%60 == 0 {
 			a.Recommend(s)
 		}
+
 		c.ran += time.Minute
 	}
+
 	return s
 }
 
@@ -98,6 +109,7 @@ func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapsho
 func sameEvidence(t *testing.T, about string, got, want *Evidence) {
 	t.Helper()
 	cmptest.Equal(t, about+": media engines", got.MediaEngines, want.MediaEngines)
+
 	for _, v := range []struct {
 		name                string
 		got, want, tolerate float64
@@ -129,11 +141,13 @@ type wrongClock struct {
 
 func wrongClocks() []wrongClock {
 	var list []wrongClock
+
 	for _, by := range []time.Duration{-time.Hour, -3 * day, -8 * day, -15 * day, -60 * day, -200 * day, -20_000 * day,
 		2 * day, 15 * day, 200 * day, 10_000 * day} {
 		for _, minutes := range []int{3, 20} {
 			for restarts := range 4 {
 				c := wrongClock{by: by, minutes: minutes, before: restarts&1 > 0, after: restarts&2 > 0}
+
 				list = append(list, c)
 				if c.monotonic = true; start().Add(by).Year() > 1990 {
 					list = append(list, c)
@@ -141,6 +155,7 @@ func wrongClocks() []wrongClock {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -156,39 +171,51 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 	const begins, soon, later = 9 * 24 * 60, 90, 26 * 60
 	through, right := New(fastOptions()), &nodeClock{}
 	twoPhases(t, through, right, begins)
+
 	var saved bytes.Buffer
 	if err := through.Checkpoint().Write(&saved); err != nil {
 		t.Fatal(err)
 	}
+
 	want := [2]Recommendation{recommend(through, twoPhases(t, through, right, soon)).Devices[0]}
 	want[1] = recommend(through, twoPhases(t, through, right, later)).Devices[0]
 	cmptest.Equal(t, "reason", want[1].Reason, ReasonStretch)
+
 	for _, w := range wrongClocks() {
 		about := fmt.Sprintf("%+v", w)
+
 		c, err := ReadCheckpoint(bytes.NewReader(saved.Bytes()))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		a, clock := New(fastOptions()), &nodeClock{ran: begins * time.Minute, monotonic: w.monotonic}
 		a.Restore(c)
+
 		if !w.before {
 			twoPhases(t, a, clock, 1)
 		}
+
 		clock.wrong = w.by
+
 		s := twoPhases(t, a, clock, w.minutes)
 		if w.after {
 			a = restarted(t, a, s)
 		}
+
 		clock.wrong = 0
 		for i, minutes := range []int{begins + soon - int(clock.ran/time.Minute), later} {
 			r := recommend(a, twoPhases(t, a, clock, minutes)).Devices[0]
 			sameEvidence(t, about, r.Evidence, want[i].Evidence)
 			cmptest.Equal(t, about+": low coverage", r.Reason == ReasonLowCoverage, w.isGap())
+
 			if !w.isGap() {
 				cmptest.Equal(t, about, [2]any{r.Action, r.Reason}, [2]any{want[i].Action, want[i].Reason})
 			}
+
 			cmptest.Equal(t, about+": provisional", r.Provisional, want[i].Provisional)
 		}
+
 		cmptest.Equal(t, about+": workloads", len(a.workloads), len(through.workloads))
 	}
 }
@@ -198,15 +225,18 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 	small := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
 	large := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.02, gib: 30}, pod("ml", "Deployment/a"))
+
 	for _, set := range []time.Duration{-13 * time.Hour, -day, -3 * day, -9 * day, 3 * day, 30 * day} {
 		for _, restart := range []bool{false, true} {
 			a := New(fastOptions())
 			s := observeFor(a, start(), 9*day, small)
 			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, large)
+
 			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, small)
 			if restart {
 				a = restarted(t, a, s)
 			}
+
 			s = observeFor(a, s.Time.Add(set), 6*day+12*time.Hour, small)
 			e := recommend(a, s).Devices[0].Evidence
 			about := fmt.Sprintf("set by %v, restart %v", set, restart)
@@ -224,17 +254,20 @@ func TestMemoryOfBeforeTheClockWasSet(t *testing.T) {
 func TestClockThatIsSetBackOften(t *testing.T) {
 	small := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.02, gib: 4}, pod("ml", "Deployment/a"))
 	large := wholeGPU(t, "H100-80GB", 0, load{busy: 0.9, sm: 0.02, gib: 30}, pod("ml", "Deployment/a"))
+
 	for _, back := range []time.Duration{time.Hour, 11 * time.Hour, 13 * time.Hour, 35 * time.Hour} {
 		for _, restart := range []bool{false, true} {
 			about := fmt.Sprintf("set back by %v, restart %v", back, restart)
 			a := New(fastOptions())
 			s := observeFor(a, start(), 2*time.Hour, small) // its start, in which it needs no more than later
+
 			s = observeFor(a, s.Time.Add(time.Minute), 2*time.Hour, large)
 			for range 12 {
 				s = observeFor(a, s.Time.Add(-back), time.Hour, small)
 				if restart {
 					a = restarted(t, a, s)
 				}
+
 				for _, w := range a.workloads {
 					for _, d := range w.Days {
 						if d != (daySums{}) && (d.Day > dayOf(a.now)+1 || d.Day < dayOf(a.now)-2) {
@@ -243,6 +276,7 @@ func TestClockThatIsSetBackOften(t *testing.T) {
 					}
 				}
 			}
+
 			s = observeFor(a, s.Time.Add(time.Minute), 6*day, small)
 			cmptest.Equal(t, about+": memory after 6 days, GiB",
 				recommend(a, s).Devices[0].Evidence.MemoryBytes/(1<<30), 30)
@@ -259,14 +293,17 @@ func TestClockThatWasWrongAtFirst(t *testing.T) {
 	used := g
 	used.Readings.Media.OFA = gpu.Some(0.4)
 	used.Readings.Processes = gpu.Some([]gpu.Process{{Graphics: true}})
+
 	for _, first := range []time.Time{start().Add(365 * day), time.Unix(0, 0).UTC(), time.Unix(-90_000, 0).UTC()} {
 		for _, restart := range []bool{false, true} {
 			about := fmt.Sprintf("first %v, restart %v", first, restart)
 			a := New(fastOptions())
+
 			s := observeFor(a, first, 70*time.Minute, used) // its start is seen
 			if restart {
 				a = restarted(t, a, s)
 			}
+
 			s = observeFor(a, start(), 4*day+time.Hour, g)
 			r := recommend(a, s).Devices[0]
 			cmptest.Equal(t, about+": reason", r.Reason == ReasonGraphics || r.Reason == ReasonLowCoverage, true)

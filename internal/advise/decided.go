@@ -25,6 +25,7 @@ const (
 func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 	best := Decided{FigureMemory, round3(needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)), 1}
 	var others []Decided
+
 	needs := e.engineNeeds()
 	for kind, have := range countsOf(t.profile.Engines) {
 		if needs[kind] > 0 && have > 0 {
@@ -56,9 +57,11 @@ func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	if latency, known := t.latency.deciding(limits.strict); known {
 		list = append(list, Decided{FigureLatency, round3(latency), limits.stretch})
 	}
+
 	if stretch > unchangedStretch {
 		list = append(list, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
 			Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
 	}
+
 	return list
 }

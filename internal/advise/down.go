@@ -46,6 +46,7 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	var b before
 	larger := func(name string) {
 		k := key
+
 		k.Profile = name
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
@@ -57,6 +58,7 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	}
 
 	larger("")
+
 	for i := range g.Profiles {
 		if p := &g.Profiles[i]; p.MemorySlices > than.memorySlices {
 			larger(p.Name)
@@ -77,6 +79,7 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 	if !before.known {
 		before.starts = starts{Again: 1, Short: 1} // what is usual is not known
 	}
+
 	if !d.isDown(a.now, before.starts) {
 		return false
 	}

@@ -22,9 +22,11 @@ func (u *MediaUse) needed() float64 {
 	if u.Count == 0 {
 		return math.Inf(1)
 	}
+
 	if u.Unknown {
 		return count
 	}
+
 	return min(count, max(u.BusyP99*count/engineReserve, u.BusyMaxMinute*count, leastEngines))
 }
 
@@ -36,10 +38,12 @@ type engineNeeds [mediaKinds]float64
 
 func (e *Evidence) engineNeeds() engineNeeds {
 	var needs engineNeeds
+
 	for i := range e.MediaUse {
 		u := &e.MediaUse[i]
 		needs[kindOf(u.Engine)] = u.needed()
 	}
+
 	return needs
 }
 
@@ -57,10 +61,12 @@ func (c capacity) allEngines() engineNeeds {
 	if !c.engines.Present() {
 		return engineNeeds{1, 1, 1, 1}
 	}
+
 	var needs engineNeeds
 	for kind, n := range c.counts() {
 		needs[kind] = float64(n)
 	}
+
 	return needs
 }
 
@@ -72,10 +78,12 @@ func (a *Advisor) largerEngines(e *Evidence, w *workload, of capacity, g *gpu.GP
 		if needs[kind] > 0 {
 			needs[kind] = min(needs[kind], float64(max(count, 1)))
 		}
+
 		if short[kind] {
 			needs[kind] = max(float64(count+1), before[kind])
 		}
 	}
+
 	return needs
 }
 
@@ -83,12 +91,15 @@ func (a *Advisor) largerEngines(e *Evidence, w *workload, of capacity, g *gpu.GP
 func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	key := w.Key
 	key.Profile = ""
+
 	whole := a.workloads[key]
 	if whole == nil || whole == w {
 		return engineNeeds{}
 	}
+
 	e := Evidence{MediaUse: whole.mediaUseOf(a.now)}
 	e.countEngines(wholeOf(g))
+
 	return e.engineNeeds()
 }
 
@@ -100,6 +111,7 @@ func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -108,15 +120,18 @@ func lacksEngines(p *gpu.Profile, needs engineNeeds) bool {
 func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	var most gpu.Engines
 	known := false
+
 	for i := range profiles {
 		e, ok := profiles[i].Engines.Get()
 		known = known || ok
 		most.Encoder, most.Decoder = max(most.Encoder, e.Encoder), max(most.Decoder, e.Decoder)
 		most.JPEG, most.OFA = max(most.JPEG, e.JPEG), max(most.OFA, e.OFA)
 	}
+
 	if !known {
 		return gpu.None[gpu.Engines]()
 	}
+
 	return gpu.Some(most)
 }
 
@@ -126,6 +141,7 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 	if d.count < len(d.last10) {
 		return short
 	}
+
 	last, own, most := d.meanOfLast(), of.counts(), countsOf(mostEngines(profiles))
 	for kind, busy := range last.engines {
 		short[kind] = busy >= saturatedEngines && most[kind] > own[kind]
@@ -146,10 +162,12 @@ type PredictedEngines struct {
 func (e *Evidence) predictedEngines(p *gpu.Profile) []PredictedEngines {
 	var list []PredictedEngines
 	counts := countsOf(p.Engines)
+
 	for i := range e.MediaUse {
 		u := &e.MediaUse[i]
 		list = append(list, PredictedEngines{Engine: u.Engine, Needed: round3(u.needed()), Count: counts[kindOf(u.Engine)]})
 	}
+
 	return list
 }
 
@@ -174,10 +192,13 @@ func (u *MediaUse) String() string {
 	if u.Unknown {
 		return EngineName(u.Engine, 2) + " in use, it is not known how many at once"
 	}
+
 	if u.Count == 0 {
 		return EngineName(u.Engine, 2) + " in use, it is not known of how many"
 	}
+
 	count := float64(u.Count)
+
 	return fmt.Sprintf("%.1f of %d %s busy at p99 and %.1f at the busiest time", u.BusyP99*count, u.Count,
 		EngineName(u.Engine, u.Count), u.BusyMaxMinute*count)
 }
@@ -188,18 +209,21 @@ func (e *Evidence) describeMedia() string {
 	for i := range e.MediaUse {
 		all = append(all, e.MediaUse[i].String())
 	}
+
 	return strings.Join(all, ", ")
 }
 
 // explainMedia returns why no smaller profile has the engines that are needed.
 func (e *Evidence) explainMedia() string {
 	var needs []string
+
 	for i := range e.MediaUse {
 		u := &e.MediaUse[i]
 		if n := u.needed(); !math.IsInf(n, 0) {
 			needs = append(needs, fmt.Sprintf("%.1f %s", n, EngineName(u.Engine, 2)))
 		}
 	}
+
 	return fmt.Sprintf("%s; no smaller profile is known to have what it needs%s", e.describeMedia(),
 		prefixed(": ", strings.Join(needs, ", ")))
 }
@@ -207,10 +231,12 @@ func (e *Evidence) explainMedia() string {
 // describeEngines returns what a profile has of the media engines that are used, as part of a sentence.
 func (p *Predicted) describeEngines() string {
 	var all []string
+
 	for i := range p.MediaEngines {
 		n := &p.MediaEngines[i]
 		all = append(all, fmt.Sprintf("%d %s", n.Count, EngineName(n.Engine, n.Count)))
 	}
+
 	return strings.Join(all, ", ")
 }
 
@@ -219,5 +245,6 @@ func prefixed(prefix, text string) string {
 	if text == "" {
 		return ""
 	}
+
 	return prefix + text
 }

@@ -36,6 +36,7 @@ func (w *workload) engineOf(kind int) *engineUse {
 			return &w.Engines[i]
 		}
 	}
+
 	return nil
 }
 
@@ -46,15 +47,18 @@ func (w *workload) addEngines(kind int, share, seconds float64, now time.Time) {
 		if share == 0 {
 			return
 		}
+
 		w.Engines = append(w.Engines, engineUse{Kind: uint8(kind), Unknown: w.Media[kind]})
 		use = &w.Engines[len(w.Engines)-1]
 	}
+
 	use.Busy.add(share, seconds*w.weight(now))
 }
 
 // closeEngines adds the means of a window that ended at a time to the day.
 func (w *workload) closeEngines(now time.Time, v *window) {
 	means, slot := v.meanEngines(), slotOf(dayOf(now))
+
 	for i := range w.Engines {
 		use := &w.Engines[i]
 		use.Days[slot] = max(use.Days[slot], means[use.Kind])
@@ -71,11 +75,13 @@ func (w *workload) clearEngines(slot int32) {
 // maxMinute returns the largest mean over 1 minute of the days that are kept.
 func (u *engineUse) maxMinute(days *[keptDays]daySums, now time.Time) float64 {
 	largest := float32(0)
+
 	for slot, d := range days {
 		if d.Day > dayOf(now)-keptDays {
 			largest = max(largest, u.Days[slot])
 		}
 	}
+
 	return float64(largest)
 }
 
@@ -84,6 +90,7 @@ func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySum
 	shiftSeconds(by, &u.Unknown)
 	means := u.Days
 	u.Days = [keptDays]float32{}
+
 	for slot, d := range before {
 		if d != (daySums{}) {
 			u.Days[slotOf(d.Day+days)] = means[slot]
@@ -95,23 +102,28 @@ func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySum
 // those of a GPU instance are never reported.
 func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	unread, counts := false, countsOf(d.engines)
+
 	for kind, used := range [mediaKinds]gpu.Opt[float64]{m.Encoder, m.Decoder, m.JPEG, m.OFA} {
 		share, ok := used.Get()
 		if !ok {
 			unread = unread || counts[kind] > 0 || !d.engines.Present()
 			continue
 		}
+
 		share = min(max(share, 0), 1)
 		if share > 0 {
 			d.open.media[kind] = true
 			d.idle = time.Time{} // without any kernel: graphics-engine activity has nothing of media engines
 		}
+
 		d.open.engines[kind] += share * elapsed
+
 		d.open.enginesRead[kind] += elapsed
 		if d.workload != nil {
 			d.workload.addEngines(kind, share, elapsed, d.seen)
 		}
 	}
+
 	if unread {
 		d.open.mediaUnread += elapsed
 	}
@@ -122,10 +134,12 @@ func (d *device) findEngines(g *gpu.GPU, profile string) {
 	if d.engines.Present() {
 		return
 	}
+
 	if d.key.Whole {
 		d.engines = mostEngines(g.Profiles)
 		return
 	}
+
 	for i := range g.Profiles {
 		if g.Profiles[i].Name == profile {
 			d.engines = g.Profiles[i].Engines
@@ -136,11 +150,13 @@ func (d *device) findEngines(g *gpu.GPU, profile string) {
 // meanEngines returns the mean utilization of each kind of engines in a window.
 func (v *window) meanEngines() [mediaKinds]float32 {
 	var mean [mediaKinds]float32
+
 	for kind, read := range v.enginesRead {
 		if read > 0 {
 			mean[kind] = float32(v.engines[kind] / read)
 		}
 	}
+
 	return mean
 }
 
@@ -159,17 +175,21 @@ type MediaUse struct {
 // mediaUseOf returns what is known of the kinds of engines that were used.
 func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 	var list []MediaUse
+
 	for kind, name := range mediaNames() {
 		if !isRecent(w.Media[kind], now) {
 			continue
 		}
+
 		used := MediaUse{Engine: name, Unknown: true}
 		if e := w.engineOf(kind); e != nil && e.Busy.total() > 0 {
 			used.BusyP99, used.BusyMaxMinute = round3(e.Busy.quantile(0.99)), round3(e.maxMinute(&w.Days, now))
 			used.Unknown = isRecent(e.Unknown, now)
 		}
+
 		list = append(list, used)
 	}
+
 	return list
 }
 
@@ -204,6 +224,7 @@ func kindOf(name string) int {
 			return kind
 		}
 	}
+
 	return 0
 }
 
@@ -219,6 +240,7 @@ type WindowEngines struct {
 // since the one before.
 func (r *Record) addEngines(v *Window, seconds float64) {
 	var most [mediaKinds]float64
+
 	for i := range v.Engines {
 		used := &v.Engines[i]
 		kind := kindOf(used.Engine)
@@ -234,6 +256,7 @@ func (r *Record) addEngines(v *Window, seconds float64) {
 // mediaUse returns what is known of the kinds of engines that were used at any time.
 func (r *Record) mediaUse() []MediaUse {
 	var list []MediaUse
+
 	for kind, name := range mediaNames() {
 		if use := r.workload.engineOf(kind); use != nil {
 			list = append(list, MediaUse{
@@ -241,6 +264,7 @@ func (r *Record) mediaUse() []MediaUse {
 			})
 		}
 	}
+
 	return list
 }
 

@@ -17,6 +17,7 @@ import (
 func video(t testing.TB, decoders float64) gpu.GPU {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.3, sm: 0.01, gib: 2}, pod("video", "Deployment/decode"))
 	g.Readings.Media.Decoder = gpu.Some(decoders)
+
 	return g
 }
 
@@ -40,6 +41,7 @@ func TestEnginesAreQuantities(t *testing.T) {
 		r := recommendFor(fastOptions(), longEnough, video(t, c.busy/7))
 		cmptest.Equal(t, fmt.Sprintf("%v decoders: %s", c.busy, r.Explanation),
 			answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+
 		if r.Action == ActionSlice && c.busy > 0 {
 			p := r.Predicted.MediaEngines[0]
 			if p.Engine != "decoder" || p.Needed < c.busy || p.Needed > float64(p.Count) {
@@ -60,6 +62,7 @@ func TestEnginesAreExplained(t *testing.T) {
 			t.Errorf("%q; want %q in it", r.Explanation, want)
 		}
 	}
+
 	r := recommendFor(fastOptions(), longEnough, video(t, 5./7))
 	cmptest.Equal(t, "evidence", r.Evidence.MediaUse,
 		[]MediaUse{{Engine: "decoder", Count: 7, BusyP99: 0.714, BusyMaxMinute: 0.714}})
@@ -77,13 +80,16 @@ func TestRareUseOfEngines(t *testing.T) {
 	})
 	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "answer", answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionKeep, Reason: ReasonMedia})
+
 	if use := r.Evidence.MediaUse[0]; use.BusyP99 > 0.11 || use.BusyMaxMinute < 0.7 {
 		t.Errorf("%+v, want 0.1 at p99 and 0.71 in the busiest minute", use)
 	}
+
 	for range 11 {
 		s = observeFor(a, s.Time.Add(time.Minute), day, video(t, 0.1))
 		r = recommend(a, s).Devices[0]
 	}
+
 	cmptest.Equal(t, "eleven days later", r.Recommended, "1g.10gb")
 }
 
@@ -92,16 +98,20 @@ func TestRareUseOfEngines(t *testing.T) {
 func TestEnginesInBursts(t *testing.T) {
 	a, g := New(fastOptions()), video(t, 0)
 	var s *gpu.Snapshot
+
 	for at := start(); at.Before(start().Add(longEnough)); at = at.Add(10 * time.Second) {
 		g.Readings.Media.Decoder = gpu.Some(0.)
 		if at.Second() == 30 {
 			g.Readings.Media.Decoder = gpu.Some(5. / 7)
 		}
+
 		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)
 	}
+
 	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "answer", answer{Action: r.Action, Reason: r.Reason}, answer{Action: ActionKeep, Reason: ReasonMedia})
+
 	if use := r.Evidence.MediaUse[0]; use.BusyP99 < 0.7 || use.BusyMaxMinute > 0.15 {
 		t.Errorf("%+v, want 0.71 at p99 and 0.12 in the busiest minute", use)
 	}
@@ -113,10 +123,13 @@ func TestEnginesOfOldEvidence(t *testing.T) {
 	before, g := New(fastOptions()), video(t, 0.1)
 	s := observeFor(before, start(), longEnough, g)
 	cmptest.Equal(t, "counted", recommend(before, s).Devices[0].Recommended, "1g.10gb")
+
 	for _, w := range before.workloads {
 		w.Engines = nil
 	}
+
 	a := restarted(t, before, s)
+
 	for _, c := range []struct {
 		about string
 		after time.Duration
@@ -127,10 +140,12 @@ func TestEnginesOfOldEvidence(t *testing.T) {
 		{"after ten days", 9 * day, answer{Action: ActionSlice, Profile: "1g.10gb"}},
 	} {
 		var r Recommendation
+
 		for from := s.Time; s.Time.Sub(from) <= c.after; {
 			s = observeFor(a, s.Time.Add(time.Minute), day/2, g)
 			r = recommend(a, s).Devices[0]
 		}
+
 		cmptest.Equal(t, c.about, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 		cmptest.Equal(t, c.about+": unknown", r.Evidence.MediaUse[0].Unknown, c.want.Action == ActionKeep)
 		a = restarted(t, a, s)
@@ -149,6 +164,7 @@ func TestUnknownEngines(t *testing.T) {
 		}
 	}
 	small := func(p gpu.Profile) bool { return p.MemorySlices < 2 }
+
 	all := func(gpu.Profile) bool { return true }
 	for _, c := range []struct {
 		about string
@@ -165,10 +181,12 @@ func TestUnknownEngines(t *testing.T) {
 		without(&g, c.which)
 		r := recommendFor(fastOptions(), longEnough, g)
 		cmptest.Equal(t, c.about, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+
 		if r.Action == ActionKeep && !strings.Contains(r.Explanation, "it is not known of how many") {
 			t.Errorf("%s: %q", c.about, r.Explanation)
 		}
 	}
+
 	// A GPU that has none of a kind by its profiles, and uses it, has none in a slice either.
 	g := video(t, 0)
 	g.Readings.Media.Encoder = gpu.Some(0.3)
@@ -187,6 +205,7 @@ func TestFewerEnginesThatAreNotRead(t *testing.T) {
 func videoSlice(t testing.TB, model, profile string, decoders float64) gpu.GPU {
 	g := slicedGPU(t, model, profile, load{busy: 0.3, sm: 0.1, gib: 2}, pod("video", "Deployment/decode"))
 	g.Instances[0].Media.Decoder = gpu.Some(decoders)
+
 	return g
 }
 
@@ -218,6 +237,7 @@ func TestSliceWithTooFewEngines(t *testing.T) {
 		if c.change != nil {
 			c.change(&g)
 		}
+
 		r := recommendFor(fastOptions(), 12*time.Minute, g)
 		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 	}
@@ -306,11 +326,13 @@ func TestEnginesAreKept(t *testing.T) {
 	cmptest.Equal(t, "after a restart", recommend(after, s).Devices[0].Evidence.MediaUse, want)
 	s = observeFor(after, s.Time.Add(-30*day), 15*time.Minute, video(t, 0.1))
 	cmptest.Equal(t, "a month earlier", recommend(after, s).Devices[0].Evidence.MediaUse, want)
+
 	for _, w := range after.workloads {
 		w.Engines = append(w.Engines, w.Engines[0])
 		if err := w.validate(after.now); err == nil {
 			t.Error("engines of one kind twice are valid")
 		}
+
 		w.Engines[1].Kind = mediaKinds
 		if err := w.validate(after.now); err == nil {
 			t.Error("engines of an unknown kind are valid")
@@ -326,26 +348,33 @@ func TestEnginesTakeLittle(t *testing.T) {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
+
 		return m.HeapAlloc
 	}
+
 	base, before := video(t, 0.3), heap()
 	for i := range 25_000 {
 		g := base
 		g.Holders = []gpu.Holder{pod("batch", fmt.Sprintf("Job/video-%d", i))}
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
+
 	if grown := heap() - before; grown > 23<<20 || len(a.workloads) < 8000 {
 		t.Errorf("%d workloads take %.1f MiB; expected 23 at most", len(a.workloads), float64(grown)/(1<<20))
 	}
+
 	var saved bytes.Buffer
 	if err := a.Checkpoint().Write(&saved); err != nil {
 		t.Fatal(err)
 	}
+
 	if c, err := ReadCheckpoint(&saved); err != nil || len(c.Workloads) != len(a.workloads) {
 		t.Errorf("%v: %d workloads were read, want %d", err, len(c.Workloads), len(a.workloads))
 	}
+
 	s := &gpu.Snapshot{Time: start().Add(10 * day), Hostname: "node-a", GPUs: []gpu.GPU{base}}
 	a.Observe(s)
+
 	if allocs := testing.AllocsPerRun(200, func() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)

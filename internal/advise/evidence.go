@@ -8,6 +8,7 @@ import (
 // evidenceOf summarizes what is known of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
 	days, observed := w.sums(now), w.Busy.total()
+
 	e := Evidence{
 		Since:          w.First,
 		ObservedHours:  w.Observed / 3600,
@@ -47,14 +48,18 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	e.flat = w.isFlat(&e)
+
 	e.BusyMean = w.Busy.mean()
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
 	}
+
 	if observed > 0 {
 		e.ThrottledRatio = min(1, w.Throttled/observed)
 	}
+
 	e.setMediaUse(w.mediaUseOf(now))
+
 	return e
 }
 
@@ -81,11 +86,13 @@ func isPreallocated(w *workload, e *Evidence, deviceBytes float64) bool {
 	if s := e.Server; s != nil && s.reserves {
 		return !s.isKnown()
 	}
+
 	if e.settledBytes >= preallocatedShare*deviceBytes && w.isFlat(e) {
 		return true // however long it loads
 	}
 
 	first := float64(w.FirstMemory) * (1 << 20)
+
 	return e.MemoryBytes >= preallocatedShare*deviceBytes && first >= 0.95*e.MemoryBytes &&
 		e.settledBytes >= fallenShare*first
 }
@@ -96,6 +103,7 @@ func (e *Evidence) mayBeReserved(of capacity) bool {
 	if e.Server.isKnown() || e.Server != nil && !e.Server.reserves {
 		return false
 	}
+
 	return e.flat && e.settledBytes >= reservedShare*of.memoryBytes
 }
 
@@ -117,6 +125,7 @@ func needBytes(e *Evidence, headroom float64) float64 {
 	if !e.Server.isKnown() {
 		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
 	}
+
 	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(grows, e.MemoryTrend, e.growthRate)
 }
 
@@ -131,10 +140,12 @@ func confidence(e *Evidence) float64 {
 	if e.Starts == 0 {
 		c = min(c, unseenConfidence)
 	}
+
 	c = min(c, hoursKnown(e)) * e.CoverageRatio
 	if e.MemoryTrend > 0.01*e.MemoryBytes {
 		c *= 0.8
 	}
+
 	return round3(c)
 }
 
@@ -158,39 +169,49 @@ const (
 // mean returns the mean of the ratios, each taken as the middle of its bucket.
 func (h *histogram) mean() float64 {
 	var sum, weight float64
+
 	for i, w := range h.Weights {
 		if w == 0 {
 			continue
 		}
+
 		middle := 0.0
 		if i > 0 {
 			middle = (bucketBound(i) + bucketBound(i-1)) / 2
 		}
+
 		sum += float64(w) * min(middle, float64(h.Max))
 		weight += float64(w)
 	}
+
 	if weight == 0 {
 		return 0
 	}
+
 	return sum / weight
 }
 
 // tenths returns the shares of the weight in ten equal ranges of 0-1.
 func (h *histogram) tenths() [10]float64 {
 	var shares [10]float64
+
 	total := h.total()
 	if total == 0 {
 		return shares
 	}
+
 	for i, w := range h.Weights {
 		if w == 0 {
 			continue
 		}
+
 		at := min(bucketBound(i), float64(h.Max))
 		shares[min(9, max(0, int(math.Ceil(at*10-1e-9))-1))] += float64(w) / total
 	}
+
 	for i := range shares {
 		shares[i] = round3(shares[i])
 	}
+
 	return shares
 }

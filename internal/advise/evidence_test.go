@@ -36,6 +36,7 @@ func TestSeveralGPUsWithoutPods(t *testing.T) {
 		for i := range gpus {
 			change(&gpus[i])
 		}
+
 		cmptest.Equal(t, about, recommendFor(fastOptions(), longEnough, gpus...).Reason, ReasonMultiGPU)
 	}
 }
@@ -46,6 +47,7 @@ func TestGrowKeepsTheEngines(t *testing.T) {
 	g.Instances[0].Media.JPEG = gpu.Some(0.3)
 	r := recommendFor(fastOptions(), 15*time.Minute, g)
 	cmptest.Equal(t, "action", r.Action, ActionGrow)
+
 	for _, p := range g.Profiles {
 		if p.Name == r.Recommended && p.Engines.Or(gpu.Engines{}).JPEG == 0 {
 			t.Errorf("%s has no JPEG engine", p.Name)
@@ -108,6 +110,7 @@ func TestShrinkDoesNotFlap(t *testing.T) {
 	show := func(l load, d time.Duration) Action {
 		s := observeFor(a, at, d, slicedGPU(t, "H100-80GB", "2g.20gb", l, pod("ml", "Deployment/a")))
 		at = s.Time.Add(time.Minute)
+
 		return recommend(a, s).Devices[0].Action
 	}
 	fits, small := load{busy: 0.5, sm: 0.1, gib: 15}, load{busy: 0.5, sm: 0.1, gib: 3}
@@ -135,25 +138,30 @@ func TestReplicasAreOneEvidence(t *testing.T) {
 	for i := range 8 {
 		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, slight(), pod("ml", "Deployment/a")))
 	}
+
 	r := recommendFor(fastOptions(), 4*time.Hour, gpus[:1]...)
 	for i := range gpus {
 		gpus[i].Holders[0].Pod += string(rune('a' + i))
 	}
+
 	all := recommendFor(fastOptions(), 4*time.Hour, gpus...)
 	if got, want := all.Evidence.ObservedHours, r.Evidence.ObservedHours; got > want+0.1 {
 		t.Errorf("eight pods: observed for %.1f h, one pod: %.1f", got, want)
 	}
+
 	cmptest.Equal(t, "reason", all.Reason, ReasonLittleEvidence)
 }
 
 // TestLayoutChangesLeaveNothing: the devices of layouts that are gone are dropped at once.
 func TestLayoutChangesLeaveNothing(t *testing.T) {
 	a := New(fastOptions())
+
 	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{busy: 0.5, sm: 0.1, gib: 3}, pod("ml", "Deployment/a"))
 	for i := range 100 {
 		g.Instances[0].Generation = uint64(i)
 		a.Observe(&gpu.Snapshot{Time: start().Add(time.Duration(i) * time.Second), GPUs: []gpu.GPU{g}})
 	}
+
 	cmptest.Equal(t, "devices", len(a.devices), 2) // its own, and the GPU of all tenants
 	cmptest.Equal(t, "devices in order", len(a.order), 2)
 }
@@ -162,16 +170,20 @@ func TestLayoutChangesLeaveNothing(t *testing.T) {
 // memory in advance.
 func TestFirstMemoryIsOfTenMinutes(t *testing.T) {
 	var gpus []gpu.GPU
+
 	for i := range 10 {
 		holder := pod("ml", "Deployment/a")
 		holder.Pod += string(rune('a' + i))
 		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, slight(), holder))
 	}
+
 	a := New(fastOptions())
 	observeFor(a, start(), 3*time.Minute, gpus...)
+
 	for i := range gpus {
 		gpus[i].Readings.Memory.Used = gpu.Some[uint64](72 << 30) // once the model is loaded
 	}
+
 	s := observeFor(a, start().Add(4*time.Minute), longEnough, gpus...)
 	cmptest.Equal(t, "reason", recommend(a, s).Devices[0].Reason, ReasonPreallocated)
 }
@@ -181,10 +193,12 @@ func TestOldWorkloadsFade(t *testing.T) {
 	a := New(fastOptions())
 	from := start().Add(time.Minute)
 	observeFor(a, from, 10*time.Minute, wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")))
+
 	idle := []gpu.GPU{wholeGPU(t, "H100-80GB", 0, load{})}
 	for at := from.Add(12 * time.Minute); at.Before(from.Add(9 * 24 * time.Hour)); at = at.Add(2 * time.Minute) {
 		a.Observe(&gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: idle})
 	}
+
 	if len(a.workloads) != 0 {
 		t.Errorf("%d workloads are kept after nine days, want none", len(a.workloads))
 	}
@@ -200,6 +214,7 @@ func TestWorkloadThatComesBackInTime(t *testing.T) {
 	cmptest.Equal(t, "minute", s.Time.Sub(start()), forgetAfter+91*time.Minute)
 	after := restarted(t, a, s)
 	cmptest.Equal(t, "workloads", len(after.workloads), 1)
+
 	if h := a.Recommend(s).Devices[0].Evidence.ObservedHours; h < 0.9 {
 		t.Errorf("observed for %v h, want an hour", h)
 	}
@@ -210,11 +225,13 @@ func TestDevicesOfRarePolls(t *testing.T) {
 	o := DefaultOptions()
 	o.MaxGap = 6 * time.Hour
 	a, g := New(o), wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+
 	var s *gpu.Snapshot
 	for i := range 40 {
 		s = &gpu.Snapshot{Time: start().Add(time.Duration(i) * 2 * time.Hour), Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)
 	}
+
 	if h := a.Recommend(s).Devices[0].Evidence.ObservedHours; h < 38 { // an hour counts of each two
 		t.Errorf("observed for %v h, want 39", h)
 	}
@@ -233,6 +250,7 @@ func TestKeysAreOrdered(t *testing.T) {
 func TestExplainedWidth(t *testing.T) {
 	e := Evidence{BusyP99: 0.1, P95: Kernels{Width: 0.3}, decisive: Kernels{Width: 0.9}, BusyMean: 0.1}
 	share := Recommendation{Action: ActionShare, Reason: ReasonStretch, Evidence: &e}
+
 	slice := Recommendation{Action: ActionSlice, Recommended: "1g.10gb", Evidence: &e, Predicted: &Predicted{}}
 	for _, r := range []Recommendation{share, slice} {
 		cmptest.HasTexts(t, r.explain(DefaultOptions()), "kernels on 90 % of the SMs")
@@ -245,14 +263,18 @@ func TestBusiestTenMinutesOfRarePolls(t *testing.T) {
 	o.MaxGap = 15 * time.Minute
 	a, g := New(o), wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
 	var s *gpu.Snapshot
+
 	for i := range 300 {
 		setActivity(&g, 0.1, 0.01, 0)
+
 		if i == 150 || i == 151 {
 			setActivity(&g, 0.9, 0.09, 0)
 		}
+
 		s = &gpu.Snapshot{Time: start().Add(time.Duration(i) * 5 * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)
 	}
+
 	if busiest := a.Recommend(s).Devices[0].Evidence.Busy10Minutes; math.Abs(busiest-0.9) > 1e-6 {
 		t.Errorf("the busiest ten minutes were busy for %v of the time, want 0.9", busiest)
 	}

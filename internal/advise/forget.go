@@ -10,17 +10,21 @@ import (
 func (a *Advisor) forget() {
 	a.order = slices.DeleteFunc(a.order, func(d *device) bool {
 		d.forgetExchanges(a.now)
+
 		gone := a.now.Sub(d.seen) > time.Hour
 		if gone {
 			delete(a.devices, d.key)
 		}
+
 		return gone
 	})
+
 	held := a.held()
 	for key, w := range a.workloads {
 		if a.now.Sub(w.Last) > forgetAfter && !held[w] {
 			delete(a.workloads, key)
 		}
+
 		w.forgetPods(a.now)
 	}
 }
@@ -31,6 +35,7 @@ func (a *Advisor) held() map[*workload]bool {
 	for _, d := range a.order {
 		held[d.workload] = true
 	}
+
 	return held
 }
 
@@ -39,12 +44,15 @@ func (a *Advisor) held() map[*workload]bool {
 func (a *Advisor) forgetOldest() {
 	held := a.held()
 	var all []*workload
+
 	for _, w := range a.workloads {
 		if !held[w] {
 			all = append(all, w)
 		}
 	}
+
 	slices.SortFunc(all, func(x, y *workload) int { return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key)) })
+
 	for _, w := range all[:len(all)/10+min(len(all), 1)] {
 		delete(a.workloads, w.Key)
 	}

@@ -28,9 +28,11 @@ func (g *Gain) String() string {
 	if g.FreedGPUs > 0 {
 		return fmt.Sprintf("frees %.2f of a GPU, packed with others", g.FreedGPUs)
 	}
+
 	if g.Room == "" {
 		return "frees no whole GPU, and moves with the other replicas of its owner"
 	}
+
 	return "frees no whole GPU, room for " + g.Room
 }
 
@@ -43,13 +45,16 @@ func SharedGain(workloads, gpus int) Gain {
 // wherever that is placed, and that is none of those that could be created before; empty if there is none.
 func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string]bool) string {
 	var best *gpu.Profile
+
 	for _, place := range mig.FreePlacements(profiles, nil, *instance) {
 		placed := []mig.Placed{{ProfileID: instance.ID, Profile: instance.Name, Placement: place}}
+
 		for i := range profiles {
 			p := &profiles[i]
 			if before[p.Name] || best != nil && !isLarger(p, best) {
 				continue
 			}
+
 			if len(mig.FreePlacements(profiles, placed, *p)) > 0 {
 				best = p
 			}
@@ -59,6 +64,7 @@ func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string
 	if best == nil {
 		return ""
 	}
+
 	return best.Name
 }
 
@@ -86,8 +92,10 @@ func (p *packer) weighGains(report *Report) (idle []int) {
 		if gain.FreedGPUs == 0 {
 			gain.Room = RoomBeside(p.profiles, p.moved[t.taken[0]].profile, before)
 		}
+
 		idle = append(idle, p.setGain(report, gain, t.taken)...)
 	}
+
 	return withoutReplicas(report.Devices, idle)
 }
 
@@ -100,6 +108,7 @@ func withoutReplicas(devices []Recommendation, idle []int) []int {
 		if moves {
 			devices[at].Gain = &Gain{}
 		}
+
 		return moves
 	})
 }
@@ -116,6 +125,7 @@ func (p *packer) setGain(report *Report, gain Gain, moved []int) (idle []int) {
 			idle = append(idle, at)
 		}
 	}
+
 	return idle
 }
 
@@ -125,6 +135,7 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 	gain := SharedGain(len(p.moved), p.bestCost)
 	if gain.FreedGPUs <= 0 {
 		one := p.moved[0].profile
+
 		gain = Gain{}
 		if p.arrange(nil, nil, []int{0, 0}, []mig.Placed{}) != nil {
 			gain.Room = one.Name
@@ -135,6 +146,7 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 	for k := range p.moved {
 		all = append(all, k)
 	}
+
 	return p.setGain(report, gain, all)
 }
 
@@ -142,19 +154,23 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 // in MIG mode has.
 func (p *packer) placeable() map[string]bool {
 	found := map[string]bool{}
+
 	for i := range p.targets {
 		t := &p.targets[i]
 		if t.drained {
 			continue
 		}
+
 		for k := range p.profiles {
 			profile := &p.profiles[k]
+
 			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool { return f.Profile == profile.Name })
 			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
 				found[profile.Name] = true
 			}
 		}
 	}
+
 	return found
 }
 

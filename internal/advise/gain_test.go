@@ -11,6 +11,7 @@ import (
 func gainsOf(report *Report, gpus []gpu.GPU) []string {
 	report.Pack(&gpu.Snapshot{GPUs: gpus})
 	var said []string
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		switch {
@@ -22,6 +23,7 @@ func gainsOf(report *Report, gpus []gpu.GPU) []string {
 			said = append(said, string(r.Action))
 		}
 	}
+
 	return said
 }
 
@@ -55,12 +57,15 @@ func TestGain(t *testing.T) {
 			if report.Packing != nil {
 				freed = report.Packing.InUse - report.Packing.Needed
 			}
+
 			cmptest.Equal(t, "freed", freed, c.freed)
+
 			for i := range report.Devices {
 				r := &report.Devices[i]
 				if r.Reason != ReasonNoGain {
 					continue
 				}
+
 				cmptest.Equal(t, "candidate", r.Candidate(), false)
 				cmptest.HasTexts(t, r.Explanation, c.profiles[i]+" would do", "gain nothing")
 			}
@@ -73,16 +78,19 @@ func TestGainOfRoomInMIGMode(t *testing.T) {
 	for profile, want := range map[string]string{"1g.10gb": "no-gain", "2g.20gb": "frees no whole GPU, room for 3g.40gb"} {
 		gpus, devices := node(t, "H100-80GB", "4g.40gb")
 		g := slicedGPU(t, "H100-80GB", "4g.40gb", load{})
+
 		g.UUID, g.Index, g.Instances[0].Placement = "GPU-sliced", 1, gpu.Some(gpu.Placement{Start: 0, Size: 4})
 		if profile == "2g.20gb" { // one more slice leaves room for no 3g.40gb
 			other := g.Instances[0]
 			other.ID, other.Profile, other.Placement = 9, profile, gpu.Some(gpu.Placement{Start: 4, Size: 2})
 			g.Instances = append(g.Instances, other)
 		}
+
 		for k := range g.Instances {
 			devices = append(devices, Recommendation{GPU: g.UUID, Index: 1, Model: g.Name, Action: ActionKeep,
 				Instance: gpu.Some(g.Instances[k].ID)})
 		}
+
 		report := &Report{Devices: devices}
 		cmptest.Equal(t, "beside "+profile, gainsOf(report, append(gpus, g))[0], want)
 	}

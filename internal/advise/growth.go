@@ -33,8 +33,10 @@ func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n in
 		if d.Day != today-back || d.settled() <= 0 {
 			break
 		}
+
 		list[n], n = dailyMaximum{at: -float64(back), size: float64(d.settled())}, n+1
 	}
+
 	return list, n
 }
 
@@ -48,12 +50,14 @@ func (w *workload) growthRate(now time.Time) float64 {
 // the largest of those by least squares over the last days, however many of them. It is 0 if they have not.
 func steadyGrowth(points []dailyMaximum) float64 {
 	largest := 0.
+
 	for n := steadyPoints; n <= len(points) && isSteady(points[:n]); n++ {
 		if isCurved(points[:n]) && isCurved(points[:n-1]) {
 			rate, _ := regress(points[:n], dailyMaximum.log)
 			largest = max(largest, rate)
 		}
 	}
+
 	return largest
 }
 
@@ -61,6 +65,7 @@ func steadyGrowth(points []dailyMaximum) float64 {
 func isCurved(points []dailyMaximum) bool {
 	_, rate := regress(points, dailyMaximum.log)
 	_, line := regress(points, dailyMaximum.line)
+
 	return rate > line
 }
 
@@ -68,12 +73,14 @@ func isCurved(points []dailyMaximum) bool {
 func isSteady(points []dailyMaximum) bool {
 	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
 	last := len(points) - 1
+
 	mean := rate(points[0], points[last])
 	for i := range last {
 		if r := rate(points[i], points[i+1]); !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -81,11 +88,14 @@ func isSteady(points []dailyMaximum) bool {
 // variance that it explains.
 func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, explained float64) {
 	var n, sx, sy, sxx, sxy, syy float64
+
 	for _, p := range points {
 		x, y := p.at, value(p)
 		n, sx, sy, sxx, sxy, syy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y, syy+y*y
 	}
+
 	xx, xy, yy := n*sxx-sx*sx, n*sxy-sx*sy, n*syy-sy*sy
+
 	return xy / xx, xy * xy / (xx * yy)
 }
 

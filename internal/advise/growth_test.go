@@ -17,6 +17,7 @@ func grownFor(t *testing.T, days float64, gib func(day float64) float64) *Eviden
 	s := show(a, start(), time.Duration(days*24*float64(time.Hour)), g, func(at time.Time, g *gpu.GPU) {
 		g.Readings.Memory.Used = gpu.Some(uint64(gib(at.Sub(start()).Hours()/24) * (1 << 30)))
 	})
+
 	return a.Recommend(s).Devices[0].Evidence
 }
 
@@ -27,6 +28,7 @@ func TestSteadyGrowth(t *testing.T) {
 		for _, days := range []float64{5.01, 8.3, 14, 14.9} {
 			gib := func(day float64) float64 { return 3 * math.Exp(perDay*day) }
 			e := grownFor(t, days, gib)
+
 			got, want := (needBytes(e, 0)-minHeadroomBytes)/(1<<30), gib(days+growthDays)
 			if got < 0.99*want || got > 1.2*want {
 				t.Errorf("%v a day for %v days: needs %.2f GiB in a week, want %.2f", perDay, days, got, want)
@@ -38,6 +40,7 @@ func TestSteadyGrowth(t *testing.T) {
 // TestGrowthOfAFewDays: growth that began lately counts from its third day on.
 func TestGrowthOfAFewDays(t *testing.T) {
 	gib := func(day float64) float64 { return 3 * math.Exp(0.08*max(0, day-10)) }
+
 	e := grownFor(t, 14, gib)
 	if got, want := (needBytes(e, 0)-minHeadroomBytes)/(1<<30), gib(14+growthDays); got < 0.99*want || got > 1.2*want {
 		t.Errorf("needs %.2f GiB in a week, want %.2f", got, want)
@@ -47,10 +50,12 @@ func TestGrowthOfAFewDays(t *testing.T) {
 // TestGrowthOfOtherKinds: a leak grows along a line, and what ended, or goes up and down at random, has no rate.
 func TestGrowthOfOtherKinds(t *testing.T) {
 	random := rand.New(rand.NewSource(3))
+
 	levels := make([]float64, 30)
 	for i := range levels {
 		levels[i] = 2 + 8*random.Float64()
 	}
+
 	for about, gib := range map[string]func(day float64) float64{
 		"a leak":            func(day float64) float64 { return 4 + 0.3*day },
 		"a leak that began": func(day float64) float64 { return 4 + 0.3*max(0, day-9.5) },
@@ -73,15 +78,18 @@ func TestGrowthOfOtherKinds(t *testing.T) {
 func TestRandomMaximaAreNoGrowth(t *testing.T) {
 	random := rand.New(rand.NewSource(5))
 	taken := 0
+
 	for range 10_000 {
 		var points []dailyMaximum
 		for back := range keptDays {
 			points = append(points, dailyMaximum{-float64(back), 4000 + 4000*random.Float64()})
 		}
+
 		if steadyGrowth(points) > 0 {
 			taken++
 		}
 	}
+
 	if taken > 100 {
 		t.Errorf("%d of 10,000 are taken for growth, want 100 at most", taken)
 	}

@@ -33,6 +33,7 @@ func TestHiddenProcessesAreAGap(t *testing.T) {
 	whole := wholeGPU(t, "H100-80GB", 0, slight())
 	whole.Readings.Processes = gpu.Some([]gpu.Process{{PID: 100}})
 	slice := slicedGPU(t, "H100-80GB", "3g.40gb", slight())
+
 	slice.Instances[0].Processes = gpu.Some(1)
 	for name, g := range map[string]gpu.GPU{"whole": whole, "slice": slice} {
 		a := New(fastOptions())
@@ -46,6 +47,7 @@ func TestHiddenProcessesAreAGap(t *testing.T) {
 		observe(g, 300)
 		hidden := g
 		hidden.Readings.Processes = gpu.None[[]gpu.Process]()
+
 		hidden.Instances = append([]gpu.GPUInstance(nil), g.Instances...)
 		for i := range hidden.Instances {
 			hidden.Instances[i].Processes = gpu.None[int]()
@@ -60,12 +62,14 @@ func TestHiddenProcessesAreAGap(t *testing.T) {
 		cmptest.Equal(t, name+": the holder is the same", after.holder == holder, true)
 
 		held := g
+
 		held.Holders = []gpu.Holder{pod("ml", "Deployment/a")}
 		if len(held.Instances) > 0 {
 			held.Holders = nil
 			held.Instances = append([]gpu.GPUInstance(nil), g.Instances...)
 			held.Instances[0].Holders = []gpu.Holder{pod("ml", "Deployment/a")}
 		}
+
 		observe(held, 60)
 		observe(hidden, 5)
 		cmptest.Equal(t, name+": held after the pod", a.deviceIn(t).workload != nil, false)
@@ -75,12 +79,15 @@ func TestHiddenProcessesAreAGap(t *testing.T) {
 // deviceIn returns the only device that is held, or was.
 func (a *Advisor) deviceIn(t *testing.T) *device {
 	t.Helper()
+
 	for _, d := range a.order {
 		if !d.holder.Tenants && (d.key.Whole || d.holder.Model != "") {
 			return d
 		}
 	}
+
 	t.Fatal("no device")
+
 	return nil
 }
 
@@ -99,6 +106,7 @@ func TestReadingsThatAreOldAreAGap(t *testing.T) {
 			if isRead {
 				g.LastRead = at
 			}
+
 			a.Observe(&gpu.Snapshot{Time: at, Hostname: "n", GPUs: []gpu.GPU{g}})
 		}
 	}

@@ -29,6 +29,7 @@ func bucketOf(ratio float64) int {
 	if !(ratio > smallestRatio) {
 		return 0
 	}
+
 	return min(int(math.Ceil(math.Log(ratio/smallestRatio)/math.Log(bucketGrowth)-1e-9)), bucketCount-1)
 }
 
@@ -54,6 +55,7 @@ func (h *histogram) total() float64 {
 	for _, w := range h.Weights {
 		sum += float64(w)
 	}
+
 	return sum
 }
 
@@ -64,6 +66,7 @@ func (h *histogram) quantile(q float64) float64 {
 	if total == 0 {
 		return 0
 	}
+
 	var sum float64
 	for i, w := range h.Weights {
 		sum += float64(w)
@@ -71,5 +74,6 @@ func (h *histogram) quantile(q float64) float64 {
 			return min(bucketBound(i), float64(h.Max))
 		}
 	}
+
 	return float64(h.Max)
 }

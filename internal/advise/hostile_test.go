@@ -23,17 +23,20 @@ func hostileNames() []string {
 func TestHostileNames(t *testing.T) {
 	a := New(fastOptions())
 	var gpus []gpu.GPU
+
 	for i, name := range hostileNames() {
 		h := pod(name, "Deployment/"+name)
 		h.Pod, h.Name, h.PodUID = name, name, name
 		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.02, gib: float64(1 + i)}, h))
 	}
+
 	// Namespace and name of these two would be one if they were joined.
 	left, right := pod("a", "Deployment/left"), pod("a/b", "Deployment/right")
 	left.Pod, right.Pod = "b/c", "c"
 	gpus = append(gpus, wholeGPU(t, "H100-80GB", 20, load{busy: 0.5, sm: 0.02, gib: 1}, left),
 		wholeGPU(t, "H100-80GB", 21, load{busy: 0.5, sm: 0.02, gib: 1}, right))
 	s := observeFor(a, start(), 30*time.Hour, gpus...)
+
 	report := recommend(a, s)
 	for i, r := range report.Devices {
 		want := float64(gpus[i].Readings.Memory.Used.Or(0))
@@ -42,11 +45,14 @@ func TestHostileNames(t *testing.T) {
 				i, r.Workload.Owner, r.Action, r.Reason, r.Evidence.MemoryBytes, want)
 		}
 	}
+
 	if text, err := json.Marshal(report); err != nil || !json.Valid(text) {
 		t.Errorf("the report is no JSON: %v", err)
 	}
+
 	restored := restarted(t, a, s)
 	cmptest.Equal(t, "workloads", len(restored.workloads), len(a.workloads))
+
 	for key := range a.workloads {
 		if restored.workloads[key] == nil {
 			t.Errorf("%.40q is lost", key.Owner)
@@ -66,6 +72,7 @@ func TestAnotherModel(t *testing.T) {
 	r := recommend(a, s).Devices[0]
 	cmptest.Equal(t, "reason", r.Reason, ReasonLittleEvidence)
 	cmptest.Equal(t, "model of the evidence", r.Workload.Model, "A100-40GB")
+
 	if h := r.Evidence.ObservedHours; h > 1.1 {
 		t.Errorf("observed for %v h on the other model, want 1", h)
 	}
@@ -75,6 +82,7 @@ func TestAnotherModel(t *testing.T) {
 // counts afterwards is.
 func TestCountersThatAreSetBack(t *testing.T) {
 	type totals struct{ receive, transmit gpu.Opt[gpu.Counter] }
+
 	value := func(v float64) gpu.Opt[gpu.Counter] { return gpu.Some(gpu.Counter{Value: v}) }
 	for _, c := range []struct {
 		about  string
@@ -104,6 +112,7 @@ func TestCountersThatAreSetBack(t *testing.T) {
 		})
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, c.about+": NVLink", r.Reason == ReasonNVLink, c.nvlink)
+
 		if got := r.Evidence.PCIeMax; math.Abs(got-c.pcie) > 1e-3 {
 			t.Errorf("%s: PCIe traffic of %v of the link, want %v", c.about, got, c.pcie)
 		}
@@ -118,6 +127,7 @@ func TestCounterThatWraps(t *testing.T) {
 	g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
 	g.Rates = gpu.LinkRates{PCIeReceive: gpu.Some(1.6e9), PCIeTransmit: gpu.Some(1.6e9)}
 	counted := 0.
+
 	s := show(a, start(), 30*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
 		counted += 2e9
 		g.Totals.PCIeReceive = gpu.Some(gpu.Counter{Value: counted})

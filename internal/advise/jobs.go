@@ -17,12 +17,15 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 	if held.hasSeveral(g) {
 		return "the pod holds several GPUs: slices cannot exchange data directly"
 	}
+
 	if said, ok := hintsOf(g.Holders).MultiGPU.Get(); ok {
 		return annotatedJob(said)
 	}
+
 	if text := labeledJob(g.Holders); text != "" {
 		return text
 	}
+
 	if !isRecent(d.workload.InStep, a.now) {
 		return ""
 	}
@@ -31,6 +34,7 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 	if at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == d.inStepWith }); at >= 0 {
 		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
 	}
+
 	return fmt.Sprintf("what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+
 		"one job, and slices cannot exchange data directly. %s", with, jobRemedy)
 }
@@ -40,6 +44,7 @@ func findJobOfInstance(holders []gpu.Holder) string {
 	if said, ok := hintsOf(holders).MultiGPU.Get(); ok {
 		return annotatedJob(said)
 	}
+
 	return labeledJob(holders)
 }
 
@@ -47,6 +52,7 @@ func annotatedJob(said bool) string {
 	if !said {
 		return ""
 	}
+
 	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.dev/multi-gpu: slices cannot " +
 		"exchange data directly"
 }
@@ -63,6 +69,7 @@ func labeledJob(holders []gpu.Holder) string {
 		return fmt.Sprintf("the pod is one of %d or more of a job, by its label %s: the others would wait for it, and "+
 			"slices cannot exchange data directly", group.Size, group.Label)
 	}
+
 	return fmt.Sprintf("the pod is part of a job, by its label %s, and how many pods that has is not known here: others "+
 		"would wait for it, and slices cannot exchange data directly. %s", group.Label, jobRemedy)
 }

@@ -14,6 +14,7 @@ import (
 func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 	h := pod("ml", "Job/train")
 	h.Group, h.Rightsizing.MultiGPU = group, hint
+
 	return h
 }
 
@@ -21,6 +22,7 @@ func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 // pod, and what an annotation says, count.
 func TestJobsByLabels(t *testing.T) {
 	none, yes, no := gpu.None[bool](), gpu.Some(true), gpu.Some(false)
+
 	job := func(size int) gpu.PodGroup {
 		return gpu.PodGroup{Name: "jobset/train", Label: "jobset.sigs.k8s.io/jobset-name=train", Size: size}
 	}
@@ -42,15 +44,18 @@ func TestJobsByLabels(t *testing.T) {
 		holder := grouped(c.group, c.hint)
 		whole := recommendFor(fastOptions(), longEnough, wholeGPU(t, "H100-80GB", 0, slight(), holder))
 		slice := recommendFor(fastOptions(), longEnough, slicedGPU(t, "H100-80GB", "3g.40gb", slight(), holder))
+
 		wantWhole, wantSlice := ActionSlice, ActionShrink
 		if c.want != ReasonNone {
 			wantWhole, wantSlice = ActionKeep, ActionKeep
 		}
+
 		for device, r := range map[string]*Recommendation{"whole GPU": &whole, "slice": &slice} {
 			if r.Reason != c.want || !strings.Contains(r.Explanation, c.sentence) {
 				t.Errorf("%s, %s: %s %q: %s; want %q: ...%s...", about, device, r.Action, r.Reason, r.Explanation, c.want, c.sentence)
 			}
 		}
+
 		cmptest.Equal(t, about+": action on the whole GPU", whole.Action, wantWhole)
 		cmptest.Equal(t, about+": action on the slice", slice.Action, wantSlice)
 	}
@@ -75,19 +80,23 @@ func linkedNode(t *testing.T, hint gpu.Opt[bool], counters bool, each func(poll,
 	o.MinEvidence = time.Hour
 	a.options = o
 	s := &gpu.Snapshot{Hostname: "node-a"}
+
 	for i := range 4 {
 		holder := grouped(gpu.PodGroup{}, hint)
 		holder.Pod, holder.PodUID, holder.Workload = holder.Pod+string(rune('0'+i)), holder.PodUID+string(rune('0'+i)), "StatefulSet/a"
 		s.GPUs = append(s.GPUs, wholeGPU(t, "H100-80GB", i, slight(), holder))
 	}
+
 	a.Observe(&gpu.Snapshot{Time: start().Add(-time.Minute), Hostname: "node-a", GPUs: unheld(s.GPUs)})
 
 	var totals [4][2]float64
+
 	for poll := range 12 * 60 {
 		s.Time = start().Add(time.Duration(poll) * time.Minute)
 		for i := range s.GPUs {
 			g, l := &s.GPUs[i], each(poll, i)
 			setActivity(g, l.busy, l.busy*0.02, l.busy*0.02)
+
 			g.Rates.PCIeTransmit, g.Rates.PCIeReceive = gpu.Some(l.sent), gpu.Some(l.received)
 			if counters {
 				totals[i][0], totals[i][1] = totals[i][0]+60*l.sent, totals[i][1]+60*l.received
@@ -96,8 +105,10 @@ func linkedNode(t *testing.T, hint gpu.Opt[bool], counters bool, each func(poll,
 				g.Totals.PCIeReceive = gpu.Some(gpu.Counter{Value: totals[i][1]})
 			}
 		}
+
 		a.Observe(s)
 	}
+
 	return a, s
 }
 
@@ -118,6 +129,7 @@ func trafficCases() []trafficCase {
 		if index == 0 {
 			common = draw()
 		}
+
 		return common
 	}
 	steps := func() float64 { return noise(0.06) } // of a job, relative to their mean
@@ -180,9 +192,11 @@ func TestJobsByTraffic(t *testing.T) {
 				if c.want != ReasonNone {
 					wantAction = ActionKeep
 				}
+
 				if r.Reason != c.want || r.Action != wantAction {
 					t.Errorf("%s, counters %v: GPU %d: %s %q: %s; want %q", c.about, counters, i, r.Action, r.Reason, r.Explanation, c.want)
 				}
+
 				if c.want == ReasonMultiGPU && !strings.Contains(r.Explanation, "in step with GPU ") {
 					t.Errorf("%s: GPU %d: %s; want the GPU that it is in step with", c.about, i, r.Explanation)
 				}
@@ -200,6 +214,7 @@ func TestJobsByTrafficOutliveRestarts(t *testing.T) {
 		next := *s
 		next.Time = s.Time.Add(in)
 		after.Observe(&next)
+
 		return after.Recommend(&next).Devices[0].Reason
 	}
 	cmptest.Equal(t, "a minute later", reason(time.Minute), ReasonMultiGPU)
@@ -209,6 +224,7 @@ func TestJobsByTrafficOutliveRestarts(t *testing.T) {
 // TestTrafficIsComparedWithoutAllocations: in the steady state, with as many GPUs as a node has that all exchange data.
 func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
 	a, s := New(DefaultOptions()), exchangingNode(t)
+
 	step := func() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
@@ -216,9 +232,11 @@ func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
 	for range 3 {
 		step()
 	}
+
 	if x := len(a.order[0].exchanges); x != 7 {
 		t.Fatalf("GPU 0 is compared with %d others, want 7", x)
 	}
+
 	if allocs := testing.AllocsPerRun(400, step); allocs > 0 {
 		t.Errorf("%v allocations", allocs)
 	}
@@ -227,6 +245,7 @@ func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
 func BenchmarkObserveTraffic(b *testing.B) {
 	a, s := New(DefaultOptions()), exchangingNode(b)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
@@ -236,10 +255,12 @@ func BenchmarkObserveTraffic(b *testing.B) {
 // exchangingNode returns eight whole GPUs that all send and receive much.
 func exchangingNode(t testing.TB) *gpu.Snapshot {
 	s := &gpu.Snapshot{Time: start(), Hostname: "node-a"}
+
 	for i := range 8 {
 		g := wholeGPU(t, "H100-80GB", i, slight(), pod("ml", "Deployment/service-"+string(rune('a'+i))))
 		g.Rates.PCIeTransmit, g.Rates.PCIeReceive = gpu.Some(2e9), gpu.Some(2e9)
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }

@@ -54,6 +54,7 @@ type exchange struct {
 // followTraffic adds a reading of a whole GPU's traffic.
 func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 	was, now := d.traffic, traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
+
 	now.transmitted, now.taken = valueOf(g.Totals.PCIeTransmit), valueOf(g.Totals.PCIeReceive)
 	if now.readAt.IsZero() {
 		now.readAt = d.seen
@@ -74,6 +75,7 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 		now.busyChange, now.sentChange = now.busy-was.busy, now.sent-was.sent
 		now.receivedChange, now.changed = now.received-was.received, !was.at.IsZero()
 	}
+
 	d.traffic = now
 }
 
@@ -82,6 +84,7 @@ func valueOf(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	if !ok {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(v.Value)
 }
 
@@ -91,6 +94,7 @@ func (a *Advisor) compareTraffic() {
 		if from.traffic.sent < exchangeFloor || !a.hasTraffic(from) {
 			continue
 		}
+
 		for _, to := range a.order {
 			if to != from && to.traffic.received >= exchangeFloor && a.hasTraffic(to) {
 				a.compare(from, to)
@@ -108,6 +112,7 @@ func (a *Advisor) hasTraffic(d *device) bool {
 func (a *Advisor) compare(from, to *device) {
 	x := from.exchangeWith(to)
 	x.add(&from.traffic, &to.traffic)
+
 	if x.polls < exchangePolls {
 		return
 	}
@@ -116,6 +121,7 @@ func (a *Advisor) compare(from, to *device) {
 		from.workload.InStep, from.inStepWith = a.now.Unix(), to.key.Instance.GPU
 		to.workload.InStep, to.inStepWith = a.now.Unix(), from.key.Instance.GPU
 	}
+
 	*x = exchange{to: to, since: to.since}
 }
 
@@ -131,6 +137,7 @@ func (d *device) exchangeWith(to *device) *exchange {
 	if !x.since.Equal(to.since) {
 		*x = exchange{to: to, since: to.since}
 	}
+
 	return x
 }
 
@@ -158,6 +165,7 @@ func (x *exchange) isInStep() bool {
 
 	least := minUnexplained * (x.sent + x.received) / 2
 	least *= least / float64(x.polls) // the sum of squares
+
 	return sent >= least && received >= least && together >= inStepFrom*math.Sqrt(sent*received)
 }
 
@@ -166,6 +174,7 @@ func ratioOf(a, b float64) float64 {
 	if b < 1e-9 {
 		return 0
 	}
+
 	return a / b
 }
 

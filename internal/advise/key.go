@@ -37,6 +37,7 @@ func compareBools(a, b bool) int {
 	case b:
 		return -1
 	}
+
 	return 1
 }
 
@@ -47,13 +48,16 @@ func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID),
 // workload.
 func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int) (Key, bool) {
 	key := Key{Model: g.Name, Profile: profile}
+
 	switch {
 	case len(holders) > 0:
 		h := &holders[0]
+
 		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(h.Workload, "Pod/"+h.Pod)
 		if named := h.Rightsizing.Workload; named != "" {
 			key.Owner = "label/" + named
 		}
+
 		key.Shared = len(holders) > 1 || h.Sharing != gpu.SharingExclusive
 	case len(jobs) > 0:
 		key.Owner, key.Shared = "batch/"+jobs[0], len(jobs) > 1
@@ -62,5 +66,6 @@ func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, proc
 	default:
 		return Key{}, false
 	}
+
 	return key, true
 }

@@ -71,10 +71,12 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	if e.requests.closed || e.stretchUnknown() || e.queueOf == nil {
 		return Latency{}
 	}
+
 	use := e.queueOf(p.SMs, p.MemorySlices)
 	if use == nil {
 		return Latency{}
 	}
+
 	h := use.busiest(e.now)
 	if h.Busy == 0 {
 		return Latency{}
@@ -84,15 +86,18 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.spellLoad()),
 	}
 	likely, slow := median.likely(), max(median.likely(), p95.Low)
+
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
 		l.Expected = h.stretchedBy(slow, service.Seconds())
 	}
+
 	l.Expected = min(max(l.Expected, l.Low), l.High)
 	if l.Load >= 1 {
 		l.Expected = l.High // it falls behind
 	}
+
 	return l
 }
 
@@ -106,6 +111,7 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	case strict:
 		return l.High, true
 	}
+
 	return l.Expected, true
 }
 
@@ -122,6 +128,7 @@ func (h *queueHour) expectedService() float64 {
 func (h *queueHour) stretchedBy(k, service float64) float64 {
 	known := h.of(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
+
 	return known.stretched(k, service, min(max(spread, 0), 1))
 }
 
@@ -131,6 +138,7 @@ func (h queueHour) of(service float64) queueHour {
 	if h.PollVariance > 0 && service <= shortService {
 		h.MinuteVariance = 0
 	}
+
 	return h
 }
 
@@ -146,6 +154,7 @@ func (h *queueHour) stretched(k, service, spread float64) float64 {
 	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
 	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
 	slice := max(longest(k*service, spread, waitAt(load, mean*mean*v), load), k*service+hidden+behind)
+
 	return min(slice/whole, mostLatency)
 }
 
@@ -161,11 +170,13 @@ func (h *queueHour) mostStretched(k float64) float64 {
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
+
 	if h.Wait > 0 {
 		service := max(float64(h.PollVariance)/(2*float64(h.Busy)), shortestService)
 		whole := longest(service, 1, waitAt(rho, 2*rho*service), rho)
 		most = max(most, float64(h.Wait)/whole)
 	}
+
 	return min(max(most, k), mostLatency)
 }
 
@@ -183,9 +194,11 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		h = h.of(service)
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
+
 	load, v, hidden := min(float64(h.Met), fullLoad), h.variance(), h.hidden(service)
 	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
 	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
+
 	return slice / whole
 }
 
@@ -195,6 +208,7 @@ func stretchedLatency(stretch, busy float64) float64 {
 	if busy >= 1 {
 		return mostLatency
 	}
+
 	return min((stretch-busy)/(1-busy), mostLatency)
 }
 
@@ -212,6 +226,7 @@ func longest(service, spread, wait, load float64) float64 {
 	variance := spread*service*service + wait*wait*(2/max(load, 1e-6)-1)
 	inverse := variance / (9 * mean * mean) // of nine times the shape
 	root := 1 - inverse + quantile95*math.Sqrt(inverse)
+
 	return mean * max(root, 0) * max(root, 0) * max(root, 0)
 }
 
@@ -233,6 +248,7 @@ func (p *Predicted) describeTime() string {
 // MarshalJSON rounds to three decimals, as for Stretch.
 func (l Latency) MarshalJSON() ([]byte, error) {
 	type plain Latency
+
 	return json.Marshal(plain{Low: round3(l.Low), Expected: round3(l.Expected), High: round3(l.High),
 		Figure: round3(l.Figure), Load: round3(l.Load)})
 }

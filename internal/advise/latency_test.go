@@ -22,13 +22,16 @@ type stream struct {
 // variation of it that is 0 or 1.
 func poisson(r *rand.Rand, load, service, spread, seconds float64) stream {
 	var s stream
+
 	for at := r.ExpFloat64() * service / load; at < seconds; at += r.ExpFloat64() * service / load {
 		needs := service
 		if spread > 0 {
 			needs *= r.ExpFloat64()
 		}
+
 		s.at, s.service = append(s.at, at), append(s.service, needs)
 	}
+
 	return s
 }
 
@@ -39,7 +42,9 @@ func (s stream) inBursts(r *rand.Rand, share, seconds float64) stream {
 			s.at[i] += seconds * (math.Ceil((spell+1)/10)*10 - 1 - spell)
 		}
 	}
+
 	slices.Sort(s.at)
+
 	return s
 }
 
@@ -48,19 +53,24 @@ func (s stream) inBursts(r *rand.Rand, share, seconds float64) stream {
 func (s stream) serve(stretch, seconds float64) (p95 float64, busy []float64) {
 	latencies, free := make([]float64, len(s.at)), 0.
 	busy = make([]float64, int(seconds))
+
 	for i, at := range s.at {
 		begin := max(at, free)
 		free = begin + stretch*s.service[i]
+
 		latencies[i] = free - at
 		for t := begin; t < free; {
 			next := min(math.Floor(t)+1, free)
 			if second := int(t); second < len(busy) {
 				busy[second] += next - t
 			}
+
 			t = next
 		}
 	}
+
 	slices.Sort(latencies)
+
 	return latencies[int(0.95*float64(len(latencies)))], busy
 }
 
@@ -71,6 +81,7 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 	h := pod("ml", "Deployment/a")
 	h.Rightsizing.ServiceTime = service
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, h)
+
 	s := &gpu.Snapshot{Time: start(), GPUs: []gpu.GPU{g}}
 	for _, share := range busy {
 		s.GPUs[0].Activity.GraphicsEngine, s.GPUs[0].Activity.SM = gpu.Some(share), gpu.Some(share*width)
@@ -81,13 +92,16 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 
 	w := a.devices[wholeKey(g.UUID)].workload
 	e := evidenceOf(w, a.now)
+
 	e.requests = requestsOf(w, &e, h.Rightsizing, 1)
 	for _, tried := range tryAll(&g, &e, wholeOf(&g), limits{stretch: 100}, a.options) {
 		if tried.profile.Name == profile {
 			return tried.latency
 		}
 	}
+
 	t.Fatalf("no profile %s", profile)
+
 	return Latency{}
 }
 
@@ -109,6 +123,7 @@ func queueCases() (cases []queueCase) {
 			}
 		}
 	}
+
 	return cases
 }
 
@@ -118,22 +133,27 @@ func TestLatencyOfQueues(t *testing.T) {
 	const seconds = 3660
 	var contained, known, near [2]int // of requests that come at random, and in bursts
 	var all [2]int
+
 	for _, c := range queueCases() {
 		r := rand.New(rand.NewPCG(1, 2))
 		s := poisson(r, c.load, c.service, c.spread, seconds)
+
 		kind := 0
 		if c.burst > 0 {
 			s, kind = s.inBursts(r, c.burst, c.seconds), 1
 		}
+
 		k := StretchOf(Kernels{Width: c.width}, Slice{SMs: 60. / 132, Bandwidth: 0.5})
 		whole, busy := s.serve(1, seconds)
 		slice, _ := s.serve(k.likely(), seconds)
 
 		l, want := predictedFor(t, busy, c.width, gpu.Some(time.Duration(c.service*1e9)), "3g.40gb"), slice/whole
+
 		all[kind]++
 		if want >= l.Low && want <= l.High {
 			contained[kind]++
 		}
+
 		if l.Load <= 0.8 {
 			known[kind]++
 			if math.Abs(l.Figure/want-1) <= 0.25 {
@@ -143,6 +163,7 @@ func TestLatencyOfQueues(t *testing.T) {
 	}
 
 	t.Logf("of %d: %d in the interval, %d of %d figures within a quarter", all, contained, near, known)
+
 	for kind, least := range [2]struct{ contained, near float64 }{{1, 0.95}, {0.95, 0.75}} {
 		if float64(contained[kind]) < least.contained*float64(all[kind]) ||
 			float64(near[kind]) < least.near*float64(known[kind]) {
@@ -155,10 +176,12 @@ func TestLatencyOfQueues(t *testing.T) {
 // served returns a GPU that answers requests.
 func served(t testing.TB, busy, width float64, change func(*gpu.Holder)) gpu.GPU {
 	t.Helper()
+
 	h := pod("ml", "Deployment/a")
 	if change != nil {
 		change(&h)
 	}
+
 	return wholeGPU(t, "H100-80GB", 0, load{busy: busy, sm: busy * width, gib: 25}, h)
 }
 
@@ -166,6 +189,7 @@ func served(t testing.TB, busy, width float64, change func(*gpu.Holder)) gpu.GPU
 // that none does.
 func TestLatencyDecides(t *testing.T) {
 	refused := answer{Action: ActionKeep, Reason: ReasonLatency}
+
 	sliced := answer{Action: ActionSlice, Profile: "3g.40gb"}
 	for _, c := range []struct {
 		about  string
@@ -186,6 +210,7 @@ func TestLatencyDecides(t *testing.T) {
 		o.Strict = c.strict
 		r := recommendFor(o, longEnough, g)
 		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+
 		if r.Predicted != nil {
 			cmptest.Equal(t, c.about+": figure", r.Predicted.Decided.Figure, c.figure)
 		}
@@ -245,8 +270,10 @@ func TestQueuesTakeLittle(t *testing.T) {
 		runtime.GC()
 		var m runtime.MemStats
 		runtime.ReadMemStats(&m)
+
 		return m.HeapAlloc
 	}
+
 	before, at := heap(), start()
 	for i := range 12_000 {
 		observeFor(a, at, time.Minute, served(t, 0.5, 0.03, func(h *gpu.Holder) {
@@ -254,6 +281,7 @@ func TestQueuesTakeLittle(t *testing.T) {
 		}))
 		at = at.Add(61 * time.Second)
 	}
+
 	if grown := heap() - before; grown > 26<<20 || len(a.workloads) < 8000 {
 		t.Errorf("%d workloads take %.1f MiB; expected 26 at most", len(a.workloads), float64(grown)/(1<<20))
 	}
@@ -263,6 +291,7 @@ func TestQueuesTakeLittle(t *testing.T) {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
 	}
+
 	if allocs := testing.AllocsPerRun(4000, func() {
 		s.Time = s.Time.Add(time.Second)
 		a.Observe(s)
@@ -286,12 +315,15 @@ func TestHourAfterTheClockWasSet(t *testing.T) {
 	a := New(fastOptions())
 	g := served(t, 0.9, 0.9, nil) // a slice of three sevenths falls behind
 	observeFor(a, start().AddDate(0, 0, 30), 90*time.Minute, g)
+
 	d := a.devices[wholeKey(g.UUID)]
 	if d.hour.queues[0].backlog == 0 {
 		t.Fatal("there is no backlog")
 	}
+
 	s := observeFor(a, start(), 65*time.Minute, g)
 	cmptest.Equal(t, "number of the hour", d.hour.number, hourOf(s.Time))
+
 	if d.hour.seconds > 10*60 {
 		t.Errorf("the hour is %v s old after five minutes", d.hour.seconds)
 	}

@@ -19,18 +19,23 @@ func (d *device) addMinutes(n int, m minute) {
 // meanOfLast returns the means over the last ten minutes. What is missing of a shorter time counts as idle.
 func (d *device) meanOfLast() minute {
 	var mean minute
+
 	for i := range d.last10 {
 		m := &d.last10[i]
 		mean.busy, mean.sm, mean.dram = mean.busy+m.busy, mean.sm+m.sm, mean.dram+m.dram
+
 		mean.unread = mean.unread || m.unread
 		for kind, busy := range m.engines {
 			mean.engines[kind] += busy
 		}
 	}
+
 	n := float32(len(d.last10))
+
 	mean.busy, mean.sm, mean.dram = mean.busy/n, mean.sm/n, mean.dram/n
 	for kind := range mean.engines {
 		mean.engines[kind] /= n
 	}
+
 	return mean
 }

@@ -12,14 +12,17 @@ import (
 // show observes a GPU every minute of a time, with what it does at each moment, and returns the last Snapshot.
 func show(a *Advisor, from time.Time, duration time.Duration, g gpu.GPU, at func(time.Time, *gpu.GPU)) *gpu.Snapshot {
 	var s *gpu.Snapshot
+
 	if a.now.IsZero() {
 		a.Observe(&gpu.Snapshot{Time: from.Add(-time.Minute), Hostname: "node-a", GPUs: unheld([]gpu.GPU{g})})
 	}
+
 	for now := from; now.Before(from.Add(duration)); now = now.Add(time.Minute) {
 		at(now, &g)
 		s = &gpu.Snapshot{Time: now, Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)
 	}
+
 	return s
 }
 
@@ -41,8 +44,10 @@ func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 		for _, hours := range []int{14 * 24, 14*24 - 6, 13 * 24} {
 			a := New(fastOptions())
 			g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+
 			s := show(a, start(), time.Duration(hours)*time.Hour, g, func(at time.Time, g *gpu.GPU) {
 				setActivity(g, 0.2, 0.01, 0.01)
+
 				if c.wide(at) {
 					setActivity(g, 0.2, 0.19, 0.01)
 				}
@@ -59,6 +64,7 @@ func TestKernelsOfAnyDayAndHourCount(t *testing.T) {
 func TestWidthAndBandwidthAtOtherTimes(t *testing.T) {
 	a := New(fastOptions())
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+
 	s := show(a, start(), 14*24*time.Hour, g, func(at time.Time, g *gpu.GPU) {
 		switch at.Minute() % 25 {
 		case 0:
@@ -124,6 +130,7 @@ func TestStretchedInASlice(t *testing.T) {
 		r := recommend(a, s).Devices[0]
 		cmptest.Equal(t, c.about+": "+r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended},
 			c.want)
+
 		if r.Explanation == "" {
 			t.Errorf("%s: no explanation", c.about)
 		}
@@ -134,6 +141,7 @@ func TestStretchedInASlice(t *testing.T) {
 // hour is.
 func TestLeakThatBeganLate(t *testing.T) {
 	const perDay = 1.5 // GiB
+
 	for _, hours := range []int{0, 6, 12, 23} {
 		a := New(fastOptions())
 		g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.2, sm: 0.01}, pod("ml", "Deployment/a"))
@@ -142,6 +150,7 @@ func TestLeakThatBeganLate(t *testing.T) {
 			used := 4 + perDay*max(0, at.Sub(began).Hours()/24)
 			g.Readings.Memory.Used = gpu.Some(uint64(used * (1 << 30)))
 		})
+
 		e := a.Recommend(s).Devices[0].Evidence
 		if got := e.MemoryTrend / (1 << 30); got < 0.95*perDay || got > 1.3*perDay {
 			t.Errorf("%d hours into the day: %.2f GiB a day, want %v", hours, got, perDay)
@@ -186,10 +195,12 @@ func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 			r := recommend(a, s).Devices[0]
 			cmptest.Equal(t, after.String(), answer{r.Action, r.Reason, r.Recommended},
 				answer{ActionGrow, ReasonStretch, "1g.20gb"})
+
 			for key, w := range a.workloads {
 				if key.Profile == "" || key.Owner != "CronJob/a" {
 					continue
 				}
+
 				if math.Abs(w.Before.Width-0.4) > 1e-6 || math.Abs(w.Before.Bandwidth-drawn) > 1e-6 {
 					t.Errorf("%v: used %v of the whole GPU, want 0.4 and %v", after, w.Before, drawn)
 				}

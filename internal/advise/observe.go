@@ -11,10 +11,12 @@ import (
 // observeWhole adds what a Snapshot says of a whole GPU.
 func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	r := &g.Readings
+
 	busy := g.Activity.GraphicsEngine
 	if !busy.Present() {
 		busy = r.Utilization // width and bandwidth are then taken for the whole GPU
 	}
+
 	d.observeActivity(busy, g.Activity.SM, g.Activity.DRAM, elapsed)
 	d.observeQueues(g, nil, &g.Activity, elapsed)
 	d.observeMemory(r.Memory.Used, elapsed)
@@ -23,13 +25,16 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 	d.observeLinks(g, elapsed)
 	d.followTraffic(g, busy)
 	d.observePower(g, elapsed)
+
 	if events, ok := r.ClockEvents.Get(); ok && events&slowdowns != 0 {
 		d.open.throttled += elapsed
 	}
+
 	processes, known := r.Processes.Get()
 	if !known && canDraw(g) {
 		d.open.graphicsUnread += elapsed
 	}
+
 	for i := range processes {
 		d.open.graphics = d.open.graphics || processes[i].Graphics && !processes[i].MPS
 	}
@@ -44,6 +49,7 @@ func canDraw(g *gpu.GPU) bool {
 // observePower adds the power of a GPU above that of the idle one.
 func (d *device) observePower(g *gpu.GPU, elapsed float64) {
 	watts, wattsOK := g.Readings.PowerWatts.Get()
+
 	limit, limitOK := g.Readings.PowerLimitWatts.Get()
 	if wattsOK && limitOK && limit > 0 {
 		d.open.power += max(0, watts-g.Power.IdleWatts.Or(0)) / limit * elapsed
@@ -61,6 +67,7 @@ func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64
 	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM && d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
+
 	d.observeActivity(i.Activity.GraphicsEngine, i.Activity.SM, i.Activity.DRAM, elapsed)
 	d.observeQueues(g, i, &i.Activity, elapsed)
 	d.observeMemory(i.Memory.Used, elapsed)
@@ -73,7 +80,9 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	if !ok {
 		d.open.memoryUnread += elapsed
 	}
+
 	inUse := float64(bytes) / (1 << 20)
+
 	d.open.memory = max(d.open.memory, inUse)
 	if !d.start.open {
 		d.open.settled = max(d.open.settled, inUse)
@@ -88,10 +97,12 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 		d.idle = time.Time{} // what is not known is not idle
 		return
 	}
+
 	share = min(max(share, 0), 1)
 	d.open.observed += elapsed
 	d.open.busy += share * elapsed
 	d.open.sm += min(sm.Or(share), 1) * elapsed
+
 	d.open.dram += min(dram.Or(share), 1) * elapsed
 	if sm.Present() && dram.Present() {
 		d.open.measured += elapsed
@@ -101,6 +112,7 @@ func (d *device) observeActivity(busy, sm, dram gpu.Opt[float64], elapsed float6
 	} else {
 		d.open.activityUnread += elapsed
 	}
+
 	if share > idleShare {
 		d.idle = time.Time{}
 	} else if d.idle.IsZero() {
@@ -118,29 +130,36 @@ const linkFloor = 1 << 20
 func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 	nvlink := total(g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit)
 	pcie := total(g.Totals.PCIeReceive, g.Totals.PCIeTransmit)
+
 	if moved, ok := grown(d.nvlink, nvlink); ok && elapsed > 0 && moved > linkFloor*elapsed {
 		d.open.nvlink = true
 	}
+
 	capacity := linkBytes(&g.Readings.PCIe)
+
 	moved, ok := grown(d.pcie, pcie)
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
 		// The driver's counters can have 32 bits: what has wrapped more than once since the last poll is not in them.
 		moved, ok = (rx.Or(0)+tx.Or(0))*elapsed, true
 	}
+
 	if ok && elapsed > 0 && capacity > 0 {
 		d.open.pcie += moved / capacity
 		d.open.linked += elapsed
 	}
+
 	d.nvlink, d.pcie = nvlink, pcie
 }
 
 // total returns the bytes of both directions, absent if one of them is.
 func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	r, rOK := receive.Get()
+
 	t, tOK := transmit.Get()
 	if !rOK || !tOK {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(r.Value + t.Value)
 }
 
@@ -148,6 +167,7 @@ func total(receive, transmit gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 func grown(from, to gpu.Opt[float64]) (float64, bool) {
 	before, beforeOK := from.Get()
 	now, nowOK := to.Get()
+
 	return now - before, beforeOK && nowOK && now >= before
 }
 
@@ -159,6 +179,8 @@ func linkBytes(p *gpu.PCIe) float64 {
 	if width <= 0 || generation <= 0 || generation > 7 {
 		return 0
 	}
+
 	generation = max(generation, 4)
+
 	return float64(width) * 250e6 * float64(int(1)<<(generation-1))
 }

@@ -42,8 +42,10 @@ func (o Options) Validate() error {
 			return fmt.Errorf("%s=%v: expected %v to %v", r.name, r.value, r.from, r.to)
 		}
 	}
+
 	if o.MinEvidence < time.Minute || o.MinEvidence > 30*24*time.Hour {
 		return fmt.Errorf("min-evidence=%s: expected 1m to 720h", o.MinEvidence)
 	}
+
 	return nil
 }

@@ -73,6 +73,7 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 
 		packing, idle := pack(r, s.GPUs)
 		r.Packing = packing
+
 		if len(idle) == 0 {
 			break
 		}
@@ -97,33 +98,42 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 	devices, single := report.Devices, report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
+
 	for i := range devices {
 		r := &devices[i]
 		if r.Action != ActionSlice {
 			continue
 		}
+
 		if single && !r.Candidate() {
 			return nil, nil // the node cannot move in part
 		}
+
 		if !r.Candidate() || models[r.Model] {
 			continue
 		}
+
 		models[r.Model] = true
 		p := newPacker(r.Model, report, gpus)
 		p.search(0)
+
 		if p.best == nil {
 			packing.Proven = false
 			continue
 		}
+
 		packing.Proven = packing.Proven && p.steps < maxPackingSteps
 		idle = append(idle, p.weighGains(report)...)
 		p.addTo(packing, gpus)
 	}
+
 	if len(models) == 0 {
 		return nil, nil
 	}
+
 	slices.SortFunc(packing.GPUs, func(a, b PackedGPU) int { return cmp.Compare(a.Index, b.Index) })
 	slices.Sort(packing.FreedGPUs)
+
 	return packing, idle
 }
 
@@ -132,14 +142,17 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 	p := &packer{replicas: map[owner]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
 	var drained, free, partitioned []target
+
 	for i := range gpus {
 		g := &gpus[i]
 		if g.Name != model || !g.Up || !g.MIG.Enabled.Present() {
 			continue
 		}
+
 		if p.profiles == nil {
 			p.profiles = g.Profiles
 		}
+
 		r := recommendationOf(report.Devices, g.UUID)
 		switch on := g.MIG.Enabled.Or(false); {
 		case on && !report.SingleStrategy:
@@ -152,6 +165,7 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 			if at < 0 {
 				continue
 			}
+
 			p.moved = append(p.moved, moved{
 				from: i, device: indexOf(report.Devices, g.UUID), owner: ownerOf(r), profile: &g.Profiles[at],
 				draw: draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
@@ -159,15 +173,18 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 			drained = append(drained, target{at: i, cost: 1, drained: true, idle: idleShareOf(g)})
 		}
 	}
+
 	p.targets = slices.Concat(partitioned, free, drained)
 	slices.SortStableFunc(p.moved, func(a, b moved) int {
 		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.SMs, a.profile.SMs))
 	})
+
 	for i := range report.Devices {
 		if r := &report.Devices[i]; r.Workload != nil {
 			p.replicas[ownerOf(r)]++
 		}
 	}
+
 	return p
 }
 
@@ -177,6 +194,7 @@ func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
 	if at < 0 {
 		return nil
 	}
+
 	return &devices[at]
 }
 
@@ -189,36 +207,47 @@ func indexOf(devices []Recommendation, id gpu.UUID) int {
 // now stands for that.
 func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 	t := target{at: at, idle: idleShareOf(g), staying: map[owner]int{}}
+
 	observed := false
 	if t.draw, observed = report.tenants[g.UUID]; !observed {
 		t.draw.power = max(0, g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle)
 	}
+
 	free := map[gpu.InstanceID]bool{}
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		if r.GPU != g.UUID || !r.Instance.Present() {
 			continue
 		}
+
 		free[r.Instance.Or(0)] = r.Action == ActionFree
+
 		t.tenants = t.tenants || r.Action != ActionFree
 		if r.Workload != nil {
 			t.staying[ownerOf(r)]++
 		}
 	}
+
 	for k := range g.Instances {
 		i := &g.Instances[k]
+
 		place, ok := i.Placement.Get()
 		if !ok {
 			t.fixed = append(t.fixed, mig.Placed{Profile: i.Profile}) // it takes what its name says
 			continue
 		}
+
 		placed := mig.Placed{ProfileID: i.ProfileID.Or(0), Profile: i.Profile, Placement: place}
+
 		allocated, known := i.Allocated.Get()
 		if known && !allocated && free[i.ID] && len(i.ComputeInstances) == 1 && !i.IsSplit() {
 			t.free = append(t.free, placed)
 		}
+
 		t.fixed = append(t.fixed, placed)
 	}
+
 	return t
 }
 
@@ -231,6 +260,7 @@ func (p *packer) search(from int) {
 	if p.cost+p.needed(from) >= p.bestCost || p.steps >= maxPackingSteps {
 		return
 	}
+
 	if from == len(p.moved) {
 		if p.spreadsReplicas() {
 			p.bestCost, p.best = p.cost, make([][]int, len(p.targets))
@@ -238,29 +268,39 @@ func (p *packer) search(from int) {
 				p.best[i] = slices.Clone(p.targets[i].taken)
 			}
 		}
+
 		return
 	}
+
 	var empty []float64 // idle power of the empty targets that were tried: one of several alike is enough
+
 	for i := range p.targets {
 		t := &p.targets[i]
+
 		unused := len(t.taken) == 0 && t.cost == 1
 		if unused && slices.Contains(empty, t.idle) {
 			continue
 		}
+
 		if unused {
 			empty = append(empty, t.idle)
 		}
+
 		p.steps++
 		t.taken = append(t.taken, from)
+
 		if p.holds(i) {
 			if unused {
 				p.cost++
 			}
+
 			p.search(from + 1)
+
 			if unused {
 				p.cost--
 			}
 		}
+
 		t.taken = t.taken[:len(t.taken)-1]
 	}
 }
@@ -272,39 +312,48 @@ func (p *packer) needed(from int) int {
 	for i := range p.profiles {
 		axis = max(axis, p.profiles[i].MemorySlices)
 	}
+
 	for i := from; i < len(p.moved); i++ {
 		slices += p.moved[i].profile.MemorySlices
 	}
+
 	for i := range p.targets {
 		t := &p.targets[i]
 		if t.cost == 1 && len(t.taken) == 0 {
 			continue
 		}
+
 		slices -= axis
 		for _, k := range t.taken {
 			slices += p.moved[k].profile.MemorySlices
 		}
 	}
+
 	if axis == 0 || slices <= 0 {
 		return 0
 	}
+
 	return (slices + axis - 1) / axis
 }
 
 // holds reports whether a target can hold what it was given.
 func (p *packer) holds(at int) bool {
 	t := &p.targets[at]
+
 	var all draw
 	if t.tenants {
 		all = t.draw
 	}
+
 	for _, k := range t.taken {
 		all.add(p.moved[k].draw)
 	}
+
 	// alone it is no worse than on a GPU of its own
 	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
 		return false
 	}
+
 	return p.arrangeTarget(at) != nil
 }
 
@@ -312,19 +361,23 @@ func (p *packer) holds(at int) bool {
 // do not fit.
 func (p *packer) arrangeTarget(at int) []mig.Placed {
 	t := &p.targets[at]
+
 	var key strings.Builder
 	if t.cost == 0 {
 		key.WriteByte(byte('A' + at))
 	}
+
 	for _, k := range t.taken {
 		key.WriteByte('/')
 		key.WriteString(p.moved[k].profile.Name)
 	}
+
 	placed, known := p.fits[key.String()]
 	if !known {
 		placed = p.arrange(t.fixed, t.free, t.taken, []mig.Placed{})
 		p.fits[key.String()] = placed
 	}
+
 	return placed
 }
 
@@ -333,11 +386,14 @@ func (p *packer) arrange(current, free []mig.Placed, taken []int, placed []mig.P
 	if len(taken) == 0 {
 		return placed
 	}
+
 	profile := p.moved[taken[0]].profile
+
 	if at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name }); at >= 0 {
 		rest := slices.Delete(slices.Clone(free), at, at+1)
 		return p.arrange(current, rest, taken[1:], append(placed, free[at]))
 	}
+
 	for _, place := range mig.FreePlacements(p.profiles, current, *profile) {
 		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: place}
 		if all := p.arrange(append(slices.Clone(current), next), free, taken[1:],
@@ -345,6 +401,7 @@ func (p *packer) arrange(current, free []mig.Placed, taken []int, placed []mig.P
 			return all
 		}
 	}
+
 	return nil
 }
 
@@ -353,34 +410,42 @@ func (p *packer) spreadsReplicas() bool {
 	for i := range p.targets {
 		t := &p.targets[i]
 		counts := map[owner]int{}
+
 		for _, k := range t.taken {
 			of := p.moved[k].owner
+
 			counts[of]++
 			if all := counts[of] + t.staying[of]; all > 1 && all == p.replicas[of] {
 				return false
 			}
 		}
 	}
+
 	return true
 }
 
 // addTo adds the best way that was found to a packing.
 func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 	used := map[int]bool{}
+
 	for i := range p.targets {
 		t := &p.targets[i]
 		if t.taken = p.best[i]; len(t.taken) == 0 {
 			continue
 		}
+
 		used[t.at] = true
+
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
 		for k, placed := range p.arrangeTarget(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
 				Profile: placed.Profile, From: gpus[p.moved[t.taken[k]].from].Index, Exists: slices.Contains(t.free, placed),
 			})
 		}
+
 		packing.GPUs = append(packing.GPUs, packed)
 	}
+
 	packing.InUse, packing.Needed = packing.InUse+len(p.moved), packing.Needed+p.bestCost
 	for i := range p.moved {
 		if from := p.moved[i].from; !used[from] {

@@ -22,41 +22,53 @@ func sliced(g *gpu.GPU, owner, profile string, power, pcie float64) Recommendati
 func node(t testing.TB, model string, profiles ...string) ([]gpu.GPU, []Recommendation) {
 	var gpus []gpu.GPU
 	var devices []Recommendation
+
 	for i, profile := range profiles {
 		g := wholeGPU(t, model, i, load{})
+
 		r := Recommendation{GPU: g.UUID, Index: i, Model: g.Name, Action: ActionFree}
 		if profile != "" {
 			r = sliced(&g, fmt.Sprintf("Deployment/d-%d", i), profile, 0.05, 0.01)
 		}
+
 		gpus, devices = append(gpus, g), append(devices, r)
 	}
+
 	return gpus, devices
 }
 
 // TestPackingNeedsTheFewestGPUs: on random nodes of up to six pods, no assignment of pods to GPUs needs fewer.
 func TestPackingNeedsTheFewestGPUs(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
+
 	for _, model := range []string{"A30-24GB", "A100-40GB", "H100-80GB"} {
 		m, _ := mig.FindModel(model)
+
 		whole := 0
 		for _, p := range m.Profiles {
 			whole = max(whole, p.MemorySlices)
 		}
+
 		for range 60 {
 			var names []string
+
 			for range 1 + random.IntN(6) {
 				if p := m.Profiles[random.IntN(len(m.Profiles))]; p.MemorySlices < whole {
 					names = append(names, p.Name)
 				}
 			}
+
 			if len(names) == 0 {
 				continue
 			}
+
 			gpus, devices := node(t, model, names...)
+
 			packing, _ := pack(&Report{Devices: devices}, gpus)
 			if want := fewestGPUs(m.Profiles, names); packing.Needed != want || !packing.Proven {
 				t.Fatalf("%s: %v need %d GPUs, proven %v; want %d", model, names, packing.Needed, packing.Proven, want)
 			}
+
 			checkPacking(t, packing, gpus, devices)
 		}
 	}
@@ -71,15 +83,18 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 		if used >= best {
 			return
 		}
+
 		if k == len(names) {
 			best = used
 			return
 		}
+
 		for i := range min(used+1, len(names)) {
 			for _, p := range profiles {
 				if p.Name != names[k] {
 					continue
 				}
+
 				for _, place := range mig.FreePlacements(profiles, on[i], p) {
 					before := on[i]
 					on[i] = append(before[:len(before):len(before)], mig.Placed{ProfileID: p.ID, Profile: p.Name, Placement: place})
@@ -90,6 +105,7 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 		}
 	}
 	try(0, 0)
+
 	return best
 }
 
@@ -98,27 +114,34 @@ func fewestGPUs(profiles []gpu.Profile, names []string) int {
 func checkPacking(t *testing.T, packing *Packing, gpus []gpu.GPU, devices []Recommendation) {
 	t.Helper()
 	got := map[int]string{}
+
 	for _, packed := range packing.GPUs {
 		counts := map[string]int{}
+
 		for _, s := range packed.Slices {
 			got[s.From] = s.Profile
 			counts[s.Profile]++
 		}
+
 		rule := mig.Rule{GPUs: []string{"all"}, Enabled: true}
 		for profile, n := range counts {
 			rule.Want = append(rule.Want, mig.Want{Profile: profile, Count: n})
 		}
+
 		g := mig.GPULayout{Facts: gpus[packed.Index].Facts, MIG: gpu.Some(true), Pending: gpu.Some(true)}
 		if _, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{rule}}); err != nil {
 			t.Errorf("GPU %d: %v: %v", packed.Index, counts, err)
 		}
 	}
+
 	want := map[int]string{}
+
 	for _, r := range devices {
 		if r.Action == ActionSlice {
 			want[r.Index] = r.Recommended
 		}
 	}
+
 	cmptest.Equal(t, "slices by the GPU that their pods leave", got, want)
 }
 
@@ -165,6 +188,7 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 		for i := range devices {
 			c.change(&devices[i])
 		}
+
 		packing, _ := pack(&Report{Devices: devices}, gpus)
 		cmptest.Equal(t, c.about+": GPUs needed", packing.Needed, c.want)
 	}
@@ -173,14 +197,18 @@ func TestPackingKeepsTheBounds(t *testing.T) {
 // TestPackingIsBounded: sixteen GPUs of the most varied slices are packed within the bound, and proven.
 func TestPackingIsBounded(t *testing.T) {
 	names := []string{"1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb"}
+
 	var profiles []string
 	for i := range 16 {
 		profiles = append(profiles, names[i%len(names)])
 	}
+
 	gpus, devices := node(t, "H100-80GB", profiles...)
+
 	packing, _ := pack(&Report{Devices: devices}, gpus)
 	if !packing.Proven || packing.Needed != 5 {
 		t.Errorf("needs %d GPUs, proven %v; want 5", packing.Needed, packing.Proven)
 	}
+
 	checkPacking(t, packing, gpus, devices)
 }

@@ -11,6 +11,7 @@ func explainReason(r *Recommendation, o Options) string {
 	if e == nil {
 		e = &Evidence{}
 	}
+
 	switch r.Reason {
 	case ReasonMultiGPU:
 		return cmp.Or(r.job, fixedText(r.Reason))
@@ -23,6 +24,7 @@ func explainReason(r *Recommendation, o Options) string {
 		if e.Server != nil && e.Server.reserves {
 			return e.Server.explain()
 		}
+
 		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
 			"what it needs cannot be seen. ", e.MemoryBytes/(1<<30)) + preallocatedRemedy
 	case ReasonMemory:
@@ -32,6 +34,7 @@ func explainReason(r *Recommendation, o Options) string {
 		if r.Action == ActionGrow {
 			return "kernels take longer than on the whole GPU, by more than the limit, for ten minutes"
 		}
+
 		if r.Instance.Present() {
 			return "kernels take longer than on the whole GPU already"
 		}
@@ -43,6 +46,7 @@ func explainReason(r *Recommendation, o Options) string {
 		if r.Action == ActionGrow {
 			return "all media engines of a kind were busy for ten minutes: " + e.describeMedia()
 		}
+
 		return e.explainMedia()
 	case ReasonSaturated:
 		return "busy all the time for ten minutes, on all its SMs or with kernels that take longer than on the whole GPU"
@@ -54,8 +58,10 @@ func explainReason(r *Recommendation, o Options) string {
 		if e.Server != nil && e.Server.full {
 			return "the cache of its inference server has been full for ten minutes, and requests wait, by its own word"
 		}
+
 		return fmt.Sprintf("%.1f GiB are in use, less than 5 %% are free", e.MemoryBytes/(1<<30))
 	}
+
 	return fixedText(r.Reason)
 }
 
@@ -102,5 +108,6 @@ func fixedText(reason Reason) string {
 	case ReasonHoldersUnknown:
 		return "it is not known what holds the device"
 	}
+
 	return ""
 }

@@ -14,37 +14,47 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 		SingleStrategy: a.options.SingleStrategy}
 	held := countGPUs(s)
 	var trials [][]trial // by device
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if g.UUID == "" || !g.Up {
 			continue
 		}
+
 		if g.MIG.Enabled.Or(false) {
 			a.addTenants(report, g)
+
 			for k := range g.Instances {
 				report.Devices, trials = append(report.Devices, a.computeInstance(s, g, &g.Instances[k])), append(trials, nil)
 			}
+
 			continue
 		}
+
 		r, tried := a.computeWhole(s, g, held)
 		report.Devices, trials = append(report.Devices, r), append(trials, tried)
 	}
+
 	if a.options.SingleStrategy {
 		unify(report.Devices, trials, s.GPUs)
 	}
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		r.sentence = r.explain(a.options) + r.serverAdvice()
 		r.Explanation = r.sentence
 	}
+
 	report.WithoutKubernetes = !hasKubernetes(s)
 	report.Notes = notes(s)
+
 	return report
 }
 
 // hasKubernetes reports whether a node has a kubelet, or anything else that knows of pods.
 func hasKubernetes(s *gpu.Snapshot) bool {
 	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
+
 	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) }) {
 		return true
 	}
@@ -62,9 +72,11 @@ func (a *Advisor) addTenants(report *Report, g *gpu.GPU) {
 	if w == nil || w.Power.total() == 0 {
 		return
 	}
+
 	if report.tenants == nil {
 		report.tenants = map[gpu.UUID]draw{}
 	}
+
 	report.tenants[g.UUID] = draw{power: w.Power.quantile(0.95), pcie: float64(w.sums(a.now).PCIe)}
 }
 
@@ -82,25 +94,31 @@ type gpuCounts struct {
 
 func countGPUs(s *gpu.Snapshot) gpuCounts {
 	c := gpuCounts{map[podKey]int{}, map[string]int{}, map[uint32]int{}}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		for k := range g.Holders {
 			c.pods[podKey{g.Holders[k].Namespace, g.Holders[k].Pod}]++
 		}
+
 		for _, job := range g.Jobs {
 			c.jobs[job]++
 		}
+
 		if len(g.Holders) > 0 {
 			continue
 		}
+
 		pids := map[uint32]bool{}
 		for _, p := range g.Readings.Processes.Or(nil) {
 			pids[p.PID] = true
 		}
+
 		for pid := range pids {
 			c.processes[pid]++
 		}
 	}
+
 	return c
 }
 
@@ -109,20 +127,24 @@ func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 	if len(g.Holders) > 0 {
 		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 })
 	}
+
 	return slices.ContainsFunc(g.Jobs, func(job string) bool { return c.jobs[job] > 1 }) ||
 		slices.ContainsFunc(g.Readings.Processes.Or(nil), func(p gpu.Process) bool { return c.processes[p.PID] > 1 })
 }
 
 func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
+
 	d := a.devices[wholeKey(g.UUID)]
 	if d == nil || d.workload == nil {
 		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present())
 		return r, nil
 	}
+
 	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
 	r.job = a.findJob(s, g, d, held)
 	tried := a.recommendWhole(&r, g, d.workload, hintsHere(s, g.Holders))
+
 	return r, tried
 }
 
@@ -133,15 +155,18 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 	if len(i.ComputeInstances) == 1 {
 		r.MIGDevice = i.ComputeInstances[0].UUID
 	}
+
 	d := a.devices[deviceKey{Instance: g.Key(i)}]
 	if d == nil || d.workload == nil {
 		r.setUnheld(s, i.Allocated, i.Processes.Present())
 		return r
 	}
+
 	holders := holdersOf(i)
 	r.job = findJobOfInstance(holders)
 	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
 	a.recommendInstance(&r, g, i, d, hintsHere(s, holders))
+
 	return r
 }
 
@@ -159,7 +184,9 @@ func podOf(holders []gpu.Holder) *Pod {
 	if len(holders) != 1 {
 		return nil
 	}
+
 	h := &holders[0]
+
 	return &Pod{Namespace: h.Namespace, Name: h.Pod, Container: h.Name, Resource: h.Resource}
 }
 
@@ -167,6 +194,7 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 	if len(holders) == 0 {
 		return gpu.RightsizingHints{}
 	}
+
 	return holders[0].Rightsizing
 }
 
@@ -176,13 +204,17 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
+
 	for i, tried := range trials {
 		if devices[i].Action == ActionFree || devices[i].Instance.Present() {
 			continue
 		}
+
 		held++
+
 		for k := range tried {
 			r, t := &devices[i], &tried[k]
+
 			profiles := profilesOf(gpus, r.GPU)
 			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
 				sizeOf(t.profile.Name, profiles) >= sizeOf(r.Recommended, profiles) {
@@ -190,7 +222,9 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 			}
 		}
 	}
+
 	one := ""
+
 	for _, tried := range trials { // each has the smallest profile first
 		at := slices.IndexFunc(tried, func(t trial) bool { return fits[t.profile.Name] == held })
 		if at >= 0 {
@@ -198,6 +232,7 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 			break
 		}
 	}
+
 	provisional := slices.ContainsFunc(devices, func(r Recommendation) bool {
 		return r.Action == ActionSlice && r.Provisional
 	})
@@ -206,12 +241,14 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		if r.Action != ActionSlice {
 			continue
 		}
+
 		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
 		if at < 0 {
 			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "",
 				nil, 0, false
 			continue
 		}
+
 		r.Recommended, r.Provisional = one, provisional
 		r.predict(&tried[at])
 	}
@@ -224,18 +261,22 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 // notes say what the report could not take into account.
 func notes(s *gpu.Snapshot) []string {
 	list := []string{"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod"}
+
 	kubernetes, described := false, false
 	for _, source := range s.Sources {
 		kubernetes = kubernetes || source.Name == gpu.SourceKubelet
 		described = described || source.Name == gpu.SourceKubernetes && source.Up
 	}
+
 	if kubernetes && !described {
 		list = append(list, "the API server is not asked: pods of one owner do not add up, and annotations are not seen")
 	}
+
 	list = append(list, fmt.Sprintf("nothing rarer than %d days is known: what comes once a month was not seen, or is "+
 		"forgotten. migctl fleet --window=30d looks further back, as far as Prometheus keeps it", keptDays))
 	if s.HoldersIncomplete != "" {
 		list = append(list, "devices without a holder may be held: "+s.HoldersIncomplete)
 	}
+
 	return list
 }

@@ -46,10 +46,12 @@ const maxServerGap = 2 * time.Minute
 // today returns the sums of the day of a time.
 func (r *reserve) today(now time.Time) *reserveDay {
 	number := dayOf(now)
+
 	d := &r.Days[slotOf(number)]
 	if d.Day != number {
 		*d = reserveDay{Day: number}
 	}
+
 	return d
 }
 
@@ -66,6 +68,7 @@ func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 		if isIn(g.Holders) {
 			count++
 		}
+
 		for k := range g.Instances {
 			instance := &g.Instances[k]
 			if isIn(instance.Holders) || slices.ContainsFunc(instance.ComputeInstances,
@@ -74,6 +77,7 @@ func holdsSeveral(s *gpu.Snapshot, uid string) bool {
 			}
 		}
 	}
+
 	return count > 1
 }
 
@@ -83,6 +87,7 @@ func hintsHere(s *gpu.Snapshot, holders []gpu.Holder) gpu.RightsizingHints {
 	if hints.ModelMemory.Present() && holdsSeveral(s, holders[0].PodUID) {
 		hints.ModelMemory = gpu.None[uint64]()
 	}
+
 	return hints
 }
 
@@ -93,11 +98,13 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 		if holdsSeveral(s, answer.PodUID) {
 			continue
 		}
+
 		for _, d := range a.order {
 			if d.workload != nil && d.holder.UID == answer.PodUID && answer.PodUID != "" && answer.Time.After(d.server.at) {
 				if d.workload.Reserve == nil {
 					d.workload.Reserve = &reserve{}
 				}
+
 				d.server = d.workload.Reserve.add(answer, d.server, a.now)
 			}
 		}
@@ -116,10 +123,12 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 			d.Asked += float32(gap.Seconds())
 		}
 	}
+
 	d.Running = max(d.Running, float32(answer.Running.Or(0)))
 	d.Waiting = max(d.Waiting, float32(answer.Waiting.Or(0)))
 
 	finished, ok := grown(before.finished, answer.FinishedRequests)
+
 	served, known := grown(before.served, answer.ServiceSeconds)
 	if ok && known {
 		d.Requests += float32(finished)
@@ -133,21 +142,25 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 			next.full = before.full
 		}
 	}
+
 	return next
 }
 
 // sums are the days of the last keptDays added up.
 func (r *reserve) sums(now time.Time) reserveDay {
 	var all reserveDay
+
 	for _, d := range r.Days {
 		if d.Day <= dayOf(now)-keptDays {
 			continue
 		}
+
 		all.Asked += d.Asked
 		all.CacheUse = max(all.CacheUse, d.CacheUse)
 		all.Running, all.Waiting = max(all.Running, d.Running), max(all.Waiting, d.Waiting)
 		all.Requests, all.Served = all.Requests+d.Requests, all.Served+d.Served
 	}
+
 	return all
 }
 
@@ -156,12 +169,14 @@ func (r *reserve) numbers() []float64 {
 	if r == nil {
 		return nil
 	}
+
 	list := []float64{r.Fraction, r.Tokens, float64(r.Last)}
 	for _, d := range r.Days {
 		for _, v := range []float32{d.Asked, d.CacheUse, d.Running, d.Waiting, d.Requests, d.Served} {
 			list = append(list, float64(v))
 		}
 	}
+
 	return list
 }
 
@@ -185,6 +200,7 @@ func mean(sum, count float32) float64 {
 	if count <= 0 {
 		return 0
 	}
+
 	return round3(float64(sum) / float64(count))
 }
 

@@ -26,6 +26,7 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 		if other.Name = "reranker"; !c.together {
 			other = pod("ml", "Deployment/b")
 		}
+
 		server.Rightsizing, other.Rightsizing = modelMemory(4), modelMemory(4)
 		g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05}, server)
 		second := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05}, other).Instances[0]
@@ -34,6 +35,7 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 
 		a, start38 := New(fastOptions()), memoryOf(held(1, 3), held(6, 4), held(1, 38))
 		var s *gpu.Snapshot
+
 		for i := range int(longEnough.Minutes()) {
 			at, now := start().Add(time.Duration(i)*time.Minute), g
 			if i == 0 {
@@ -41,15 +43,18 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 			} else {
 				now.Instances = append([]gpu.GPUInstance(nil), g.Instances...)
 				now.Instances[0].Memory.Used = gpu.Some(uint64(start38[min(i-1, len(start38)-1)] * (1 << 30)))
+
 				now.Instances[1].Memory.Used = gpu.Some[uint64](2 << 30)
 				if i > 20 {
 					now.Instances[1].Memory.Used = gpu.Some(uint64(c.other[i%len(c.other)] * (1 << 30)))
 				}
 			}
+
 			s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{now},
 				Servers: []gpu.PodServer{{PodUID: "uid-a", Time: at, ServerFigures: usesCache(0.05)}}}
 			a.Observe(s)
 		}
+
 		devices := recommend(a, s).Devices
 		for i, want := range []answer{c.server, c.wants} {
 			r := &devices[i]

@@ -63,31 +63,37 @@ func (r *Record) Add(v Window) {
 	if !v.End.Add(-r.length).Equal(r.end) {
 		r.device = device{} // as for another holder
 	}
+
 	r.end = v.End
 	sum := window{held: seconds}
 	r.held += seconds
 	bytes, memoryOK := v.Memory.Get()
 	sum.memory = bytes / (1 << 20)
+
 	r.memory = max(r.memory, bytes)
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
 		sum.observed, sum.busy = seconds, busy*seconds
 		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
+
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {
 			sum.activityUnread = seconds
 		} else {
 			sum.measured, sum.measuredBusy, sum.measuredSM, sum.measuredDRAM = seconds, sum.busy, sum.sm, sum.dram
 		}
+
 		if !memoryOK {
 			sum.memoryUnread = seconds
 		}
+
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
 			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread, sum.meanEngines(),
 		})
 	}
+
 	r.addEngines(&v, seconds)
 	last := r.device.meanOfLast()
 	r.busiest = max(r.busiest, float64(last.busy))
@@ -101,9 +107,11 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
 	e.KnownDays = round3(max(0, now.Sub(r.workload.First).Hours()/24))
 	e.setMediaUse(r.mediaUse())
+
 	if r.observed > 0 {
 		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
 	}
+
 	return &Facts{
 		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
 	}
@@ -127,6 +135,7 @@ func (r Reason) Summary(o Options) string {
 	case ReasonMemory:
 		return "no smaller profile has the memory that it needs with headroom and growth"
 	}
+
 	return fixedText(r)
 }
 

@@ -72,6 +72,7 @@ const (
 func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints) {
 	r := w.Reserve
 	answers := r != nil && isRecent(r.Last, a.now)
+
 	annotated := hints.ModelMemory.Present() && w.isFlat(e)
 	if !answers && !annotated {
 		return
@@ -81,19 +82,23 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	if answers {
 		s.addAnswers(r, r.sums(a.now))
 	}
+
 	e.Server = s
 	if !s.reserves {
 		return
 	}
 
 	weights, load := w.Starts.Loads.weights()
+
 	s.load, s.WeightsFrom = load, WeightsFromStart
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
 		s.load = max(load, e.StartMemory) // more than ever after
 	}
+
 	if bytes, ok := hints.ModelMemory.Get(); ok {
 		weights, s.WeightsFrom = float64(bytes), WeightsFromAnnotation
 	}
+
 	s.solve(weights, a.options.MinEvidence.Hours())
 }
 
@@ -116,10 +121,12 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 	}
 
 	s.Weights, s.Activations = weights, activations
+
 	s.CacheBytes = s.Reservation - weights - activations
 	if s.load < weights {
 		s.load = min(unseenLoad*weights, s.Reservation) // a start took no more than that
 	}
+
 	if s.Kind != "" && s.AskedHours >= minHours {
 		s.Need = s.needAt(1)
 	}
@@ -144,6 +151,7 @@ func (e *Evidence) HeldBytes() float64 {
 	if e.Server.isKnown() {
 		return e.Server.Need
 	}
+
 	return e.MemoryBytes
 }
 
@@ -159,13 +167,16 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	cache := reserved - s.Weights - s.Activations
 	used := s.CacheUse * max(1, stretch) * s.CacheBytes
 	predicted := &PredictedServer{CacheBytes: cache, CacheUse: round3(used / cache), Waiting: s.Waiting}
+
 	predicted.Flag, predicted.Value = s.flag(memory, reserved)
 	if s.CacheTokens > 0 {
 		predicted.CacheTokens = float64(int64(cache / (s.CacheBytes / s.CacheTokens)))
 	}
+
 	if used > cache {
 		predicted.Waiting += round3(s.Running * max(1, stretch) * (1 - cache/used))
 	}
+
 	return predicted
 }
 
@@ -179,6 +190,7 @@ func (s *ServerEvidence) flag(memory, reserved float64) (name string, value floa
 	case gpu.ServerTriton:
 		return name, ceilCents((reserved - s.Weights - s.Activations) / (memory - s.Weights - s.Activations))
 	}
+
 	return name, ceilCents(reserved / memory)
 }
 
@@ -199,6 +211,7 @@ func flagOf(kind gpu.ServerKind) string {
 	case gpu.ServerTriton:
 		return "kv_cache_free_gpu_mem_fraction"
 	}
+
 	return ""
 }
 
@@ -213,6 +226,7 @@ func nameOf(kind gpu.ServerKind) string {
 	case gpu.ServerTriton:
 		return "Triton"
 	}
+
 	return "the server"
 }
 
@@ -223,6 +237,7 @@ func (r *Recommendation) serverAdvice() string {
 	}
 
 	s, p := r.Evidence.Server, r.Predicted.Server
+
 	return fmt.Sprintf("; %s says of itself that at most %.0f %% of its cache is used, which makes %.1f of %.1f GiB: "+
 		"start it there with %s=%.2f, which leaves %.1f GiB for the cache, %.0f %% of it used", nameOf(s.Kind),
 		100*s.CacheUse, s.Need/(1<<30), s.Reservation/(1<<30), p.Flag, p.Value, p.CacheBytes/(1<<30), 100*p.CacheUse)
@@ -239,6 +254,7 @@ func (s *ServerEvidence) explain() string {
 		text += ". The memory of the model's weights is not known: set the pod's annotation mig-exporter.dev/model-memory, " +
 			"or restart one replica while it is observed"
 	}
+
 	switch {
 	case s.isKnown():
 		text += fmt.Sprintf(". Of that %.1f GiB are needed; a bolder answer follows once this has held for as long as the "+
@@ -250,8 +266,10 @@ func (s *ServerEvidence) explain() string {
 	case s.Weights > 0:
 		text += fmt.Sprintf(". How much of its cache is used is known for %.1f h, which is too short", s.AskedHours)
 	}
+
 	if flag := flagOf(s.Kind); flag != "" {
 		text += fmt.Sprintf(". %s is a fraction of the device: a slice needs another one", flag)
 	}
+
 	return text
 }

@@ -24,11 +24,13 @@ type serverStory struct {
 // memoryOf returns levels of memory, each for some minutes.
 func memoryOf(levels ...stage) []float64 {
 	var list []float64
+
 	for _, s := range levels {
 		for range s.minutes {
 			list = append(list, s.gib)
 		}
 	}
+
 	return list
 }
 
@@ -46,10 +48,12 @@ func usesCache(share float64) gpu.ServerFigures {
 // tell plays a story for eight days and returns the answer.
 func (story serverStory) tell(t *testing.T, a *Advisor) Recommendation {
 	t.Helper()
+
 	busy, sm := story.busy, story.sm
 	if busy == 0 {
 		busy = 0.5
 	}
+
 	if sm == 0 {
 		sm = 0.01
 	}
@@ -61,6 +65,7 @@ func (story serverStory) tell(t *testing.T, a *Advisor) Recommendation {
 		if answers && story.answer.Kind != "" {
 			s.Servers = []gpu.PodServer{{PodUID: "uid-a", Time: at, ServerFigures: story.answer}}
 		}
+
 		a.Observe(s)
 		at = at.Add(time.Minute)
 	}
@@ -69,11 +74,13 @@ func (story serverStory) tell(t *testing.T, a *Advisor) Recommendation {
 	holder := pod("ml", "Deployment/a")
 	holder.Rightsizing = story.hints
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: busy, sm: sm}, holder)
+
 	minutes := int(longEnough.Minutes())
 	for i := range minutes {
 		g.Readings.Memory.Used = gpu.Some(uint64(story.start[min(i, len(story.start)-1)] * (1 << 30)))
 		show(g, i >= len(story.start) && (story.hours == 0 || i >= minutes-60*story.hours))
 	}
+
 	return recommend(a, s).Devices[0]
 }
 
@@ -149,6 +156,7 @@ func TestServerPrediction(t *testing.T) {
 	s, p := r.Evidence.Server, r.Predicted.Server
 	near := func(what string, got, want float64) {
 		t.Helper()
+
 		if d := got - want; d > 0.001*want || d < -0.001*want {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
@@ -157,11 +165,13 @@ func TestServerPrediction(t *testing.T) {
 	near("cache", s.CacheBytes, 56.6*gib)
 	near("need", s.Need, 21.06*gib)
 	var memory float64
+
 	for _, profile := range wholeGPU(t, "H100-80GB", 0, load{}).Profiles {
 		if profile.Name == "3g.40gb" {
 			memory = float64(profile.MemoryBytes)
 		}
 	}
+
 	near("cache in the slice", p.CacheBytes, 0.9*memory-15.4*gib)
 	near("tokens in the slice", p.CacheTokens, 400000*p.CacheBytes/(56.6*gib))
 	near("use in the slice", p.CacheUse, 5.66*gib/p.CacheBytes)
@@ -215,6 +225,7 @@ func TestPauseInLoadingIsNoPlateau(t *testing.T) {
 		for i, gib := range c.memory {
 			l.follow(gib*1024, start().Add(time.Duration(i)*time.Minute))
 		}
+
 		got, _ := l.weights()
 		cmptest.Equal(t, about, got/1024, c.want)
 	}
@@ -224,14 +235,17 @@ func TestPauseInLoadingIsNoPlateau(t *testing.T) {
 func TestServerSurvivesRestart(t *testing.T) {
 	a := New(fastOptions())
 	before := serverStory{start: vllmStart(72), answer: usesCache(0.1)}.tell(t, a)
+
 	var file bytes.Buffer
 	if err := a.Checkpoint().Write(&file); err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := ReadCheckpoint(&file)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "dropped", len(c.Dropped()), 0)
 
 	b := New(fastOptions())
@@ -250,6 +264,7 @@ func TestInvalidServerIsDropped(t *testing.T) {
 	if err := w.validate(start()); err != nil {
 		t.Errorf("of a sound one: %v", err)
 	}
+
 	w.Reserve.Days[3].CacheUse = -1
 	if w.validate(start()) == nil {
 		t.Error("a use of -1 is taken for sound")
@@ -265,8 +280,10 @@ func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) 
 	gib := memoryOf(held(1, 3), held(6, 4), held(1, 38))
 	held := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05}, holder)
 	var s *gpu.Snapshot
+
 	for i := range int(longEnough.Minutes()) {
 		at := start().Add(time.Duration(i) * time.Minute)
+
 		g := held
 		if i == 0 {
 			g = unheld([]gpu.GPU{g})[0]
@@ -274,10 +291,12 @@ func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) 
 			g.Instances = slices.Clone(g.Instances)
 			g.Instances[0].Memory.Used = gpu.Some(uint64(gib[min(i-1, len(gib)-1)] * (1 << 30)))
 		}
+
 		s = &gpu.Snapshot{Time: at, Hostname: "node-a", GPUs: []gpu.GPU{g},
 			Servers: []gpu.PodServer{{PodUID: "uid-a", Time: at, ServerFigures: answerAt(i)}}}
 		a.Observe(s)
 	}
+
 	return recommend(a, s).Devices[0]
 }
 
@@ -285,6 +304,7 @@ func answersOfASlice(t *testing.T, answerAt func(minute int) gpu.ServerFigures) 
 // once the cache has been full for ten minutes and requests wait.
 func TestServerOfASlice(t *testing.T) {
 	last := int(longEnough.Minutes()) - 1
+
 	from := func(minute int, waiting float64) func(int) gpu.ServerFigures {
 		return func(at int) gpu.ServerFigures {
 			f := usesCache(0.05)
@@ -292,6 +312,7 @@ func TestServerOfASlice(t *testing.T) {
 				f = usesCache(0.99)
 				f.Waiting = gpu.Some(waiting)
 			}
+
 			return f
 		}
 	}
@@ -306,9 +327,11 @@ func TestServerOfASlice(t *testing.T) {
 	} {
 		r := answersOfASlice(t, c.answers)
 		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
+
 		if r.Action == ActionGrow {
 			cmptest.HasTexts(t, r.Explanation, "the cache of its inference server has been full")
 		}
+
 		if r.Action == ActionShrink {
 			cmptest.Equal(t, "flag", r.Predicted.Server.Flag, "--gpu-memory-utilization")
 		}
@@ -320,10 +343,12 @@ func TestServerOfASlice(t *testing.T) {
 func TestServerRequestsTakeLonger(t *testing.T) {
 	hints := gpu.RightsizingHints{MaxStretch: gpu.Some(9.)}
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.05), busy: 0.4, sm: 0.28, hints: hints}.tell(t, New(fastOptions()))
+
 	s, p := r.Evidence.Server, r.Predicted
 	if p.Latency.Expected <= 1.1*p.StretchP95.likely() {
 		t.Fatalf("requests take %v times as long, and their kernels %v times", p.Latency, p.StretchP95)
 	}
+
 	want := s.CacheUse * p.Latency.Expected * s.CacheBytes / p.Server.CacheBytes
 	if d := p.Server.CacheUse/want - 1; d > 0.01 || d < -0.01 {
 		t.Errorf("%v of the cache in the slice is used, want %v", p.Server.CacheUse, want)

@@ -16,12 +16,14 @@ type ServerHistory struct {
 // known.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse, s.CacheHours = max(s.CacheUse, o.CacheUse), s.CacheHours+o.CacheHours
+
 	s.CacheTokens = max(s.CacheTokens, o.CacheTokens)
 	if s.Weights > 0 && o.Weights > 0 {
 		s.Weights = max(s.Weights, o.Weights)
 	} else {
 		s.Weights = 0
 	}
+
 	s.Running, s.Waiting = max(s.Running, o.Running), max(s.Waiting, o.Waiting)
 }
 

@@ -25,18 +25,22 @@ func changedLoads() map[string]func(*gpu.GPU) {
 // considered.
 func checkRecommended(t *testing.T, about string, report *Report) {
 	t.Helper()
+
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		if r.Action != ActionSlice && r.Action != ActionShrink {
 			continue
 		}
+
 		found := false
+
 		for _, c := range r.Considered {
 			if c.Profile == r.Recommended {
 				found = true
 				cmptest.Equal(t, about+": why "+c.Profile+" does not do", c.Reason, ReasonNone)
 			}
 		}
+
 		if !found {
 			t.Errorf("%s: %s was not considered", about, r.Recommended)
 		}
@@ -52,10 +56,12 @@ func TestRecommendedProfileDoes(t *testing.T) {
 			s := observeFor(a, start(), longEnough, g)
 			cmptest.Equal(t, model+" "+about+": before", recommend(a, s).Devices[0].Action, ActionSlice)
 			change(&g)
+
 			for range 20 {
 				s = observeFor(a, s.Time.Add(time.Minute), 3*time.Minute, g)
 				checkRecommended(t, model+" "+about, recommend(a, s))
 			}
+
 			for range 8 {
 				s = observeFor(a, s.Time.Add(time.Minute), 24*time.Hour, g)
 				checkRecommended(t, model+" "+about, recommend(a, s))

@@ -32,16 +32,20 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	e.requests = requestsOf(w, &e, hints, stretch)
 	defer func() { e.queueOf = nil }()
 	reason := d.saturation(of, stretch, a.limitsOf(hints), e.requests)
+
 	short := d.shortEngines(of, g.Profiles)
 	if reason == ReasonMemoryFull && (isPreallocated(w, &e, of.memoryBytes) || e.Server.isKnown()) {
 		reason = ReasonNone // a larger one would be full, too
 	}
+
 	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
 		reason, e.Server.full = ReasonMemoryFull, true
 	}
+
 	if reason == ReasonNone && short != [mediaKinds]bool{} {
 		reason = ReasonMedia
 	}
+
 	switch {
 	case hints.OptOut:
 		r.Action, r.Reason = ActionKeep, ReasonOptedOut
@@ -70,6 +74,7 @@ func (a *Advisor) recommendShrink(
 	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
+
 	days := w.sums(a.now)
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
@@ -84,32 +89,40 @@ func (a *Advisor) recommendShrink(
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
 	}
+
 	if r.Reason != ReasonNone {
 		w.settleRefusal(r.Reason)
 		return
 	}
+
 	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
+
 	smaller := answer{Action: ActionKeep}
 	if at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone }); at >= 0 {
 		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
+
 	decided := a.settleAnswer(w, smaller, trials)
 	if decided.Action != ActionShrink {
 		decided = answer{Action: ActionKeep} // whatever refused it before
 	}
+
 	r.setAnswer(withStart(decided, e), trials)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	c := capacity{sms: i.SMs.Or(0), memorySlices: i.MemorySlices.Or(0), memoryBytes: float64(i.Memory.Total.Or(0))}
+
 	if at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile }); at >= 0 {
 		p := &g.Profiles[at]
+
 		c.sms, c.memorySlices, c.engines = p.SMs, p.MemorySlices, p.Engines
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
 		}
 	}
+
 	return c
 }
 
@@ -119,6 +132,7 @@ func (d *device) stretchedBy(of, whole capacity) float64 {
 	if last.busy < minBusy {
 		return 1
 	}
+
 	return d.workload.stretch(float64(last.sm/last.busy), float64(last.dram/last.busy), of, whole)
 }
 
@@ -130,12 +144,15 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 	if whole.sms == 0 || whole.memorySlices == 0 {
 		return stretch
 	}
+
 	if width *= float64(of.sms) / float64(whole.sms); width > 0 {
 		stretch = max(stretch, w.Before.Width/width)
 	}
+
 	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 && w.Before.Bandwidth > minBandwidth {
 		stretch = max(stretch, w.Before.Bandwidth/drawn)
 	}
+
 	return stretch
 }
 
@@ -147,10 +164,12 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
+
 	last := d.meanOfLast()
 	if d.count < len(d.last10) || last.unread || d.workload.Untrusted {
 		return ReasonNone
 	}
+
 	busy := float64(last.busy)
 	switch {
 	case float64(last.dram) >= saturatedBandwidth:
@@ -163,6 +182,7 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 		max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
 		return ReasonLatency
 	}
+
 	return ReasonNone
 }
 
@@ -170,22 +190,28 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 // needed; empty if there is none but the whole GPU.
 func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines engineNeeds) string {
 	var best *gpu.Profile
+
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
+
 		more := p.SMs > than.sms && p.MemorySlices >= than.memorySlices
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}
+
 		if short == ReasonMedia { // the engines are more
 			more = p.MemorySlices >= than.memorySlices && p.SMs >= than.sms
 		}
+
 		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, engines) &&
 			(best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}
 	}
+
 	if best == nil {
 		return ""
 	}
+
 	return best.Name
 }

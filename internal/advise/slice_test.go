@@ -11,6 +11,7 @@ import (
 // slicedGPU returns a GPU with one GPU instance that is held, unless there are no holders.
 func slicedGPU(t testing.TB, model, profile string, l load, holders ...gpu.Holder) gpu.GPU {
 	g := wholeGPU(t, model, 0, load{})
+
 	g.MIG.Enabled = gpu.Some(true)
 	for _, p := range g.Profiles {
 		if p.Name == profile {
@@ -23,9 +24,11 @@ func slicedGPU(t testing.TB, model, profile string, l load, holders ...gpu.Holde
 			}}
 		}
 	}
+
 	if len(g.Instances) == 0 {
 		t.Fatalf("%s has no profile %q", model, profile)
 	}
+
 	return g
 }
 
@@ -100,6 +103,7 @@ func TestUnheldByProcesses(t *testing.T) {
 	for processes, want := range map[gpu.Opt[int]]Action{gpu.Some(0): ActionFree, gpu.None[int](): ActionKeep} {
 		var r Recommendation
 		r.setUnheld(&gpu.Snapshot{}, gpu.None[bool](), processes.Present())
+
 		if r.Action != want {
 			t.Errorf("processes %v: %s, want %s", processes, r.Action, want)
 		}
@@ -113,9 +117,11 @@ func TestSlices(t *testing.T) {
 			if c.change != nil {
 				c.change(&g)
 			}
+
 			if c.duration == 0 {
 				c.duration = 8 * 24 * time.Hour
 			}
+
 			r := recommendFor(fastOptions(), c.duration, g)
 			cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 		})
@@ -126,6 +132,7 @@ func TestSlices(t *testing.T) {
 // does not know that nothing has run meanwhile.
 func TestIdleOverARestart(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "1g.10gb", load{gib: 3}, pod("ml", "Deployment/a"))
+
 	for away, want := range map[time.Duration]Action{5 * time.Minute: ActionIdle, time.Hour: ActionKeep} {
 		a := New(fastOptions())
 		a = restarted(t, a, observeFor(a, start(), 20*time.Hour, g))
@@ -140,6 +147,7 @@ func TestSingleStrategy(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true
 	small, medium := load{busy: 0.3, sm: 0.01, gib: 3}, load{busy: 0.3, sm: 0.01, gib: 14}
+
 	wide := load{busy: 0.9, sm: 0.9, gib: 3}
 	for _, c := range []struct {
 		about string
@@ -154,15 +162,19 @@ func TestSingleStrategy(t *testing.T) {
 		},
 	} {
 		a := New(o)
+
 		var gpus []gpu.GPU
 		for i, l := range c.loads {
 			gpus = append(gpus, wholeGPU(t, "H100-80GB", i, l, pod("ml", "Deployment/"+string(rune('a'+i)))))
 		}
+
 		report := recommend(a, observeFor(a, start(), 8*24*time.Hour, gpus...))
+
 		var got []answer
 		for _, r := range report.Devices {
 			got = append(got, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended})
 		}
+
 		cmptest.Equal(t, c.about, got, c.want)
 	}
 }
@@ -176,16 +188,19 @@ func TestSingleStrategyIsProvisionalAsAWhole(t *testing.T) {
 	later := wholeGPU(t, "H100-80GB", 1, slight(), pod("ml", "Deployment/b"))
 	s := observeFor(a, start(), 9*day, first, free)
 	cmptest.Equal(t, "alone", recommend(a, s).Devices[0].Candidate(), true)
+
 	for _, c := range []struct {
 		days      time.Duration
 		candidate bool
 	}{{2, false}, {6, true}} {
 		s = observeFor(a, s.Time.Add(time.Minute), c.days*day, first, later)
+
 		report := recommend(a, s)
 		for _, r := range report.Devices {
 			cmptest.Equal(t, "action", r.Action, ActionSlice)
 			cmptest.Equal(t, "candidate", r.Candidate(), c.candidate)
 		}
+
 		cmptest.Equal(t, "packed", report.Packing != nil, c.candidate)
 	}
 }

@@ -23,6 +23,7 @@ func (s *spells) add(busy, elapsed float64) {
 	if busy > 1-alwaysBusy && busy < alwaysBusy {
 		s.partly += elapsed
 	}
+
 	if s.observed >= spellSeconds {
 		s.squares += s.busy * s.busy / s.observed
 		s.work[min(int(s.busy/s.observed*spellBuckets), spellBuckets-1)] += float32(s.busy)
@@ -36,12 +37,14 @@ func (s *spells) busiest() float64 {
 	for _, work := range s.work {
 		all += float64(work)
 	}
+
 	for bucket, work := range s.work {
 		sum += float64(work)
 		if sum >= 0.9*all {
 			return (float64(bucket) + 0.5) / spellBuckets
 		}
 	}
+
 	return 0
 }
 
@@ -49,14 +52,18 @@ func (s *spells) busiest() float64 {
 // polls that are idle or busy all the time: those between are where one begins or ends.
 func (h *hour) met() float32 {
 	busy := h.work / h.seconds
+
 	random := float64(h.poll.variance())
 	if partly := h.spell.partly / h.seconds; partly < 0.5 {
 		random = max(random, busy*2*busy/max(partly, 1e-3))
 	}
+
 	variance := h.spell.squares/h.seconds - busy*busy
+
 	bursts := max(0, variance-clearly*random/spellSeconds)
 	if bursts == 0 {
 		return float32(busy)
 	}
+
 	return float32(min(busy+max(0, h.spell.busiest()-busy)*math.Sqrt(bursts/variance), 1))
 }

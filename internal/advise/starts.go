@@ -72,6 +72,7 @@ func (s *starts) addLoad(at int32, l *loading) {
 	if s.Loads == nil && peak > 0 {
 		s.Loads = &loads{}
 	}
+
 	if s.Loads != nil {
 		s.Loads.Weights[at], s.Loads.Peaks[at] = float32(weights), float32(peak)
 	}
@@ -81,11 +82,13 @@ func (s *starts) addLoad(at int32, l *loading) {
 // last ones as that has grown since they ended.
 func (s *starts) need(settled float64) float64 {
 	most := 0.
+
 	for i, peak := range s.Peaks {
 		if peak > 0 {
 			most = max(most, float64(peak)+max(0, settled-float64(s.Levels[i])))
 		}
 	}
+
 	return most
 }
 
@@ -110,9 +113,11 @@ type starting struct {
 func (s *starting) follow(used float64, now time.Time, of *starts) {
 	s.giveTo(of)
 	s.loading.follow(used, now)
+
 	if s.peak <= unusedMemory {
 		s.began = now
 	}
+
 	if used > s.level*growthStep {
 		s.level, s.grown = used, now
 	}
@@ -176,16 +181,20 @@ type processes struct {
 func (p *processes) replace(list []gpu.Process, of gpu.Opt[gpu.InstanceID]) bool {
 	var now processes
 	survives := false
+
 	for i := range list {
 		if list[i].Instance != of && of.Present() {
 			continue
 		}
+
 		survives = survives || slices.Contains(p.pids[:min(p.count, maxPIDs)], list[i].PID)
 		if now.count < maxPIDs {
 			now.pids[now.count] = list[i].PID
 		}
+
 		now.count++
 	}
+
 	if now.count == 0 {
 		return false
 	}
@@ -209,6 +218,7 @@ func (a *Advisor) sawArrival(d *device) bool {
 	}
 
 	used, known := d.used.Get()
+
 	return d.arrived || d.holder.Pod != "" || d.holder.Job != "" || !known || used <= contextMemory
 }
 
@@ -231,6 +241,7 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 
 	used, watched := float64(bytes)/(1<<20), a.isWatched(d)
 	before, known := d.used.Get()
+
 	d.used, d.memoryRead = gpu.Some(used), a.now
 	if d.workload == nil {
 		return
@@ -243,6 +254,7 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 		d.beginStart(a.now)
 	case used <= contextMemory && !known:
 		d.beginStart(a.now)
+
 		if !watched && used > unusedMemory {
 			d.start.late = used
 		}
@@ -259,6 +271,7 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 		of := &d.workload.Starts
 		of.Least = lesser(of.Least, float32(used))
 	}
+
 	d.followUp(used, a.now)
 }
 
@@ -283,6 +296,7 @@ func (d *device) followUp(used float64, now time.Time) {
 	if d.up.IsZero() {
 		d.up = now
 	}
+
 	if now.Sub(d.up) >= settledAfter {
 		d.ended = endings{}
 	}
@@ -306,6 +320,7 @@ func (d *device) endStart(now time.Time, again bool) {
 	}
 
 	of := &d.workload.Starts
+
 	up := d.start.end(now, of)
 	switch {
 	case again && up:
@@ -323,6 +338,7 @@ func (d *device) endStart(now time.Time, again bool) {
 func (a *Advisor) change(d *device, id holderID) {
 	d.closeHour(a.now)
 	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
+
 	next.ended = d.ended
 	if id.isSameContainer(&d.holder) {
 		next.start, next.processes, next.used = d.start, d.processes, d.used
@@ -336,6 +352,7 @@ func (a *Advisor) change(d *device, id holderID) {
 		d.endStart(a.now, false)
 		next.ended = d.ended
 	}
+
 	if a.sawArrival(d) {
 		next.beginStart(a.now)
 	} else {

@@ -42,6 +42,7 @@ func play(t testing.TB, a *Advisor, at time.Time, stages ...stage) *gpu.Snapshot
 	t.Helper()
 
 	var s *gpu.Snapshot
+
 	for _, stage := range stages {
 		g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.01, gib: stage.gib}, pod("ml", "Deployment/a"))
 		if stage.change != nil {
@@ -123,6 +124,7 @@ func TestStarts(t *testing.T) {
 			got.count += int(w.Starts.Seen)
 			got.gib = max(got.gib, w.Starts.peak()/1024)
 		}
+
 		if got.count != c.want.count || got.gib < c.want.gib-0.01 || got.gib > c.want.gib+0.01 {
 			t.Errorf("%s: %+v, want %+v", about, got, c.want)
 		}
@@ -141,11 +143,13 @@ func TestStartIsNeeded(t *testing.T) {
 	cmptest.Equal(t, "grows by", r.Evidence.MemoryTrend, 0)
 
 	a = restarted(t, a, s)
+
 	at := s.Time.Add(time.Minute)
 	for i := range keptStarts + 1 { // the first of them came while the exporter was away
 		s = play(t, a, at, heldBy(fmt.Sprint("uid-", i), 5, 8.1), heldBy(fmt.Sprint("uid-", i), 2*day, 8))
 		at = s.Time.Add(time.Minute)
 	}
+
 	cmptest.Equal(t, "after five others", recommend(a, s).Devices[0].Recommended, "3g.40gb")
 
 	s = play(t, a, at, heldBy("uid-last", 2*day, 8))
@@ -207,6 +211,7 @@ func TestOldEvidenceHasNoStarts(t *testing.T) {
 	cmptest.Equal(t, "of today", recommend(a, s).Devices[0].Action, ActionSlice)
 
 	now := a.Checkpoint()
+
 	old := struct {
 		Node      string
 		GPUs      []gpu.UUID
@@ -219,15 +224,18 @@ func TestOldEvidenceHasNoStarts(t *testing.T) {
 		for i, d := range w.Days {
 			o.Days[i].Day, o.Days[i].Observed, o.Days[i].Held, o.Days[i].Memory = d.Day, d.Observed, d.Held, d.Memory
 		}
+
 		old.Workloads = append(old.Workloads, o)
 	}
 
 	var file bytes.Buffer
 	_, _ = io.WriteString(&file, checkpointHeader)
+
 	z := gzip.NewWriter(&file)
 	if err := gob.NewEncoder(z).Encode(&old); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := z.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -236,6 +244,7 @@ func TestOldEvidenceHasNoStarts(t *testing.T) {
 	if err != nil || len(c.Dropped()) > 0 {
 		t.Fatal(err, c.Dropped())
 	}
+
 	a = New(fastOptions())
 	a.Restore(c)
 	s.Time = s.Time.Add(time.Minute)
@@ -305,12 +314,14 @@ func TestMovesThatFail(t *testing.T) {
 		s := play(t, a, start(), held(2*24*60, 4))
 
 		at := s.Time.Add(time.Minute)
+
 		for _, stage := range c.stages {
 			g := slicedGPU(t, "H100-80GB", c.profile, load{gib: stage.gib}, pod("ml", "Deployment/a"))
 			g.Instances[0].Holders[0].PodUID = "uid-moved"
 			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
 			at = s.Time.Add(time.Minute)
 		}
+
 		r := a.Recommend(s).Devices[0]
 		cmptest.Equal(t, about, answer{r.Action, r.Reason, r.Recommended}, c.want)
 	}
@@ -320,6 +331,7 @@ func TestMovesThatFail(t *testing.T) {
 func TestUsualEndings(t *testing.T) {
 	notebook := []stage{held(40, 4), held(1, 0.3), held(40, 4), held(1, 0.3), held(40, 4)}
 	job := []stage{heldBy("uid-1", 10, 1), heldBy("uid-1", 1, 4), free(1), heldBy("uid-2", 10, 1), heldBy("uid-2", 1, 4)}
+
 	service := []stage{held(200, 4)}
 	for about, c := range map[string]struct {
 		before, after []stage
@@ -334,6 +346,7 @@ func TestUsualEndings(t *testing.T) {
 		s := play(t, a, start(), append([]stage{free(1)}, c.before...)...)
 		s = play(t, a, s.Time.Add(time.Minute), free(1))
 		at := s.Time.Add(time.Minute)
+
 		for _, stage := range c.after {
 			g := slicedGPU(t, "H100-80GB", "1g.20gb", load{gib: stage.gib}, pod("ml", "Deployment/a"))
 			if stage.change != nil {
@@ -342,9 +355,11 @@ func TestUsualEndings(t *testing.T) {
 				g.Instances[0].Holders, g.Holders = g.Holders, nil
 				g.Instances[0].Allocated = g.Allocated
 			}
+
 			s = observeFor(a, at, time.Duration(stage.minutes-1)*time.Minute, g)
 			at = s.Time.Add(time.Minute)
 		}
+
 		cmptest.Equal(t, about, a.Recommend(s).Devices[0].Action, c.want)
 	}
 }
@@ -358,6 +373,7 @@ func TestStartOfABatchJob(t *testing.T) {
 	}
 	a := New(fastOptions())
 	play(t, a, start(), free(1), job(3, 0), job(62, 8, gpu.Process{PID: 7}))
+
 	for _, w := range a.workloads {
 		cmptest.Equal(t, "starts", w.Starts,
 			starts{Seen: 1, Peaks: [keptStarts]float32{8 << 10}, Levels: [keptStarts]float32{8 << 10}, Least: 8 << 10})
@@ -374,11 +390,13 @@ func TestSliceThatIsHeldAndEmpty(t *testing.T) {
 // TestStartsOfSlices: a slice is not made smaller before a start in it was seen.
 func TestStartsOfSlices(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
+
 	a, s := New(fastOptions()), &gpu.Snapshot{}
 	for minute := range 9 * 24 * 60 {
 		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)
 	}
+
 	r := a.Recommend(s).Devices[0]
 	cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionKeep, ReasonStartUnseen, ""})
 }

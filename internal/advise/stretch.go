@@ -37,6 +37,7 @@ func StretchOf(k Kernels, s Slice) Stretch {
 	expected := max(low, 1+tail(k.Width, s.SMs)+tail(drawn, share))
 	low = min(low, limit)
 	expected = min(expected, limit)
+
 	return Stretch{Low: low, Expected: expected, High: min(max(high, expected), limit)}
 }
 
@@ -45,6 +46,7 @@ func tail(mean, have float64) float64 {
 	if mean <= 0 || have >= 1 {
 		return 0
 	}
+
 	return mean / have * math.Exp(-have/mean)
 }
 
@@ -53,6 +55,7 @@ func (s Stretch) deciding(strict bool) float64 {
 	if strict {
 		return s.High
 	}
+
 	return s.Expected
 }
 

@@ -38,6 +38,7 @@ func TestStretchKeepsItsOrder(t *testing.T) {
 	for range 100_000 {
 		k := Kernels{Width: random.Float64(), Bandwidth: random.Float64()}
 		s := Slice{SMs: 0.05 + 0.95*random.Float64(), Bandwidth: 0.05 + 0.95*random.Float64()}
+
 		f := StretchOf(k, s)
 		if limit := max(1, 1/s.SMs, 1/s.Bandwidth); !(1 <= f.Low && f.Low <= f.Expected && f.Expected <= f.High &&
 			f.High <= limit) {
@@ -54,12 +55,14 @@ func TestHighBoundsEveryMix(t *testing.T) {
 		s := Slice{SMs: 0.05 + 0.9*random.Float64(), Bandwidth: 0.05 + 0.9*random.Float64()}
 		var mean Kernels
 		var stretch, weights float64
+
 		for range 1 + random.IntN(4) {
 			w, width, drawn := random.Float64(), random.Float64(), reachableBandwidth*random.Float64()
 			mean.Width, mean.Bandwidth = mean.Width+w*width, mean.Bandwidth+w*drawn
 			stretch += w * max(1, width/s.SMs, drawn/reachableBandwidth/s.Bandwidth)
 			weights += w
 		}
+
 		mean.Width, mean.Bandwidth, stretch = mean.Width/weights, mean.Bandwidth/weights, stretch/weights
 		if f := StretchOf(mean, s); stretch > f.High+1e-9 || stretch < f.Low-1e-9 {
 			t.Fatalf("means %+v on %+v: %+v, a mix has %v", mean, s, f, stretch)

@@ -16,6 +16,7 @@ func sharedNode(t *testing.T) []gpu.GPU {
 	}
 	gpus[2].UUID, gpus[2].Index = "GPU-2", 2
 	gpus[2].Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
+
 	return gpus
 }
 
@@ -26,17 +27,21 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	const minutes = 8 * 24 * 60
 	a, s := New(fastOptions()), &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
 	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: start().Add(-time.Minute), GPUs: unheld(gpus)})
+
 	for minute := range minutes {
 		change(minute)
 		s.Time = start().Add(time.Duration(minute) * time.Minute)
 		a.Observe(s)
 	}
+
 	again := restarted(t, a, s)
 	again.Observe(s)
+
 	packing, _ := pack(again.Recommend(s), gpus) // it gains nothing if a GPU is free
 	if packing == nil || len(packing.GPUs) != 1 || len(packing.GPUs[0].Slices) != 1 {
 		t.Fatalf("packing is %+v, want one GPU with one slice", packing)
 	}
+
 	return packing
 }
 
@@ -44,6 +49,7 @@ func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 // whether another slice is put beside them.
 func TestPackingCountsWhatTenantsDraw(t *testing.T) {
 	last := 8*24*60 - 1
+
 	for _, c := range []struct {
 		about  string
 		change func(g *gpu.GPU, minute int)
@@ -64,6 +70,7 @@ func TestPackingCountsWhatTenantsDraw(t *testing.T) {
 		}, 2},
 		{"much power, when nothing held it", func(g *gpu.GPU, minute int) {
 			g.Readings.PowerWatts = gpu.Some(690.)
+
 			i := &g.Instances[0]
 			if i.Holders, i.Allocated = nil, gpu.Some(false); minute > last-24*60 {
 				i.Holders, i.Allocated = []gpu.Holder{pod("ml", "Deployment/tenant")}, gpu.Some(true)
@@ -75,6 +82,7 @@ func TestPackingCountsWhatTenantsDraw(t *testing.T) {
 			if from := last - 2*24*60; minute > from {
 				moved += 1.5e12 * float64(min(minute-from, 60))
 			}
+
 			g.Totals.PCIeReceive = gpu.Some(gpu.Counter{Value: moved})
 			g.Totals.PCIeTransmit = gpu.Some(gpu.Counter{})
 		}, 1},
@@ -122,11 +130,13 @@ func TestTenantsThatComeBack(t *testing.T) {
 		change(&g)
 		s := observeFor(a, at, time.Duration(days)*24*time.Hour, g)
 		at = s.Time.Add(time.Minute)
+
 		return a.Recommend(s)
 	}
 	show(1, func(*gpu.GPU) {})
 	free := show(10, func(g *gpu.GPU) { g.Instances[0].Holders, g.Instances[0].Allocated = nil, gpu.Some(false) })
 	cmptest.Equal(t, "without tenants", len(free.tenants), 0)
+
 	again := show(1, func(g *gpu.GPU) { g.Readings.PowerWatts = gpu.Some(690.) })
 	if got := again.tenants["GPU-2"].power; got < 0.8 {
 		t.Errorf("they draw %v of the power limit, want 0.87", got)

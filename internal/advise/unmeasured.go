@@ -29,6 +29,7 @@ func (w *workload) isActivityUnread(now time.Time) bool {
 	if w.isSampled() {
 		return w.Width.total() == 0 || float64(w.sums(now).Measured) < sampleLength.Seconds()
 	}
+
 	return w.Width.total() == 0 && !w.isNeverBusy()
 }
 
@@ -40,5 +41,6 @@ func (w *workload) measuredDays(now time.Time) int {
 			days++
 		}
 	}
+
 	return days
 }

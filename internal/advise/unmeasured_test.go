@@ -13,6 +13,7 @@ import (
 func withoutSMs(t *testing.T, utilization float64) gpu.GPU {
 	g := wholeGPU(t, "A100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
 	g.Activity, g.Readings.Utilization = gpu.Activity{}, gpu.Some(utilization)
+
 	return g
 }
 
@@ -34,6 +35,7 @@ func TestUnmeasuredIsUnknown(t *testing.T) {
 			cmptest.Equal(t, "candidate", r.Candidate(), false)
 			cmptest.HasTexts(t, r.Explanation, "unknown", "An hour", "--dcgm.mode", "DCGM_FI_PROF_SM_ACTIVE")
 			cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "kernelsP95", "widthHistogram")
+
 			if r.Confidence > 0.2 {
 				t.Errorf("the confidence is %v", r.Confidence)
 			}
@@ -48,10 +50,12 @@ func TestUnmeasuredIsUnknown(t *testing.T) {
 
 func asJSON(t *testing.T, r Recommendation) string {
 	t.Helper()
+
 	text, err := json.Marshal(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
@@ -66,6 +70,7 @@ func TestSampleOfAnHour(t *testing.T) {
 	show := func(g gpu.GPU, d time.Duration) Recommendation {
 		last = observeFor(a, at, d, g)
 		at = last.Time.Add(time.Minute)
+
 		return recommend(a, last).Devices[0]
 	}
 
@@ -77,6 +82,7 @@ func TestSampleOfAnHour(t *testing.T) {
 	r = show(seen, 20*time.Minute)
 	cmptest.Equal(t, "after an hour", answer{r.Action, r.Reason, r.Recommended}, answer{ActionSlice, ReasonNone, "1g.10gb"})
 	cmptest.Equal(t, "provisional", r.Provisional, true)
+
 	if r.Evidence.P95.Width > 0.12 || r.Evidence.ActivityHours < 1 || r.Evidence.ActivityHours > 1.2 {
 		t.Errorf("width %v by a sample of %v h", r.Evidence.P95.Width, r.Evidence.ActivityHours)
 	}
@@ -96,12 +102,14 @@ func TestEvidenceWithoutMeasuredTime(t *testing.T) {
 		{withoutSMs(t, 0.3), ActionUnknown},
 	} {
 		a := New(fastOptions())
+
 		s := observeFor(a, start(), 8*24*time.Hour, tt.g)
 		for _, w := range a.workloads {
 			for i := range w.Days {
 				w.Days[i].Measured = 0
 			}
 		}
+
 		a = restarted(t, a, s)
 		s.Time = s.Time.Add(time.Minute)
 		a.Observe(s)
@@ -118,6 +126,7 @@ func TestNothingRan(t *testing.T) {
 	cmptest.Equal(t, "never busy", r.Evidence.NeverBusy, true)
 	cmptest.HasTexts(t, r.Explanation, "no kernel ran", "unknown")
 	cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "throughputRatio", "kernelsP95", "widthHistogram")
+
 	if r.Confidence > 0.2 {
 		t.Errorf("the confidence is %v", r.Confidence)
 	}

@@ -33,6 +33,7 @@ func (l *loads) weights() (bytes, peak float64) {
 	}
 
 	others := 0. // of the starts without a plateau
+
 	for i, mib := range l.Weights {
 		if mib > 0 {
 			bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
@@ -40,9 +41,11 @@ func (l *loads) weights() (bytes, peak float64) {
 			others = max(others, float64(l.Peaks[i]))
 		}
 	}
+
 	if bytes == 0 {
 		peak = others
 	}
+
 	return bytes * (1 << 20), peak * (1 << 20)
 }
 
@@ -51,10 +54,12 @@ func (l *loads) numbers() []float64 {
 	if l == nil {
 		return nil
 	}
+
 	var list []float64
 	for i := range l.Weights {
 		list = append(list, float64(l.Weights[i]), float64(l.Peaks[i]))
 	}
+
 	return list
 }
 
@@ -88,9 +93,11 @@ func (l *loading) follow(used float64, now time.Time) {
 	if used > l.now.level*plateauShare || used*plateauShare < l.now.level {
 		l.now = plateau{first: now, from: l.readings, earlier: l.peak}
 	}
+
 	l.peak = max(l.peak, used)
 	l.now.level = max(l.now.level, used)
 	l.now.last, l.now.to, l.now.before = now, l.readings, l.peak
+
 	l.now.readings++
 	if !l.now.isLong() {
 		return
@@ -113,9 +120,11 @@ func (l *loading) follow(used float64, now time.Time) {
 // the largest use until then, or else until memory was flat last.
 func (l *loading) weights() (level, before float64) {
 	of, rest := &l.earlier, &l.last
+
 	atOnce := rest.first.Sub(of.last) <= cacheTime || rest.from-of.to <= cacheReadings
 	if of.level <= contextMemory || rest.level < of.level*plateauStep || !atOnce {
 		return 0, rest.earlier
 	}
+
 	return of.level, of.before
 }

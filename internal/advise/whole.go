@@ -51,7 +51,9 @@ func wholeOf(g *gpu.GPU) capacity {
 		p := &g.Profiles[i]
 		c.sms, c.memorySlices = max(c.sms, p.SMs), max(c.memorySlices, p.MemorySlices)
 	}
+
 	c.engines = mostEngines(g.Profiles)
+
 	return c
 }
 
@@ -59,15 +61,19 @@ func wholeOf(g *gpu.GPU) capacity {
 // is not smaller than the GPU.
 func smallerProfiles(g *gpu.GPU, than capacity) []*gpu.Profile {
 	var list []*gpu.Profile
+
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
+
 		smaller := p.MemorySlices < than.memorySlices && p.SMs <= than.sms ||
 			p.MemorySlices == than.memorySlices && p.SMs < than.sms && !than.whole
 		if smaller && p.SMs > 0 && p.MemorySlices > 0 && len(p.Placements) > 0 {
 			list = append(list, p)
 		}
 	}
+
 	slices.SortStableFunc(list, compareProfiles)
+
 	return list
 }
 
@@ -80,6 +86,7 @@ func compareProfiles(a, b *gpu.Profile) int {
 // try says what a profile would do to a workload that was seen on a whole GPU.
 func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
 	slice := sliceOf(p, of)
+
 	t := trial{profile: p, share: slice.SMs}
 	if !e.stretchUnknown() {
 		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
@@ -87,6 +94,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.decided = t.decidedBy(e, limits, o)
+
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
@@ -102,13 +110,16 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	}
 
 	latency, _ := t.latency.deciding(limits.strict)
+
 	t.served = max(t.p95.deciding(limits.strict), latency)
 	if t.reason == ReasonNone && e.Server.lacksCache(p, t.served) {
 		t.reason = ReasonMemory // as many more requests are there at once
 	}
+
 	if t.reason == ReasonNone && e.mayBeReserved(of) {
 		t.reason = ReasonPreallocated
 	}
+
 	return t
 }
 
@@ -116,6 +127,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 // and the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
+
 	latency, _ := t.latency.deciding(limits.strict)
 	switch {
 	case stretch > limits.stretch:
@@ -125,6 +137,7 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	case latency > limits.stretch:
 		return ReasonLatency
 	}
+
 	return ReasonNone
 }
 
@@ -155,23 +168,29 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 	e.requests = requestsOf(w, &e, hints, 1)
 	r.Provisional = r.Provisional || e.lacksLatency(w)
 	facts := a.factsOf(w, &e, of, hints)
+
 	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
 		r.Action, r.Reason = ActionKeep, reason
+
 		return nil
 	}
+
 	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
 	settled := a.settleAnswer(w, decide(trials, &facts, of, a.options), trials)
 	r.setAnswer(withStart(settled, &e), trials)
+
 	return trials
 }
 
 // setAnswer fills in an answer and the trials that it comes from.
 func (r *Recommendation) setAnswer(decided answer, trials []trial) {
 	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+
 	for i := range trials {
 		t := &trials[i]
+
 		r.Considered = append(r.Considered, Considered{Profile: t.profile.Name, Reason: t.reason, StretchP95: t.p95})
 		if t.profile.Name == r.Recommended {
 			r.predict(t)
@@ -196,15 +215,19 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 // decide returns the smallest profile that does. If there is none, the reason is that of the largest one.
 func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	e := f.Evidence
+
 	for i := range trials {
 		if trials[i].reason == ReasonNone {
 			return answer{Action: ActionSlice, Profile: trials[i].profile.Name}
 		}
 	}
+
 	if len(trials) == 0 {
 		return answer{Action: ActionKeep, Reason: ReasonNoMIG}
 	}
+
 	reason := trials[len(trials)-1].reason
+
 	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy
 	switch {
 	case reason.isUnknown():
@@ -212,6 +235,7 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	case slow && e.BusyP99 <= o.TargetBusy/2 && e.Busy10Minutes <= 0.5 && needBytes(e, o.Headroom) <= of.memoryBytes/2:
 		return answer{Action: ActionShare, Reason: reason}
 	}
+
 	return answer{Action: ActionKeep, Reason: reason}
 }
 
@@ -233,6 +257,7 @@ func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
 		w.Answer, w.Next = now, answer{}
 	}
+
 	return w.Answer
 }
 
@@ -247,6 +272,7 @@ func (x answer) does(trials []trial) bool {
 // long as any other. One by an operator or by what else the pod holds ends when its reason ends.
 func (w *workload) settleRefusal(reason Reason) {
 	w.Next = answer{}
+
 	switch reason {
 	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonGraphicsUnread, ReasonPreallocated,
 		ReasonNoActivity, ReasonStretch:
@@ -260,6 +286,7 @@ func sizeOf(name string, profiles []gpu.Profile) int {
 	if at < 0 {
 		return -1
 	}
+
 	return profiles[at].SMs*64 + profiles[at].MemorySlices
 }
 
@@ -268,6 +295,7 @@ func (r *Recommendation) predict(t *trial) {
 	e := r.Evidence
 	stretch := max(1, t.p95.Expected) // which is 0 if it is unknown
 	busy := e.BusyP99 * stretch
+
 	r.Predicted = &Predicted{
 		StretchMedian: t.median, StretchP95: t.p95, Latency: t.latency,
 		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
@@ -278,6 +306,7 @@ func (r *Recommendation) predict(t *trial) {
 	if !e.stretchUnknown() {
 		r.Predicted.ThroughputRatio = round3(min(1, 1/max(busy, 1e-9)))
 	}
+
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
 	r.Predicted.Server = e.predictServer(t.profile, t.served)
 	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
@@ -287,6 +316,7 @@ func (r *Recommendation) predict(t *trial) {
 func (r *Recommendation) explain(o Options) string {
 	e := r.Evidence
 	gib := func(bytes float64) string { return fmt.Sprintf("%.1f GiB", bytes/(1<<30)) }
+
 	switch {
 	case r.Action == ActionSlice && e.NeverBusy:
 		return fmt.Sprintf("at most %s of memory, and no kernel ran on it%s: %s has the memory%s; how far it would stretch "+
@@ -301,5 +331,6 @@ func (r *Recommendation) explain(o Options) string {
 		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
 			"requests; MPS or time-slicing would not", 100*e.BusyP99, 100*e.decisive.Width)
 	}
+
 	return explainReason(r, o)
 }

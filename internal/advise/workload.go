@@ -122,37 +122,48 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
 	w.GraphicsUnread += weight * v.graphicsUnread
+
 	w.Throttled += weight * v.throttled
 	if w.Observed < firstMinutes.Seconds() {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
 	}
+
 	w.Observed += min(v.observed, max(0, now.Sub(w.Last).Seconds()))
 	w.Last = now
 	mark(&w.NVLink, v.nvlink, now)
 	mark(&w.Graphics, v.graphics, now)
+
 	for kind := range v.media {
 		mark(&w.Media[kind], v.media[kind], now)
 	}
+
 	w.closeEngines(now, v)
+
 	if v.observed == 0 {
 		return
 	}
+
 	day.Observed += float32(v.observed)
 	busy := v.busy / v.observed
+
 	day.Busy10 = max(day.Busy10, last.busy)
 	if last.busy >= minBusy {
 		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
 		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
 	}
+
 	w.Busy.add(busy, weight*v.observed)
+
 	day.Measured += float32(v.measured)
 	if v.measuredBusy > 0 {
 		w.Width.add(min(v.measuredSM/v.measuredBusy, 1), weight*v.measuredBusy)
 		w.Bandwidth.add(min(v.measuredDRAM/v.measuredBusy, 1), weight*v.measuredBusy)
 	}
+
 	if v.powered > 0 {
 		w.Power.add(v.power/v.powered, weight*v.powered)
 	}
+
 	if v.linked > 0 {
 		day.PCIe = max(day.PCIe, float32(v.pcie/v.linked))
 	}
@@ -166,6 +177,7 @@ func lesser(a, b float32) float32 {
 	if a == 0 || b > 0 && b < a {
 		return b
 	}
+
 	return a
 }
 
@@ -174,15 +186,19 @@ func (w *workload) resume(uid string, now time.Time) {
 	if uid == "" {
 		return
 	}
+
 	if at := w.podAt(uid); at >= 0 {
 		w.today(now).Held += float32(max(0, now.Unix()-w.Pods[at].Last))
 		w.Pods[at].Last = now.Unix()
+
 		return
 	}
+
 	if len(w.Pods) >= maxPods {
 		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) })
 		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
 	}
+
 	w.Pods = append(w.Pods, podSeen{UID: uid, Last: now.Unix()})
 }
 
@@ -195,6 +211,7 @@ func (w *workload) seen(d *device, at time.Time) {
 
 	p := &w.Pods[i]
 	several := p.Last == at.Unix()
+
 	p.Last, p.Idle = at.Unix(), 0
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
@@ -210,6 +227,7 @@ func (w *workload) takeUp(d *device, now time.Time) {
 	if i < 0 || w.Pods[i].Idle == 0 || now.Unix()-w.Pods[i].Last > int64(shortRestart.Seconds()) {
 		return
 	}
+
 	d.idle, d.up = time.Unix(w.Pods[i].Idle, 0), time.Unix(w.Pods[i].Idle, 0)
 }
 
@@ -235,11 +253,13 @@ func mark(at *int64, seen bool, now time.Time) {
 // today returns the sums of the day of a time. A day that comes takes the place of the oldest.
 func (w *workload) today(now time.Time) *daySums {
 	number := dayOf(now)
+
 	d := w.slotOf(number)
 	if d.Day != number {
 		*d = daySums{Day: number}
 		w.clearEngines(slotOf(number))
 	}
+
 	return d
 }
 
@@ -266,28 +286,35 @@ func (w *workload) weight(now time.Time) float64 {
 	if weight <= maxWeight {
 		return weight
 	}
+
 	for _, h := range []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power} {
 		h.scale(1 / weight)
 	}
+
 	for i := range w.Engines {
 		w.Engines[i].Busy.scale(1 / weight)
 	}
+
 	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,
 		&w.Throttled} {
 		*sum /= weight
 	}
+
 	w.Reference = now
+
 	return 1
 }
 
 // sums are the days of the last keptDays added up. If the clock was set, the last one can be of tomorrow.
 func (w *workload) sums(now time.Time) daySums {
 	var all daySums
+
 	today := dayOf(now)
 	for _, d := range w.Days {
 		if d.Day <= today-keptDays {
 			continue
 		}
+
 		all.Observed += d.Observed
 		all.Held += d.Held
 		all.Measured += d.Measured
@@ -296,6 +323,7 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
 	}
+
 	return all
 }
 
@@ -307,6 +335,7 @@ func (w *workload) observedDays(now time.Time) int {
 			days++
 		}
 	}
+
 	return days
 }
 
@@ -332,16 +361,20 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	today := dayOf(now)
 	steepest := 0.
 	var n, sx, sy, sxx, sxy float64
+
 	for back := range int32(keptDays) {
 		d := w.slotOf(today - back)
 		if d.Day != today-back || d.Memory == 0 {
 			continue
 		}
+
 		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.settled()) // its end; of today, now
+
 		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
 		}
 	}
+
 	return steepest * (1 << 20)
 }

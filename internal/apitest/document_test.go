@@ -34,24 +34,30 @@ type document struct {
 
 func load(t *testing.T) *document {
 	t.Helper()
+
 	var tree any
 	if err := yaml.Unmarshal(api.OpenAPI(), &tree); err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := json.Marshal(tree)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	root, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	d := &document{root: root.(map[string]any), compiler: jsonschema.NewCompiler(), seen: make(map[string]bool)}
 	d.compiler.DefaultDraft(jsonschema.Draft2020)
 	d.compiler.AssertFormat()
+
 	if err := d.compiler.AddResource(base, root); err != nil {
 		t.Fatal(err)
 	}
+
 	return d
 }
 
@@ -59,19 +65,23 @@ func load(t *testing.T) *document {
 func (d *document) at(pointer string) (any, string) {
 	var here any = d.root
 	done := "#"
+
 	for _, element := range strings.Split(strings.TrimPrefix(strings.TrimPrefix(pointer, "#"), "/"), "/") {
 		object, ok := here.(map[string]any)
 		if !ok {
 			return nil, ""
 		}
+
 		here = object[strings.NewReplacer("~1", "/", "~0", "~").Replace(element)]
 		done += "/" + element
+
 		if object, ok := here.(map[string]any); ok {
 			if to, ok := object["$ref"].(string); ok && len(object) == 1 {
 				here, done = d.at(to)
 			}
 		}
 	}
+
 	return here, done
 }
 
@@ -83,14 +93,17 @@ func (d *document) validate(pointer string, text []byte) error {
 	if where == "" {
 		return fmt.Errorf("there is no schema at %s", pointer)
 	}
+
 	schema, err := d.compiler.Compile(base + "#" + (&url.URL{Path: where[1:]}).EscapedPath())
 	if err != nil {
 		return fmt.Errorf("schema %s: %w", pointer, err)
 	}
+
 	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 	if err != nil {
 		return err
 	}
+
 	return schema.Validate(value)
 }
 
@@ -105,6 +118,7 @@ func (d *document) operation(r *http.Request) (pointer, name string) {
 			}
 		}
 	}
+
 	return "", ""
 }
 
@@ -112,11 +126,13 @@ func matches(want, have []string) bool {
 	if len(want) != len(have) {
 		return false
 	}
+
 	for i, element := range want {
 		if !strings.HasPrefix(element, "{") && element != have[i] {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -126,6 +142,7 @@ func (d *document) checkRequest(r *http.Request, body []byte) error {
 	if pointer == "" {
 		return fmt.Errorf("%s %s is not in the document", r.Method, r.URL.Path)
 	}
+
 	description, _ := d.at(pointer + "/requestBody")
 	switch {
 	case description == nil && len(body) > 0:
@@ -137,6 +154,7 @@ func (d *document) checkRequest(r *http.Request, body []byte) error {
 	case len(body) == 0:
 		return nil
 	}
+
 	return d.validate(pointer+"/requestBody/content/application~1json/schema", body)
 }
 
@@ -146,34 +164,42 @@ func (d *document) checkResponse(response *http.Response, body []byte) error {
 	if pointer == "" {
 		pointer, name = "#/paths/~1api~1v1~1node/get", "unknown" // the problem is the same everywhere
 	}
+
 	status := strconv.Itoa(response.StatusCode)
 	if found, _ := d.at(pointer + "/responses/" + status); found == nil {
 		if response.StatusCode < 400 {
 			return fmt.Errorf("%s: status %s is not in the document", name, status)
 		}
+
 		status = "default"
 	}
+
 	d.mu.Lock()
 	d.seen[name+" "+status] = true
 	d.mu.Unlock()
+
 	media, _, err := mime.ParseMediaType(response.Header.Get("Content-Type"))
 	if err != nil {
 		return err
 	}
+
 	at := pointer + "/responses/" + status + "/content/" + escape(media)
 	if found, _ := d.at(at); found == nil {
 		return fmt.Errorf("%s %s: media type %s is not in the document", name, status, media)
 	}
+
 	headers, _ := d.at(pointer + "/responses/" + status + "/headers")
 	if object, ok := headers.(map[string]any); ok && object["Location"] != nil && response.Header.Get("Location") == "" {
 		return fmt.Errorf("%s %s: no Location", name, status)
 	}
+
 	switch media {
 	case "application/json", "application/problem+json":
 		return d.validate(at+"/schema", body)
 	case "text/event-stream":
 		return d.checkEvents(at+"/schema", body)
 	}
+
 	return nil
 }
 
@@ -182,14 +208,17 @@ func (d *document) checkEvents(schema string, body []byte) error {
 		if strings.HasPrefix(block, ":") {
 			continue
 		}
+
 		_, data, ok := strings.Cut(block, "\ndata: ")
 		if !ok {
 			return fmt.Errorf("event %q has no data", block)
 		}
+
 		if err := d.validate(schema, []byte(data)); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -203,23 +232,28 @@ func TestExamples(t *testing.T) {
 		if !ok {
 			return
 		}
+
 		if examples, ok := object["examples"].(map[string]any); ok && object["schema"] != nil {
 			for name, example := range examples {
 				text, err := json.Marshal(example.(map[string]any)["value"])
 				if err != nil {
 					t.Fatal(err)
 				}
+
 				if err := d.validate(pointer+"/schema", text); err != nil {
 					t.Errorf("%s, example %s: %v", pointer, name, err)
 				}
+
 				checked++
 			}
 		}
+
 		for key, below := range object {
 			walk(pointer+"/"+escape(key), below)
 		}
 	}
 	walk("#", d.root)
+
 	if checked < 8 {
 		t.Errorf("only %d examples", checked)
 	}
@@ -233,6 +267,7 @@ func TestReferencesAndSchemas(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	var walk func(here any)
 	walk = func(here any) {
 		switch here := here.(type) {
@@ -242,6 +277,7 @@ func TestReferencesAndSchemas(t *testing.T) {
 					t.Errorf("%s leads nowhere", to)
 				}
 			}
+
 			for _, below := range here {
 				walk(below)
 			}
@@ -257,9 +293,11 @@ func TestReferencesAndSchemas(t *testing.T) {
 func readAll(t *testing.T, r io.ReadCloser) []byte {
 	t.Helper()
 	defer r.Close()
+
 	body, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return body
 }

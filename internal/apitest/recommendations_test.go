@@ -16,6 +16,7 @@ func fullReport() *advise.Report {
 	stretch := advise.Stretch{Low: 1, Expected: 1.25, High: 1.5}
 	place := gpu.Placement{Start: 4, Size: 4}
 	kernels := advise.Kernels{Width: 0.25, Bandwidth: 0.125}
+
 	return &advise.Report{
 		APIVersion: "mig-exporter/v1", Time: time.Unix(1, 5).UTC(), Node: "node-1", Strict: true, SingleStrategy: true,
 		WithoutKubernetes: true,
@@ -64,6 +65,7 @@ func recommendations(id gpu.UUID) any {
 	if id != "" {
 		return nil
 	}
+
 	return fullReport()
 }
 
@@ -73,7 +75,9 @@ func TestFullReport(t *testing.T) {
 	for _, path := range unset(reflect.ValueOf(*fullReport()), "") {
 		t.Errorf("%s is not set", path)
 	}
+
 	d := load(t)
+
 	for _, report := range []*advise.Report{fullReport(), advise.New(advise.DefaultOptions()).Recommend(&gpu.Snapshot{
 		Time: time.Unix(1, 0), GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}, Up: true}},
 	})} {
@@ -81,6 +85,7 @@ func TestFullReport(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if err := d.validate("#/components/schemas/Recommendations", text); err != nil {
 			t.Errorf("%s: %v", text, err)
 		}
@@ -90,6 +95,7 @@ func TestFullReport(t *testing.T) {
 // unset lists the fields with a JSON name that have their zero value. Numbers in lists, and coordinates, may be zero.
 func unset(v reflect.Value, path string) []string {
 	var list []string
+
 	switch v.Kind() {
 	case reflect.Pointer:
 		return unset(v.Elem(), path)
@@ -103,6 +109,7 @@ func unset(v reflect.Value, path string) []string {
 			if field.Tag.Get("json") == "" {
 				continue
 			}
+
 			name := path + "." + field.Name
 			if v.Field(i).IsZero() {
 				list = append(list, name)
@@ -111,5 +118,6 @@ func unset(v reflect.Value, path string) []string {
 			}
 		}
 	}
+
 	return list
 }

@@ -19,28 +19,35 @@ func TestSBOM(t *testing.T) {
 	goTool(t, "build", "-o", programs, "./cmd/mig-exporter", "./cmd/migctl")
 	goTool(t, "run", "./cmd/sbom", "-version=1.2.3", "-sbom="+sbom, "-licenses="+sbom+".licenses",
 		filepath.Join(programs, "mig-exporter"), filepath.Join(programs, "migctl"))
+
 	text, err := os.ReadFile(sbom)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var document cyclonedx.BOM
 	if err := cyclonedx.NewBOMDecoder(bytes.NewReader(text), cyclonedx.BOMFileFormatJSON).Decode(&document); err != nil {
 		t.Fatal(err)
 	}
+
 	schema := cyclonedxSchema(t, document.SpecVersion.String())
+
 	validate := func(text string) error {
 		value, err := jsonschema.UnmarshalJSON(strings.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return schema.Validate(value)
 	}
 	if err := validate(string(text)); err != nil {
 		t.Error(err)
 	}
+
 	if len(*document.Components) < 20 {
 		t.Errorf("the SBOM has %d components", len(*document.Components))
 	}
+
 	for right, wrong := range map[string]string{
 		`"id": "Apache-2.0"`: `"id": "Apache 2"`, `"type": "library"`: `"type": "module"`, `"alg": "SHA-256"`: `"alg": "h1"`,
 	} {
@@ -64,19 +71,23 @@ func cyclonedxSchema(t *testing.T, version string) *jsonschema.Schema {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		schema, err := jsonschema.UnmarshalJSON(bytes.NewReader(text))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		id = schema.(map[string]any)["$id"].(string)
 		if err := compiler.AddResource(id, schema); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	schema, err := compiler.Compile(id)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return schema
 }
 
@@ -87,9 +98,11 @@ func goTool(t *testing.T, args ...string) string {
 	command.Dir = filepath.Join("..", "..")
 	var errOut bytes.Buffer
 	command.Stderr = &errOut
+
 	out, err := command.Output()
 	if err != nil {
 		t.Fatalf("go %q: %v\n%s", args, err, errOut.String())
 	}
+
 	return string(out)
 }

@@ -31,6 +31,7 @@ type engine struct{}
 
 func steps() []mig.Step {
 	place := gpu.Placement{Start: 4, Size: 4}
+
 	return []mig.Step{
 		{Op: mig.DestroyCompute, GPU: gpu0, ProfileID: 9, Profile: "3g.20gb", Placement: place, UUID: mig0,
 			Compute: gpu.Some(gpu.Placement{Start: -1, Size: 3}), Instance: gpu.Some(gpu.InstanceID(2)), ComputeID: gpu.Some(gpu.ComputeID(0))},
@@ -41,6 +42,7 @@ func steps() []mig.Step {
 func (engine) plan(id string, force []string) *api.Plan {
 	hold := []api.Hold{{Kind: api.HoldPod, What: "ml/train-0 (main)"}, {Kind: api.HoldProcess, PID: 42, What: "python3"},
 		{Kind: api.HoldUnconfirmed, What: "ml/train-1 (main): not listed"}}
+
 	return &api.Plan{
 		APIVersion: api.Version, ID: id, Hash: "h", Created: time.Unix(1, 5), Node: "node-1", Steps: steps(), Forced: force,
 		Owners: []string{"mig-manager"}, TakeOver: true, Warnings: []string{"fragmented"},
@@ -62,6 +64,7 @@ func operation(id string) *api.Operation {
 	s := steps()
 	undone := api.OperationStep{Step: s[0], State: api.StepUndone, Done: &mig.Done{Instance: 2, ComputeID: gpu.Some(gpu.ComputeID(0)), UUID: mig0}}
 	failed := api.OperationStep{Step: s[1], State: api.StepFailed, Error: "insufficient resources"}
+
 	return &api.Operation{
 		APIVersion: api.Version, ID: id, Verb: api.VerbApply, Plan: "plan-1", By: "uid:0", State: api.Interrupted, Started: time.Unix(1, 0), Ended: time.Unix(2, 0),
 		Steps: []api.OperationStep{undone, failed}, Rollback: []api.OperationStep{failed},
@@ -99,6 +102,7 @@ func (e engine) PlanByID(id string) (*api.Plan, error) {
 	if id != "plan-1" {
 		return nil, &api.Problem{Type: api.NotFound, Title: "No such plan", Status: 404}
 	}
+
 	return e.plan(id, nil), nil
 }
 
@@ -115,6 +119,7 @@ func (engine) Start(_ context.Context, _ control.Actor, r api.OperationRequest) 
 	if r.Hash != "h" {
 		return nil, &api.Problem{Type: api.StalePlan, Title: "The node has changed", Status: 409}
 	}
+
 	return operation("op-1"), nil
 }
 
@@ -150,6 +155,7 @@ func (engine) Rollback(_ context.Context, _ control.Actor, id string) (*api.Oper
 	if id == "busy" {
 		return nil, busy()
 	}
+
 	return operation("op-2"), nil
 }
 
@@ -157,6 +163,7 @@ func (engine) ConfirmFree(_ context.Context, _ control.Actor, device string) (*a
 	if device == "busy" {
 		return nil, busy()
 	}
+
 	return &api.Confirmation{APIVersion: api.Version, Device: device, Note: "until the kubelet restarts",
 		Confirmed: []api.UnconfirmedHolder{{Namespace: "ml", Pod: "train-0", Container: "main", Reason: "not listed"}}}, nil
 }
@@ -184,12 +191,15 @@ func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
 		{Kind: api.EventNote, State: api.Settling, Text: "waits for the kubelet to offer MIG-1"},
 		{Kind: api.EventState, State: api.Interrupted},
 	}
+
 	events := make(chan api.Event, len(all))
 	for i, e := range all {
 		e.Seq, e.Time = i+1, time.Unix(1, 0)
 		events <- e
 	}
+
 	close(events)
+
 	return events, nil
 }
 
@@ -211,14 +221,17 @@ func serve(t *testing.T) *http.Client {
 			Current:         func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
 		}, engine{}, log.NewNopLogger())
 	}()
+
 	select {
 	case <-ready:
 	case err := <-ended:
 		cancel()
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		cancel()
+
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
@@ -227,6 +240,7 @@ func serve(t *testing.T) *http.Client {
 		return new(net.Dialer).DialContext(ctx, "unix", path)
 	}}
 	t.Cleanup(transport.CloseIdleConnections)
+
 	return &http.Client{Transport: transport}
 }
 
@@ -237,6 +251,7 @@ type exchange struct {
 
 func exchanges() []exchange {
 	plan := func(spec string) string { return `{"spec":` + spec + `}` }
+
 	return []exchange{
 		{"GET", "/node", "", 200},
 		{"GET", "/layouts", "", 200},
@@ -323,35 +338,44 @@ func TestExchanges(t *testing.T) {
 		if strings.HasPrefix(e.path, "/gpus/") {
 			client = releasing
 		}
+
 		request, err := http.NewRequestWithContext(t.Context(), e.method, "http://control/api/v1"+e.path, strings.NewReader(e.body))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if e.body != "" {
 			request.Header.Set("Content-Type", "application/json")
 		}
+
 		valid := d.checkRequest(request, []byte(e.body))
+
 		response, err := client.Do(request)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		body := readAll(t, response.Body)
 		if response.StatusCode != e.status {
 			t.Errorf("%s %s %s: %d %s, want %d", e.method, e.path, e.body, response.StatusCode, body, e.status)
 		}
+
 		refused := bytes.Contains([]byte(" 400 405 415 422 "), []byte(" "+response.Status[:3]+" "))
 		if e.path != "/nothing" && refused != (valid != nil) {
 			t.Errorf("%s %s %s: %d %s, in the document: %v", e.method, e.path, e.body, response.StatusCode, body, valid)
 		}
+
 		if err := d.checkResponse(response, body); err != nil {
 			t.Errorf("%s %s %s: %d %s: %v", e.method, e.path, e.body, response.StatusCode, body, err)
 		}
 	}
+
 	for path, item := range d.root["paths"].(map[string]any) {
 		for method, operation := range item.(map[string]any) {
 			if method == "parameters" {
 				continue
 			}
+
 			for status := range operation.(map[string]any)["responses"].(map[string]any) {
 				if name := strings.ToUpper(method) + " " + path + " " + status; status != "default" && status != "304" && !d.seen[name] { // 304 is the exporter's own
 					t.Errorf("%s is in the document and never was an answer", name)

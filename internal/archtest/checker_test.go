@@ -17,7 +17,9 @@ func TestTransitiveImportsOfNVML(t *testing.T) {
 	if found := importViolations(chain[:3]); len(found) > 0 {
 		t.Errorf("%q, want nothing", found)
 	}
+
 	chain = append(chain, goImport{file: "internal/mig/b.go", line: 5, path: goNVML + "/pkg/nvml"})
+
 	all := strings.Join(importViolations(chain), "\n")
 	for _, want := range []string{
 		"cmd/nvml-sim -> internal/sim -> internal/mig -> " + goNVML,
@@ -64,6 +66,7 @@ func TestSourceRules(t *testing.T) {
 	} {
 		checkFound(t, c.about, violationsOf(t, c.file, "package a\n"+c.text+"\n"), c.file+":", c.rule)
 	}
+
 	main := "package main\nimport \"os\"\nfunc main() { os.Exit(1) }\n"
 	checkFound(t, "exit of main", violationsOf(t, "cmd/a/main.go", main), "", "")
 }
@@ -71,6 +74,7 @@ func TestSourceRules(t *testing.T) {
 func TestLengthRules(t *testing.T) {
 	lines := func(n int) string { return strings.Repeat("//\n", n) }
 	body := func(n int) string { return "package a\nfunc f() {\n" + lines(n-2) + "}\n" }
+
 	const long, longFunc = "lines: a file has at most 400, a test file 600", "f has 61 lines: a function has at most 60"
 	for _, c := range []struct{ about, file, text, rule string }{
 		{"400 lines", "a/a.go", "package a\n" + lines(399), ""},
@@ -88,16 +92,19 @@ func TestLengthRules(t *testing.T) {
 
 func violationsOf(t *testing.T, name, text string) []string {
 	t.Helper()
+
 	s, err := parseSource(name, []byte(text))
 	if err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
+
 	return s.violations()
 }
 
 // checkFound wants one violation, of the rule and where it is, or none if there is no rule.
 func checkFound(t *testing.T, about string, found []string, place, rule string) {
 	t.Helper()
+
 	switch {
 	case rule == "" && len(found) > 0:
 		t.Errorf("%s: %q, want nothing", about, found)

@@ -20,14 +20,18 @@ var (
 // anchors returns the names by which GitHub links to the headings of a page.
 func anchors(page string) map[string]bool {
 	found := map[string]bool{}
+
 	for _, match := range heading.FindAllStringSubmatch(fence.ReplaceAllString(page, ""), -1) {
 		slug := strings.ReplaceAll(slugLess.ReplaceAllString(strings.ToLower(match[1]), ""), " ", "-")
+
 		name := slug
 		for n := 1; found[name]; n++ {
 			name = slug + "-" + strconv.Itoa(n)
 		}
+
 		found[name] = true
 	}
+
 	return found
 }
 
@@ -37,29 +41,37 @@ func brokenLinks(path string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var broken []string
+
 	for _, match := range inlineURL.FindAllStringSubmatch(fence.ReplaceAllString(string(page), ""), -1) {
 		link := match[1]
 		if strings.Contains(link, "://") || strings.HasPrefix(link, "mailto:") {
 			continue
 		}
+
 		file, anchor, _ := strings.Cut(link, "#")
+
 		target := path
 		if file != "" {
 			target = filepath.Join(filepath.Dir(path), filepath.FromSlash(file))
 		}
+
 		if _, err := os.Stat(target); err != nil {
 			broken = append(broken, fmt.Sprintf("%s: %s does not exist", path, link))
 			continue
 		}
+
 		if anchor == "" {
 			continue
 		}
+
 		text, err := os.ReadFile(target)
 		if err != nil || !anchors(string(text))[anchor] {
 			broken = append(broken, fmt.Sprintf("%s: %s has no such heading", path, link))
 		}
 	}
+
 	return broken, nil
 }
 
@@ -67,21 +79,26 @@ func brokenLinks(path string) ([]string, error) {
 func TestLinksOfTheDocuments(t *testing.T) {
 	root := filepath.Join("..", "..")
 	var pages []string
+
 	for _, pattern := range []string{"*.md", filepath.Join("docs", "*.md")} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		pages = append(pages, found...)
 	}
+
 	if len(pages) < 10 {
 		t.Fatalf("only %d pages found below %s", len(pages), root)
 	}
+
 	for _, page := range pages {
 		broken, err := brokenLinks(page)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, link := range broken {
 			t.Error(link)
 		}
@@ -100,14 +117,17 @@ func TestBrokenLinks(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	got, err := brokenLinks(filepath.Join(dir, "page.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := []string{"gone.go does not exist", "other.md#twice-2 has no", "#there has no", "other.md#no-heading has no"}
 	if len(got) != len(want) {
 		t.Fatalf("found %q, want %q", got, want)
 	}
+
 	for i := range want {
 		if !strings.Contains(got[i], want[i]) {
 			t.Errorf("found %q, want %q", got[i], want[i])

@@ -14,40 +14,51 @@ func TestModuleKeepsTheRules(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "go.mod")); err != nil {
 		t.Fatalf("not at the module's root: %v", err)
 	}
+
 	var found []string
 	var imports []goImport
 	files := 0
+
 	err := filepath.WalkDir(root, func(name string, entry fs.DirEntry, err error) error {
 		if err != nil {
 			return err
 		}
+
 		if entry.IsDir() {
 			if name != root && isLeftOut(root, name, entry.Name()) {
 				return filepath.SkipDir
 			}
+
 			return nil
 		}
+
 		if !strings.HasSuffix(name, ".go") {
 			return nil
 		}
+
 		s, err := readSource(root, name)
 		if err != nil {
 			found = append(found, err.Error()) // it names the file; the others are checked all the same
 			return nil
 		}
+
 		files++
+
 		found = append(found, s.violations()...)
 		if !s.isTest() {
 			imports = append(imports, s.imports()...)
 		}
+
 		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if files < 10 {
 		t.Fatalf("only %d Go files found below %s", files, root)
 	}
+
 	for _, violation := range append(found, importViolations(withoutNested(root, imports))...) {
 		t.Error(violation)
 	}
@@ -64,10 +75,12 @@ func readSource(root, name string) (source, error) {
 	if err != nil {
 		return source{}, err
 	}
+
 	relative, err := filepath.Rel(root, name)
 	if err != nil {
 		return source{}, err
 	}
+
 	return parseSource(filepath.ToSlash(relative), text)
 }
 
@@ -75,16 +88,20 @@ func readSource(root, name string) (source, error) {
 // this module can import.
 func withoutNested(root string, imports []goImport) []goImport {
 	var own []goImport
+
 	for _, i := range imports {
 		nested := false
+
 		for dir := i.dir(); dir != "."; dir = filepath.ToSlash(filepath.Dir(dir)) {
 			if _, err := os.Stat(filepath.Join(root, dir, "go.mod")); err == nil {
 				nested = true
 			}
 		}
+
 		if !nested {
 			own = append(own, i)
 		}
 	}
+
 	return own
 }

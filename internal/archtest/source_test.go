@@ -29,10 +29,12 @@ type source struct {
 
 func parseSource(name string, text []byte) (source, error) {
 	set := token.NewFileSet()
+
 	file, err := parser.ParseFile(set, name, text, parser.ParseComments|parser.SkipObjectResolution)
 	if err != nil {
 		return source{}, fmt.Errorf("parse: %w", err)
 	}
+
 	return source{name: name, text: text, set: set, file: file}, nil
 }
 
@@ -43,11 +45,13 @@ func (s source) line(p token.Pos) int { return s.set.Position(p).Line }
 // imports lists what the file imports.
 func (s source) imports() []goImport {
 	var imports []goImport
+
 	for _, spec := range s.file.Imports {
 		if p, err := strconv.Unquote(spec.Path.Value); err == nil {
 			imports = append(imports, goImport{file: s.name, line: s.line(spec.Pos()), path: p})
 		}
 	}
+
 	return imports
 }
 
@@ -56,12 +60,14 @@ func (s source) violations() []string {
 	if ast.IsGenerated(s.file) {
 		return nil
 	}
+
 	found := s.tooLong()
 	if !s.isTest() {
 		found = append(found, s.declarations()...)
 		found = append(found, s.exits()...)
 		found = append(found, s.sharedWithOracle()...)
 	}
+
 	return found
 }
 
@@ -72,29 +78,35 @@ func (s source) at(p token.Pos, format string, args ...any) string {
 // tooLong checks the lengths of the file and its functions.
 func (s source) tooLong() []string {
 	var found []string
+
 	limit := maxFileLines
 	if s.isTest() {
 		limit = maxTestFileLines
 	}
+
 	if lines := bytes.Count(s.text, []byte("\n")); lines > limit {
 		found = append(found, fmt.Sprintf("%s: %d lines: a file has at most %d, a test file %d", s.name, lines, maxFileLines,
 			maxTestFileLines))
 	}
+
 	for _, d := range s.file.Decls {
 		f, ok := d.(*ast.FuncDecl)
 		if !ok {
 			continue
 		}
+
 		if lines := s.line(f.End()) - s.line(f.Pos()) + 1; lines > maxFuncLines {
 			found = append(found, s.at(f.Pos(), "%s has %d lines: a function has at most %d", f.Name.Name, lines, maxFuncLines))
 		}
 	}
+
 	return found
 }
 
 // declarations finds init functions and package variables that could change.
 func (s source) declarations() []string {
 	var found []string
+
 	for _, d := range s.file.Decls {
 		switch d := d.(type) {
 		case *ast.FuncDecl:
@@ -107,19 +119,23 @@ func (s source) declarations() []string {
 			}
 		}
 	}
+
 	return found
 }
 
 func (s source) variables(d *ast.GenDecl) []string {
 	var found []string
+
 	for _, spec := range d.Specs {
 		v, ok := spec.(*ast.ValueSpec)
 		if !ok || s.isSentinel(v) || isAssertion(v) || isEmbedded(d.Doc) || isEmbedded(v.Doc) {
 			continue
 		}
+
 		found = append(found, s.at(v.Pos(),
 			"var %s: package variables are sentinel errors (errors.New), go:embed and `var _ I = ...` only", v.Names[0].Name))
 	}
+
 	return found
 }
 
@@ -145,6 +161,7 @@ func (s source) exits() []string {
 	if s.file.Name.Name == "main" {
 		return nil
 	}
+
 	var found []string
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		if e, ok := n.(ast.Expr); ok {
@@ -152,8 +169,10 @@ func (s source) exits() []string {
 				found = append(found, s.at(e.Pos(), "ends the process: only package main may"))
 			}
 		}
+
 		return true
 	})
+
 	return found
 }
 
@@ -163,6 +182,7 @@ func (s source) sharedWithOracle() []string {
 	if path.Dir(s.name) != "internal/sim" {
 		return nil
 	}
+
 	var found []string
 	ast.Inspect(s.file, func(n ast.Node) bool {
 		e, ok := n.(*ast.SelectorExpr)
@@ -171,8 +191,10 @@ func (s source) sharedWithOracle() []string {
 			found = append(found,
 				s.at(e.Pos(), "mig.%s: the simulated node takes names and tables of internal/mig, no algorithm", e.Sel.Name))
 		}
+
 		return true
 	})
+
 	return found
 }
 
@@ -182,13 +204,17 @@ func (s source) isOf(e ast.Expr, importPath string, names ...string) bool {
 	if !ok || !slices.Contains(names, selector.Sel.Name) {
 		return false
 	}
+
 	x, ok := selector.X.(*ast.Ident)
+
 	return ok && slices.ContainsFunc(s.file.Imports, func(spec *ast.ImportSpec) bool {
 		local := path.Base(importPath)
 		if spec.Name != nil {
 			local = spec.Name.Name
 		}
+
 		p, err := strconv.Unquote(spec.Path.Value)
+
 		return err == nil && p == importPath && local == x.Name
 	})
 }

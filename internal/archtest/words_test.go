@@ -19,6 +19,7 @@ import (
 // and none has another use here.
 func forbiddenWords() glossary {
 	word := func(pattern, better string) forbiddenWord { return forbiddenWord{regexp.MustCompile(pattern), better} }
+
 	return glossary{
 		word(`\btells whether\b`, "reports whether"),
 		word(`\b[Nn]obody\b`, "the actor: no process, no client, no caller"),
@@ -48,22 +49,27 @@ type forbiddenWord struct {
 // phrases: single words can be names of others. Log messages begin in lower case.
 func (g glossary) goViolations(t *testing.T, name string, source []byte) []string {
 	files := token.NewFileSet()
+
 	file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution|parser.ParseComments)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var found []string
 	check := func(at token.Pos, text string) {
 		found = append(found, g.wordViolations(name, files.Position(at).Line, text)...)
 	}
+
 	for _, group := range file.Comments {
 		for _, comment := range group.List {
 			check(comment.Pos(), comment.Text)
 		}
 	}
+
 	if strings.HasSuffix(name, "_test.go") {
 		return found
 	}
+
 	ast.Inspect(file, func(n ast.Node) bool {
 		if call, ok := n.(*ast.CallExpr); ok && calledName(call) == "Log" {
 			for i := 1; i < len(call.Args); i += 2 {
@@ -74,16 +80,20 @@ func (g glossary) goViolations(t *testing.T, name string, source []byte) []strin
 				}
 			}
 		}
+
 		e, ok := n.(ast.Expr)
 		if !ok {
 			return true
 		}
+
 		text := literalText(e)
 		if strings.Count(text, " ") >= 2 {
 			check(e.Pos(), text)
 		}
+
 		return text == ""
 	})
+
 	return found
 }
 
@@ -95,6 +105,7 @@ func calledName(call *ast.CallExpr) string {
 	case *ast.SelectorExpr:
 		return f.Sel.Name
 	}
+
 	return ""
 }
 
@@ -106,16 +117,19 @@ func literalText(e ast.Expr) string {
 		if err != nil {
 			return ""
 		}
+
 		return text
 	case *ast.BinaryExpr:
 		return literalText(e.X) + literalText(e.Y)
 	}
+
 	return ""
 }
 
 // wordViolations returns the forbidden words of a text that begins at a line of a file.
 func (g glossary) wordViolations(name string, first int, text string) []string {
 	var found []string
+
 	for number, line := range strings.Split(text, "\n") {
 		for _, w := range g {
 			if got := w.pattern.FindString(line); got != "" {
@@ -123,18 +137,21 @@ func (g glossary) wordViolations(name string, first int, text string) []string {
 			}
 		}
 	}
+
 	return found
 }
 
 // hasWords reports whether a file is of those that the glossary holds for. The history of changes keeps its words.
 func hasWords(path string) bool {
 	written := []string{".go", ".md", ".tmpl", ".html", ".js", ".c", ".sh", ".yaml", ".yml", ".tpl", ".service", ".socket"}
+
 	return slices.Contains(written, filepath.Ext(path)) && filepath.Base(path) != "CHANGELOG.md" &&
 		filepath.Base(path) != "words_test.go"
 }
 
 func TestWords(t *testing.T) {
 	root, files, words := filepath.Join("..", ".."), 0, forbiddenWords()
+
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
@@ -145,19 +162,24 @@ func TestWords(t *testing.T) {
 		case d.IsDir() || !hasWords(path):
 			return nil
 		}
+
 		text, err := os.ReadFile(path)
 		if err != nil {
 			return err
 		}
+
 		files++
 		name, _ := filepath.Rel(root, path)
+
 		violations := words.wordViolations
 		if strings.HasSuffix(name, ".go") {
 			violations = func(name string, _ int, text string) []string { return words.goViolations(t, name, []byte(text)) }
 		}
+
 		for _, violation := range violations(name, 1, string(text)) {
 			t.Error(violation)
 		}
+
 		return nil
 	})
 	if err != nil || files < 500 {
@@ -167,10 +189,12 @@ func TestWords(t *testing.T) {
 
 func TestWordViolations(t *testing.T) {
 	words := forbiddenWords()
+
 	got := words.wordViolations("a.md", 1, "The roll-back of\nsomebody, on dashboards and keyboards")
 	if len(got) != 2 || !strings.HasPrefix(got[1], `a.md:2: "somebody"`) {
 		t.Errorf("got %q", got)
 	}
+
 	for line, want := range map[string]int{
 		"// It tells whether nobody re-cuts a board.":   4,
 		"/* It tells whether\nnobody re-cuts it. */":    3,
@@ -193,6 +217,7 @@ func TestWordViolations(t *testing.T) {
 			t.Errorf("%s: got %q, want %d", line, got, want)
 		}
 	}
+
 	if got := words.goViolations(t, "a_test.go", []byte("package p\nconst x = `the board is full` // a board\n")); len(got) != 1 {
 		t.Errorf("of a test: got %q, want its comment alone", got)
 	}

@@ -70,28 +70,35 @@ func callOf(function string, args ...string) string {
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
+
 	if hasArgs {
 		list, closed := strings.CutSuffix(inner, ")")
 		if !closed {
 			return c, "", errors.New("is not closed by a parenthesis")
 		}
+
 		args = strings.Split(list, ", ")
 	}
+
 	at := slices.IndexFunc(known, func(c callType) bool { return c.name == name && len(c.args) == len(args) })
 	if at < 0 {
 		return c, "", errors.New("is no call that is made here")
 	}
+
 	c = known[at]
 	if !hasArgs {
 		return c, name, nil
 	}
+
 	for i, of := range c.args {
 		v, ok := of.value(args[i])
 		if !ok {
 			return c, "", fmt.Errorf("has the argument %q, which is neither a number nor a name known here", args[i])
 		}
+
 		args[i] = of.name(v)
 	}
+
 	return c, callOf(name, args...), nil
 }
 
@@ -108,11 +115,14 @@ const (
 // name returns the name of a value, or its number.
 func (n names) name(value uint64) string {
 	number := strconv.FormatUint(value, 10)
+
 	_, rest, found := strings.Cut(string(n), " "+number+":")
 	if !found {
 		return number
 	}
+
 	name, _, _ := strings.Cut(rest, " ")
+
 	return name
 }
 
@@ -122,6 +132,8 @@ func (n names) value(text string) (uint64, bool) {
 	if before, _, found := strings.Cut(string(n), ":"+text+" "); found && !strings.Contains(text, " ") {
 		number = before[strings.LastIndex(before, " ")+1:]
 	}
+
 	v, err := strconv.ParseUint(number, 10, 64)
+
 	return v, err == nil
 }

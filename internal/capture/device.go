@@ -31,10 +31,12 @@ type gpuInstance struct {
 // the values are not recorded, since they are not used.
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	const function = "nvmlDeviceGetFieldValues"
+
 	ret := queryCode(d.entity, function, func() nvml.Return { return d.driver.GetFieldValues(values) })
 	if ret != nvml.SUCCESS {
 		return ret
 	}
+
 	for i := range values {
 		v := &values[i]
 		// a link, or all of them
@@ -44,6 +46,7 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		})
 		v.NvmlReturn, v.ValueType, v.Value = uint32(ret), answer.kind, answer.bytes
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -58,6 +61,7 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 // those of another MIG device.
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m := migDevice{}
+
 	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))),
 		func() (ret nvml.Return) {
 			m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
@@ -66,7 +70,9 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	m.entity = entityIn(d.time, d.record.MIGDevices, index)
+
 	return m, ret
 }
 
@@ -74,21 +80,26 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
 	var handles []nvmlsource.GPUInstance
 	call := callOf("nvmlDeviceGetGpuInstances", numbers.name(uint64(profileID)))
+
 	count, ret := query(d.entity, call, func() (handleCount, nvml.Return) {
 		var ret nvml.Return
 		handles, ret = d.driver.GetGpuInstances(profileID, capacity)
+
 		return handleCount(len(handles)), ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	list := make([]nvmlsource.GPUInstance, 0, count)
 	for i := range int(count) {
 		g := gpuInstance{entity: entityIn(d.time, d.record.GPUInstances, slotOf(profileID, i))}
 		if i < len(handles) {
 			g.driver = handles[i]
 		}
+
 		list = append(list, g)
 	}
+
 	return list, ret
 }

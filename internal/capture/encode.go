@@ -19,23 +19,28 @@ type encoder interface{ EncodeYAML() *yaml.Node }
 
 func encodeValue(v reflect.Value) *yaml.Node {
 	var n yaml.Node
+
 	if own, ok := v.Interface().(encoder); ok {
 		return own.EncodeYAML()
 	}
+
 	switch v.Kind() {
 	case reflect.Slice:
 		n = yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
 		for i := range v.Len() {
 			n.Content = append(n.Content, encodeValue(v.Index(i)))
 		}
+
 		return &n
 	case reflect.Struct:
 		m := mapping()
+
 		for i := range v.NumField() {
 			if name := strictyaml.KeyOf(v.Type().Field(i)); name != "" {
 				m.Content = append(m.Content, encode(name), encodeValue(v.Field(i)))
 			}
 		}
+
 		return m
 	case reflect.Array:
 		return encode(arrayText(v))
@@ -45,37 +50,47 @@ func encodeValue(v reflect.Value) *yaml.Node {
 	case reflect.Float64:
 		v = reflect.ValueOf(v.Float() + 0) // not -0, which YAML reads as a whole number
 	}
+
 	if err := n.Encode(v.Interface()); err != nil {
 		n.SetString(err.Error()) // no type of a recording
 	}
+
 	return &n
 }
 
 // mapping returns a mapping on one line of keys to nodes or values, which are given in turn.
 func mapping(keysAndValues ...any) *yaml.Node {
 	m := &yaml.Node{Kind: yaml.MappingNode, Style: yaml.FlowStyle}
+
 	for _, part := range keysAndValues {
 		n, ok := part.(*yaml.Node)
 		if !ok {
 			n = encode(part)
 		}
+
 		m.Content = append(m.Content, n)
 	}
+
 	return m
 }
 
 // arrayText is the text in an array of C characters, which it may fill without a NUL; bytes are written as hexadecimal.
 func arrayText(v reflect.Value) string {
 	var b []byte
+
 	if v.Type().Elem().Kind() == reflect.Uint8 {
 		for i := range v.Len() {
 			b = append(b, byte(v.Index(i).Uint()))
 		}
+
 		return hex.EncodeToString(b)
 	}
+
 	for i := range v.Len() {
 		b = append(b, byte(v.Index(i).Int()))
 	}
+
 	text, _, _ := strings.Cut(string(b), "\x00")
+
 	return text
 }

@@ -20,15 +20,19 @@ func TestEncode(t *testing.T) {
 		List  []small
 	}
 	want := part{"580", 0.1, [4]int8{'a'}, [2]uint8{1, 2}, []small{{3}}}
+
 	text, err := yaml.Marshal(encode(want))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const line = `{text: "580", value: 0.1, name: a, raw: "0102", list: [{memory_size_mb: 3}]}` + "\n"
 	cmptest.Equal(t, "what is written", string(text), line)
+
 	var got part
 	if err := strictyaml.Decode("f.yaml", text, &got); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "what is read", got, want)
 }

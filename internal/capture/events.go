@@ -21,6 +21,7 @@ func (l *library) dueEvent() *eventRecord {
 	if events := l.rec.Recorded.Events; l.events.next < len(events) && events[l.events.next].Before <= l.time.poll {
 		return &events[l.events.next]
 	}
+
 	return nil
 }
 
@@ -35,6 +36,7 @@ type eventSet struct {
 
 func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	s := &eventSet{lib: l}
+
 	ret := queryCode(l.entity, "nvmlEventSetCreate", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.EventSetCreate()
 		return ret
@@ -42,9 +44,11 @@ func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
 	l.events.sets[s] = true
+
 	return s, ret
 }
 
@@ -53,6 +57,7 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 	if !ok || s.lib != d.lib {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	return queryCode(d.entity, callOf("nvmlDeviceRegisterEvents", eventNames.name(types)), func() nvml.Return {
 		return d.driver.RegisterEvents(types, s.driver)
 	})
@@ -63,27 +68,34 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	if s.lib.time.replays {
 		return s.replay(time.Duration(timeoutMillis) * time.Millisecond)
 	}
+
 	e, ret := s.driver.Wait(timeoutMillis)
 	if ret == nvml.ERROR_TIMEOUT {
 		return e, ret
 	}
+
 	r := eventRecord{Error: code(ret)}
 	if ret == nvml.SUCCESS {
 		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID,
 			ComputeInstanceID: e.ComputeInstanceID}
 		known := s.lib.find(func(d *device) bool { return d.driver == e.Device })
+
 		e.Device = nil
 		if known != nil {
 			e.Device, r.Event.GPU = known, known.name
 		}
 	}
+
 	t := s.lib.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if r.Before = t.poll; !t.between {
 		r.Before++
 	}
+
 	s.lib.rec.Recorded.Events = append(s.lib.rec.Recorded.Events, r)
+
 	return e, ret
 }
 
@@ -97,17 +109,21 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 			q.failed = q.failed && s.freed
 			return true
 		}
+
 		if found = s.lib.dueEvent(); found == nil {
 			if !s.waiting {
 				s.waiting = true
 				t.wake()
 			}
+
 			return false
 		}
+
 		q.next++
 		q.failed = found.Error != 0
 		s.waiting = false
 		t.wake()
+
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
@@ -116,6 +132,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 	t.mu.Lock()
 	ended := s.freed || t.closed
 	t.mu.Unlock()
+
 	switch {
 	case ended:
 		return nvmlsource.Event{}, nvml.ERROR_UNINITIALIZED
@@ -124,6 +141,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 	case found.Event == nil:
 		return nvmlsource.Event{}, nvml.Return(found.Error)
 	}
+
 	e := nvmlsource.Event{
 		Type: uint64(found.Event.Type), Data: found.Event.Data,
 		GPUInstanceID: found.Event.GPUInstanceID, ComputeInstanceID: found.Event.ComputeInstanceID,
@@ -131,6 +149,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 	if d := s.lib.find(func(d *device) bool { return d.name == found.Event.GPU }); d != nil {
 		e.Device = d
 	}
+
 	return e, nvml.SUCCESS
 }
 
@@ -142,9 +161,11 @@ func (s *eventSet) Free() nvml.Return {
 	delete(s.lib.events.sets, s)
 	t.wake()
 	t.mu.Unlock()
+
 	if s.driver == nil {
 		return nvml.SUCCESS
 	}
+
 	return s.driver.Free()
 }
 
@@ -154,10 +175,12 @@ func (l *library) settled() bool {
 	if l.events.failed {
 		return false
 	}
+
 	for s := range l.events.sets {
 		if !s.waiting || l.dueEvent() != nil {
 			return false
 		}
 	}
+
 	return true
 }

@@ -43,6 +43,7 @@ type fakeDevice struct {
 func newFake() *fakeDriver {
 	d := &fakeDriver{events: make(chan nvmlsource.Event, 9), failed: make(chan nvml.Return, 9)}
 	d.device = &fakeDevice{lib: d, watts: 100, answers: map[string]nvml.Return{}, asked: make(chan struct{}, 9)}
+
 	return d
 }
 
@@ -80,6 +81,7 @@ func (fakeSet) Free() nvml.Return { return nvml.SUCCESS }
 func (d *fakeDevice) code(function string) nvml.Return {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	return d.answers[function]
 }
 
@@ -99,10 +101,12 @@ func (d *fakeDevice) GetPowerUsage() (uint32, nvml.Return) {
 	d.mu.Lock()
 	watts, hang := d.watts, d.hang
 	d.mu.Unlock()
+
 	if hang != nil {
 		d.asked <- struct{}{}
 		<-hang
 	}
+
 	return watts, d.code("GetPowerUsage")
 }
 
@@ -114,11 +118,13 @@ func (d *fakeDevice) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	for i := range values {
 		values[i].Timestamp = 123456
 		values[i].ValueType = values[i].FieldId
+
 		values[i].Value = [8]byte{1, 2, 3, 4, 5, 6, 7, 0x88}
 		if values[i].FieldId == nvml.FI_DEV_MEMORY_TEMP {
 			values[i].NvmlReturn = uint32(nvml.ERROR_NOT_SUPPORTED)
 		}
 	}
+
 	return d.code("GetFieldValues")
 }
 
@@ -126,6 +132,7 @@ func (d *fakeDevice) RegisterEvents(_ uint64, set nvmlsource.EventSet) nvml.Retu
 	if _, ok := set.(fakeSet); !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -136,6 +143,7 @@ func (d *fakeDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice,
 	case 1:
 		return fakeMIG{uuid: realLegacy}, nvml.SUCCESS
 	}
+
 	return nil, nvml.ERROR_NOT_FOUND
 }
 
@@ -143,6 +151,7 @@ func (d *fakeDevice) GetGpuInstances(profile uint32, _ int) ([]nvmlsource.GPUIns
 	if profile != 9 {
 		return nil, nvml.ERROR_NO_PERMISSION
 	}
+
 	return []nvmlsource.GPUInstance{fakeInstance{1}, fakeInstance{2}}, nvml.SUCCESS
 }
 
@@ -174,30 +183,37 @@ func start() time.Time { return time.Date(2026, time.March, 1, 12, 0, 0, 0, time
 // rewritten writes a recording to a file and reads it back.
 func rewritten(t *testing.T, rec *Recording) *Recording {
 	t.Helper()
+
 	data, err := rec.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	again, err := Parse("recording.yaml", data)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, data)
 	}
+
 	second, err := again.Bytes()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if string(second) != string(data) {
 		t.Fatalf("written again it is another file:\n%s\nwas\n%s", second, data)
 	}
+
 	return again
 }
 
 // firstGPU is the GPU of a driver, recorded or not.
 func firstGPU(t *testing.T, lib nvmlsource.Library) nvmlsource.Device {
 	t.Helper()
+
 	d, ret := lib.DeviceGetHandleByIndex(0)
 	if ret != nvml.SUCCESS {
 		t.Fatalf("no GPU: %d", ret)
 	}
+
 	return d
 }

@@ -59,6 +59,7 @@ func (s slot) Valid(any) (bool, string) {
 	var position int
 	_, err := fmt.Sscanf(string(s), "%d/%d", &profile, &position)
 	valid := err == nil && slotOf(profile, position) == s && position >= 0 && position < maxHandles
+
 	return valid, "a profile id and a position in its list, such as 9/0"
 }
 
@@ -72,6 +73,7 @@ func (c code) MarshalText() ([]byte, error) {
 	if c < 0 {
 		return []byte(strconv.Itoa(int(c))), nil
 	}
+
 	return []byte(returnNames.name(uint64(c))), nil
 }
 
@@ -82,10 +84,13 @@ func (c *code) UnmarshalText(text []byte) error {
 		named, _ := returnNames.value(string(text))
 		v = int64(named)
 	}
+
 	if v == 0 || v != int64(int32(v)) {
 		return errors.New("a code of NVML such as NOT_SUPPORTED, or its number")
 	}
+
 	*c = code(v)
+
 	return nil
 }
 
@@ -98,7 +103,9 @@ func (e *eventType) UnmarshalText(text []byte) error {
 	if !ok {
 		return errors.New("a type of event such as XID_CRITICAL_ERROR, or its number")
 	}
+
 	*e = eventType(v)
+
 	return nil
 }
 
@@ -129,6 +136,7 @@ func (f fieldValue) newValue() any {
 	if int(f.kind) < len(byType) {
 		return byType[f.kind]
 	}
+
 	return new([8]byte)
 }
 
@@ -136,6 +144,7 @@ func (f fieldValue) newValue() any {
 func (f fieldValue) EncodeYAML() *yaml.Node {
 	value := f.newValue()
 	_, _ = binary.Decode(f.bytes[:], binary.NativeEndian, value) // no type is longer
+
 	return mapping(valueTypeNames.name(uint64(f.kind)), reflect.ValueOf(value).Elem().Interface())
 }
 
@@ -145,13 +154,16 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 		r.Expected(n, key, "a value with its type, such as {UNSIGNED_INT: 45}")
 		return
 	}
+
 	name, value := n.Content[0], n.Content[1]
 	key += "." + name.Value
+
 	kind, ok := valueTypeNames.value(name.Value)
 	if !ok || kind > math.MaxUint32 {
 		r.Fail(name, key, "is no type of a field's value; expected one such as UNSIGNED_INT")
 		return
 	}
+
 	f.kind = uint32(kind)
 	v := f.newValue()
 	r.Decode(value, key, v)

@@ -21,11 +21,13 @@ func (s *gpmSample) Free() nvml.Return {
 	if s.driver == nil {
 		return nvml.SUCCESS
 	}
+
 	return s.driver.Free()
 }
 
 func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	s := &gpmSample{}
+
 	ret := queryCode(l.entity, "nvmlGpmSampleAlloc", func() (ret nvml.Return) {
 		s.driver, ret = l.driver.GpmSampleAlloc()
 		return ret
@@ -33,27 +35,33 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return s, ret
 }
 
 func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
+
 	to, ok2 := after.(*gpmSample)
 	if !ok || !ok2 || from.window == "" || to.window == "" {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	const function = "nvmlGpmMetricsGet"
+
 	ret := queryCode(to.of, callOf(function, to.window), func() nvml.Return {
 		return l.driver.GpmMetricsGet(from.driver, to.driver, metrics)
 	})
 	if ret != nvml.SUCCESS {
 		return ret
 	}
+
 	for i := range metrics {
 		m := &metrics[i]
 		call := callOf(function, to.window, metricNames.name(uint64(m.ID)))
 		m.Value, m.Return = query(to.of, call, func() (float64, nvml.Return) { return m.Value, m.Return })
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -64,10 +72,12 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample,
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	ret := queryCode(e, call, func() nvml.Return { return take(s.driver) })
 	if ret == nvml.SUCCESS {
 		s.of, s.window = e, windowNames.name(instance)
 	}
+
 	return ret
 }
 
@@ -83,6 +93,7 @@ func (m migDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
 
 func (d *device) GpmMigSampleGet(instance int, into nvmlsource.GPMSample) nvml.Return {
 	call := callOf("nvmlGpmMigSampleGet", numbers.name(uint64(instance)))
+
 	return sampleOf(d.entity, call, uint64(instance), into, func(s nvmlsource.GPMSample) nvml.Return {
 		return d.driver.GpmMigSampleGet(instance, s)
 	})

@@ -25,6 +25,7 @@ type library struct {
 // newLibrary returns a library over a recording, which it owns from then on.
 func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
+
 	l := &library{
 		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec,
 		events: &eventQueue{sets: map[*eventSet]bool{}},
@@ -32,6 +33,7 @@ func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	for name, g := range rec.Recorded.GPUs {
 		l.devices = append(l.devices, l.newDevice(name, g))
 	}
+
 	return l
 }
 
@@ -44,6 +46,7 @@ func (l *library) LoadError() error {
 	if with, ok := l.driver.(interface{ LoadError() error }); ok {
 		return with.LoadError()
 	}
+
 	return nil
 }
 
@@ -52,6 +55,7 @@ func (l *library) Shutdown() nvml.Return {
 	if l.time.replays {
 		return nvml.SUCCESS
 	}
+
 	return l.driver.Shutdown()
 }
 
@@ -60,6 +64,7 @@ func (l *library) InitNoAttach() nvml.Return {
 	if l.time.replays {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
+
 	return l.driver.InitNoAttach()
 }
 
@@ -73,6 +78,7 @@ func (l *library) DeviceGetCount() (int, nvml.Return) {
 		n, ret := l.driver.DeviceGetCount()
 		return handleCount(n), ret
 	})
+
 	return int(n), ret
 }
 
@@ -84,15 +90,18 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Ret
 			if ret != nvml.SUCCESS {
 				return "", ret
 			}
+
 			return l.deviceOf(h, index).name, ret
 		})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	d := l.find(func(d *device) bool { return d.name == name })
 	if d == nil {
 		return nil, nvml.ERROR_UNKNOWN
 	}
+
 	return d, ret
 }
 
@@ -101,17 +110,21 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	if d := l.find(func(d *device) bool { return d.driver == h }); d != nil {
 		return d
 	}
+
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
 	gpus := l.rec.Recorded.GPUs
+
 	name := gpuName(fmt.Sprintf("gpu%d", index))
 	for n := 2; gpus[name] != nil; n++ { // another GPU, or handle, at the same index
 		name = gpuName(fmt.Sprintf("gpu%d.%d", index, n))
 	}
+
 	gpus[name] = &gpuRecord{gpuAnswers{}, map[int]migAnswers{}, map[slot]instanceAnswers{}}
 	d := l.newDevice(name, gpus[name])
 	d.driver = h
 	l.devices = append(l.devices, d)
+
 	return d
 }
 
@@ -119,8 +132,10 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 func (l *library) find(wanted func(*device) bool) *device {
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
+
 	if i := slices.IndexFunc(l.devices, wanted); i >= 0 {
 		return l.devices[i]
 	}
+
 	return nil
 }

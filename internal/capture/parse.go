@@ -16,7 +16,9 @@ func IsRecording(path string) bool {
 	if err != nil {
 		return false
 	}
+
 	root, err := strictyaml.Document(path, data)
+
 	return err == nil && strictyaml.HasKey(root, "recorded")
 }
 
@@ -26,6 +28,7 @@ func Load(path string) (*Recording, error) {
 	if err != nil {
 		return nil, fmt.Errorf("recording: %w", err)
 	}
+
 	return Parse(path, data)
 }
 
@@ -36,5 +39,6 @@ func Parse(path string, data []byte) (*Recording, error) {
 	if err := strictyaml.Decode(path, data, rec); err != nil {
 		return nil, err
 	}
+
 	return rec, nil
 }

@@ -61,8 +61,10 @@ func TestBadFiles(t *testing.T) {
 	if _, err := Parse("f.yaml", []byte(goodFile)); err != nil {
 		t.Fatal(err)
 	}
+
 	for _, c := range slices.Concat(badFiles(), badAnswers()) {
 		_, err := Parse("f.yaml", []byte(strings.Replace(goodFile, c.old, c.new, 1)))
+
 		var parseErr *strictyaml.Error
 		if !errors.As(err, &parseErr) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q for %q: %v, want %s", c.new, c.old, err, c.want)
@@ -160,15 +162,19 @@ func TestDocumentedFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	_, example, _ := strings.Cut(string(page), "```yaml\n")
+
 	example, _, found := strings.Cut(example, "```")
 	if !found {
 		t.Fatal("docs/capture.md has no example")
 	}
+
 	rec, err := Parse("docs/capture.md", []byte(example))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	rewritten(t, rec)
 }
 
@@ -188,13 +194,16 @@ func TestIsRecording(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := IsRecording(path); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
+
 	if IsRecording(filepath.Join(dir, "none.yaml")) {
 		t.Error("a file that is not there")
 	}
+
 	if _, err := Load(filepath.Join(dir, "none.yaml")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
@@ -213,13 +222,17 @@ func FuzzParse(f *testing.F) {
 			if !errors.As(err, &parseErr) || parseErr.Line < 1 {
 				t.Fatalf("error without a place: %v", err)
 			}
+
 			cmptest.Equal(t, "file of the error", parseErr.File, "f.yaml")
+
 			return
 		}
+
 		rewritten(t, rec)
 		rewritten(t, rec.Pseudonymize())
 		replay := NewReplay(rec, true)
 		_ = replay.Close() // what hangs returns
+
 		d, _ := replay.Library().DeviceGetHandleByIndex(0)
 		if d != nil {
 			_, _ = d.GetPowerUsage()

@@ -24,6 +24,7 @@ func (r *Recording) Pseudonymize() *Recording {
 	out := r.clone()
 	var uuids []string
 	pids := map[uint32]uint32{}
+
 	for _, g := range out.Recorded.GPUs {
 		uuids = append(uuids, g.Answers.texts("nvmlDeviceGetUUID")...)
 		for _, a := range g.answers() {
@@ -32,22 +33,28 @@ func (r *Recording) Pseudonymize() *Recording {
 			}
 		}
 	}
+
 	delete(pids, 0) // no identity: the driver cannot tell
+
 	for i, pid := range slices.Sorted(maps.Keys(pids)) {
 		pids[pid] = firstPID + uint32(i)
 	}
+
 	slices.Sort(uuids)
 	out.Recorded.Pseudonyms = true
+
 	out.Node.Hostname = "node-" + digest("host", strings.Join(slices.Compact(uuids), " "))[:8]
 	for name, g := range out.Recorded.GPUs {
 		uuid := string(name)
 		if list := g.Answers.texts("nvmlDeviceGetUUID"); len(list) > 0 {
 			uuid = list[0]
 		}
+
 		for call, a := range g.answers() {
 			for _, pid := range a.copyPIDs() {
 				*pid = pids[*pid]
 			}
+
 			switch s, _ := a.value.(string); {
 			case s == "":
 			case call == "nvmlDeviceGetUUID":
@@ -57,6 +64,7 @@ func (r *Recording) Pseudonymize() *Recording {
 			}
 		}
 	}
+
 	return out
 }
 
@@ -68,6 +76,7 @@ func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 		for _, a := range g.MIGDevices {
 			all = append(all, answers(a))
 		}
+
 		for _, a := range all {
 			for call, s := range a {
 				for i := range s.entries {
@@ -83,6 +92,7 @@ func (g *gpuRecord) answers() iter.Seq2[string, *answer] {
 // texts returns the answers of a call whose answers are text.
 func (a gpuAnswers) texts(call string) []string {
 	var list []string
+
 	if s := a[call]; s != nil {
 		for _, e := range s.entries {
 			if text, ok := e.value.(string); ok {
@@ -90,6 +100,7 @@ func (a gpuAnswers) texts(call string) []string {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -99,14 +110,17 @@ func (a *answer) copyPIDs() []*uint32 {
 	if list.Kind() != reflect.Slice || list.Type().Elem().Kind() != reflect.Struct {
 		return nil
 	}
+
 	list = reflect.AppendSlice(reflect.MakeSlice(list.Type(), 0, list.Len()), list)
 	a.value = list.Interface()
 	var pids []*uint32
+
 	for i := range list.Len() {
 		if pid := list.Index(i).FieldByName("Pid"); pid.IsValid() {
 			pids = append(pids, pid.Addr().Interface().(*uint32))
 		}
 	}
+
 	return pids
 }
 
@@ -117,8 +131,10 @@ func pseudonymOfUUID(s string) string {
 		if of, ok := old.Get(); ok {
 			return fmt.Sprintf("MIG-%s/%d/%d", pseudonymOfUUID(string(of.GPU)), of.Instance, of.Compute)
 		}
+
 		return "MIG-" + uuidOf(digest("uuid", s))
 	}
+
 	return "GPU-" + uuidOf(digest("uuid", s))
 }
 

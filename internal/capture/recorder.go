@@ -15,6 +15,7 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
 		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
 	}}
+
 	return &Recorder{newLibrary(rec, driver)}
 }
 
@@ -35,6 +36,7 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t.between = false
 	// the wall clock, which may be set back
 	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
+
 	return err
 }
 
@@ -44,12 +46,15 @@ func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recordi
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
 	rec := r.lib.rec.clone()
+
 	rec.Node.Hostname, rec.Node.PIDNamespace, rec.Recorded.By = hostname, hostNamespace, by
 	if processesHidden {
 		rec.Node.PIDNamespace = containerNamespace
 	}
+
 	rec.Recorded.Events = slices.DeleteFunc(rec.Recorded.Events, func(e eventRecord) bool {
 		return e.Before > rec.lastPoll() // no poll has seen it
 	})
+
 	return rec
 }

@@ -38,6 +38,7 @@ func (r *Recording) ProcessesHidden() error {
 	case "":
 		return fmt.Errorf("the recording does not say in which PID namespace it was made: %w", gpu.ErrPIDNamespace)
 	}
+
 	return fmt.Errorf("the recording was made in a container: %w", gpu.ErrPIDNamespace)
 }
 
@@ -87,10 +88,12 @@ func (r *Recording) clone() *Recording {
 	out := *r
 	out.Recorded.Node = cloneSeries(r.Recorded.Node)
 	out.Recorded.Events = slices.Clone(r.Recorded.Events)
+
 	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
 	for name, g := range r.Recorded.GPUs {
 		out.Recorded.GPUs[name] = &gpuRecord{cloneSeries(g.Answers), cloneAll(g.MIGDevices), cloneAll(g.GPUInstances)}
 	}
+
 	return &out
 }
 
@@ -99,6 +102,7 @@ func cloneAll[K comparable, A ~map[string]*series](all map[K]A) map[K]A {
 	for at, a := range all {
 		out[at] = cloneSeries(a)
 	}
+
 	return out
 }
 
@@ -107,6 +111,7 @@ func cloneSeries[A ~map[string]*series](a A) A {
 	for call, s := range a {
 		out[call] = &series{entries: slices.Clone(s.entries)}
 	}
+
 	return out
 }
 
@@ -131,15 +136,19 @@ func (r *Recording) Bytes() ([]byte, error) {
 	if r.Recorded.Pseudonyms {
 		identities = "replaced by pseudonyms, the same throughout the file"
 	}
+
 	var out bytes.Buffer
 	fmt.Fprintf(&out, head, identities)
 	encoder := yaml.NewEncoder(&out)
 	encoder.SetIndent(2)
+
 	if err := encoder.Encode(r); err != nil {
 		return nil, fmt.Errorf("encode recording: %w", err)
 	}
+
 	if err := encoder.Close(); err != nil {
 		return nil, fmt.Errorf("encode recording: %w", err)
 	}
+
 	return out.Bytes(), nil
 }

@@ -30,9 +30,11 @@ func (r *Replay) Now() time.Time {
 	if !r.stepped {
 		return time.Now()
 	}
+
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
 	of := &r.lib.rec.Recorded
+
 	return of.Start.Add(of.Polls[r.lib.time.poll] + r.beyond)
 }
 
@@ -44,10 +46,12 @@ func (r *Replay) next(beyond time.Duration) {
 	t := r.lib.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if t.poll == r.lib.rec.lastPoll() {
 		r.beyond += beyond
 		return
 	}
+
 	t.poll++
 	t.wake()
 }
@@ -61,7 +65,9 @@ func (r *Replay) Advance(by time.Duration) error {
 	case by < 0:
 		return errors.New("advance by " + by.String() + ": time does not go back")
 	}
+
 	r.next(by)
+
 	return nil
 }
 
@@ -83,5 +89,6 @@ func (r *Replay) Close() error {
 	defer t.mu.Unlock()
 	t.closed = true
 	t.wake()
+
 	return nil
 }

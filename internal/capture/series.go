@@ -65,7 +65,9 @@ func (s *series) next(poll pollNumber) int {
 	if s.poll != poll {
 		s.poll, s.calls = poll, 0
 	}
+
 	s.calls++
+
 	return s.calls
 }
 
@@ -76,8 +78,10 @@ func (s *series) at(poll pollNumber, nth int) answer {
 		if e.poll > poll || e.poll == poll && e.nth > nth {
 			break
 		}
+
 		found = e.answer
 	}
+
 	return found
 }
 
@@ -85,21 +89,27 @@ func (s *series) at(poll pollNumber, nth int) answer {
 func (s *series) MarshalYAML() (any, error) {
 	changes := &yaml.Node{Kind: yaml.MappingNode}
 	var last *yaml.Node
+
 	for _, e := range s.entries {
 		n := e.encode(e.poll)
 		if reflect.DeepEqual(n, last) {
 			continue
 		}
+
 		last = n
+
 		at := strconv.Itoa(int(e.poll))
 		if e.nth > 1 {
 			at += "." + strconv.Itoa(e.nth)
 		}
+
 		changes.Content = append(changes.Content, &yaml.Node{Kind: yaml.ScalarNode, Value: at}, n)
 	}
+
 	if len(changes.Content) == 2 {
 		return last, nil
 	}
+
 	return mapping("polls", changes), nil
 }
 
@@ -113,6 +123,7 @@ func (a answer) encode(poll pollNumber) *yaml.Node {
 	case a.ret != nvml.SUCCESS:
 		return mapping("error", code(a.ret))
 	}
+
 	return encode(a.value)
 }
 
@@ -122,8 +133,10 @@ func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType
 	if !r.IsMapping(n, key, "a mapping of calls to answers") {
 		return all
 	}
+
 	for name, value := range strictyaml.Pairs(n) {
 		at := key + "." + name.Value
+
 		c, canonical, err := findCall(known, name.Value)
 		switch {
 		case err != nil:
@@ -134,6 +147,7 @@ func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType
 			all[canonical] = &series{entries: readEntries(r, value, at, c.answer)}
 		}
 	}
+
 	return all
 }
 
@@ -142,14 +156,17 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 	if !strictyaml.HasKey(n, "polls") {
 		return []entry{{0, 1, readAnswer(r, n, key, t, 0)}}
 	}
+
 	var of struct{ Polls *yaml.Node }
 	r.Decode(n, key, &of)
 	key += ".polls"
 	var list []entry
+
 	for name, value := range strictyaml.Pairs(of.Polls) {
 		at := key + "." + name.Value
 		poll, nth, ok := parsePoll(name.Value)
 		r.Check(name, at, poll)
+
 		last := len(list) - 1
 		switch {
 		case !ok:
@@ -157,23 +174,29 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 		case last >= 0 && (poll < list[last].poll || poll == list[last].poll && nth <= list[last].nth):
 			r.Fail(name, at, "is not after the poll before it")
 		}
+
 		list = append(list, entry{poll, nth, readAnswer(r, value, at, t, poll)})
 	}
+
 	if len(list) == 0 {
 		r.Expected(of.Polls, key, "a mapping of one poll or more to answers")
 		return []entry{{}}
 	}
+
 	return list
 }
 
 // parsePoll reads 3, the first call in a poll, or 3.2, the second.
 func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	whole, part, has := strings.Cut(text, ".")
+
 	number, err := strconv.ParseUint(whole, 10, 31)
 	if err != nil || !has {
 		return pollNumber(number), 1, err == nil
 	}
+
 	nth, err = strconv.Atoi(part)
+
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
@@ -183,29 +206,37 @@ func readAnswer(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type, 
 	case strictyaml.HasKey(n, "error"):
 		var of struct{ Error code }
 		r.Decode(n, key, &of)
+
 		return answer{ret: nvml.Return(of.Error), until: poll}
 	case !strictyaml.HasKey(n, "hangs"):
 		value := reflect.New(t)
 		r.Decode(n, key, value.Interface())
+
 		return answer{value: value.Elem().Interface(), until: poll}
 	case !strictyaml.HasKey(n, "then"):
 		var of struct{ Hangs *yaml.Node }
 		r.Decode(n, key, &of)
+
 		if of.Hangs.Value != "ever" {
 			r.Expected(of.Hangs, key+".hangs", "ever, or a poll with {then: ANSWER} beside it")
 		}
+
 		return answer{until: never}
 	}
+
 	var of struct {
 		Hangs pollNumber
 		Then  *yaml.Node
 	}
 	r.Decode(n, key, &of)
+
 	if strictyaml.HasKey(of.Then, "hangs") {
 		r.Fail(of.Then, key+".then", "hangs again; expected what the driver answered then")
 		return answer{}
 	}
+
 	late := readAnswer(r, of.Then, key+".then", t, poll)
 	late.until = of.Hangs
+
 	return late
 }

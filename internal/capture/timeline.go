@@ -31,9 +31,11 @@ func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 		ok := holds() // it may call wake, which replaces changed: that is read afterwards
 		closed, changed := t.closed, t.changed
 		t.mu.Unlock()
+
 		if ok || closed {
 			return ok
 		}
+
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -52,9 +54,11 @@ type entity struct {
 func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at K) entity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if all[at] == nil {
 		all[at] = A{}
 	}
+
 	return entity{t, answers(all[at])}
 }
 
@@ -63,17 +67,21 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 	if e.time.replays {
 		a := e.replay(call)
 		value, _ := a.value.(T) // the reader has checked its type; an error has none
+
 		return value, a.ret
 	}
+
 	s, at := e.begin(call)
 	value, ret := f()
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
 	a := &s.entries[at].answer
+
 	a.ret, a.until = ret, e.time.poll
 	if ret == nvml.SUCCESS {
 		a.value = value
 	}
+
 	return value, ret
 }
 
@@ -87,13 +95,16 @@ func queryCode(e entity, call string, f func() nvml.Return) nvml.Return {
 func (e entity) begin(call string) (s *series, at int) {
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
+
 	s = e.answers[call]
 	if s == nil {
 		s = &series{}
 		e.answers[call] = s
 	}
+
 	poll := e.time.poll
 	s.entries = append(s.entries, entry{poll, s.next(poll), answer{until: never}})
+
 	return s, len(s.entries) - 1
 }
 
@@ -101,16 +112,20 @@ func (e entity) begin(call string) (s *series, at int) {
 // answered as by a library without the function.
 func (e entity) replay(call string) answer {
 	e.time.mu.Lock()
+
 	s := e.answers[call]
 	if s == nil {
 		e.time.mu.Unlock()
 		return answer{ret: nvml.ERROR_FUNCTION_NOT_FOUND}
 	}
+
 	poll := e.time.poll
 	a := s.at(poll, s.next(poll))
 	e.time.mu.Unlock()
+
 	if !e.time.waitUntil(context.Background(), func() bool { return a.until != never && e.time.poll >= a.until }) {
 		return answer{ret: nvml.ERROR_UNINITIALIZED}
 	}
+
 	return a
 }

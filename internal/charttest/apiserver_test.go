@@ -31,10 +31,12 @@ type apiServer struct {
 // startAPIServer starts both programs and stops them with the test. CHARTTEST_BINARIES is the folder of kube-apiserver.
 func startAPIServer(t *testing.T) *apiServer {
 	t.Helper()
+
 	binaries := os.Getenv("CHARTTEST_BINARIES")
 	if binaries == "" {
 		t.Skip("no API server; run: make test-chart-apiserver")
 	}
+
 	dir := t.TempDir()
 	ports := freePorts(t, 3)
 	etcd := fmt.Sprintf("http://127.0.0.1:%d", ports[0])
@@ -59,6 +61,7 @@ func startAPIServer(t *testing.T) *apiServer {
 		}},
 	}
 	s.await(t, func() error { return s.send(t.Context(), http.MethodGet, "/readyz", "", nil) })
+
 	return s
 }
 
@@ -66,14 +69,18 @@ func startAPIServer(t *testing.T) *apiServer {
 func freePorts(t *testing.T, count int) []int {
 	t.Helper()
 	var listeners []net.Listener
+
 	for range count {
 		var config net.ListenConfig
+
 		listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		listeners = append(listeners, listener)
 	}
+
 	var ports []int
 	for _, listener := range listeners {
 		ports = append(ports, listener.Addr().(*net.TCPAddr).Port)
@@ -81,33 +88,41 @@ func freePorts(t *testing.T, count int) []int {
 			t.Fatal(err)
 		}
 	}
+
 	return ports
 }
 
 // start runs a program until the end of the test, which shows its log if it fails.
 func start(t *testing.T, dir, name, program string, args ...string) {
 	t.Helper()
+
 	log, err := os.Create(filepath.Join(dir, name+".log"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
+
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		_ = command.Process.Kill()
 		_ = command.Wait()
+
 		if text, err := os.ReadFile(log.Name()); err == nil && t.Failed() {
 			t.Logf("end of %s:\n%s", log.Name(), text[max(0, len(text)-1000):])
 		}
+
 		_ = log.Close()
 	})
 }
 
 func writePrivate(t *testing.T, path string, text []byte) {
 	t.Helper()
+
 	if err := os.WriteFile(path, text, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -116,10 +131,12 @@ func writePrivate(t *testing.T, path string, text []byte) {
 // signingKey returns a new key for the tokens of service accounts.
 func signingKey(t *testing.T) []byte {
 	t.Helper()
+
 	key, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY", Bytes: x509.MarshalPKCS1PrivateKey(key)})
 }
 
@@ -129,14 +146,17 @@ func (s *apiServer) await(t *testing.T, check func() error) {
 	deadline := time.Now().Add(2 * time.Minute)
 	ticker := time.NewTicker(200 * time.Millisecond)
 	defer ticker.Stop()
+
 	for {
 		err := check()
 		if err == nil {
 			return
 		}
+
 		if time.Now().After(deadline) {
 			t.Fatal(err)
 		}
+
 		<-ticker.C
 	}
 }
@@ -147,23 +167,29 @@ func (s *apiServer) send(ctx context.Context, method, path, contentType string, 
 	if err != nil {
 		return err
 	}
+
 	request.Header.Set("Authorization", "Bearer "+s.token)
 	request.Header.Set("Content-Type", contentType)
+
 	reply, err := s.client.Do(request)
 	if err != nil {
 		return err
 	}
 	defer reply.Body.Close()
+
 	text, err := io.ReadAll(reply.Body)
 	if err == nil && reply.StatusCode >= http.StatusMultipleChoices {
 		err = errors.New(reason(text))
 	}
+
 	if warnings := reply.Header.Values("Warning"); err == nil && len(warnings) > 0 {
 		err = fmt.Errorf("warnings: %q", warnings)
 	}
+
 	if err != nil {
 		return fmt.Errorf("%s %s: %w", method, path, err)
 	}
+
 	return nil
 }
 
@@ -173,20 +199,24 @@ func reason(text []byte) string {
 	if json.Unmarshal(text, &status) == nil && status.Message != "" {
 		return status.Message
 	}
+
 	return string(text)
 }
 
 // apply sends an object as `kubectl apply --server-side --validate=strict` does; without dryRun the server keeps it.
 func (s *apiServer) apply(t *testing.T, o object, dryRun bool) error {
 	t.Helper()
+
 	text, err := json.Marshal(o)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	query := "?fieldManager=chart&force=true&fieldValidation=Strict"
 	if dryRun {
 		query += "&dryRun=All"
 	}
+
 	return s.send(t.Context(), http.MethodPatch, pathOf(t, o)+query, "application/apply-patch+yaml", text)
 }
 
@@ -201,16 +231,20 @@ func pathOf(t *testing.T, o object) string {
 		"PrometheusRule": "prometheusrules", "SecurityContextConstraints": "securitycontextconstraints",
 		"Namespace": "namespaces", "RuntimeClass": "runtimeclasses", "CustomResourceDefinition": "customresourcedefinitions",
 	}
+
 	resource, known := resources[o["kind"].(string)]
 	if !known {
 		t.Fatalf("%s: add its resource here", describe(o))
 	}
+
 	path := "/apis/" + o["apiVersion"].(string)
 	if !strings.Contains(path[len("/apis/"):], "/") {
 		path = "/api/" + o["apiVersion"].(string)
 	}
+
 	if in, ok := at(o, "metadata", "namespace").(string); ok {
 		path += "/namespaces/" + in
 	}
+
 	return path + "/" + resource + "/" + at(o, "metadata", "name").(string)
 }

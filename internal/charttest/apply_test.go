@@ -14,6 +14,7 @@ func TestApply(t *testing.T) {
 	s := startAPIServer(t)
 	mustApply := func(o object) {
 		t.Helper()
+
 		if err := s.apply(t, o, false); err != nil {
 			t.Fatalf("%s: %v", describe(o), err)
 		}
@@ -21,9 +22,11 @@ func TestApply(t *testing.T) {
 	mustApply(object{"apiVersion": "v1", "kind": "Namespace", "metadata": object{"name": namespace}})
 	mustApply(object{"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": object{"name": "nvidia"},
 		"handler": "nvidia"})
+
 	for _, crd := range definitions(t) {
 		mustApply(crd)
 	}
+
 	all := profileObjects(t)
 	all["all"] = render(t, everything(t))
 	all["pod monitor"] = render(t, merge(set("podMonitor.enabled", true), set("service.enabled", false)))
@@ -31,8 +34,10 @@ func TestApply(t *testing.T) {
 		set("web.existingSecret", "web")))
 	all["NRI plugin, node's network"] = render(t, merge(set("driver.nriDevice", management), set("hostNetwork", true)))
 	applied := 0
+
 	for name, objects := range all {
 		pod, _ := container(t, objects)
+
 		asPod := object{"apiVersion": "v1", "kind": "Pod", "metadata": object{"name": "p", "namespace": namespace},
 			"spec": pod}
 		for _, o := range append(objects, asPod) {
@@ -43,11 +48,14 @@ func TestApply(t *testing.T) {
 			} else if err := s.apply(t, o, true); err != nil {
 				t.Errorf("%s: %s: %v", name, describe(o), err)
 			}
+
 			applied++
 		}
 	}
+
 	t.Logf("%d objects of %d renderings were applied", applied, len(all))
 	broken := render(t, nil)
+
 	find(t, broken, "DaemonSet")["spec"].(map[string]any)["templte"] = object{}
 	if err := s.apply(t, find(t, broken, "DaemonSet"), true); err == nil ||
 		!strings.Contains(err.Error(), "templte: field not declared") {
@@ -59,25 +67,31 @@ func TestApply(t *testing.T) {
 func definitions(t *testing.T) []object {
 	t.Helper()
 	var found []object
+
 	for _, dir := range filepath.SplitList(os.Getenv("CHARTTEST_CRDS")) {
 		files, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
 		if err != nil || len(files) == 0 {
 			t.Fatalf("CHARTTEST_CRDS: %s: %v", dir, err)
 		}
+
 		for _, file := range files {
 			text, err := os.ReadFile(file)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			objects, err := decodeObjects(string(text))
 			if err != nil {
 				t.Fatal(file, err)
 			}
+
 			found = append(found, objects...)
 		}
 	}
+
 	if len(found) == 0 {
 		t.Fatal("CHARTTEST_CRDS names no folder with definitions")
 	}
+
 	return found
 }

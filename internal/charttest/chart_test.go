@@ -38,10 +38,12 @@ type object = map[string]any
 // loadChart returns the chart as `helm install` loads it from its folder, links followed.
 func loadChart(t *testing.T) *chart.Chart {
 	t.Helper()
+
 	loaded, err := loader.Load(chartDir)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return loaded
 }
 
@@ -49,13 +51,16 @@ func loadChart(t *testing.T) *chart.Chart {
 func readValues(t *testing.T, files ...string) values {
 	t.Helper()
 	all := values{}
+
 	for _, file := range files {
 		one, err := chartutil.ReadValuesFile(filepath.Join(chartDir, "values", file+".yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		all = chartutil.MergeTables(one, all)
 	}
+
 	return all
 }
 
@@ -70,6 +75,7 @@ func renderFor(version string, loaded *chart.Chart, over values) (map[string]str
 	maps.DeleteFunc(files, func(path, text string) bool {
 		return path == notes || strings.TrimSpace(text) == ""
 	})
+
 	return files, err
 }
 
@@ -80,37 +86,47 @@ func renderAll(version string, loaded *chart.Chart, over values, groups ...strin
 		return strings.HasPrefix(version, "resource.k8s.io/")
 	})
 	capabilities.APIVersions = append(capabilities.APIVersions, groups...)
+
 	parsed, err := chartutil.ParseKubeVersion(version)
 	if err != nil {
 		return nil, err
 	}
+
 	capabilities.KubeVersion = *parsed
 	options := chartutil.ReleaseOptions{Name: "mig-exporter", Namespace: namespace, Revision: 1, IsInstall: true}
+
 	if err := chartutil.ProcessDependencies(loaded, over); err != nil {
 		return nil, err
 	}
+
 	all, err := chartutil.ToRenderValues(loaded, over, options, capabilities)
 	if err != nil {
 		return nil, err
 	}
+
 	return engine.Render(loaded, all)
 }
 
 // render returns the objects that the chart makes of values, in the order of their templates.
 func render(t *testing.T, over values) []object {
 	t.Helper()
+
 	files, err := renderFiles(loadChart(t), over)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var objects []object
+
 	for _, path := range slices.Sorted(maps.Keys(files)) {
 		decoded, err := decodeObjects(files[path])
 		if err != nil {
 			t.Fatalf("%s: %v\n%s", path, err, files[path])
 		}
+
 		objects = append(objects, decoded...)
 	}
+
 	return objects
 }
 
@@ -118,15 +134,19 @@ func render(t *testing.T, over values) []object {
 func decodeObjects(text string) ([]object, error) {
 	decoder := yaml.NewDecoder(strings.NewReader(text))
 	var objects []object
+
 	for {
 		var one object
+
 		err := decoder.Decode(&one)
 		if errors.Is(err, io.EOF) {
 			return objects, nil
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		if len(one) > 0 {
 			objects = append(objects, one)
 		}
@@ -137,14 +157,17 @@ func decodeObjects(text string) ([]object, error) {
 func find(t *testing.T, objects []object, kind string) object {
 	t.Helper()
 	var found []object
+
 	for _, o := range objects {
 		if o["kind"] == kind {
 			found = append(found, o)
 		}
 	}
+
 	if len(found) != 1 {
 		t.Fatalf("%d objects of kind %s, want 1", len(found), kind)
 	}
+
 	return found[0]
 }
 
@@ -155,22 +178,27 @@ func at(value any, path ...string) any {
 		if !ok {
 			return nil
 		}
+
 		value = parent[key]
 	}
+
 	return value
 }
 
 // container returns the pod template's spec and its only container.
 func container(t *testing.T, objects []object) (pod, c object) {
 	t.Helper()
+
 	spec, ok := at(find(t, objects, "DaemonSet"), "spec", "template", "spec").(map[string]any)
 	if !ok {
 		t.Fatal("no pod template")
 	}
+
 	containers, ok := spec["containers"].([]any)
 	if !ok || len(containers) != 1 {
 		t.Fatalf("containers: %v", spec["containers"])
 	}
+
 	return spec, containers[0].(map[string]any)
 }
 
@@ -180,15 +208,18 @@ func encode(t *testing.T, value any) string {
 	var b bytes.Buffer
 	encoder := yaml.NewEncoder(&b)
 	encoder.SetIndent(2)
+
 	if err := encoder.Encode(value); err != nil {
 		t.Fatal(err)
 	}
+
 	return b.String()
 }
 
 // equal reports a difference of two values as a test's failure.
 func equal(t *testing.T, name string, got, want any) {
 	t.Helper()
+
 	if g, w := encode(t, got), encode(t, want); g != w {
 		t.Errorf("%s: got\n%s\nwant\n%s", name, g, w)
 	}
@@ -197,10 +228,12 @@ func equal(t *testing.T, name string, got, want any) {
 // readFile returns a file of the repository.
 func readFile(t *testing.T, path string) string {
 	t.Helper()
+
 	text, err := os.ReadFile(filepath.Join(root, path))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
@@ -210,6 +243,7 @@ func set(path string, value any) values {
 	for _, key := range slices.Backward(keys) {
 		value = values{key: value}
 	}
+
 	return value.(values)
 }
 
@@ -219,6 +253,7 @@ func merge(all ...values) values {
 	for _, one := range all {
 		merged = chartutil.MergeTables(one, merged)
 	}
+
 	return merged
 }
 
@@ -229,6 +264,7 @@ func describe(o object) string {
 // everything returns values with all that can be on at the same time.
 func everything(t *testing.T) values {
 	t.Helper()
+
 	return merge(readValues(t, "control", "device-plugin", "openshift"), values{
 		"control": values{"mode": "apply", "restore": true, "allowGid": 2000,
 			"layouts": values{"existingConfigMap": "layouts"}, "network": values{"hostPort": 9402}},

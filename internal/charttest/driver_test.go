@@ -12,17 +12,21 @@ const management = "management.nvidia.com/gpu=all"
 // mounts returns the mounts of the container by the folder of the node that each has.
 func mounts(pod, c object) map[string]object {
 	paths := map[any]string{}
+
 	for _, one := range asList(pod["volumes"]) {
 		if path, ok := at(one, "hostPath", "path").(string); ok {
 			paths[at(one, "name")] = path
 		}
 	}
+
 	found := map[string]object{}
+
 	for _, one := range asList(c["volumeMounts"]) {
 		if path, ok := paths[at(one, "name")]; ok {
 			found[path] = one.(map[string]any)
 		}
 	}
+
 	return found
 }
 
@@ -34,6 +38,7 @@ func TestDriverOfTheNode(t *testing.T) {
 	equal(t, "devices", found["/dev"], object{"name": "dev", "mountPath": "/dev"})
 	equal(t, "driver", found["/home/kubernetes/bin/nvidia"], object{"name": "driver", "mountPath": "/usr/local/nvidia",
 		"readOnly": true, "mountPropagation": "HostToContainer"})
+
 	for name, objects := range profileObjects(t) {
 		pod, c := container(t, objects)
 		if _, mounted := mounts(pod, c)["/dev"]; mounted != (name == "gke") {
@@ -47,13 +52,16 @@ func TestNRIPlugin(t *testing.T) {
 	objects := render(t, merge(readValues(t, "gpu-operator"), set("runtimeClassName", ""),
 		set("driver.nriDevice", management)))
 	pod, c := container(t, objects)
+
 	annotations := at(find(t, objects, "DaemonSet"), "spec", "template", "metadata", "annotations").(map[string]any)
 	if got := annotations["nvidia.cdi.k8s.io/container."+c["name"].(string)]; got != management {
 		t.Errorf("annotations: %v", annotations)
 	}
+
 	if pod["runtimeClassName"] != nil {
 		t.Errorf("runtime class: %v", pod["runtimeClassName"])
 	}
+
 	for name, objects := range profileObjects(t) {
 		for key := range at(find(t, objects, "DaemonSet"), "spec", "template", "metadata", "annotations").(map[string]any) {
 			if strings.HasPrefix(key, "nvidia.cdi.k8s.io/") {
@@ -87,17 +95,21 @@ func TestDCGM(t *testing.T) {
 	} {
 		objects := render(t, merge(set("dcgm", tc.dcgm), set("openshift.createSCC", true)))
 		_, c := container(t, objects)
+
 		flags := slices.DeleteFunc(slices.Clone(asList(c["args"])), func(flag any) bool {
 			return !strings.HasPrefix(flag.(string), "--dcgm.")
 		})
 		if !slices.Equal(flags, tc.flags) {
 			t.Errorf("%s: %v, want %v", name, flags, tc.flags)
 		}
+
 		capabilities, dropped := added(c)
+
 		got := []any{slices.Contains(capabilities, "SYS_ADMIN"), at(c, "securityContext", "allowPrivilegeEscalation"), dropped}
 		if want := []any{tc.admin, tc.admin, true}; !slices.Equal(got, want) {
 			t.Errorf("%s: SYS_ADMIN, allowPrivilegeEscalation and drops all others: %v, want %v", name, got, want)
 		}
+
 		constraints := find(t, objects, "SecurityContextConstraints")
 		if constraints["allowPrivilegeEscalation"] != tc.admin {
 			t.Errorf("%s: constraints %v", name, constraints)
@@ -109,10 +121,12 @@ func TestDCGM(t *testing.T) {
 func TestHostNetwork(t *testing.T) {
 	for _, on := range []bool{true, false} {
 		objects := render(t, merge(set("hostNetwork", on), set("openshift.createSCC", true)))
+
 		pod, _ := container(t, objects)
 		if (pod["hostNetwork"] == true) != on || (pod["dnsPolicy"] == "ClusterFirstWithHostNet") != on {
 			t.Errorf("%v: hostNetwork %v, dnsPolicy %v", on, pod["hostNetwork"], pod["dnsPolicy"])
 		}
+
 		constraints := find(t, objects, "SecurityContextConstraints")
 		if constraints["allowHostNetwork"] != on || constraints["allowHostPorts"] != on {
 			t.Errorf("%v: constraints %v", on, constraints)
@@ -136,6 +150,7 @@ func TestClusterNames(t *testing.T) {
 			t.Errorf("%s %v", kind, name)
 		}
 	}
+
 	annotations := at(find(t, objects, "DaemonSet"), "spec", "template", "metadata", "annotations")
 	if asked := at(annotations, "openshift.io/required-scc"); asked != namespace+"-mig-exporter" {
 		t.Errorf("the pod asks for the constraints %v", asked)

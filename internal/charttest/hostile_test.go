@@ -44,10 +44,12 @@ func (n schemaNode) textValues(path string, wrap func(any) any, yield func(path,
 	case n.Items != nil:
 		n.Items.textValues(path+"[]", func(v any) any { return wrap([]any{v}) }, yield)
 	}
+
 	if more, ok := n.AdditionalProperties.(map[string]any); ok && more["type"] == "string" {
 		pattern, _ := more["pattern"].(string)
 		yield(path+"{}", pattern, func(v any) any { return wrap(values{"key": v}) })
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(n.Properties)) {
 		n.Properties[name].textValues(strings.TrimPrefix(path+"."+name, "."),
 			func(v any) any { return wrap(values{name: v}) }, yield)
@@ -70,6 +72,7 @@ func besides(t *testing.T) func(path string) values {
 		"serviceAccount.name":  set("serviceAccount.create", false),
 		"podMetadata.labels[]": set("podMetadata.enabled", true),
 	}
+
 	return func(path string) values {
 		top, _, _ := strings.Cut(path, ".")
 		return merge(base, special[top], special[path])
@@ -82,38 +85,46 @@ func TestHostileTexts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var schema schemaNode
 	if err := json.Unmarshal(text, &schema); err != nil {
 		t.Fatal(err)
 	}
+
 	loaded, beside := loadChart(t), besides(t)
 	count := 0
 	schema.textValues("", func(v any) any { return v }, func(path, pattern string, wrap func(any) any) {
 		count++
 		with := func(text string) values { return merge(beside(path), wrap(text).(values)) }
 		accepted := regexp.MustCompile(pattern)
+
 		shape := slices.IndexFunc(harmless(), accepted.MatchString)
 		if shape < 0 { // such as durations and digests
 			if strings.ContainsAny(pattern, ".") || strings.Contains(pattern, "[^") {
 				t.Errorf("%s: no text is harmless by %s", path, pattern)
 			}
+
 			return
 		}
+
 		want := decodeRendered(t, loaded, path, with(harmless()[shape]))
 		if !strings.Contains(encode(t, want), replaced) {
 			t.Errorf("%s: it is not rendered", path)
 		}
+
 		for _, evil := range hostile() {
 			shaped := strings.Replace(harmless()[shape], replaced, evil, 1)
 			for _, text := range slices.Compact([]string{evil, shaped}) {
 				if !accepted.MatchString(text) { // Helm refuses it
 					continue
 				}
+
 				got := decodeRendered(t, loaded, path, with(text))
 				equal(t, path+": "+text, got, replaceTexts(want, harmless()[shape], text))
 			}
 		}
 	})
+
 	if count < 30 {
 		t.Errorf("%d texts in the schema", count)
 	}
@@ -122,20 +133,25 @@ func TestHostileTexts(t *testing.T) {
 // decodeRendered returns the objects of all templates.
 func decodeRendered(t *testing.T, loaded *chart.Chart, path string, over values) []any {
 	t.Helper()
+
 	files, err := renderFiles(loaded, over)
 	if err != nil {
 		t.Fatalf("%s: %v", path, err)
 	}
+
 	var all []any
+
 	for _, file := range slices.Sorted(maps.Keys(files)) {
 		objects, err := decodeObjects(files[file])
 		if err != nil {
 			t.Errorf("%s: %s: %v", path, file, err)
 		}
+
 		for _, o := range objects {
 			all = append(all, o)
 		}
 	}
+
 	return all
 }
 
@@ -149,13 +165,16 @@ func replaceTexts(value any, from, to string) any {
 		for i := range v {
 			changed[i] = replaceTexts(v[i], from, to)
 		}
+
 		return changed
 	case map[string]any:
 		changed := map[string]any{}
 		for key := range v {
 			changed[strings.ReplaceAll(key, from, to)] = replaceTexts(v[key], from, to)
 		}
+
 		return changed
 	}
+
 	return value
 }

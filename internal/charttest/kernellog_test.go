@@ -17,13 +17,16 @@ func TestKernelLogByDevicePlugin(t *testing.T) {
 	if !slices.Equal(capabilities, []string{"SYSLOG"}) || !dropped {
 		t.Errorf("capabilities %v, others dropped %v", capabilities, dropped)
 	}
+
 	equal(t, "privilege escalation", at(c, "securityContext", "allowPrivilegeEscalation"), false)
 	equal(t, "privileged", at(c, "securityContext", "privileged"), nil)
 	equal(t, "device", at(c, "resources", "limits", "squat.ai/kmsg"), "1")
 	equal(t, "limit of memory", at(c, "resources", "limits", "memory"), "192Mi")
+
 	if !slices.Contains(asList(c["args"]), any(kernelLogFlag)) {
 		t.Errorf("args: %v", c["args"])
 	}
+
 	if _, mounted := mounts(pod, c)["/dev/kmsg"]; mounted {
 		t.Error("the node's log is mounted over the device")
 	}
@@ -45,6 +48,7 @@ func TestKernelLogOfAPrivilegedPod(t *testing.T) {
 func TestKernelLogIsOff(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)
+
 		capabilities, _ := added(c)
 		if slices.Contains(capabilities, "SYSLOG") || slices.Contains(asList(c["args"]), any(kernelLogFlag)) {
 			t.Errorf("%s reads the kernel's log", name)

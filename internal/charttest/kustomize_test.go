@@ -18,32 +18,40 @@ func kustomize(t *testing.T, kustomization string) map[string]object {
 	files := filesys.MakeFsInMemory()
 	write := func(path, text string) {
 		t.Helper()
+
 		if err := files.WriteFile(path, []byte(text)); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	manifests, err := filepath.Glob(root + "/deploy/manifests/*.yaml")
 	if err != nil || len(manifests) == 0 {
 		t.Fatal(err)
 	}
+
 	for _, file := range manifests {
 		text := readFile(t, "deploy/manifests/"+filepath.Base(file))
 		write("/manifests/"+filepath.Base(file), text)
 		write("/overlay/"+filepath.Base(file), text)
 	}
+
 	write("/overlay/kustomization.yaml", kustomization)
+
 	built, err := krusty.MakeKustomizer(krusty.MakeDefaultOptions()).Run(files, "/overlay")
 	if err != nil {
 		t.Fatalf("%s: %v", kustomization, err)
 	}
+
 	text, err := built.AsYaml()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	objects, err := decodeObjects(string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return byName(objects)
 }
 
@@ -52,6 +60,7 @@ func byName(objects []object) map[string]object {
 	for _, o := range objects {
 		all[describe(o)] = o
 	}
+
 	return all
 }
 
@@ -64,24 +73,29 @@ func TestKustomizeBase(t *testing.T) {
 // manifestObjects returns the objects of the chart's defaults in deploy/manifests, by their names.
 func manifestObjects(t *testing.T) map[string]object {
 	t.Helper()
+
 	objects, err := decodeObjects(readFile(t, "deploy/manifests/mig-exporter.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return byName(objects)
 }
 
 // TestKustomizeOverlay: the overlay of docs/deploy-kubernetes.md changes the namespace and the image alone.
 func TestKustomizeOverlay(t *testing.T) {
 	page := readFile(t, "docs/deploy-kubernetes.md")
+
 	overlay := regexp.MustCompile("(?s)```yaml\n(resources: .*?)```").FindStringSubmatch(page)
 	if overlay == nil {
 		t.Fatal("docs/deploy-kubernetes.md has no overlay")
 	}
+
 	built, want := kustomize(t, overlay[1]), manifestObjects(t)
 	for _, o := range want {
 		o["metadata"].(object)["namespace"] = "gpu-monitoring"
 	}
+
 	_, c := container(t, slices.Collect(maps.Values(want)))
 	image := c["image"].(string)
 	c["image"] = "registry.example.com/" + image
@@ -92,6 +106,7 @@ func TestKustomizeOverlay(t *testing.T) {
 // account.
 func TestKustomizeProfiles(t *testing.T) {
 	bindings := 0
+
 	for name := range profiles() {
 		objects := kustomize(t, "namespace: other\nresources: ["+name+".yaml]\n")
 		for id, o := range objects {
@@ -105,6 +120,7 @@ func TestKustomizeProfiles(t *testing.T) {
 			}
 		}
 	}
+
 	if bindings == 0 {
 		t.Error("no profile has rights")
 	}

@@ -39,17 +39,21 @@ func profiles() map[string][]string {
 // manifest returns the text of a profile: its objects in the order of their templates, without what is Helm's alone.
 func manifest(t *testing.T, files []string) string {
 	t.Helper()
+
 	rendered, err := renderFiles(loadChart(t), readValues(t, files...))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	command := "helm template mig-exporter deploy/helm/mig-exporter --kube-version " + kubernetes +
 		" --namespace " + namespace
 	for _, file := range files {
 		command += " -f deploy/helm/mig-exporter/values/" + file + ".yaml"
 	}
+
 	var b strings.Builder
 	b.WriteString("# Written by make manifests; it is " + command + "\n")
+
 	for _, path := range slices.Sorted(maps.Keys(rendered)) {
 		for part := range strings.SplitSeq("\n"+strings.TrimSpace(rendered[path])+"\n", "\n---\n") {
 			if part = strings.Trim(part, "\n"); part != "" {
@@ -57,12 +61,14 @@ func manifest(t *testing.T, files []string) string {
 			}
 		}
 	}
+
 	return b.String()
 }
 
 // withoutHelm leaves out the labels that say that Helm manages an object.
 func withoutHelm(text string) string {
 	lines := strings.Split(text, "\n")
+
 	return strings.Join(slices.DeleteFunc(lines, func(line string) bool {
 		line = strings.TrimSpace(line)
 		return strings.HasPrefix(line, "helm.sh/chart:") || line == "app.kubernetes.io/managed-by: Helm"
@@ -72,23 +78,30 @@ func withoutHelm(text string) string {
 // TestManifests: deploy/manifests is what the chart renders with each file of values/, and has no other file.
 func TestManifests(t *testing.T) {
 	used := map[string]bool{}
+
 	for name, files := range profiles() {
 		path := "deploy/manifests/" + name + ".yaml"
+
 		text := manifest(t, files)
 		if updating() {
 			if err := os.WriteFile(filepath.Join(root, path), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if readFile(t, path) != text {
 			t.Errorf("%s is not what the chart renders; run: make manifests, and review the difference", path)
 		}
+
 		for _, file := range files {
 			used["values/"+file+".yaml"] = true
 		}
+
 		used["manifests/"+name+".yaml"] = true
 	}
+
 	used["manifests/kustomization.yaml"] = true
+
 	for dir, pattern := range map[string]string{
 		"values/": chartDir + "/values/*", "manifests/": root + "/deploy/manifests/*",
 	} {
@@ -96,6 +109,7 @@ func TestManifests(t *testing.T) {
 		if err != nil || len(found) == 0 {
 			t.Fatalf("%s: %v", pattern, err)
 		}
+
 		for _, file := range found {
 			if !used[dir+filepath.Base(file)] {
 				t.Errorf("%s belongs to no profile", file)

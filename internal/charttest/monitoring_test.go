@@ -16,21 +16,27 @@ import (
 // links returns the files of a folder of the chart and the files of the repository that they lead to.
 func links(t *testing.T, dir string) map[string]string {
 	t.Helper()
+
 	entries, err := os.ReadDir(filepath.Join(chartDir, dir))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	found := map[string]string{}
+
 	for _, entry := range entries {
 		path, err := filepath.EvalSymlinks(filepath.Join(chartDir, dir, entry.Name()))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if entry.Type()&os.ModeSymlink == 0 {
 			t.Errorf("%s/%s is a copy, not a link", dir, entry.Name())
 		}
+
 		found[entry.Name()] = path
 	}
+
 	return found
 }
 
@@ -44,10 +50,12 @@ func TestFilesAreTheProjects(t *testing.T) {
 		if err != nil || len(paths) == 0 {
 			t.Fatal(pattern, err)
 		}
+
 		want := map[string]string{}
 		for _, path := range paths {
 			want[filepath.Base(path)] = path
 		}
+
 		equal(t, dir, links(t, dir), want)
 	}
 }
@@ -57,27 +65,33 @@ func TestPrometheusRule(t *testing.T) {
 	rule := find(t, render(t, merge(set("prometheusRule.enabled", true), set("prometheusRule.labels.release", "p"))),
 		"PrometheusRule")
 	var want []any
+
 	files := links(t, "files/rules")
 	for _, name := range slices.Sorted(maps.Keys(files)) {
 		objects, err := decodeObjects(readFile(t, "deploy/prometheus/"+name))
 		if err != nil || len(objects) != 1 {
 			t.Fatal(name, err)
 		}
+
 		want = append(want, asList(objects[0]["groups"])...)
 	}
+
 	if len(want) < len(files) {
 		t.Fatalf("%d groups", len(want))
 	}
+
 	equal(t, "groups", at(rule, "spec", "groups"), want)
 
 	objects, err := decodeObjects(readFile(t, "deploy/prometheus/optional/inference.rules.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := find(t, render(t, merge(set("prometheusRule.enabled", true), set("prometheusRule.inference", true))),
 		"PrometheusRule")
 	equal(t, "groups with those of inference servers", at(all, "spec", "groups"),
 		append(want, asList(objects[0]["groups"])...))
+
 	if at(rule, "metadata", "labels", "release") != "p" {
 		t.Errorf("labels: %v", at(rule, "metadata", "labels"))
 	}
@@ -88,26 +102,32 @@ func TestDashboards(t *testing.T) {
 	const limit = 1 << 20 // of the data of a ConfigMap
 	objects := render(t, set("dashboards.enabled", true))
 	got := map[string]string{}
+
 	for _, o := range objects {
 		if o["kind"] != "ConfigMap" {
 			continue
 		}
+
 		if at(o, "metadata", "labels", "grafana_dashboard") != "1" {
 			t.Errorf("%s: labels %v", describe(o), at(o, "metadata", "labels"))
 		}
+
 		for name, text := range o["data"].(map[string]any) {
 			got[name] = text.(string)
 		}
 	}
+
 	files := links(t, "files/dashboards")
 	if len(got) != len(files) {
 		t.Errorf("%d dashboards, want %d", len(got), len(files))
 	}
+
 	for name := range files {
 		text := readFile(t, "dashboards/"+name)
 		if got[name] != text {
 			t.Errorf("%s: %d bytes in the ConfigMap differ from %d in the file", name, len(got[name]), len(text))
 		}
+
 		if len(text) > limit || !json.Valid([]byte(text)) {
 			t.Errorf("%s: %d bytes, valid JSON: %v; want %d at most of JSON", name, len(text), json.Valid([]byte(text)), limit)
 		}
@@ -118,6 +138,7 @@ func TestDashboards(t *testing.T) {
 func TestMonitors(t *testing.T) {
 	selector := object{"matchLabels": object{"app.kubernetes.io/name": "mig-exporter",
 		"app.kubernetes.io/instance": "mig-exporter"}}
+
 	for kind, key := range map[string]string{"ServiceMonitor": "endpoints", "PodMonitor": "podMetricsEndpoints"} {
 		name := strings.ToLower(kind[:1]) + kind[1:]
 		objects := render(t, merge(set(name+".enabled", true), set(name+".interval", "15s"),
@@ -132,6 +153,7 @@ func TestMonitors(t *testing.T) {
 			}},
 		})
 	}
+
 	service := find(t, render(t, nil), "Service")
 	equal(t, "ports of the service", at(service, "spec", "ports"), []any{object{
 		"name": "metrics", "port": 9401, "targetPort": "metrics", "protocol": "TCP"}})
@@ -159,6 +181,7 @@ func TestNetworkPolicy(t *testing.T) {
 	endpoint := []any{values{"ipBlock": values{"cidr": "10.0.0.1/32"}}}
 	apiServer["to"] = endpoint
 	dns := object{"ports": []any{object{"port": 53, "protocol": "UDP"}, object{"port": 53, "protocol": "TCP"}}}
+
 	asking := merge(on, set("podMetadata.enabled", true), set("networkPolicy.apiServerTo", endpoint))
 	for address, want := range map[string][]any{
 		"nvidia-dcgm.gpu-operator.svc:5556": {apiServer,
@@ -199,6 +222,7 @@ func TestServerMetrics(t *testing.T) {
 // TestVersion: the chart has the version of the project.
 func TestVersion(t *testing.T) {
 	version := strings.TrimSpace(readFile(t, "VERSION"))
+
 	metadata := loadChart(t).Metadata
 	if metadata.Version != version || metadata.AppVersion != version {
 		t.Errorf("chart %s, app %s, VERSION %s", metadata.Version, metadata.AppVersion, version)
@@ -211,18 +235,23 @@ func TestPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	packaged, err := loader.Load(archive)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := everything(t)
+
 	got, err := renderFiles(packaged, all)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want, err := renderFiles(loadChart(t), all)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	equal(t, "packaged", got, want)
 }

@@ -11,20 +11,24 @@ import (
 // profileObjects returns the objects of each profile of deploy/manifests.
 func profileObjects(t *testing.T) map[string][]object {
 	t.Helper()
+
 	all := map[string][]object{}
 	for name, files := range profiles() {
 		all[name] = render(t, readValues(t, files...))
 	}
+
 	return all
 }
 
 // variables returns the environment variables of a container that have a value.
 func variables(c object) map[string]any {
 	all := map[string]any{}
+
 	for _, one := range c["env"].([]any) {
 		variable := one.(map[string]any)
 		all[variable["name"].(string)] = variable["value"]
 	}
+
 	return all
 }
 
@@ -33,6 +37,7 @@ func added(c object) (capabilities []string, rest bool) {
 	for _, one := range asList(at(c, "securityContext", "capabilities", "add")) {
 		capabilities = append(capabilities, one.(string))
 	}
+
 	return capabilities, slices.Contains(asList(at(c, "securityContext", "capabilities", "drop")), any("ALL"))
 }
 
@@ -46,26 +51,33 @@ func TestMIGVariablesNeedTheCapability(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)
 		capabilities, dropped := added(c)
+
 		privileged := at(c, "securityContext", "privileged") == true
 		if !dropped && !privileged {
 			t.Errorf("%s: capabilities are not dropped", name)
 		}
+
 		may := privileged || slices.Contains(capabilities, "SYS_ADMIN")
+
 		monitors := variables(c)["NVIDIA_MIG_MONITOR_DEVICES"] == "all"
 		if monitors != may {
 			t.Errorf("%s: monitors MIG: %v, may: %v", name, monitors, may)
 		}
+
 		if at(c, "securityContext", "allowPrivilegeEscalation") == false && may {
 			t.Errorf("%s: the API server refuses CAP_SYS_ADMIN without privilege escalation", name)
 		}
+
 		if at(c, "securityContext", "readOnlyRootFilesystem") != true {
 			t.Errorf("%s: the root file system can be written", name)
 		}
 	}
+
 	_, c := container(t, render(t, nil))
 	if capabilities, dropped := added(c); len(capabilities) > 0 || !dropped {
 		t.Errorf("by default: capabilities %v, dropped %v", capabilities, dropped)
 	}
+
 	for mode, want := range map[string]any{"plan": nil, "apply": "all"} {
 		_, c := container(t, render(t, merge(set("control.enabled", true), set("control.mode", mode))))
 		if got := variables(c)["NVIDIA_MIG_CONFIG_DEVICES"]; got != want {
@@ -80,29 +92,36 @@ func TestMounts(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		pod, c := container(t, objects)
 		hostPaths := map[any]string{}
+
 		for _, one := range asList(pod["volumes"]) {
 			if path, ok := at(one, "hostPath", "path").(string); ok {
 				hostPaths[at(one, "name")] = path
 			}
 		}
+
 		for _, one := range asList(c["volumeMounts"]) {
 			path, isHost := hostPaths[at(one, "name")]
+
 			writable := at(one, "readOnly") != true
 			if path == "/dev" && at(c, "securityContext", "privileged") == true {
 				continue
 			}
+
 			if isHost && writable && path != "/var/lib/mig-exporter" && path != "/run/mig-exporter" {
 				t.Errorf("%s: %s of the node can be written", name, path)
 			}
+
 			if strings.Contains(path, ".sock") {
 				t.Errorf("%s: %s: a restarted kubelet makes another socket; mount its folder", name, path)
 			}
 		}
+
 		for _, forbidden := range []string{"hostNetwork", "hostIPC"} {
 			if pod[forbidden] == true {
 				t.Errorf("%s: %s", name, forbidden)
 			}
 		}
+
 		if controls := strings.HasPrefix(name, "control"); (pod["hostPID"] == true) != controls {
 			t.Errorf("%s: hostPID: %v", name, pod["hostPID"])
 		}
@@ -113,18 +132,21 @@ func TestMounts(t *testing.T) {
 // off, and another user than root, who could not read it, gets none.
 func TestCheckpoint(t *testing.T) {
 	const mounted = "/var/lib/kubelet/device-plugins"
+
 	folder := func(objects []object) any {
 		pod, c := container(t, objects)
 		for _, mount := range asList(c["volumeMounts"]) {
 			if at(mount, "mountPath") != mounted || at(mount, "readOnly") != true {
 				continue
 			}
+
 			for _, volume := range asList(pod["volumes"]) {
 				if at(volume, "name") == at(mount, "name") {
 					return at(volume, "hostPath", "path")
 				}
 			}
 		}
+
 		return nil
 	}
 	for name, objects := range profileObjects(t) {
@@ -132,6 +154,7 @@ func TestCheckpoint(t *testing.T) {
 		off := merge(readValues(t, profiles()[name]...), set("kubelet.checkpoint.enabled", false))
 		equal(t, name+" with the value off", folder(render(t, off)), any(nil))
 	}
+
 	for name, tc := range map[string]struct {
 		over values
 		want any
@@ -150,14 +173,18 @@ func TestCheckpoint(t *testing.T) {
 // controlling pod must have none of the operator's, in no place.
 func TestPauseLabel(t *testing.T) {
 	const label = "nvidia.com/gpu.deploy.dcgm-exporter"
+
 	for name, objects := range profileObjects(t) {
 		pod, _ := container(t, objects)
+
 		selected := at(pod, "nodeSelector", label) != nil
 		if operator := name == "gpu-operator" || name == "openshift"; selected != operator {
 			t.Errorf("%s: selected by %s: %v", name, label, selected)
 		}
 	}
+
 	const client = "nvidia.com/gpu.deploy.client"
+
 	terms := values{"nodeSelectorTerms": []any{values{"matchExpressions": []any{
 		values{"key": client, "operator": "In", "values": []any{"true"}}}}}}
 	for want, over := range map[string]values{
@@ -169,6 +196,7 @@ func TestPauseLabel(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want+" ends the pod") {
 			t.Errorf("a controlling pod, %s: %v", want, err)
 		}
+
 		if _, err := renderFiles(loadChart(t), over); err != nil {
 			t.Errorf("%s: %v", want, err)
 		}
@@ -186,13 +214,16 @@ func TestRollout(t *testing.T) {
 func TestProbes(t *testing.T) {
 	plain := object{"httpGet": object{"path": "/-/healthy", "port": "metrics", "scheme": "HTTP"},
 		"periodSeconds": 20, "timeoutSeconds": 5, "failureThreshold": 3}
+
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)
 		equal(t, name, c["livenessProbe"], plain)
+
 		if path := at(c, "readinessProbe", "httpGet", "path"); path != "/-/ready" {
 			t.Errorf("%s: readiness: %v", name, path)
 		}
 	}
+
 	secret := set("web.existingSecret", "web")
 	for scheme, want := range map[string]any{
 		"":      object{"tcpSocket": object{"port": "metrics"}},
@@ -211,12 +242,15 @@ func TestSecrets(t *testing.T) {
 	objects := render(t, merge(readValues(t, "control"), set("web.existingSecret", "mig-exporter-web")))
 	pod, c := container(t, objects)
 	found := map[string]any{}
+
 	for _, one := range asList(pod["volumes"]) {
 		if name, ok := at(one, "secret", "secretName").(string); ok {
 			found[name] = at(one, "secret", "defaultMode")
 		}
 	}
+
 	equal(t, "secrets", found, map[string]any{"mig-exporter-control": 0o440, "mig-exporter-web": 0o440})
+
 	for _, flag := range []string{
 		"--web.config.file=/etc/mig-exporter/web/web-config.yaml",
 		"--control.config.file=/etc/mig-exporter/control/control.yaml",
@@ -225,6 +259,7 @@ func TestSecrets(t *testing.T) {
 			t.Errorf("%s is missing in %v", flag, c["args"])
 		}
 	}
+
 	for _, o := range objects {
 		if o["kind"] == "Secret" {
 			t.Errorf("%s is in the chart", describe(o))
@@ -237,16 +272,19 @@ func TestSecrets(t *testing.T) {
 func TestAppArmor(t *testing.T) {
 	for name, objects := range profileObjects(t) {
 		_, c := container(t, objects)
+
 		unconfined := at(c, "securityContext", "appArmorProfile", "type") == "Unconfined"
 		if unconfined != strings.HasPrefix(name, "control") {
 			t.Errorf("%s: unconfined: %v", name, unconfined)
 		}
 	}
+
 	for version, annotated := range map[string]bool{"1.29": true, "1.30": false} {
 		files, err := renderFor(version, loadChart(t), set("control.enabled", true))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		text := files["mig-exporter/templates/daemonset.yaml"]
 		if strings.Contains(text, "apparmor.security.beta.kubernetes.io/mig-exporter: unconfined") != annotated ||
 			strings.Contains(text, "appArmorProfile: {type: Unconfined}") == annotated {
@@ -260,6 +298,7 @@ func TestControlGroup(t *testing.T) {
 	over := merge(set("control.enabled", true), set("control.allowGid", 2000), set("supplementalGroups", []any{7}))
 	pod, c := container(t, render(t, over))
 	equal(t, "groups", at(pod, "securityContext", "supplementalGroups"), []any{7, 2000})
+
 	if !slices.Contains(asList(c["args"]), any("--control.allow-gid=2000")) {
 		t.Errorf("args: %v", c["args"])
 	}
@@ -271,35 +310,44 @@ func TestFlags(t *testing.T) {
 	if err != nil || len(sources) == 0 {
 		t.Fatal(err)
 	}
+
 	var source strings.Builder
+
 	for _, file := range sources {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
+
 		source.WriteString(readFile(t, strings.TrimPrefix(file, root+"/")))
 	}
+
 	all := profileObjects(t)
 	all["everything"] = render(t, everything(t))
 	all["nothing"] = render(t, values{"web": values{"state": false}, "advise": values{"enabled": false},
 		"kubelet": values{"podResources": values{"enabled": false}}})
 	checked := map[string]bool{}
+
 	for name, objects := range all {
 		_, c := container(t, objects)
+
 		flags := slices.Clone(asList(c["args"]))
 		for variable := range variables(c) {
 			if rest, ours := strings.CutPrefix(variable, "MIG_EXPORTER_"); ours {
 				flags = append(flags, "--"+strings.ReplaceAll(strings.Replace(strings.ToLower(rest), "_", ".", 1), "_", "-"))
 			}
 		}
+
 		for _, one := range flags {
 			flag, _, _ := strings.Cut(strings.TrimPrefix(one.(string), "--"), "=")
 			flag = strings.TrimPrefix(flag, "no-")
+
 			checked[flag] = true
 			if !strings.Contains(source.String(), strconv.Quote(flag)) {
 				t.Errorf("%s: mig-exporter has no flag --%s", name, flag)
 			}
 		}
 	}
+
 	if len(checked) < 15 {
 		t.Errorf("only %d flags: %v", len(checked), checked)
 	}

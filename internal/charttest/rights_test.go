@@ -19,15 +19,18 @@ type right struct{ verb, group, resource string }
 func rightsOf(t *testing.T, objects []object) map[right]bool {
 	t.Helper()
 	rights := map[right]bool{}
+
 	for _, o := range objects {
 		if o["kind"] != "ClusterRole" && o["kind"] != "Role" {
 			continue
 		}
+
 		for _, rule := range o["rules"].([]any) {
 			lists := rule.(map[string]any)
 			if len(lists) != 3 {
 				t.Errorf("%s: rule %v", describe(o), rule)
 			}
+
 			for _, group := range lists["apiGroups"].([]any) {
 				for _, resource := range lists["resources"].([]any) {
 					for _, verb := range lists["verbs"].([]any) {
@@ -37,6 +40,7 @@ func rightsOf(t *testing.T, objects []object) map[right]bool {
 			}
 		}
 	}
+
 	return rights
 }
 
@@ -46,6 +50,7 @@ func TestRightsBySwitch(t *testing.T) {
 	claims := right{"get", "resource.k8s.io", "resourceclaims"}
 	reading := []right{pods, claims, {"get", "", "nodes"}, {"list", "resource.k8s.io", "resourceslices"},
 		{"list", "inference.redhat.com", "instaslices"}, {"list", "inference.redhat.com", "nodeaccelerators"}}
+
 	network := merge(set("control.enabled", true), set("control.network", values{"enabled": true, "existingSecret": "s"}))
 	for name, tc := range map[string]struct {
 		over values
@@ -67,11 +72,14 @@ func TestRightsBySwitch(t *testing.T) {
 			right{"create", "authorization.k8s.io", "subjectaccessreviews"})},
 	} {
 		objects := render(t, tc.over)
+
 		got, want := rightsOf(t, objects), map[right]bool{}
 		for _, r := range tc.want {
 			want[r] = true
 		}
+
 		equal(t, name, texts(got), texts(want))
+
 		pod, _ := container(t, objects)
 		if mounted := pod["automountServiceAccountToken"]; mounted != (len(want) > 0) {
 			t.Errorf("%s: automountServiceAccountToken: %v", name, mounted)
@@ -84,7 +92,9 @@ func texts(rights map[right]bool) []string {
 	for r := range rights {
 		all = append(all, r.verb+" "+r.resource+"."+r.group)
 	}
+
 	slices.Sort(all)
+
 	return all
 }
 
@@ -93,13 +103,16 @@ func texts(rights map[right]bool) []string {
 func TestRightsAreDocumented(t *testing.T) {
 	page := readFile(t, "docs/kubernetes.md")
 	var documented []object
+
 	for _, block := range regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(page, -1) {
 		objects, err := decodeObjects(block[1])
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		documented = append(documented, objects...)
 	}
+
 	equal(t, "rights", texts(rightsOf(t, render(t, readValues(t, "control", "device-plugin")))), texts(rightsOf(t, documented)))
 }
 
@@ -109,20 +122,24 @@ func TestRightsAreUsed(t *testing.T) {
 	for r := range rightsOf(t, render(t, readValues(t, "control", "device-plugin"))) {
 		granted[r.resource] = true
 	}
+
 	requested, methods := map[string]bool{}, map[string]bool{}
 	for _, dir := range []string{"internal/podmeta", "internal/control/cluster"} {
 		readRequests(t, filepath.Join(root, dir), requested, methods)
 	}
+
 	for word := range granted {
 		if !requested[word] {
 			t.Errorf("the right for %s is used by no request", word)
 		}
 	}
+
 	for word := range requested {
 		if !granted[word] {
 			t.Errorf("a request names %s, and no right does", word)
 		}
 	}
+
 	equal(t, "methods", methods, map[string]bool{"MethodDelete": true, "MethodGet": true, "MethodPatch": true, "MethodPost": true})
 }
 
@@ -130,20 +147,25 @@ func TestRightsAreUsed(t *testing.T) {
 // resources, and the methods of package http.
 func readRequests(t *testing.T, dir string, resources, methods map[string]bool) {
 	t.Helper()
+
 	files, err := filepath.Glob(filepath.Join(dir, "*.go"))
 	if err != nil || len(files) == 0 {
 		t.Fatal(dir, err)
 	}
+
 	resource := regexp.MustCompile(`^(/api/v1/|/apis/[a-z0-9.]+/v1/|/)?([a-z]{4,})/?$`)
 	kind := regexp.MustCompile(`^[a-z]*(slices|accelerators)$`)
+
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") {
 			continue
 		}
+
 		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		ast.Inspect(parsed, func(node ast.Node) bool {
 			switch n := node.(type) {
 			case *ast.ImportSpec:
@@ -157,6 +179,7 @@ func readRequests(t *testing.T, dir string, resources, methods map[string]bool) 
 				if n.Kind != token.STRING || err != nil {
 					return true
 				}
+
 				found := resource.FindStringSubmatch(text)
 				switch {
 				case kind.MatchString(text):
@@ -165,6 +188,7 @@ func readRequests(t *testing.T, dir string, resources, methods map[string]bool) 
 					resources[found[2]] = true
 				}
 			}
+
 			return true
 		})
 	}

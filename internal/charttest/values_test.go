@@ -17,6 +17,7 @@ type refusal struct {
 
 func mustRefuse(t *testing.T, cases map[string]refusal) {
 	t.Helper()
+
 	for name, tc := range cases {
 		_, err := renderFiles(loadChart(t), tc.over)
 		if err == nil || !strings.Contains(err.Error(), tc.want) {
@@ -102,14 +103,17 @@ func TestRefusedDevicePlugins(t *testing.T) {
 	}
 
 	none := merge(plugin, set("control.devicePlugin.admissionPolicy", "none"))
+
 	files, err := renderAll("1.29", loadChart(t), none)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if text := files["mig-exporter/templates/deviceplugin.yaml"]; !strings.Contains(text, "kind: Role\n") ||
 		strings.Contains(text, "ValidatingAdmissionPolicy") {
 		t.Errorf("admissionPolicy none:\n%s", text)
 	}
+
 	if !strings.Contains(files[notes], "the token of one node can delete all pods of gpu-operator") {
 		t.Errorf("notes:\n%s", files[notes])
 	}
@@ -189,6 +193,7 @@ func TestNotes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if said := strings.Contains(files[notes], tc.line); said != (len(over) == 0) {
 				t.Errorf("%v: %q is said: %v\n%s", over, tc.line, said, files[notes])
 			}
@@ -201,6 +206,7 @@ func TestNotes(t *testing.T) {
 func TestNotesOnHolders(t *testing.T) {
 	const claims, sources = "The cluster has DRA", "The kubelet's checkpoint is not read"
 	user := set("runAsUser", 65532)
+
 	reads := merge(set("podMetadata.enabled", true), set("podMetadata.resourceClaims", true))
 	for name, tc := range map[string]struct {
 		over   values
@@ -223,6 +229,7 @@ func TestNotesOnHolders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, line := range []string{claims, sources} {
 			if said := strings.Contains(files[notes], line); said != slices.Contains(tc.want, line) {
 				t.Errorf("%s: %q is said: %v\n%s", name, line, said, files[notes])
@@ -235,13 +242,16 @@ func TestNotesOnHolders(t *testing.T) {
 // namespace's default.
 func TestOwnAccount(t *testing.T) {
 	without := set("serviceAccount.create", false)
+
 	pod, _ := container(t, render(t, without))
 	if pod["serviceAccountName"] != "default" {
 		t.Errorf("no account: %v", pod["serviceAccountName"])
 	}
+
 	objects := render(t, merge(without, set("serviceAccount.name", "gpu"), set("podMetadata.enabled", true)))
 	equal(t, "subjects", find(t, objects, "ClusterRoleBinding")["subjects"],
 		[]any{object{"kind": "ServiceAccount", "name": "gpu", "namespace": namespace}})
+
 	for _, o := range objects {
 		if o["kind"] == "ServiceAccount" {
 			t.Errorf("%s is the chart's", describe(o))
@@ -267,6 +277,7 @@ func TestHighIDs(t *testing.T) {
 		set("supplementalGroups", []any{float64(high)}), set("web.existingSecret", "web"))))
 	equal(t, "pod", pod["securityContext"], object{"runAsUser": high, "runAsGroup": high, "runAsNonRoot": true,
 		"supplementalGroups": []any{high}, "fsGroup": high, "seccompProfile": object{"type": "RuntimeDefault"}})
+
 	_, c := container(t, render(t, merge(set("control.enabled", true), set("control.allowGid", float64(high)))))
 	if args := c["args"].([]any); !slices.Contains(args, any("--control.allow-gid=1000660000")) {
 		t.Errorf("arguments %v", args)
@@ -276,10 +287,12 @@ func TestHighIDs(t *testing.T) {
 // TestNotRootReadsSecrets: the files of a Secret are root's, mode 0440; the pod's fsGroup gives them to its group.
 func TestNotRootReadsSecrets(t *testing.T) {
 	secret := set("web.existingSecret", "web")
+
 	pod, _ := container(t, render(t, merge(secret, set("runAsUser", 65532), set("runAsGroup", 65532))))
 	if group := at(pod, "securityContext", "fsGroup"); group != 65532 {
 		t.Errorf("another user: fsGroup %v", group)
 	}
+
 	pod, _ = container(t, render(t, secret))
 	if group := at(pod, "securityContext", "fsGroup"); group != nil {
 		t.Errorf("root: fsGroup %v", group)
@@ -326,6 +339,7 @@ func TestScrapeTimeout(t *testing.T) {
 			over := merge(set(monitor+".enabled", true), set(monitor+".interval", tc.interval),
 				set(monitor+".scrapeTimeout", tc.timeout))
 			_, err := renderFiles(loadChart(t), over)
+
 			want := monitor + ".scrapeTimeout: " + tc.timeout + " is longer than " + monitor + ".interval, " + tc.interval + ";"
 			if tc.refused && (err == nil || !strings.Contains(err.Error(), want)) || !tc.refused && err != nil {
 				t.Errorf("%s of %q, timeout %q: got %v, want refused: %v", monitor, tc.interval, tc.timeout, err, tc.refused)

@@ -14,6 +14,7 @@ import (
 // fields that differ. Unexported fields count; errors are equal if errors.Is reports so.
 func Equal[T any](t testing.TB, what string, got, want T, options ...cmp.Option) {
 	t.Helper()
+
 	options = append(options, cmp.Exporter(func(reflect.Type) bool { return true }), cmpopts.EquateErrors())
 	if diff := cmp.Diff(want, got, options...); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
@@ -23,6 +24,7 @@ func Equal[T any](t testing.TB, what string, got, want T, options ...cmp.Option)
 // HasTexts fails the test, which continues, for each part that is missing in text.
 func HasTexts(t testing.TB, text string, parts ...string) {
 	t.Helper()
+
 	for _, part := range parts {
 		if !strings.Contains(text, part) {
 			t.Errorf("%q is missing in:\n%s", part, text)
@@ -33,6 +35,7 @@ func HasTexts(t testing.TB, text string, parts ...string) {
 // LacksTexts fails the test, which continues, for each part that text contains.
 func LacksTexts(t testing.TB, text string, parts ...string) {
 	t.Helper()
+
 	for _, part := range parts {
 		if strings.Contains(text, part) {
 			t.Errorf("%q is in:\n%s", part, text)

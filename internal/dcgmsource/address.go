@@ -24,6 +24,7 @@ func (a Address) String() string {
 	if a.Unix {
 		return "unix://" + a.Target
 	}
+
 	return a.Target
 }
 
@@ -34,6 +35,7 @@ func ParseAddress(s string) (Address, error) {
 			"or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
 			s, why, defaultPort, defaultPort)
 	}
+
 	if path, scheme := strings.CutPrefix(s, "unix://"); scheme || strings.HasPrefix(s, "/") {
 		switch {
 		case !strings.HasPrefix(path, "/") || path == "/":
@@ -41,28 +43,36 @@ func ParseAddress(s string) (Address, error) {
 		case len(path) > maxSocketPath || strings.ContainsRune(path, 0):
 			return bad(fmt.Sprintf("no path of a socket: at most %d bytes", maxSocketPath))
 		}
+
 		return Address{Target: path, Unix: true}, nil
 	}
+
 	if strings.Contains(s, "/") {
 		return bad("neither a host nor an absolute path")
 	}
+
 	if !strings.Contains(s, ":") || strings.HasPrefix(s, "[") && strings.HasSuffix(s, "]") {
 		s2 := s + ":" + defaultPort
 		if host, _, err := net.SplitHostPort(s2); err == nil && isHost(host, s) {
 			return Address{Target: s2}, nil
 		}
+
 		return bad("no host")
 	}
+
 	host, port, err := net.SplitHostPort(s)
 	if err != nil {
 		return bad("no host and port")
 	}
+
 	if !isHost(host, s) {
 		return bad("no host")
 	}
+
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 		return bad("no port from 1 to 65535")
 	}
+
 	return Address{Target: s}, nil
 }
 
@@ -72,8 +82,10 @@ func isHost(host, whole string) bool {
 		ip := net.ParseIP(host)
 		return ip != nil && strings.Contains(host, ":")
 	}
+
 	valid := func(r rune) bool {
 		return r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
 	}
+
 	return host != "" && strings.IndexFunc(host, func(r rune) bool { return !valid(r) }) < 0
 }

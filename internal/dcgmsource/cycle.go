@@ -14,16 +14,20 @@ import (
 // cycle reads all GPUs once. An error means that the connection is lost; the errors of one GPU are logged.
 func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.Profiling, error) {
 	s.choose(snapshot)
+
 	if err := s.releaseLeftover(); err != nil {
 		return nil, err
 	}
+
 	if err := s.locate(now); err != nil {
 		return nil, err
 	}
+
 	mapped, err := s.readHierarchy()
 	if err != nil {
 		return nil, err
 	}
+
 	for _, g := range s.wanted {
 		if u := s.units[g.UUID]; u.located {
 			if err := s.mapInstances(u, g, mapped, now); err != nil {
@@ -31,23 +35,28 @@ func (s *Source) cycle(snapshot *gpu.Snapshot, now time.Time) (map[gpu.UUID]gpu.
 			}
 		}
 	}
+
 	if err := s.watchGPUs(); err != nil {
 		return nil, err
 	}
+
 	answer := make(map[gpu.UUID]gpu.Profiling, len(s.wanted))
 	for _, g := range s.wanted {
 		u := s.units[g.UUID]
 		if !u.located {
 			continue
 		}
+
 		p, ok, err := s.profile(u, now)
 		if err != nil {
 			return nil, err
 		}
+
 		if ok {
 			answer[u.id] = p
 		}
 	}
+
 	return answer, nil
 }
 
@@ -57,17 +66,21 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 	for _, u := range s.units {
 		u.wanted = false
 	}
+
 	for i := range snapshot.GPUs {
 		g := &snapshot.GPUs[i]
 		if g.UUID == "" || !g.Up || g.ActivitySource == gpu.ActivityGPM && !s.opts.Everything {
 			continue
 		}
+
 		s.wanted = append(s.wanted, g)
+
 		u := s.units[g.UUID]
 		if u == nil {
 			u = &profiledGPU{id: g.UUID}
 			s.units[g.UUID] = u
 		}
+
 		u.wanted = true
 	}
 }
@@ -75,25 +88,33 @@ func (s *Source) choose(snapshot *gpu.Snapshot) {
 // locate finds the engine's numbers of the GPUs. It searches for GPUs that the engine does not know with a backoff.
 func (s *Source) locate(now time.Time) error {
 	missing := false
+
 	for _, g := range s.wanted {
 		u := s.units[g.UUID]
 		u.device.ID, u.located = s.devices[u.id]
 		missing = missing || !u.located
 	}
+
 	if !missing || !s.search.isDue(now) {
 		return nil
 	}
+
 	s.search.failed(now)
+
 	list, err := s.countedSession().Devices()
 	if err != nil && lost(err) {
 		return err
 	}
+
 	clear(s.devices)
+
 	for _, d := range list {
 		s.devices[d.UUID] = d.ID
 	}
+
 	for _, g := range s.wanted {
 		u := s.units[g.UUID]
+
 		u.device.ID, u.located = s.devices[u.id]
 		switch {
 		case err != nil:
@@ -102,6 +123,7 @@ func (s *Source) locate(now time.Time) error {
 			s.logFailure(u, fmt.Errorf("find GPU: %w", gpu.ErrNotFound))
 		}
 	}
+
 	return nil
 }
 
@@ -110,6 +132,7 @@ func (s *Source) locate(now time.Time) error {
 func (s *Source) readHierarchy() (bool, error) {
 	tree, err := s.countedSession().Hierarchy(s.tree[:0])
 	s.treeErr = nil
+
 	switch {
 	case err == nil:
 		s.tree = tree
@@ -121,6 +144,7 @@ func (s *Source) readHierarchy() (bool, error) {
 			s.treeErr = err
 		}
 	}
+
 	return err == nil, nil
 }
 
@@ -132,12 +156,14 @@ func (s *Source) watchGPUs() error {
 	if s.split {
 		return nil
 	}
+
 	s.ids = s.ids[:0]
 	for _, g := range s.wanted {
 		if u := s.units[g.UUID]; u.located {
 			s.ids = append(s.ids, u.device)
 		}
 	}
+
 	// A GPU that is not wanted now stays in the group: to create the group again would cost the others their values.
 	missing := func(w *watch) bool {
 		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
@@ -148,22 +174,29 @@ func (s *Source) watchGPUs() error {
 			return err
 		}
 	}
+
 	if s.shared != nil || len(s.ids) == 0 {
 		return nil
 	}
+
 	w, err := s.watch(LevelGPU, s.ids)
 	if err != nil {
 		if lost(err) {
 			return err
 		}
+
 		if s.refused = errors.Is(err, ErrPaused); s.refused {
 			return nil
 		}
+
 		s.split = true
 		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each on its own", "err", err)
+
 		return nil
 	}
+
 	s.shared = w
+
 	return nil
 }
 
@@ -174,6 +207,7 @@ func (s *Source) logFailure(u *profiledGPU, err error) {
 	if text == u.logged {
 		return
 	}
+
 	u.logged = text
 	for _, common := range []struct {
 		err  error
@@ -186,12 +220,15 @@ func (s *Source) logFailure(u *profiledGPU, err error) {
 		if !errors.Is(err, common.err) {
 			continue
 		}
+
 		if !errors.Is(s.advised, common.err) {
 			s.advised = common.err
 			level.Error(s.opts.Logger).Log("msg", common.text, "gpu", u.id, "err", err)
 		}
+
 		return
 	}
+
 	level.Warn(s.opts.Logger).Log("msg", "DCGM does not profile a GPU", "gpu", u.id, "err", err)
 }
 
@@ -200,6 +237,7 @@ func (s *Source) hostText() string {
 	if s.opts.Mode == ModeEmbedded {
 		return "where this program runs"
 	}
+
 	return "where the nv-hostengine at " + s.opts.Address + " runs"
 }
 
@@ -207,5 +245,6 @@ func (s *Source) rootAdvice() string {
 	if s.opts.Mode == ModeEmbedded {
 		return "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"
 	}
+
 	return "run the nv-hostengine at " + s.opts.Address + " as root"
 }

@@ -84,12 +84,15 @@ func Translate(op string, code int, text string) error {
 		if code != 0 && code != f.code || code == 0 && !matches(lower, f.text) {
 			continue
 		}
+
 		err := f.errs[0]
 		if f.errs[1] != nil {
 			err = fmt.Errorf("%w: %w", err, f.errs[1])
 		}
+
 		return fmt.Errorf("%s: %w (DCGM: %q)", op, err, text)
 	}
+
 	return fmt.Errorf("%s: %w: DCGM: %q", op, gpu.ErrDriver, text)
 }
 
@@ -99,6 +102,7 @@ func matches(text, part string) bool {
 	if part == "timeout" {
 		return text == part || strings.HasSuffix(text, ": "+part)
 	}
+
 	return strings.Contains(text, part)
 }
 

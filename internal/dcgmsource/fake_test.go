@@ -41,7 +41,9 @@ func newFake(gpus ...gpu.UUID) *fakeEngine {
 	for i, id := range gpus {
 		e.devices = append(e.devices, GPUEntity{ID: uint32(i), UUID: id})
 	}
+
 	e.restart()
+
 	return e
 }
 
@@ -53,6 +55,7 @@ func (e *fakeEngine) ask(op string, entities ...Entity) error {
 	if e.fail == nil {
 		return nil
 	}
+
 	return e.fail(op, entities)
 }
 
@@ -60,7 +63,9 @@ func (e *fakeEngine) Connect() (Session, error) {
 	if err := e.ask("connect"); err != nil {
 		return nil, err
 	}
+
 	e.sessions++
+
 	return e, nil
 }
 
@@ -73,6 +78,7 @@ func (e *fakeEngine) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 func (e *fakeEngine) CreateFieldGroup(_ string, fields []uint16) (FieldGroup, error) {
 	e.next++
 	e.fields[FieldGroup(e.next)] = slices.Clone(fields)
+
 	return FieldGroup(e.next), e.ask("fields")
 }
 
@@ -85,8 +91,10 @@ func (e *fakeEngine) CreateGroup(string) (Group, error) {
 	if err := e.ask("create"); err != nil {
 		return 0, err
 	}
+
 	e.next++
 	e.groups[Group(e.next)] = nil
+
 	return Group(e.next), nil
 }
 
@@ -99,8 +107,10 @@ func (e *fakeEngine) DestroyGroup(g Group) error {
 	if err := e.ask("destroy", e.groups[g]...); err != nil {
 		return err
 	}
+
 	delete(e.groups, g)
 	delete(e.watches, g)
+
 	return nil
 }
 
@@ -108,7 +118,9 @@ func (e *fakeEngine) Watch(g Group, f FieldGroup, _ time.Duration) error {
 	if err := e.ask("watch", e.groups[g]...); err != nil {
 		return err
 	}
+
 	e.watches[g] = f
+
 	return nil
 }
 
@@ -123,6 +135,7 @@ func (e *fakeEngine) watched(of Entity, field uint16) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -136,6 +149,7 @@ func (e *fakeEngine) Latest(to []Value, entities []Entity, fields []uint16) ([]V
 	if err := e.ask("latest", entities...); err != nil {
 		return to, err
 	}
+
 	for _, of := range entities {
 		for _, f := range fields {
 			v := Value{Entity: of, Field: f, Type: TypeDouble, Micros: e.now.UnixMicro(), Double: worth(of, f)}
@@ -144,9 +158,11 @@ func (e *fakeEngine) Latest(to []Value, entities []Entity, fields []uint16) ([]V
 			} else if e.value != nil {
 				e.value(&v)
 			}
+
 			to = append(to, v)
 		}
 	}
+
 	return to, nil
 }
 
@@ -174,10 +190,12 @@ type harness struct {
 func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
 	h := &harness{T: t, engine: e}
 	h.use(Options{Mode: ModeRemote, Address: "localhost:5555", Everything: everything})
+
 	for i, d := range e.devices {
 		h.node.GPUs = append(h.node.GPUs,
 			gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Up: true, MIG: gpu.MIGState{LayoutGeneration: 1}})
 	}
+
 	return h
 }
 
@@ -204,23 +222,29 @@ func (h *harness) ask() (map[gpu.UUID]gpu.Profiling, error) { return h.source.Pr
 func (h *harness) after(seconds int) map[gpu.UUID]gpu.Profiling {
 	h.Helper()
 	var answer map[gpu.UUID]gpu.Profiling
+
 	for range seconds {
 		h.engine.now = h.engine.now.Add(time.Second)
+
 		var err error
 		if answer, err = h.ask(); err != nil {
 			h.Fatal(err)
 		}
 	}
+
 	return answer
 }
 
 func (h *harness) groups() string {
 	var all []string
+
 	for g, list := range h.engine.groups {
 		if _, ok := h.engine.watches[g]; ok {
 			all = append(all, fmt.Sprintf("%d %s", len(list), list[0].Level))
 		}
 	}
+
 	slices.Sort(all)
+
 	return strings.Join(all, ", ")
 }

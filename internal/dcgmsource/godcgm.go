@@ -30,20 +30,26 @@ func Open(mode Mode, address string) Connector { return &library{mode: mode, add
 func (l *library) Connect() (Session, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.open {
 		return nil, fmt.Errorf("connect to DCGM: %w: the last connection has not been closed", gpu.ErrUnavailable)
 	}
+
 	if l.loaded == nil {
 		loaded, err := loadLibrary()
 		if err != nil {
 			return nil, err
 		}
+
 		l.loaded = loaded
 	}
+
 	if err := l.begin(); err != nil {
 		return nil, err
 	}
+
 	l.open = true
+
 	return &session{library: l}, nil
 }
 
@@ -53,15 +59,19 @@ func (l *library) begin() error {
 		_, err := dcgm.Init(dcgm.Embedded)
 		return l.translate("start DCGM", err)
 	}
+
 	address, err := ParseAddress(l.address)
 	if err != nil {
 		return err
 	}
+
 	socket := "0"
 	if address.Unix {
 		socket = "1"
 	}
+
 	_, err = dcgm.Init(dcgm.Standalone, address.Target, socket)
+
 	return l.translate("connect to DCGM at "+address.String(), err)
 }
 
@@ -70,15 +80,19 @@ func (l *library) translate(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	code := 0
+
 	var coded *dcgm.Error
 	if errors.As(err, &coded) {
 		code = int(coded.Code)
 	}
+
 	err = Translate(op, code, err.Error())
 	if errors.Is(err, ErrVersion) {
 		return l.explainVersion(err)
 	}
+
 	return err
 }
 
@@ -92,6 +106,7 @@ func (s *session) Close() error {
 	s.library.mu.Lock()
 	defer s.library.mu.Unlock()
 	s.library.open = false
+
 	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())
 }
 
@@ -105,12 +120,14 @@ func (s *session) Devices() ([]GPUEntity, error) {
 	if err != nil {
 		return nil, s.library.translate("list GPUs", err)
 	}
+
 	list := make([]GPUEntity, 0, len(ids))
 	for _, id := range ids {
 		if uuid := uuidOf(id); uuid != "" {
 			list = append(list, GPUEntity{ID: uint32(id), UUID: uuid})
 		}
 	}
+
 	return list, nil
 }
 
@@ -122,10 +139,12 @@ func uuidOf(id uint) gpu.UUID {
 	if err != nil || len(values) != 1 || values[0].Status != 0 || values[0].StringValue == nil {
 		return ""
 	}
+
 	uuid, err := gpu.ParseUUID(*values[0].StringValue)
 	if err != nil { // a blank: "<<<NULL>>>"
 		return ""
 	}
+
 	return uuid
 }
 
@@ -134,17 +153,21 @@ func (s *session) Hierarchy(to []MIGEntity) ([]MIGEntity, error) {
 	if err != nil {
 		return to, s.library.translate("read the MIG hierarchy", err)
 	}
+
 	for i := range min(h.Count, uint(len(h.EntityList))) {
 		e := &h.EntityList[i]
+
 		entity, ok := entityOf(e.Entity.EntityGroupId, e.Entity.EntityId)
 		if !ok || entity.Level == LevelGPU {
 			continue
 		}
+
 		to = append(to, MIGEntity{
 			Entity: entity, GPU: gpu.UUID(e.Info.GpuUuid), Instance: uint32(e.Info.NvmlInstanceId),
 			Compute: uint32(e.Info.NvmlComputeInstanceId), Slices: int(e.Info.NvmlProfileSlices),
 		})
 	}
+
 	return to, nil
 }
 
@@ -157,6 +180,7 @@ func entityOf(group dcgm.Field_Entity_Group, id uint) (Entity, bool) {
 	case dcgm.FE_GPU_CI:
 		return Entity{Level: LevelCompute, ID: uint32(id)}, true
 	}
+
 	return Entity{}, false
 }
 
@@ -169,6 +193,7 @@ func (s *session) CreateFieldGroup(name string, fields []uint16) (FieldGroup, er
 	if err != nil {
 		return 0, s.library.translate("create field group", err)
 	}
+
 	return FieldGroup(f.GetHandle()), nil
 }
 
@@ -177,6 +202,7 @@ func (s *session) shorts(fields []uint16) []dcgm.Short {
 	for _, f := range fields {
 		s.fields = append(s.fields, dcgm.Short(f))
 	}
+
 	return s.fields
 }
 
@@ -189,18 +215,21 @@ func (s *session) CreateGroup(name string) (Group, error) {
 	if err != nil {
 		return 0, s.library.translate("create group", err)
 	}
+
 	return Group(g.GetHandle()), nil
 }
 
 func groupHandle(g Group) dcgm.GroupHandle {
 	var h dcgm.GroupHandle
 	h.SetHandle(uintptr(g))
+
 	return h
 }
 
 func fieldHandle(f FieldGroup) dcgm.FieldHandle {
 	var h dcgm.FieldHandle
 	h.SetHandle(uintptr(f))
+
 	return h
 }
 
@@ -227,16 +256,20 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 	for _, e := range entities {
 		s.pairs = append(s.pairs, dcgm.GroupEntityPair{EntityGroupId: groupOf(e.Level), EntityId: uint(e.ID)})
 	}
+
 	values, err := dcgm.EntitiesGetLatestValues(s.pairs, s.shorts(fields), 0)
 	if err != nil {
 		return to, s.library.translate("read values", err)
 	}
+
 	for i := range values {
 		v := &values[i]
+
 		entity, ok := entityOf(v.EntityGroupId, v.EntityID)
 		if !ok {
 			continue
 		}
+
 		one := Value{Entity: entity, Field: uint16(v.FieldID), Type: byte(v.FieldType), Status: v.Status, Micros: v.TS}
 		switch one.Type {
 		case TypeDouble:
@@ -244,7 +277,9 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 		case TypeInt64:
 			one.Int64 = v.Int64()
 		}
+
 		to = append(to, one)
 	}
+
 	return to, nil
 }

@@ -14,6 +14,7 @@ import (
 // pause, nor does a blank of another kind.
 func TestPaused(t *testing.T) {
 	frozen := int64(0)
+
 	for _, tt := range []struct {
 		name   string
 		change func(v *Value)
@@ -30,6 +31,7 @@ func TestPaused(t *testing.T) {
 			h := mixed(t)
 			h.after(10)
 			frozen = h.engine.now.UnixMicro()
+
 			h.engine.value = tt.change
 			for id, got := range h.after(5) {
 				cmptest.Equal(t, fmt.Sprintf("activity of %s", id), got.GPU, gpu.Activity{})
@@ -37,6 +39,7 @@ func TestPaused(t *testing.T) {
 				cmptest.Equal(t, fmt.Sprintf("time of %s", id), got.Time, time.Time{})
 				cmptest.Equal(t, fmt.Sprintf("%s is paused", id), got.Paused, tt.paused)
 			}
+
 			h.engine.value = nil
 			if got := h.after(1)[uuidA]; len(got.Instances) != 2 || got.Paused {
 				t.Errorf("when it goes on: %+v", got)
@@ -55,32 +58,39 @@ func TestPausedBeforeConnecting(t *testing.T) {
 			if op == "watch" {
 				return Translate("watch", -54, "The hostengine is paused")
 			}
+
 			return nil
 		}
+
 		seconds := 12
 		if refuses {
 			h.engine.fail, seconds = fail, 1
 		} else {
 			h.engine.value = blank
 		}
+
 		for range 3 {
 			answer := h.after(seconds)
 			if len(answer) != 2 {
 				t.Errorf("refuses %v: %d GPUs in the answer", refuses, len(answer))
 			}
+
 			for id, got := range answer {
 				if !got.Paused || !got.Time.IsZero() {
 					t.Errorf("refuses %v: %s: %+v", refuses, id, got)
 				}
 			}
+
 			seconds = 20
 		}
+
 		h.engine.fail, h.engine.value = nil, nil
 		got, when := h.after(4), fmt.Sprintf("refuses %v, when it goes on: ", refuses)
 		cmptest.Equal(t, when+"GPU instances", len(got[uuidA].Instances), 2)
 		cmptest.Equal(t, when+"the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 		cmptest.Equal(t, when+"paused", got[uuidA].Paused, false)
 		cmptest.Equal(t, when+"groups", len(h.engine.groups), 3)
+
 		if n := strings.Count(h.lines.String(), "does not profile a GPU"); n > 2 {
 			t.Errorf("said %d times:\n%s", n, h.lines.String())
 		}
@@ -95,10 +105,12 @@ func TestPausedThroughALayoutChange(t *testing.T) {
 		h.after(10)
 		h.engine.value = func(v *Value) { v.Double = blankDouble }
 		h.after(2)
+
 		h.node.GPUs[0].MIG.LayoutGeneration++
 		if !follows {
 			h.engine.tree[0].Instance = 5
 		}
+
 		for second := range 30 {
 			if got := h.after(1)[uuidA]; got.Paused != (follows || second < 12) {
 				t.Errorf("follows %v, second %d: %+v", follows, second+1, got)
@@ -117,10 +129,12 @@ func TestBlanksOfNewWatches(t *testing.T) {
 		if v.Field == fieldSM || v.Field == fieldPCIeTransmit {
 			samples[v.Entity]++
 		}
+
 		if samples[v.Entity] <= 2 {
 			v.Double = blankDouble
 		}
 	}
+
 	for range 3 {
 		for second := range 10 {
 			for id, got := range h.after(1) {
@@ -129,7 +143,9 @@ func TestBlanksOfNewWatches(t *testing.T) {
 				}
 			}
 		}
+
 		clear(samples)
+
 		h.engine.fail = func(op string, _ []Entity) error {
 			h.engine.fail = nil
 			return Translate(op, -21, "")
@@ -137,6 +153,7 @@ func TestBlanksOfNewWatches(t *testing.T) {
 		if _, err := h.ask(); err == nil {
 			t.Fatal("no error")
 		}
+
 		h.engine.now = h.engine.now.Add(minBackoff)
 	}
 }

@@ -13,26 +13,34 @@ import (
 func TestRelease(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
+
 	resume, err := h.source.Release(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "closed sessions", h.engine.closed, 1)
 	cmptest.Equal(t, "groups left", len(h.engine.groups), 0)
 	cmptest.Equal(t, "field groups left", len(h.engine.fields), 0)
+
 	if _, err := h.ask(); !errors.Is(err, gpu.ErrUnavailable) || h.engine.sessions != 1 {
 		t.Errorf("released: %v, %d sessions", err, h.engine.sessions)
 	}
+
 	again, err := h.source.Release(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	again()
 	again()
+
 	if _, err := h.ask(); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("the first release is not resumed yet: %v", err)
 	}
+
 	resume()
+
 	if got := h.after(5)[uuidA]; len(got.Instances) != 2 || h.engine.sessions != 2 {
 		t.Errorf("resumed: %+v, %d sessions", got, h.engine.sessions)
 	}
@@ -48,6 +56,7 @@ func TestReleaseDoesNotHang(t *testing.T) {
 			<-leave
 			h.engine.fail = nil
 		}
+
 		return nil
 	}
 	asked := make(chan struct{})
@@ -58,11 +67,14 @@ func TestReleaseDoesNotHang(t *testing.T) {
 	<-inside
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+
 	if _, err := h.source.Release(ctx); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("%v, want gpu.ErrTimeout", err)
 	}
+
 	close(leave)
 	<-asked
+
 	if _, err := h.source.Release(context.Background()); err != nil {
 		t.Error(err)
 	}

@@ -97,22 +97,28 @@ func New(engine Connector, opts Options) *Source {
 	if opts.Interval == 0 {
 		opts.Interval = defaultInterval
 	}
+
 	opts.Interval = max(opts.Interval, minInterval)
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+
 	if opts.User == nil {
 		opts.User = os.Geteuid
 	}
+
 	if opts.Logger == nil {
 		opts.Logger = log.NewNopLogger()
 	}
+
 	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*profiledGPU{}, devices: map[gpu.UUID]uint32{},
 		restarted: map[gpu.UUID]uint64{}}
 	for l := range s.sets {
 		s.sets[l] = fieldsOf(Level(l))
 	}
+
 	s.ratios = slices.Index(s.sets[LevelGPU], fieldPCIeTransmit)
+
 	return s
 }
 
@@ -130,29 +136,37 @@ func (s *Source) countedSession() Session {
 func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.closed.Load() {
 		return nil, fmt.Errorf("profile by DCGM: %w: closed", gpu.ErrUnavailable)
 	}
+
 	if s.paused.Load() > 0 {
 		return nil, fmt.Errorf("profile by DCGM: %w: released while a MIG mode changes or a GPU is released",
 			gpu.ErrUnavailable)
 	}
+
 	now := s.opts.Now()
+
 	s.cannotStart = s.needsRoot(snapshot)
 	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
+
 	answer, err := s.cycle(snapshot, now)
 	if err != nil {
 		s.disconnect()
 		return nil, s.recordFailure(err, now)
 	}
+
 	s.retry = backoff{}
 	if !s.connected {
 		s.connected = true
 		level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
 	}
+
 	s.startOver(now)
+
 	return answer, nil
 }
 
@@ -163,16 +177,20 @@ func (s *Source) startOver(now time.Time) {
 	if s.opts.Mode != ModeEmbedded || s.cannotStart {
 		return
 	}
+
 	stale := false
 	for id, u := range s.units {
 		if u.wanted && u.stale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
 			s.restarted[id], stale = u.layout, true
 		}
 	}
+
 	if !stale {
 		return
 	}
+
 	level.Info(s.opts.Logger).Log("msg", "embedded DCGM lists other instances than the driver; restarting it")
+
 	if err := s.tearDown(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "cannot stop embedded DCGM", "err", err)
 	}
@@ -186,32 +204,42 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
 		s.retry, s.starts = backoff{}, startLimit{}
 	}
+
 	if s.session != nil {
 		return nil
 	}
+
 	if s.versionIsFinal() {
 		return s.lastErr
 	}
+
 	if s.opts.Mode == ModeEmbedded && len(snapshot.GPUs) == 0 {
 		// An engine in this process opens all GPUs, which the driver's source may have to leave alone.
 		return s.recordFailure(fmt.Errorf("%w: no GPU has been read from the driver", gpu.ErrUnavailable), now)
 	}
+
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
 		s.retry = backoff{}
 	}
+
 	if !s.retry.isDue(now) || s.starts.failed >= maxStarts {
 		return s.lastErr
 	}
+
 	s.calls.Add(1)
+
 	session, err := s.engine.Connect()
 	if err != nil {
 		if s.opts.Mode == ModeEmbedded && leavesThread(err) {
 			s.starts.failed++
 		}
+
 		return s.recordFailure(s.explainStart(err), now)
 	}
+
 	s.starts.failed = 0
 	s.session = session
+
 	return nil
 }
 
@@ -222,14 +250,18 @@ func (s *Source) recordFailure(err error, now time.Time) error {
 	} else {
 		s.lastErr = fmt.Errorf("profile by DCGM: %w: %w", gpu.ErrUnavailable, err)
 	}
+
 	if s.starts.failed >= maxStarts {
 		after := "a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)"
 		if s.versionIsFinal() {
 			after = "a restart of this program"
 		}
+
 		s.lastErr = fmt.Errorf("%w; %d starts have failed: the next one is after %s", s.lastErr, maxStarts, after)
 	}
+
 	s.retry.failed(now)
+
 	return s.lastErr
 }
 
@@ -238,6 +270,7 @@ func (s *Source) disconnect() {
 	if err := s.countedSession().Close(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
+
 	s.session, s.connected, s.shared, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
 		nil
 	clear(s.units)
@@ -249,9 +282,11 @@ func (s *Source) disconnect() {
 // ctx ends and returns gpu.ErrTimeout; what the call holds is released with the process.
 func (s *Source) Close(ctx context.Context) error {
 	s.closed.Store(true)
+
 	if err := s.awaitTearDown(ctx); err != nil {
 		return fmt.Errorf("close DCGM: %w", err)
 	}
+
 	return nil
 }
 
@@ -260,10 +295,12 @@ func (s *Source) Close(ctx context.Context) error {
 // called, Profile returns gpu.ErrUnavailable. The errors are those of Close; after one there is nothing to resume.
 func (s *Source) Release(ctx context.Context) (resume func(), err error) {
 	s.paused.Add(1)
+
 	if err := s.awaitTearDown(ctx); err != nil {
 		s.paused.Add(-1)
 		return nil, fmt.Errorf("release DCGM: %w", err)
 	}
+
 	return sync.OnceFunc(func() { s.paused.Add(-1) }), nil
 }
 
@@ -275,6 +312,7 @@ func (s *Source) awaitTearDown(ctx context.Context) error {
 		defer s.mu.Unlock()
 		done <- s.tearDown()
 	}()
+
 	select {
 	case err := <-done:
 		return err
@@ -287,6 +325,7 @@ func (s *Source) tearDown() error {
 	if s.session == nil {
 		return nil
 	}
+
 	err := s.releaseAll()
 	if err == nil {
 		for l, exists := range s.named {
@@ -295,10 +334,13 @@ func (s *Source) tearDown() error {
 			}
 		}
 	}
+
 	s.disconnect()
+
 	if err != nil && !lost(err) {
 		return err
 	}
+
 	return nil
 }
 

@@ -22,25 +22,31 @@ func mixed(t *testing.T) *harness {
 	h := harnessOf(t, e, false)
 	h.partition(0, 1, 3, 3)
 	h.partition(0, 2, 4, 2)
+
 	return h
 }
 
 func TestProfile(t *testing.T) {
 	h := mixed(t)
+
 	got := h.after(5)
 	if groups := h.groups(); groups != "1 ci, 2 gi, 2 gpu" {
 		t.Errorf("groups: %s", groups)
 	}
+
 	a, b := got[uuidA], got[uuidB]
 	cmptest.Equal(t, "source", a.Source, gpu.ActivityDCGM)
 	cmptest.Equal(t, "layout generation", a.LayoutGeneration, 1)
+
 	if !a.Time.Equal(h.engine.now) {
 		t.Errorf("time: got %v, want %v", a.Time, h.engine.now)
 	}
+
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
 		checkRatio(t, "GPU", b.GPU.All()[i], Entity{LevelGPU, 1}, field)
 		gi, ci := a.Instances[1], a.ComputeInstances[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
+
 		whole := a.ComputeInstances[[2]uint32{1, 0}]
 		if field != fieldDRAM {
 			checkRatio(t, "compute instance", ci.All()[i], Entity{LevelCompute, 4}, field)
@@ -49,17 +55,22 @@ func TestProfile(t *testing.T) {
 			t.Error("a compute instance has no DRAM activity of its own")
 		}
 	}
+
 	checkRatio(t, "GPU with instances", &a.Rates.PCIeTransmit, Entity{LevelGPU, 0}, 1009)
+
 	if a.GPU != (gpu.Activity{}) {
 		t.Errorf("the activity of a GPU with instances was asked for: %+v", a.GPU)
 	}
+
 	rates := []gpu.Opt[float64]{b.Rates.PCIeTransmit, b.Rates.PCIeReceive, b.Rates.NVLinkTransmit, b.Rates.NVLinkReceive}
 	for i, rate := range rates {
 		checkRatio(t, "GPU", &rate, Entity{LevelGPU, 1}, 1009+uint16(i))
 	}
+
 	if err := h.source.Close(context.Background()); err != nil || h.engine.closed != 1 {
 		t.Errorf("%v, closed %d times", err, h.engine.closed)
 	}
+
 	if _, err := h.ask(); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -67,6 +78,7 @@ func TestProfile(t *testing.T) {
 
 func checkRatio(t *testing.T, of string, got *gpu.Opt[float64], e Entity, field uint16) {
 	t.Helper()
+
 	if v, ok := got.Get(); !ok || v != worth(e, field) {
 		t.Errorf("%s, field %d: %v %v, want %v", of, field, v, ok, worth(e, field))
 	}
@@ -78,6 +90,7 @@ func TestWhichGPUs(t *testing.T) {
 		h := harnessOf(t, newFake(uuidA, uuidB, "GPU-c"), everything)
 		h.node.GPUs[0].ActivitySource = gpu.ActivityGPM
 		h.node.GPUs[2].Up = false
+
 		got := h.after(2)
 		if _, ok := got[uuidA]; ok != everything || len(got) != 1+map[bool]int{true: 1}[everything] {
 			t.Errorf("everything %v: %v", everything, got)
@@ -101,21 +114,27 @@ func TestSettle(t *testing.T) {
 			if got := h.after(2)[uuidA]; len(got.Instances) > 0 || !got.Rates.PCIeReceive.Present() {
 				t.Errorf("before it has settled: %+v", got)
 			}
+
 			if got := h.after(2)[uuidA]; len(got.Instances) != 2 || len(got.ComputeInstances) != 2 {
 				t.Fatalf("settled: %+v", got)
 			}
+
 			tt.change(h)
 			h.after(1)
+
 			if groups := h.groups(); groups != "2 gpu" {
 				t.Errorf("at the change: %s", groups)
 			}
+
 			if got := h.after(2)[uuidA]; len(got.Instances) > 0 {
 				t.Errorf("a value from before its watch, or one taken with it: %+v", got)
 			}
+
 			want := worth(Entity{LevelInstance, h.engine.tree[0].Entity.ID}, fieldSM)
 			if got := h.after(1)[uuidA].Instances[1]; got.SM != gpu.Some(want) {
 				t.Errorf("%+v, want %v", got, want)
 			}
+
 			if len(h.engine.groups) != 3 {
 				t.Errorf("%d groups", len(h.engine.groups))
 			}
@@ -144,6 +163,7 @@ func TestDisagreement(t *testing.T) {
 				if op == "hierarchy" {
 					return gpu.ErrDriver
 				}
+
 				return nil
 			}
 		}, false},
@@ -158,11 +178,14 @@ func TestDisagreement(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			h := mixed(t)
 			tt.change(h)
+
 			got := h.after(8)[uuidA]
 			if (len(got.Instances) > 0) != tt.agrees || !got.Rates.PCIeReceive.Present() {
 				t.Errorf("%+v", got)
 			}
+
 			h.after(60)
+
 			stale := !tt.agrees && tt.name != "none at all"
 			if n := strings.Count(h.lines.String(),
 				"restart the nv-hostengine at localhost:5555"); n != map[bool]int{true: 1}[stale] {
@@ -214,11 +237,13 @@ func TestValues(t *testing.T) {
 // TestChunks: more instances than one call may read.
 func TestChunks(t *testing.T) {
 	e := newFake(uuidA)
+
 	h := harnessOf(t, e, false)
 	for i := range 40 {
 		e.add(0, uint32(100+i), gpu.InstanceID(i), 2, 1)
 		h.partition(0, gpu.InstanceID(i), 2, 1)
 	}
+
 	got := h.after(4)[uuidA]
 	cmptest.Equal(t, "GPU instances", len(got.Instances), 40)
 	cmptest.Equal(t, "compute instances", len(got.ComputeInstances), 40)
@@ -246,6 +271,7 @@ func TestOneGPUFails(t *testing.T) {
 				if op == tt.op && slices.Contains(entities, tt.of) {
 					return bad
 				}
+
 				return nil
 			}
 			got := h.after(10)
@@ -253,16 +279,20 @@ func TestOneGPUFails(t *testing.T) {
 			cmptest.Equal(t, "its rates are present", a.Rates.PCIeReceive.Present(), tt.whole)
 			cmptest.Equal(t, "its instances are present", len(a.Instances) > 0, tt.instances)
 			cmptest.Equal(t, "its compute instance is present", a.ComputeInstances[[2]uint32{2, 0}].SM.Present(), true)
+
 			if !got[uuidB].GPU.SM.Present() {
 				t.Errorf("the other's: %+v", got[uuidB])
 			}
+
 			if n := strings.Count(h.lines.String(), "does not profile a GPU"); n != 1 {
 				t.Errorf("said %d times:\n%s", n, h.lines.String())
 			}
+
 			h.engine.fail = nil
 			if a := h.after(20)[uuidA]; !a.Rates.PCIeReceive.Present() || len(a.Instances) != 2 {
 				t.Errorf("when it is over: %+v", a)
 			}
+
 			if len(h.engine.groups) > 4 {
 				t.Errorf("%d groups", len(h.engine.groups))
 			}
@@ -272,10 +302,12 @@ func TestOneGPUFails(t *testing.T) {
 
 func TestUnknownGPU(t *testing.T) {
 	h := mixed(t)
+
 	h.engine.devices = h.engine.devices[1:]
 	if got := h.after(3); len(got) != 1 || !strings.Contains(h.lines.String(), "find GPU: not found") {
 		t.Errorf("%v\n%s", got, h.lines.String())
 	}
+
 	h.engine.devices = append(h.engine.devices, GPUEntity{0, uuidA})
 	if got := h.after(8); len(got) != 2 {
 		t.Errorf("when it is found: %v", got)
@@ -284,15 +316,18 @@ func TestUnknownGPU(t *testing.T) {
 
 func TestRequiresRoot(t *testing.T) {
 	h := mixed(t)
+
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "watch" {
 			return Translate("watch", 0, "error watching fields: Host engine is running as non-root")
 		}
+
 		return nil
 	}
 	if got := h.after(10); len(got) != 0 {
 		t.Errorf("%v", got)
 	}
+
 	if n := strings.Count(h.lines.String(), "run the nv-hostengine at localhost:5555 as root"); n != 1 ||
 		len(h.engine.groups) != 0 {
 		t.Errorf("said %d times, %d groups:\n%s", n, len(h.engine.groups), h.lines.String())
@@ -304,26 +339,33 @@ func TestReconnect(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
 	attempts, down := []time.Duration{}, h.engine.now
+
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "connect" {
 			attempts = append(attempts, h.engine.now.Sub(down))
 		}
+
 		return Translate(op, 0, "Host engine connection invalid/disconnected")
 	}
 	for range 200 {
 		if _, err := h.ask(); !errors.Is(err, gpu.ErrUnavailable) || !errors.Is(err, ErrConnection) {
 			t.Fatal(err)
 		}
+
 		h.engine.now = h.engine.now.Add(time.Second)
 	}
+
 	want := []time.Duration{1, 3, 7, 15, 31, 63, 123, 183}
 	for i := range want {
 		want[i] *= time.Second
 	}
+
 	if !slices.Equal(attempts, want) {
 		t.Errorf("attempts at %v, want %v", attempts, want)
 	}
+
 	h.engine.fail = nil
+
 	h.engine.now = h.engine.now.Add(time.Minute)
 	if got := h.after(4)[uuidA]; len(got.Instances) != 2 || h.groups() != "1 ci, 2 gi, 2 gpu" {
 		t.Errorf("%+v, %s", got, h.groups())
@@ -349,6 +391,7 @@ func TestGroupLimit(t *testing.T) {
 		if op == "create" && len(h.engine.groups) >= limit {
 			return Translate("create group", 0, "error creating group: Max limit reached for the object")
 		}
+
 		return nil
 	}
 	got := h.after(9)
@@ -356,17 +399,21 @@ func TestGroupLimit(t *testing.T) {
 	cmptest.Equal(t, "a compute instance is present", got[uuidA].ComputeInstances[[2]uint32{2, 0}].SM.Present(), false)
 	cmptest.Equal(t, "the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 	limit = 64
+
 	if got := h.after(9)[uuidA]; !got.ComputeInstances[[2]uint32{2, 0}].SM.Present() {
 		t.Errorf("%+v", got)
 	}
+
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "destroy" {
 			return gpu.ErrDriver
 		}
+
 		return nil
 	}
 	h.node.GPUs[0].MIG.LayoutGeneration++
 	h.after(1)
+
 	h.engine.fail = nil
 	if h.after(5); len(h.engine.groups) != 3 {
 		t.Errorf("%d groups", len(h.engine.groups))
@@ -383,6 +430,7 @@ func TestCloseDoesNotHang(t *testing.T) {
 			close(inside)
 			<-release
 		}
+
 		return nil
 	}
 	go func() {
@@ -392,9 +440,11 @@ func TestCloseDoesNotHang(t *testing.T) {
 	<-inside
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
+
 	if err := h.source.Close(ctx); !errors.Is(err, gpu.ErrTimeout) {
 		t.Error(err)
 	}
+
 	close(release)
 	<-over
 }
@@ -409,8 +459,10 @@ func TestConnectWithoutLibraryOrEngine(t *testing.T) {
 func TestAGPUThatIsDownCostsNoOther(t *testing.T) {
 	h := mixed(t)
 	h.after(10)
+
 	for _, up := range []bool{false, true} {
 		h.node.GPUs[0].Up = up
+
 		answer := h.after(1)
 		for i := 1; i < len(h.node.GPUs); i++ {
 			id := h.node.GPUs[i].UUID
@@ -418,6 +470,7 @@ func TestAGPUThatIsDownCostsNoOther(t *testing.T) {
 				t.Errorf("with the first GPU up %v, GPU %d has no value", up, i)
 			}
 		}
+
 		if len(answer) == 0 {
 			t.Error("nothing is profiled")
 		}

@@ -41,6 +41,7 @@ func (l gpuLayout) changed(from gpuLayout) bool {
 // changed reports whether the GPUs have changed since the last call. If so, the count starts again.
 func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	l.next = l.next[:0]
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
@@ -49,13 +50,17 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 				continue
 			}
 		}
+
 		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration, g.Up})
 	}
+
 	same := slices.EqualFunc(l.next, l.gpus, func(now, before gpuLayout) bool { return !now.changed(before) })
+
 	l.gpus, l.next = l.next, l.gpus
 	if !same {
 		l.failed = 0
 	}
+
 	return !same
 }
 
@@ -85,5 +90,6 @@ func (s *Source) explainStart(err error) error {
 	case errors.Is(err, ErrRequiresRoot):
 		return fmt.Errorf("%w: %s", err, s.rootAdvice())
 	}
+
 	return err
 }

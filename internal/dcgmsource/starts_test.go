@@ -21,8 +21,10 @@ func refusing(t *testing.T, opts Options, reason error) (h *harness, starts *int
 			*starts++
 			return reason
 		}
+
 		return nil
 	}
+
 	return h, starts
 }
 
@@ -30,12 +32,14 @@ func refusing(t *testing.T, opts Options, reason error) (h *harness, starts *int
 func (h *harness) refused(minutes int) error {
 	h.Helper()
 	var err error
+
 	for range 60 * minutes {
 		h.engine.now = h.engine.now.Add(time.Second)
 		if _, err = h.ask(); !errors.Is(err, gpu.ErrUnavailable) {
 			h.Fatal(err)
 		}
 	}
+
 	return err
 }
 
@@ -51,9 +55,11 @@ func TestFailedStartsAreFew(t *testing.T) {
 	expect := func(when string, want int) {
 		t.Helper()
 		err := h.refused(15)
+
 		if *starts != want {
 			t.Errorf("%s: %d starts, want %d", when, *starts, want)
 		}
+
 		const next = "the next one is after a change of a MIG mode or layout, a GPU that answers again, or a reload (SIGHUP)"
 		if !strings.Contains(err.Error(), "3 starts have failed: "+next) {
 			t.Errorf("%s: %v", when, err)
@@ -73,6 +79,7 @@ func TestFailedStartsAreFew(t *testing.T) {
 	expect("after a reload", 15)
 	h.engine.fail = nil
 	h.source.Retry()
+
 	if got := h.after(5); len(got) != 2 {
 		t.Errorf("when it starts: %v", got)
 	}
@@ -83,6 +90,7 @@ func TestStartsThatAreNotLimited(t *testing.T) {
 	if h.refused(15); *starts < 15 {
 		t.Errorf("%d attempts to connect to an engine that runs elsewhere", *starts)
 	}
+
 	h, starts = refusing(t, Options{Mode: ModeEmbedded}, fmt.Errorf("%w: %w", ErrNoLibrary, gpu.ErrUnavailable))
 	if h.refused(15); *starts < 15 {
 		t.Errorf("%d attempts to load a library that may be installed meanwhile", *starts)
@@ -110,6 +118,7 @@ func TestWithoutRoot(t *testing.T) {
 			h, _ := refusing(t, Options{Mode: ModeEmbedded}, tt.reason)
 			h.user = tt.user
 			h.node.GPUs[0].MIG.Enabled = gpu.Some(tt.mig)
+
 			err := h.refused(1)
 			if strings.Contains(err.Error(), advice) != tt.advice || errors.Is(err, ErrRequiresRoot) != tt.advice {
 				t.Errorf("%v", err)
@@ -134,20 +143,24 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 			if op == "connect" {
 				h.engine.tree = next
 			}
+
 			return nil
 		}
 		g := &h.node.GPUs[0]
 		g.Instances, g.MIG.LayoutGeneration = nil, 2
 		h.partition(0, 5, 7, 7)
 		got := h.after(20)[uuidA]
+
 		sessions := map[Mode]int{ModeEmbedded: 2, ModeRemote: 1}[mode]
 		if h.engine.sessions != sessions || (len(got.Instances) == 1) != (mode == ModeEmbedded) {
 			t.Errorf("%s: %d sessions, %d instances\n%s", mode, h.engine.sessions, len(got.Instances), h.lines.String())
 		}
+
 		next = old // does not follow ever
 		g.MIG.LayoutGeneration++
 		h.engine.tree = old
 		h.after(120)
+
 		if n := strings.Count(h.lines.String(), "other instances than the driver:"); n != 1 ||
 			h.engine.sessions > sessions+1 {
 			t.Errorf("%s: said %d times, %d sessions\n%s", mode, n, h.engine.sessions, h.lines.String())
@@ -163,22 +176,28 @@ func TestNotStartedAgainWithoutRoot(t *testing.T) {
 	h.use(Options{Mode: ModeEmbedded})
 	h.user = 65534
 	h.after(5)
+
 	for i := range 2 {
 		h.partition(i, 1, 3, 3)
 		h.node.GPUs[i].MIG.LayoutGeneration++
 	}
+
 	got := h.after(60)
 	cmptest.Equal(t, "sessions", h.engine.sessions, 1)
 	cmptest.Equal(t, "closed sessions", h.engine.closed, 0)
 	cmptest.Equal(t, "the third GPU is present", got["GPU-c"].GPU.SM.Present(), true)
 	cmptest.Equal(t, "GPU instances", len(got[uuidA].Instances), 0)
+
 	if n := strings.Count(h.lines.String(), "run this program as root"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, h.lines.String())
 	}
+
 	for i := range 2 {
 		h.node.GPUs[i].MIG, h.node.GPUs[i].Instances = gpu.MIGState{LayoutGeneration: 3, Enabled: gpu.Some(false)}, nil
 	}
+
 	h.engine.add(0, 7, 1, 3, 3)
+
 	if h.after(15); h.engine.sessions != 2 {
 		t.Errorf("without MIG: %d sessions", h.engine.sessions)
 	}
@@ -193,6 +212,7 @@ func TestVersionIsFinal(t *testing.T) {
 			!strings.Contains(text, "3 starts have failed: the next one is after a restart of this program") {
 			t.Errorf("%d starts: %s", *starts, text)
 		}
+
 		h.source.Retry()
 		h.node.GPUs[0].MIG.LayoutGeneration++
 	}
@@ -205,14 +225,18 @@ func TestConnectedIsSaidOfAnEngineThatAnswers(t *testing.T) {
 		if op == "hierarchy" {
 			return Translate("read the MIG hierarchy", -12, "")
 		}
+
 		return nil
 	}
+
 	said := func() int { return strings.Count(h.lines.String(), "connected to DCGM") }
 	if h.refused(5); said() != 0 || h.engine.sessions < 5 {
 		t.Errorf("said %d times of %d connections", said(), h.engine.sessions)
 	}
+
 	h.engine.fail = nil
 	h.source.Retry()
+
 	if h.after(5); said() != 1 {
 		t.Errorf("said %d times", said())
 	}
@@ -227,17 +251,23 @@ func TestLastingErrorsAreSaidOnce(t *testing.T) {
 		if op == "hierarchy" && failing {
 			return Translate("read the MIG hierarchy", -3, "Generic unspecified error")
 		}
+
 		return nil
 	}
+
 	said := func() int { return strings.Count(h.lines.String(), "read the MIG hierarchy") }
 	if h.after(60); said() != 1 {
 		t.Errorf("said %d times:\n%s", said(), h.lines.String())
 	}
+
 	failing = false
+
 	if got := h.after(5)[uuidA]; len(got.Instances) != 2 {
 		t.Errorf("when it is over: %+v", got)
 	}
+
 	failing = true
+
 	if h.after(60); said() != 2 {
 		t.Errorf("said %d times:\n%s", said(), h.lines.String())
 	}
@@ -250,9 +280,11 @@ func TestProfilingModuleIsMissing(t *testing.T) {
 		if op == "watch" {
 			return Translate("watch", 0, "This request is serviced by a module of DCGM that is not currently loaded")
 		}
+
 		return nil
 	}
 	h.after(60)
+
 	if n := strings.Count(h.lines.String(),
 		"install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 {
 		t.Errorf("said %d times:\n%s", n, h.lines.String())

@@ -13,6 +13,7 @@ import (
 // of profiling, and no value from before the stop is served.
 func TestEngineThatGoesOn(t *testing.T) {
 	const seconds = 3 // until it has values again
+
 	for _, tt := range []struct {
 		name   string
 		change func(h *harness, v *Value)
@@ -27,10 +28,12 @@ func TestEngineThatGoesOn(t *testing.T) {
 			if tt.drops && !inCall {
 				continue // a connection ends by a call
 			}
+
 			t.Run(tt.name, func(t *testing.T) {
 				h := mixed(t)
 				h.after(10)
 				h.stop(inCall, tt.drops)
+
 				h.engine.value = func(v *Value) { tt.change(h, v) }
 				for range seconds {
 					for id, got := range h.after(1) {
@@ -50,6 +53,7 @@ func TestEngineThatGoesOn(t *testing.T) {
 // stop stops the engine for 20 s: within a call, which returns what it had read before or fails, or between two.
 func (h *harness) stop(inCall, drops bool) {
 	h.Helper()
+
 	asked := h.engine.now
 	if !inCall {
 		h.engine.now = asked.Add(20 * time.Second)
@@ -60,11 +64,14 @@ func (h *harness) stop(inCall, drops bool) {
 		if op != "latest" {
 			return nil
 		}
+
 		h.engine.fail = nil
 		h.engine.now = asked.Add(20 * time.Second)
+
 		if drops {
 			return Translate(op, -21, "")
 		}
+
 		h.engine.value = func(v *Value) { v.Micros = asked.UnixMicro() }
 
 		return nil
@@ -74,6 +81,7 @@ func (h *harness) stop(inCall, drops bool) {
 	if drops != (err != nil) {
 		h.Fatalf("the call that hung: %v", err)
 	}
+
 	for id, got := range answer {
 		cmptest.Equal(h.T, "activity of "+string(id)+" from before the stop", got.GPU, gpu.Activity{})
 		cmptest.Equal(h.T, "instances of "+string(id)+" from before the stop", len(got.Instances), 0)
@@ -87,13 +95,16 @@ func TestPausedWhileStopped(t *testing.T) {
 	for _, before := range []bool{false, true} {
 		h := mixed(t)
 		h.after(10)
+
 		blank := func(v *Value) { v.Double = blankDouble }
 		if before {
 			h.engine.value = blank
 			h.after(2)
 		}
+
 		h.engine.now = h.engine.now.Add(20 * time.Second)
 		h.engine.value = blank
+
 		for second := range 10 {
 			want := before || second >= 4 // three intervals and a second
 			if got := h.after(1)[uuidA]; got.Paused != want {
@@ -144,6 +155,7 @@ func TestNoDataBetweenBlanks(t *testing.T) {
 	h.after(10)
 	h.engine.now = h.engine.now.Add(20 * time.Second)
 	blank := func(v *Value) { v.Double = blankDouble }
+
 	nothing := func(v *Value) { v.Status, v.Micros, v.Double = -14, 0, blankDouble }
 	for second, change := range []func(*Value){blank, nothing, blank, blank, nothing, blank} {
 		h.engine.value = change
@@ -160,6 +172,7 @@ func TestNoDataBetweenBlanks(t *testing.T) {
 func TestPausedBetweenSlowPolls(t *testing.T) {
 	h := mixed(t)
 	h.after(10)
+
 	h.engine.value = func(v *Value) { v.Double = blankDouble }
 	for poll := range 4 {
 		h.engine.now = h.engine.now.Add(9 * time.Second)

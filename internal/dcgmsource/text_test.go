@@ -28,12 +28,15 @@ func TestParseAddress(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), "expected host:port") {
 				t.Errorf("%q: %v, %v", tt.in, got, err)
 			}
+
 			continue
 		}
+
 		if err != nil {
 			t.Errorf("%q: %v", tt.in, err)
 			continue
 		}
+
 		cmptest.Equal(t, "address of "+tt.in, got.String(), tt.want)
 		cmptest.Equal(t, "unix socket of "+tt.in, got.Unix, strings.HasPrefix(tt.want, "unix"))
 	}
@@ -80,7 +83,9 @@ func TestTranslate(t *testing.T) {
 				t.Errorf("%d %q: %v, want %v", tt.code, tt.text, err, want)
 			}
 		}
+
 		cmptest.Equal(t, err.Error()+": lost", lost(err), tt.want[0] == ErrConnection || tt.want[0] == ErrVersion)
+
 		if !strings.HasPrefix(err.Error(), "try: ") {
 			t.Errorf("%d %q: got %q, want the operation first", tt.code, tt.text, err)
 		}

@@ -59,9 +59,11 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 			if e.Entity.Level == LevelCompute {
 				n.compute = e.Compute
 			}
+
 			u.next = append(u.next, n)
 		}
 	}
+
 	slices.SortFunc(u.next, func(a, b hierarchyNode) int {
 		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance),
 			cmp.Compare(a.compute, b.compute))
@@ -69,30 +71,38 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 	markWhole(u.next)
 	u.rolled = g.MIG.Enabled.Or(false) &&
 		slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return !gi.IsEmpty() })
+
 	u.unread = nil
 	if len(g.Instances) > 0 {
 		u.unread = s.treeErr
 	}
+
 	same := u.layout == g.MIG.LayoutGeneration && slices.Equal(u.next, u.nodes)
+
 	u.agreed = mapped && matchesSnapshot(g, u.next)
 	if u.agreed || !mapped {
 		u.differs = time.Time{}
 	} else if u.differs.IsZero() || u.layout != g.MIG.LayoutGeneration {
 		u.differs = now
 	}
+
 	if same && u.agreed {
 		return nil
 	}
+
 	u.layout, u.since = g.MIG.LayoutGeneration, now
+
 	u.nodes = append(u.nodes[:0], u.next...)
 	for l := range u.byLevel {
 		u.byLevel[l] = u.byLevel[l][:0]
 	}
+
 	for _, n := range u.nodes {
 		if !n.whole {
 			u.byLevel[n.entity.Level] = append(u.byLevel[n.entity.Level], n.entity)
 		}
 	}
+
 	return s.releaseInstances(u)
 }
 
@@ -104,6 +114,7 @@ func markWhole(nodes []hierarchyNode) {
 		if n.entity.Level != LevelCompute {
 			continue
 		}
+
 		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi hierarchyNode) bool {
 			return gi.entity.Level == LevelInstance && gi.instance == n.instance && gi.slices == n.slices
 		})
@@ -126,39 +137,48 @@ func (s *Source) settled(u *profiledGPU, now time.Time) bool {
 // without compute instances.
 func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
 	hidden, count := true, 0
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
+
 		hidden = hidden && !gi.Placement.Present()
 		if !listsOnce(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
 			return false
 		}
+
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			if !listsOnce(nodes, LevelCompute, uint32(gi.ID), uint32(ci.ID), ci.ComputeSlices) {
 				return false
 			}
 		}
+
 		count += 1 + len(gi.ComputeInstances)
 	}
+
 	for _, n := range nodes {
 		if hidden && n.entity.Level == LevelInstance && isEmpty(nodes, n.instance) && !hasInstance(g, n.instance) {
 			count++
 		}
 	}
+
 	return count == len(nodes)
 }
 
 // listsOnce reports whether an instance is among the nodes, once, with the wanted slices.
 func listsOnce(nodes []hierarchyNode, l Level, instance, compute uint32, want gpu.Opt[int]) bool {
 	found := 0
+
 	for _, n := range nodes {
 		if n.entity.Level == l && n.instance == instance && n.compute == compute {
 			found++
+
 			if have, ok := want.Get(); ok && n.slices != 0 && n.slices != have {
 				return false
 			}
 		}
 	}
+
 	return found == 1
 }
 
@@ -182,43 +202,54 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 				return gpu.Profiling{}, false, failed
 			}
 		}
+
 		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
 			u.retry = backoff{}
 		} else {
 			u.retry.failed(now)
 		}
 	}
+
 	p := gpu.Profiling{LayoutGeneration: u.layout, Source: gpu.ActivityDCGM}
 	u.read = slices.Grow(u.read[:0], len(u.nodes))[:len(u.nodes)]
 	clear(u.read)
 	watched := false
+
 	r := reading{unit: u, into: &p, oldest: s.oldestValue(now)}
 	for _, w := range [...]*watch{s.shared, u.own, u.watches[LevelInstance], u.watches[LevelCompute]} {
 		if w == nil {
 			continue
 		}
+
 		watched = true
+
 		if err := s.readWatch(&r, w); err != nil {
 			if lost(err) {
 				return gpu.Profiling{}, false, err
 			}
+
 			failed = err
 		}
 	}
+
 	p.Paused = s.isPaused(u, &r, failed, now)
 	if failed == nil {
 		failed = u.unread
 	}
+
 	if failed == nil && u.stale(now, hierarchyTimeout) {
 		failed = s.explainStale()
 	}
+
 	switch {
 	case failed != nil:
 		s.logFailure(u, failed)
 	case u.retry.wait == 0:
 		u.logged = ""
 	}
+
 	r.finish()
+
 	return p, watched || p.Paused, nil
 }
 
@@ -237,6 +268,7 @@ func (s *Source) isPaused(u *profiledGPU, r *reading, failed error, now time.Tim
 	case r.mature && !hung || now.Sub(u.paused) >= hierarchyTimeoutEmbedded+3*s.opts.Interval:
 		u.paused = time.Time{}
 	}
+
 	return !u.paused.IsZero()
 }
 
@@ -287,6 +319,7 @@ func (s *Source) explainStale() error {
 		return fmt.Errorf("map instances: %w: embedded DCGM was restarted and still does not follow; restart this program",
 			ErrStale)
 	}
+
 	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale,
 		hierarchyTimeout, s.opts.Address)
 }
@@ -294,23 +327,28 @@ func (s *Source) explainStale() error {
 // watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.
 func (s *Source) watchUnit(u *profiledGPU, now time.Time) error {
 	var failed error
+
 	try := func(w **watch, l Level, entities []Entity) {
 		if *w != nil || len(entities) == 0 || failed != nil && lost(failed) {
 			return
 		}
+
 		made, err := s.watch(l, entities)
 		if err != nil {
 			failed = err
 			return
 		}
+
 		*w = made
 	}
 	if s.split {
 		try(&u.own, LevelGPU, []Entity{u.device})
 	}
+
 	if s.settled(u, now) {
 		try(&u.watches[LevelInstance], LevelInstance, u.byLevel[LevelInstance])
 		try(&u.watches[LevelCompute], LevelCompute, u.byLevel[LevelCompute])
 	}
+
 	return failed
 }

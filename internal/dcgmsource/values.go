@@ -26,6 +26,7 @@ func (v *Value) isBlank() bool {
 	case TypeInt64:
 		return v.Int64 == blankInt32 || v.Int64 == blankInt64
 	}
+
 	return false
 }
 
@@ -39,17 +40,21 @@ func (v *Value) number() (x float64, known, invalid bool) {
 		case blankDouble, blankDouble + 1, blankDouble + 2, blankDouble + 3:
 			return 0, false, false
 		}
+
 		if math.IsNaN(x) || math.IsInf(x, 0) {
 			return 0, false, true
 		}
+
 		return x, true, false
 	case TypeInt64:
 		i := v.Int64
 		if i >= blankInt32 && i < blankInt32+blanks || i >= blankInt64 && i < blankInt64+blanks {
 			return 0, false, false
 		}
+
 		return float64(i), true, false
 	}
+
 	return 0, false, false
 }
 
@@ -80,19 +85,23 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 		s.ids = append(s.ids[:0], r.unit.device)
 		entities = s.ids
 	}
+
 	fields := s.sets[w.level]
 	if w.level == LevelGPU && r.unit.rolled {
 		fields = fields[s.ratios:]
 	} else {
 		r.mature = r.mature || w.since < r.oldest
 	}
+
 	for most := maxValues / len(fields); len(entities) > 0; {
 		part := entities[:min(most, len(entities))]
 		entities = entities[len(part):]
+
 		values, err := s.countedSession().Latest(s.values[:0], part, fields)
 		if err != nil {
 			return err
 		}
+
 		s.values = values
 		// The call may have hung: what it returns may be from before that.
 		r.oldest = max(r.oldest, s.oldestValue(s.opts.Now()))
@@ -100,6 +109,7 @@ func (s *Source) readWatch(r *reading, w *watch) error {
 			r.storeValue(&values[i], w)
 		}
 	}
+
 	return nil
 }
 
@@ -110,17 +120,21 @@ func (r *reading) storeValue(v *Value, w *watch) {
 	if v.Status == statusNotWatched {
 		w.unwatched++
 	}
+
 	if v.Status != 0 || v.Micros <= w.since || v.Micros < r.oldest {
 		return
 	}
+
 	a := r.activity(v.Entity)
 	if a == nil {
 		return
 	}
+
 	x, known, invalid := v.number()
 	if invalid {
 		r.into.Invalid++
 	}
+
 	if !known {
 		if v.isBlank() && ratio(a, v.Field) != nil && w.since < r.oldest {
 			r.blank = max(r.blank, v.Micros)
@@ -128,6 +142,7 @@ func (r *reading) storeValue(v *Value, w *watch) {
 
 		return
 	}
+
 	if to := ratio(a, v.Field); to != nil {
 		*to = gpu.Some(x)
 		r.ratio = true
@@ -136,6 +151,7 @@ func (r *reading) storeValue(v *Value, w *watch) {
 	} else {
 		return
 	}
+
 	r.newest = max(r.newest, v.Micros)
 }
 
@@ -146,17 +162,22 @@ func (r *reading) activity(e Entity) *gpu.Activity {
 		if e == u.device {
 			return &r.into.GPU
 		}
+
 		return nil
 	}
+
 	for range u.nodes {
 		if r.last >= len(u.nodes) {
 			r.last = 0
 		}
+
 		if u.nodes[r.last].entity == e {
 			return &u.read[r.last]
 		}
+
 		r.last++
 	}
+
 	return nil
 }
 
@@ -165,19 +186,23 @@ func (r *reading) finish() {
 	if r.newest > 0 {
 		r.into.Time = time.UnixMicro(r.newest)
 	}
+
 	u, p := r.unit, r.into
 	if u.watches[LevelInstance] != nil {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}
+
 	if p.Instances != nil || u.watches[LevelCompute] != nil {
 		p.ComputeInstances = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
 	}
+
 	for i, n := range u.nodes { // GPU instances come first
 		a := u.read[i]
 		if n.whole {
 			a = p.Instances[gpu.InstanceID(n.instance)]
 			a.DRAM = gpu.None[float64]()
 		}
+
 		switch {
 		case a == gpu.Activity{}:
 		case n.entity.Level == LevelInstance:
@@ -208,6 +233,7 @@ func ratio(a *gpu.Activity, field uint16) *gpu.Opt[float64] {
 	case fieldFP16:
 		return &a.FP16
 	}
+
 	return nil
 }
 
@@ -223,5 +249,6 @@ func rate(r *gpu.LinkRates, field uint16) *gpu.Opt[float64] {
 	case fieldNVLinkReceive:
 		return &r.NVLinkReceive
 	}
+
 	return nil
 }

@@ -25,6 +25,7 @@ type watch struct {
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched
 	w.asked, w.unwatched = 0, 0
+
 	return forgotten
 }
 
@@ -34,26 +35,33 @@ func (s *Source) watch(l Level, entities []Entity) (*watch, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	w := &watch{level: l, entities: slices.Clone(entities)}
 	if w.group, err = s.countedSession().CreateGroup(s.newName(l)); err != nil {
 		return nil, err
 	}
+
 	for _, e := range entities {
 		if err = s.countedSession().AddToGroup(w.group, e); err != nil {
 			break
 		}
 	}
+
 	if err == nil {
 		w.watching = true
 		err = s.countedSession().Watch(w.group, fields, s.opts.Interval)
 	}
+
 	if err != nil {
 		if !lost(err) {
 			err = errors.Join(err, s.release(w))
 		}
+
 		return nil, err
 	}
+
 	w.since = s.opts.Now().UnixMicro()
+
 	return w, nil
 }
 
@@ -68,11 +76,14 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 	if s.named[l] {
 		return s.fields[l], nil
 	}
+
 	f, err := s.countedSession().CreateFieldGroup(s.newName(l), s.sets[l])
 	if err != nil {
 		return 0, err
 	}
+
 	s.fields[l], s.named[l] = f, true
+
 	return f, nil
 }
 
@@ -84,8 +95,10 @@ func (s *Source) release(w *watch) error {
 		if err := s.countedSession().Unwatch(w.group, s.fields[w.level]); err != nil && lost(err) {
 			return err
 		}
+
 		w.watching = false
 	}
+
 	err := s.countedSession().DestroyGroup(w.group)
 	switch {
 	case err == nil || errors.Is(err, ErrGone):
@@ -94,6 +107,7 @@ func (s *Source) release(w *watch) error {
 	default:
 		s.leftover = append(s.leftover, w)
 	}
+
 	return nil
 }
 
@@ -103,11 +117,14 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 		if w == nil {
 			continue
 		}
+
 		u.watches[l] = nil
+
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -115,27 +132,33 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 // retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
 	again := s.leftover
+
 	s.leftover = nil
 	for _, w := range again {
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
+
 	for id, u := range s.units {
 		for _, w := range [...]**watch{&u.own, &u.watches[LevelInstance], &u.watches[LevelCompute]} {
 			if *w == nil || u.wanted && !(*w).forgotten() {
 				continue
 			}
+
 			gone := *w
 			*w = nil
+
 			if err := s.release(gone); err != nil {
 				return err
 			}
 		}
+
 		if !u.wanted {
 			delete(s.units, id)
 		}
 	}
+
 	return nil
 }
 
@@ -144,11 +167,13 @@ func (s *Source) releaseAll() error {
 	for _, u := range s.units {
 		u.wanted = false
 	}
+
 	if w := s.shared; w != nil {
 		s.shared = nil
 		if err := s.release(w); err != nil {
 			return err
 		}
 	}
+
 	return s.releaseLeftover()
 }

@@ -52,10 +52,12 @@ func (g *GPU) follow(said advised, o *Options) {
 		if said.reason == advise.ReasonNoGain {
 			g.fits = g.Profile
 		}
+
 		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o.Advise)
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown
 		}
+
 		g.clearPrediction()
 	}
 

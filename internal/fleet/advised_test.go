@@ -37,14 +37,17 @@ func TestAdvisorHasTheLastWord(t *testing.T) {
 	} {
 		g := c.g
 		g.follow(c.said, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+
 		if g.Action != c.action || g.Reason != c.reason || g.Profile != c.profile || g.Provisional != c.provisional ||
 			g.Advised != c.decide {
 			t.Errorf("%s: %+v", name, g)
 		}
+
 		if (g.Action != advise.ActionSlice || g.Profile != "1g.10gb") &&
 			(g.StretchP95 != nil || g.Decided != nil || g.StartWith != nil) {
 			t.Errorf("%s: what is expected is of another profile", name)
 		}
+
 		if g.Action == advise.ActionKeep && g.Explanation == "fits" {
 			t.Errorf("%s: %s", name, g.Explanation)
 		}
@@ -63,12 +66,14 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 	} {
 		g := GPU{Action: advise.ActionKeep, Reason: advise.ReasonMemory, model: modelNamed("H100-80GB")}
 		g.follow(advised{profile: "1g.10gb"}, &o)
+
 		if g.Action != advise.ActionKeep || g.Reason != advise.ReasonMemory || g.Advised {
 			t.Errorf("%s: %+v", name, g)
 		}
 
 		unseen := GPU{Action: advise.ActionKeep, Reason: advise.ReasonStartUnseen, model: modelNamed("H100-80GB")}
 		unseen.follow(advised{profile: "1g.10gb"}, &o)
+
 		if unseen.Profile != "1g.10gb" || !unseen.Advised {
 			t.Errorf("%s: a start that the advisor has seen: %+v", name, unseen)
 		}
@@ -79,6 +84,7 @@ func TestRefusalsThatAnAdvisorCannotKnow(t *testing.T) {
 func TestMediaStayUnchecked(t *testing.T) {
 	g := GPU{Action: advise.ActionSlice, Profile: "1g.10gb", NotChecked: true, model: modelNamed("H100-80GB")}
 	g.follow(advised{reason: reasonProvisional}, &Options{Advise: advise.DefaultOptions(), Window: 7 * 24 * time.Hour})
+
 	if !g.NotChecked || !g.Provisional {
 		t.Errorf("%+v", g)
 	}

@@ -23,18 +23,23 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
+
 	a := &analysis{client: c, options: o, end: o.End.Truncate(step), chunk: firstChunk(o.Window),
 		holdersKnown: map[string]bool{}, models: models{}}
 	if err := a.listGPUs(ctx); err != nil {
 		return nil, err
 	}
+
 	if err := a.queryServers(ctx); err != nil {
 		return nil, err
 	}
+
 	a.formNodes()
+
 	if err := a.queryAll(ctx); err != nil {
 		return nil, err
 	}
+
 	return a.report(), nil
 }
 
@@ -76,6 +81,7 @@ func firstChunk(window time.Duration) int { return max(1, maxPoints/int(window/s
 // listGPUs finds the GPUs of all exporters, a day of history at a time.
 func (a *analysis) listGPUs(ctx context.Context) error {
 	found := map[string]*device{}
+
 	for _, d := range dialects() {
 		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
 			window := min(24*time.Hour, a.options.Window-from)
@@ -84,15 +90,19 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 			}
 		}
 	}
+
 	if len(found) == 0 {
 		return a.nothingFound()
 	}
+
 	for _, g := range found {
 		a.gpus = append(a.gpus, g)
 	}
+
 	slices.SortFunc(a.gpus, func(a, b *device) int {
 		return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.node, b.node), cmp.Compare(a.uuid, b.uuid))
 	})
+
 	return nil
 }
 
@@ -102,13 +112,16 @@ func (a *analysis) nothingFound() error {
 	for _, d := range dialects() {
 		families = append(families, d.family)
 	}
+
 	where := ""
 	if len(a.options.Match) > 0 {
 		where = " with " + strings.Join(a.options.Match, ",")
 	}
+
 	for _, w := range a.client.Warnings() {
 		where += "; it warns: " + w
 	}
+
 	return &QueryError{
 		URL: a.client.url, Reached: true,
 		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(a.options.Window),
@@ -125,29 +138,38 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 	for _, l := range placeLabels() {
 		places = append(places, string(l))
 	}
+
 	query := render(d.inventory, strings.Join(a.options.Match, ","), window, strings.Join(places, ", "))
+
 	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
 		half := (window / 2).Truncate(time.Hour)
 		if err := a.listWindow(ctx, d, end, half, found); err != nil {
 			return err
 		}
+
 		return a.listWindow(ctx, d, end.Add(-half), window-half, found)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if len(rows) == 0 {
 		return nil
 	}
+
 	for _, row := range rows {
 		a.addRow(d, row, found)
 	}
+
 	query = render(d.holders, strings.Join(a.options.Match, ","), window, a.options.ClusterLabel)
+
 	clusters, err := a.client.vector(ctx, query, end)
 	for _, row := range clusters {
 		a.holdersKnown[string(row.Metric[model.LabelName(a.options.ClusterLabel)])] = true
 	}
+
 	return err
 }
 
@@ -158,24 +180,30 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 	if uuid == "" {
 		return
 	}
+
 	g := found[uuid]
 	if g == nil {
 		g = &device{uuid: uuid, dialect: d}
 		found[uuid] = g
 	}
+
 	if g.dialect.name != d.name {
 		return
 	}
+
 	if name != "" && name != g.name {
 		g.modelCount++
 	}
+
 	if float64(row.Value) <= g.samples {
 		return
 	}
+
 	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(a.options.ClusterLabel)])
 	if name != "" {
 		g.name = name
 	}
+
 	for _, l := range placeLabels() {
 		if node := string(row.Metric[l]); node != "" {
 			g.node = node
@@ -192,6 +220,7 @@ func (a *analysis) formNodes() {
 			if g.dialect.name != d.name {
 				continue
 			}
+
 			if n := len(a.nodes); n > 0 {
 				last := a.nodes[n-1][0]
 				if last.dialect.name == d.name && last.cluster == g.cluster && last.node == g.node {
@@ -199,6 +228,7 @@ func (a *analysis) formNodes() {
 					continue
 				}
 			}
+
 			a.nodes = append(a.nodes, []*device{g})
 		}
 	}
@@ -213,21 +243,25 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	defer cancel()
 	a.progress(0)
 	var wait sync.WaitGroup
+
 	errs := make([]error, queriers)
 	for i := range errs {
 		wait.Go(func() {
 			for nodes := a.nextNodes(); len(nodes) > 0 && errs[i] == nil; nodes = a.nextNodes() {
 				errs[i] = a.queryNodes(ctx, nodes)
 			}
+
 			if errs[i] != nil {
 				cancel()
 			}
 		})
 	}
+
 	wait.Wait()
 	slices.SortStableFunc(errs, func(a, b error) int { // the one that canceled the others comes first
 		return cmp.Compare(rankCanceled(a), rankCanceled(b))
 	})
+
 	return errs[0]
 }
 
@@ -238,6 +272,7 @@ func rankCanceled(err error) int {
 	case errors.Is(err, context.Canceled):
 		return 1
 	}
+
 	return 0
 }
 
@@ -246,40 +281,50 @@ func rankCanceled(err error) int {
 func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	count, gpus := 0, 0
 	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
 		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break
 		}
+
 		count++
 	}
+
 	taken := a.nodes[:count]
 	a.nodes = a.nodes[count:]
+
 	return taken
 }
 
 // queryNodes queries the history of nodes, in two halves if that is too much at once.
 func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	gpus := slices.Concat(nodes...)
+
 	err := a.queryGPUs(ctx, gpus)
 	if isTooMuch(err) && len(nodes) > 1 {
 		a.mu.Lock()
 		a.chunk = max(1, min(a.chunk, len(gpus)/2))
 		a.mu.Unlock()
+
 		if err := a.queryNodes(ctx, nodes[:len(nodes)/2]); err != nil {
 			return err
 		}
+
 		return a.queryNodes(ctx, nodes[len(nodes)/2:])
 	}
+
 	if err == nil {
 		a.progress(len(gpus))
 	}
+
 	return err
 }
 
 func (a *analysis) progress(more int) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.done += more
 	if a.options.Progress != nil {
 		a.options.Progress(a.done, len(a.gpus))
@@ -292,7 +337,9 @@ func (a *analysis) selectors(gpus []*device) string {
 	for _, g := range gpus {
 		uuids = append(uuids, regexp.QuoteMeta(g.uuid))
 	}
+
 	own := string(gpus[0].dialect.uuid) + "=~" + strconv.Quote(strings.Join(uuids, "|"))
+
 	return strings.Join(append(slices.Clone(a.options.Match), own), ",")
 }
 

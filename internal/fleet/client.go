@@ -54,24 +54,30 @@ func NewClient(o ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path "+
 			"prefix if it has one", o.URL)
 	}
+
 	httpConfig := &config.DefaultHTTPClientConfig
 	if o.ConfigFile != "" {
 		if httpConfig, _, err = config.LoadHTTPConfigFile(o.ConfigFile); err != nil {
 			return nil, fmt.Errorf("read the HTTP client configuration %s: %w", o.ConfigFile, err)
 		}
+
 		if err := checkSecrets(httpConfig); err != nil {
 			return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 		}
 	}
+
 	transport, err := config.NewRoundTripperFromConfig(*httpConfig, "migctl", config.WithUserAgent(o.UserAgent))
 	if err != nil {
 		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 	}
+
 	client := &http.Client{Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects}}
+
 	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
 	if err != nil {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
 	}
+
 	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep,
 		close: client.CloseIdleConnections}, nil
 }
@@ -83,20 +89,25 @@ func checkSecrets(c *config.HTTPClientConfig) error {
 	if c.BasicAuth != nil {
 		files = append(files, c.BasicAuth.UsernameFile, c.BasicAuth.PasswordFile)
 	}
+
 	if c.Authorization != nil {
 		files = append(files, c.Authorization.CredentialsFile)
 	}
+
 	if c.OAuth2 != nil {
 		files = append(files, c.OAuth2.ClientSecretFile)
 	}
+
 	for _, file := range files {
 		if file == "" {
 			continue
 		}
+
 		if _, err := os.ReadFile(file); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -110,6 +121,7 @@ func (c *Client) URL() string { return c.url }
 func sleep(ctx context.Context, d time.Duration) error {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -126,10 +138,12 @@ func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.
 	if err != nil {
 		return nil, err
 	}
+
 	v, ok := value.(model.Vector)
 	if !ok {
 		return nil, c.unexpected(value, model.ValVector)
 	}
+
 	return v, nil
 }
 
@@ -141,10 +155,12 @@ func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Ma
 	if err != nil {
 		return nil, err
 	}
+
 	m, ok := value.(model.Matrix)
 	if !ok {
 		return nil, c.unexpected(value, model.ValMatrix)
 	}
+
 	return m, nil
 }
 
@@ -154,6 +170,7 @@ func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	if value != nil {
 		got = "a " + value.Type().String()
 	}
+
 	return &QueryError{
 		URL: c.url, Reached: true, Hint: foreignHint,
 		Err: fmt.Errorf("answered with JSON that is not of Prometheus' API: %s; expected a %s", got, expected),
@@ -173,10 +190,12 @@ func (c *Client) queryServer(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
 	busy, failed := 0, 0
+
 	for {
 		value, err := c.once(ctx, do)
 		var server *ServerError
 		again := time.Duration(0)
+
 		switch {
 		case err == nil:
 			return value, nil
@@ -187,6 +206,7 @@ func (c *Client) queryServer(
 			if again <= 0 {
 				again = time.Second << min(busy, 6)
 			}
+
 			busy++
 		case isTransient(err) && c.reached.Load() && failed < maxFailedAttempts-1:
 			again = time.Second << failed
@@ -194,6 +214,7 @@ func (c *Client) queryServer(
 		default:
 			return nil, c.explain(err)
 		}
+
 		if err := c.wait(ctx, min(again, longestWait)); err != nil {
 			return nil, err
 		}
@@ -206,12 +227,15 @@ func (c *Client) once(
 ) (model.Value, error) {
 	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
+
 	value, warnings, _, err := do(ctx)
 	if err != nil {
 		return nil, err
 	}
+
 	c.reached.Store(true)
 	c.warn(warnings)
+
 	return value, nil
 }
 
@@ -219,11 +243,13 @@ func (c *Client) once(
 func (c *Client) warn(warnings []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	for _, w := range warnings {
 		seen := len(c.warnings) == maxWarnings
 		for _, known := range c.warnings {
 			seen = seen || known == w
 		}
+
 		if !seen {
 			c.warnings = append(c.warnings, w)
 		}
@@ -234,6 +260,7 @@ func (c *Client) warn(warnings []string) {
 func (c *Client) Warnings() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return append([]string(nil), c.warnings...)
 }
 
@@ -257,29 +284,37 @@ func (t *checkedTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	redirected := resp.StatusCode/100 == 3
 	isPost := r.Method == http.MethodPost
+
 	keepsQuery := !isPost || resp.StatusCode == http.StatusTemporaryRedirect ||
 		resp.StatusCode == http.StatusPermanentRedirect // the others turn POST into GET without a body
 	if redirected && (!t.follow || !keepsQuery) {
 		e := readServerError(resp)
 		e.Message = "it redirects to " + resp.Header.Get("Location")
+
 		return nil, e
 	}
+
 	switch resp.StatusCode {
 	case http.StatusForbidden, http.StatusMethodNotAllowed, http.StatusNotImplemented:
 		if isPost { // the API's client tries GET then
 			return resp, nil
 		}
 	}
+
 	if resp.StatusCode != http.StatusOK && !redirected {
 		return nil, readServerError(resp)
 	}
+
 	if kind := resp.Header.Get("Content-Type"); !redirected && !strings.Contains(kind, "json") {
 		resp.Body.Close()
 		return nil, &foreignError{contentType: kind}
 	}
+
 	resp.Body = &limitedBody{ReadCloser: resp.Body, left: maxBody}
+
 	return resp, nil
 }
 
@@ -293,7 +328,9 @@ func (b *limitedBody) Read(p []byte) (int, error) {
 	if b.left <= 0 {
 		return 0, errTooLong
 	}
+
 	n, err := b.ReadCloser.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)
+
 	return n, err
 }

@@ -26,10 +26,12 @@ const emptyVector = `{"status":"success","data":{"resultType":"vector","result":
 // clientOf returns a client that waits for nothing, and how long it would have waited.
 func clientOf(t *testing.T, url string) (*Client, func() []time.Duration) {
 	t.Helper()
+
 	c, err := NewClient(ClientOptions{URL: url, Timeout: time.Minute, UserAgent: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(c.Close)
 	var mu sync.Mutex
 	var waits []time.Duration
@@ -37,11 +39,14 @@ func clientOf(t *testing.T, url string) (*Client, func() []time.Duration) {
 		mu.Lock()
 		defer mu.Unlock()
 		waits = append(waits, d)
+
 		return nil
 	}
+
 	return c, func() []time.Duration {
 		mu.Lock()
 		defer mu.Unlock()
+
 		return waits
 	}
 }
@@ -52,23 +57,28 @@ func serve(t *testing.T, handlers ...http.HandlerFunc) string {
 	var mu sync.Mutex
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		mu.Lock()
+
 		h := handlers[0]
 		if len(handlers) > 1 {
 			handlers = handlers[1:]
 		}
+
 		mu.Unlock()
 		h(w, r)
 	}))
 	t.Cleanup(server.Close)
+
 	return server.URL
 }
 
 func says(status int, contentType, body string, headers ...string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", contentType)
+
 		for i := 0; i < len(headers); i += 2 {
 			w.Header().Set(headers[i], headers[i+1])
 		}
+
 		w.WriteHeader(status)
 		io.WriteString(w, body)
 	}
@@ -128,6 +138,7 @@ func badConnections(t *testing.T) map[string]badServer {
 	secure.Config.ErrorLog = log.New(io.Discard, "", 0)
 	secure.StartTLS()
 	t.Cleanup(secure.Close)
+
 	return map[string]badServer{
 		"nothing listens":     {url: refused.URL, text: "connection refused", hint: "is Prometheus running there?", unreached: true},
 		"an unknown signer":   {url: secure.URL, text: "x509:", hint: "ca_file", unreached: true},
@@ -146,17 +157,21 @@ func badConnections(t *testing.T) map[string]badServer {
 func TestBadServers(t *testing.T) {
 	all := badAnswers(t)
 	maps.Copy(all, badConnections(t))
+
 	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			client, _ := clientOf(t, c.url)
 			_, err := Analyze(t.Context(), client, weekly())
+
 			var e *QueryError
 			if !errors.As(err, &e) {
 				t.Fatalf("error %v; want %q", err, c.text)
 			}
+
 			if !strings.Contains(e.Error(), c.text) || !strings.Contains(e.Hint, c.hint) || e.Reached == c.unreached {
 				t.Errorf("error %q, hint %q, reached %v; want %q, %q, %v", e, e.Hint, e.Reached, c.text, c.hint, !c.unreached)
 			}
+
 			if strings.Contains(e.Error(), "query=") || strings.Contains(e.Error(), "<") {
 				t.Errorf("the error repeats the query or a page: %q", e)
 			}
@@ -174,10 +189,12 @@ func halfAnswer(w http.ResponseWriter, r *http.Request) {
 // speakNothing returns the address of a server that answers whatever comes with a line of text.
 func speakNothing(t *testing.T) string {
 	t.Helper()
+
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { listener.Close() })
 	go func() {
 		for {
@@ -185,11 +202,13 @@ func speakNothing(t *testing.T) string {
 			if err != nil {
 				return
 			}
+
 			c.Read(make([]byte, 1024))
 			io.WriteString(c, "220 mail.example ready\r\n")
 			c.Close()
 		}
 	}()
+
 	return listener.Addr().String()
 }
 
@@ -202,16 +221,19 @@ func TestSlowServer(t *testing.T) {
 	c, _ := clientOf(t, url)
 	c.timeout = time.Millisecond
 	_, err := Analyze(t.Context(), c, weekly())
+
 	var e *QueryError
 	if !errors.As(err, &e) {
 		t.Fatalf("error %v, want a QueryError", err)
 	}
+
 	cmptest.Equal(t, "reached", e.Reached, true)
 	cmptest.HasTexts(t, e.Error(), "no answer within 1ms")
 	cmptest.HasTexts(t, e.Hint, "--prometheus.timeout")
 	c.timeout = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
+
 	if _, err := Analyze(ctx, c, weekly()); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
@@ -222,26 +244,32 @@ func TestBusyServer(t *testing.T) {
 	busy := func(after string) http.HandlerFunc {
 		return problem(429, "", "too many requests", "Retry-After", after)
 	}
+
 	c, waits := clientOf(t, serve(t, busy("7"), busy("no number"), busy("86400"), says(200, "application/json", emptyVector)))
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "waits", waits(), []time.Duration{7 * time.Second, 2 * time.Second, longestWait})
 }
 
 // TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
 func TestFailingServer(t *testing.T) {
 	ok, bad := says(200, "application/json", emptyVector), says(502, "text/html", "<html>")
+
 	c, waits := clientOf(t, serve(t, ok, bad, halfAnswer, ok, bad))
 	for range 2 {
 		if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	cmptest.Equal(t, "waits", waits(), []time.Duration{time.Second, 2 * time.Second})
+
 	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || len(waits()) != 5 {
 		t.Errorf("%v after %v", err, waits())
 	}
+
 	c, waits = clientOf(t, serve(t, bad, ok))
 	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || len(waits()) != 0 {
 		t.Errorf("%v after %v", err, waits())
@@ -253,12 +281,14 @@ func TestLongAnswer(t *testing.T) {
 	endless := func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		io.WriteString(w, emptyVector[:len(emptyVector)-3])
+
 		for blank := strings.Repeat(" ", 1<<20); ; {
 			if _, err := io.WriteString(w, blank); err != nil {
 				return
 			}
 		}
 	}
+
 	c, _ := clientOf(t, serve(t, endless))
 	if _, err := c.vector(t.Context(), "up", time.Now()); !isTooMuch(err) {
 		t.Errorf("%v", err)
@@ -272,8 +302,10 @@ func TestPostIsRefused(t *testing.T) {
 			w.WriteHeader(http.StatusForbidden)
 			return
 		}
+
 		says(200, "application/json", emptyVector)(w, r)
 	})
+
 	c, _ := clientOf(t, url)
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 		t.Error(err)
@@ -286,16 +318,21 @@ func TestRedirects(t *testing.T) {
 	if err := os.WriteFile(file, []byte("follow_redirects: false\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	moved, ok := says(308, "text/html", "", "Location", "/there"), says(200, "application/json", emptyVector)
+
 	c, _ := clientOf(t, serve(t, moved, ok))
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 		t.Error(err)
 	}
+
 	c, err := NewClient(ClientOptions{URL: serve(t, moved, ok), ConfigFile: file, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(c.Close)
+
 	if _, err := c.vector(t.Context(), "up", time.Now()); err == nil || !strings.Contains(err.Error(), "it redirects to /there") {
 		t.Error(err)
 	}
@@ -309,6 +346,7 @@ func TestClientConfiguration(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return path
 	}
 	write("password", "secret\n")
@@ -318,17 +356,22 @@ func TestClientConfiguration(t *testing.T) {
 			w.WriteHeader(http.StatusUnauthorized)
 			return
 		}
+
 		says(200, "application/json", emptyVector)(w, r)
 	}))
 	t.Cleanup(server.Close)
+
 	c, err := NewClient(ClientOptions{URL: server.URL + "/", ConfigFile: good, Timeout: time.Minute, UserAgent: "test"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(c.Close)
+
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {
 		t.Error(err)
 	}
+
 	for _, file := range []string{filepath.Join(dir, "absent.yml"), write("bad.yml", "basic_auth: {user: ops}\n"), write("none.yml", "\x00"),
 		write("ca.yml", "tls_config: {ca_file: nowhere.pem}\n"),
 		write("user.yml", "basic_auth: {username_file: nowhere}\n"), write("pass.yml", "basic_auth: {username: a, password_file: nowhere}\n"),
@@ -339,15 +382,18 @@ func TestClientConfiguration(t *testing.T) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
+
 	for _, url := range []string{"", "prometheus:9090", "ftp://h", "http://", "http://h?x=1", "http://h#a", "http://[::1", "file:///etc"} {
 		if _, err := NewClient(ClientOptions{URL: url}); err == nil || !strings.Contains(err.Error(), "expected http://") {
 			t.Errorf("%q: %v", url, err)
 		}
 	}
+
 	c, err = NewClient(ClientOptions{URL: "http://me:secret@127.0.0.1:1/", Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := Analyze(t.Context(), c, weekly()); err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("a password is in %v", err)
 	}
@@ -360,5 +406,6 @@ func TestWarnings(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+
 	cmptest.Equal(t, "warnings", c.Warnings(), []string{"store a is away"})
 }

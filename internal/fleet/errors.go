@@ -31,9 +31,11 @@ func (e *ServerError) Error() string {
 	if name := http.StatusText(e.Status); name != "" {
 		text += " " + name
 	}
+
 	if e.Message != "" {
 		text += ": " + e.Message
 	}
+
 	return text
 }
 
@@ -64,16 +66,19 @@ func (e *QueryError) Unwrap() error { return e.Err }
 func readServerError(resp *http.Response) *ServerError {
 	defer resp.Body.Close()
 	e := &ServerError{Status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
 		return e // the status is what is known
 	}
+
 	var document struct{ ErrorType, Error string }
 	if json.Unmarshal(body, &document) == nil {
 		e.Type, e.Message = document.ErrorType, document.Error
 	} else if text := strings.TrimSpace(string(body)); !strings.HasPrefix(text, "<") {
 		e.Message = text[:min(len(text), 200)]
 	}
+
 	return e
 }
 
@@ -82,9 +87,11 @@ func retryAfter(header string, now time.Time) time.Duration {
 	if seconds, err := strconv.ParseUint(header, 10, 31); err == nil {
 		return time.Duration(seconds) * time.Second
 	}
+
 	if at, err := http.ParseTime(header); err == nil {
 		return max(0, at.Sub(now))
 	}
+
 	return 0
 }
 
@@ -95,6 +102,7 @@ func isTooMuch(err error) bool {
 	if errors.As(err, &server) {
 		return server.Status == http.StatusUnprocessableEntity || server.Status == http.StatusRequestEntityTooLarge
 	}
+
 	return errors.Is(err, errTooLong)
 }
 
@@ -105,8 +113,10 @@ func isTransient(err error) bool {
 		gateway := server.Status == http.StatusBadGateway || server.Status == http.StatusGatewayTimeout
 		return gateway || server.Status == http.StatusServiceUnavailable && server.Type != "timeout"
 	}
+
 	var foreign *foreignError
 	var broken *net.OpError
+
 	return !errors.As(err, &foreign) && (errors.As(err, &broken) || isClosed(err))
 }
 
@@ -120,12 +130,15 @@ const foreignHint = "check the host, the port and the path prefix of --prometheu
 // explain adds to an error what to do about it.
 func (c *Client) explain(err error) error {
 	e := &QueryError{URL: c.url, Reached: true, Err: err}
+
 	var request *url.Error
 	if errors.As(err, &request) { // repeats the whole URL
 		e.Err = request.Err
 	}
+
 	var server *ServerError
 	var foreign *foreignError
+
 	var answer *v1.Error
 	switch {
 	case errors.As(err, &server):
@@ -150,6 +163,7 @@ func (c *Client) explain(err error) error {
 	default:
 		e.Reached, e.Hint = false, reachHint(err)
 	}
+
 	return e
 }
 
@@ -159,11 +173,13 @@ func hintOf(e *ServerError) string {
 		return "give the URL that it redirects to, without /api/v1. If that is a login, give credentials with " +
 			"--prometheus.config.file."
 	}
+
 	switch e.Status {
 	case http.StatusBadRequest:
 		if strings.Contains(e.Message, "HTTPS server") {
 			return "the server speaks TLS: try https:// in --prometheus.url."
 		}
+
 		return "the server does not know such a query: expected Prometheus 2.29 or later, or a server with its API."
 	case http.StatusInternalServerError:
 		return "the server failed: its log says why."
@@ -180,17 +196,20 @@ func hintOf(e *ServerError) string {
 		if e.Type == "timeout" || e.Status == http.StatusGatewayTimeout {
 			return "the query took longer than the server allows (--query.timeout there): ask for less with --match or --window."
 		}
+
 		return "the server is not ready; it may replay its log after a start."
 	case http.StatusUnprocessableEntity:
 		return "the server refuses even the smallest part: raise --query.max-samples there, or ask for less with --match " +
 			"or --window."
 	}
+
 	return ""
 }
 
 // reachHint says why there may be no answer.
 func reachHint(err error) string {
 	var dns *net.DNSError
+
 	text := err.Error()
 	switch {
 	case errors.As(err, &dns):
@@ -208,5 +227,6 @@ func reachHint(err error) string {
 	case strings.Contains(text, "redirect"):
 		return "the server redirects without an end: give the URL that it means. A login may be needed."
 	}
+
 	return "is Prometheus running there? Check --prometheus.url, and the way there."
 }

@@ -7,8 +7,10 @@ import "github.com/mig-exporter/mig-exporter/internal/advise"
 // the GPU stays as it is. What has room beside the slices of GPUs in MIG mode is not in the history.
 func weighGains(gpus []GPU) {
 	members, free := map[Key][]*GPU{}, map[Key]bool{}
+
 	for i := range gpus {
 		g := &gpus[i]
+
 		key := Key{g.Cluster, g.Model, ""}
 		switch g.Action {
 		case advise.ActionSlice:
@@ -22,6 +24,7 @@ func weighGains(gpus []GPU) {
 
 	for key, list := range members {
 		profiles := list[0].model.Profiles
+
 		wanted := make([]string, 0, len(list))
 		for _, g := range list {
 			wanted = append(wanted, g.Profile)
@@ -32,6 +35,7 @@ func weighGains(gpus []GPU) {
 			if gain.FreedGPUs == 0 && !free[key] {
 				gain.Room = advise.RoomBeside(profiles, &profiles[on.profiles[0]], nil)
 			}
+
 			for _, at := range on.wanted {
 				list[at].setGain(gain)
 			}
@@ -45,8 +49,10 @@ func (g *GPU) setGain(gain advise.Gain) {
 	if gain != (advise.Gain{}) {
 		g.Gain = &gain
 		g.Explanation += "; " + gain.String()
+
 		return
 	}
+
 	if g.Advised {
 		return
 	}

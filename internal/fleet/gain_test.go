@@ -15,6 +15,7 @@ func TestGains(t *testing.T) {
 	if !ok {
 		t.Fatal("no model H100-80GB")
 	}
+
 	gpus := func(cluster string, profiles ...string) (list []GPU) {
 		for _, profile := range profiles {
 			g := GPU{Cluster: cluster, Model: m.Name, Action: advise.ActionSlice, Profile: profile, model: m,
@@ -22,14 +23,17 @@ func TestGains(t *testing.T) {
 			if profile == "" {
 				g.Action, g.Provisional, g.StretchP95, g.StartWith = advise.ActionFree, false, nil, nil
 			}
+
 			list = append(list, g)
 		}
+
 		return list
 	}
 
 	all := append(gpus("a", "4g.40gb", "1g.10gb", "4g.40gb", "1g.10gb"), gpus("b", "4g.40gb", "3g.40gb", "4g.40gb", "")...)
 	weighGains(all)
 	var got []string
+
 	for i := range all {
 		g := &all[i]
 		if g.Gain != nil {
@@ -38,6 +42,7 @@ func TestGains(t *testing.T) {
 			got = append(got, string(g.Action)+" "+string(g.Reason)+g.Profile)
 		}
 	}
+
 	const third, half, room = "frees 0.67 of a GPU, packed with others", "frees 0.50 of a GPU, packed with others",
 		"frees no whole GPU, room for 3g.40gb"
 	cmptest.Equal(t, "gains", got, []string{third, third, room, third, half, half, "keep no-gain", "free "})

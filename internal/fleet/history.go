@@ -57,10 +57,12 @@ func newHistory(start time.Time, window time.Duration) *history {
 		pods: map[podKey]bool{}, nvlink: math.NaN(), media: map[string]mediaUse{}, engines: map[string]*engineSteps{},
 		memory: make([]float64, int(window/hour)),
 	}
+
 	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)
 	for i := range h.memory {
 		h.memory[i] = math.NaN()
 	}
+
 	return h
 }
 
@@ -70,6 +72,7 @@ func unknownMeans(steps int) []float32 {
 	for i := range means {
 		means[i] = float32(math.NaN())
 	}
+
 	return means
 }
 
@@ -81,14 +84,18 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 		g.history.place = g.cluster + "/" + g.node
 		q.gpus[g.uuid] = g.history
 	}
+
 	q.queryFacts()
 	q.queryMeans(gpus)
+
 	if q.err != nil {
 		return q.err
 	}
+
 	for _, g := range gpus {
 		g.answer, g.history = a.summarize(g), nil
 	}
+
 	return nil
 }
 
@@ -107,7 +114,9 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 	if q.err != nil || template == "" {
 		return
 	}
+
 	var rows model.Vector
+
 	rows, q.err = q.of.client.vector(q.ctx, render(template, q.selectors, q.of.options.Window, ""), q.of.end)
 	for _, row := range rows {
 		if h := q.gpus[string(row.Metric[q.dialect.uuid])]; h != nil {
@@ -139,14 +148,17 @@ func (q *querier) series(
 	if q.err != nil || len(gpus) == 0 {
 		return
 	}
+
 	var rows model.Matrix
 	rows, q.err = q.of.client.matrix(q.ctx, render(template, q.of.selectors(gpus), q.of.options.Window, ""), r)
 	count := int(r.End.Sub(r.Start)/r.Step) + 1
+
 	for _, row := range rows {
 		h := q.gpus[string(row.Metric[q.dialect.uuid])]
 		if h == nil {
 			continue
 		}
+
 		for _, p := range row.Values {
 			at := int(p.Timestamp.Sub(model.TimeFromUnixNano(r.Start.UnixNano())) / r.Step)
 			if at >= 0 && at < count && !math.IsNaN(float64(p.Value)) {
@@ -163,16 +175,20 @@ func (q *querier) queryMeans(gpus []*device) {
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
+
 	all := holdings{}
 	for _, held := range q.dialect.held {
 		q.series(held, gpus, steps, all.add)
 	}
+
 	all.finish(q.gpus)
 	all.findStarts()
+
 	if q.dialect.used != "" {
 		q.series(q.dialect.used, unlike(gpus, (*history).isHeld), steps,
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
 	}
+
 	q.series(q.dialect.memory, gpus, q.of.hours(), func(h *history, at int, _ model.Metric, v float64) {
 		h.memory[at] = v
 	})
@@ -202,6 +218,7 @@ func (h *history) usesMedia() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -212,6 +229,7 @@ func (h *history) engineOf(name string) *engineSteps {
 		e = &engineSteps{make([]float32, len(h.busy)), make([]float32, len(h.busy))}
 		h.engines[name] = e
 	}
+
 	return e
 }
 
@@ -226,15 +244,19 @@ func (q *querier) means(of measure, gpus []*device, known func(*history) []float
 		if found[h] == nil {
 			found[h] = unknownMeans(count)
 		}
+
 		several[h] = several[h] || !isNaN(found[h][at])
 		found[h][at] = float32(min(max(v, 0), 1))
 	}
 	q.series(of.perSeries(), gpus, steps, add)
+
 	again := unlike(gpus, func(h *history) bool { return !several[h] })
 	for _, g := range again {
 		delete(found, g.history)
 	}
+
 	q.series(of.perGPU(q.dialect.uuid), again, steps, add)
+
 	for h, means := range found {
 		for at, v := range means {
 			if into := known(h); isNaN(into[at]) {
@@ -247,11 +269,13 @@ func (q *querier) means(of measure, gpus []*device, known func(*history) []float
 // unlike returns the GPUs for which something does not hold.
 func unlike(gpus []*device, holds func(*history) bool) []*device {
 	var list []*device
+
 	for _, g := range gpus {
 		if !holds(g.history) {
 			list = append(list, g)
 		}
 	}
+
 	return list
 }
 

@@ -16,15 +16,18 @@ func answerSeries(series map[string][]string) http.HandlerFunc {
 		kind, rows := "vector", []string(nil)
 		if r.URL.Path == "/api/v1/query_range" {
 			kind = "matrix"
+
 			for key, values := range series {
 				if !strings.Contains(r.FormValue("query"), key) {
 					continue
 				}
+
 				for i, v := range values {
 					rows = append(rows, fmt.Sprintf(`{"metric":{"uuid":"GPU-1","instance":"%d"},"values":%s}`, i, v))
 				}
 			}
 		}
+
 		body := fmt.Sprintf(`{"status":"success","data":{"resultType":%q,"result":[%s]}}`, kind, strings.Join(rows, ","))
 		says(200, "application/json", body)(w, r)
 	}
@@ -51,16 +54,20 @@ func TestMeans(t *testing.T) {
 	g := &device{uuid: "GPU-1", dialect: &d, history: newHistory(o.End.Add(-o.Window), o.Window)}
 	q := &querier{of: s, ctx: t.Context(), dialect: &d, gpus: map[string]*history{g.uuid: g.history}}
 	q.queryMeans([]*device{g})
+
 	if q.err != nil {
 		t.Fatal(q.err)
 	}
+
 	cmptest.Equal(t, "busy time", g.history.busy[:5], []float32{0.5, 0.28, 0.1, 1, 0})
 	cmptest.Equal(t, "SM activity", g.history.sms[1], float32(0.25))
+
 	for i, v := range g.history.busy[5:] {
 		if !isNaN(v) {
 			t.Errorf("busy time of step %d is %v", 5+i, v)
 		}
 	}
+
 	if !isNaN(g.history.sms[0]) || !isNaN(g.history.sms[11]) {
 		t.Errorf("SM activity: %v", g.history.sms)
 	}
@@ -80,11 +87,13 @@ func TestMediaEngines(t *testing.T) {
 		{about: "all used", most: 0.1, seen: 1, want: "1g.10gb+me"},
 	} {
 		o := weekly()
+
 		d := narrow(o)
 		for _, engine := range []string{"decoder", "jpeg", "ofa"} { // an H100 has no encoder
 			d.history.useEngines(engine, c.most, c.most, 1)
 			d.history.media[engine] = mediaUse{most: c.most, seen: c.seen}
 		}
+
 		g := analysisOf(o).summarize(d)
 		if g.Profile != c.want || g.NotChecked != c.notChecked {
 			t.Errorf("%s: %s, not checked: %v", c.about, g.Profile, g.NotChecked)

@@ -24,30 +24,38 @@ func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	if labels["exported_pod"] != "" {
 		namespace, pod = labels["exported_namespace"], labels["exported_pod"]
 	}
+
 	job := labels["hpc_job"]
 	if job != "" {
 		namespace, pod = "", ""
 	}
+
 	if sharing := labels["sharing"]; sharing != "" && sharing != "exclusive" {
 		h.shared = true
 	}
+
 	name := strings.Join([]string{h.place, string(namespace), string(pod), string(job)}, "/")
 	var of *holding
+
 	for _, known := range all[name] {
 		if known.gpu == h {
 			of = known
 		}
 	}
+
 	if of == nil {
 		of = &holding{gpu: h, steps: make([]bool, len(h.held))}
 		all[name] = append(all[name], of)
 	}
+
 	if workload := labels["workload"]; workload != "" && pod != "" {
 		of.owner = string(namespace + "/" + workload)
 	}
+
 	h.job = cmp.Or(h.job, jobOf(labels))
 	h.held[at] = true
 	h.pods[podKey{namespace: string(namespace), pod: string(pod)}] = true
+
 	if !of.steps[at] {
 		of.steps[at] = true
 		h.holders[at] = min(h.holders[at]+1, 2)
@@ -67,29 +75,37 @@ func (all holdings) finish(gpus map[string]*history) {
 		if len(list) < 2 {
 			continue
 		}
+
 		together := 0
+
 		for at := range list[0].steps {
 			count := 0
+
 			for _, h := range list {
 				if h.steps[at] {
 					count++
 				}
 			}
+
 			if count > 1 {
 				together++
 			}
 		}
+
 		for _, h := range list {
 			h.gpu.multi = h.gpu.multi || together >= minTogether
 		}
 	}
+
 	all.findOwners()
+
 	for _, h := range gpus {
 		run := 0
 		for _, count := range h.holders {
 			if run++; count < 2 {
 				run = 0
 			}
+
 			h.shared = h.shared || run >= minShared
 		}
 	}
@@ -100,6 +116,7 @@ func (all holdings) findOwners() {
 	for _, list := range all {
 		for _, one := range list {
 			h, last := one.gpu, lastTrue(one.steps)
+
 			later := last > h.ownedUntil || last == h.ownedUntil && one.owner > h.owner
 			if last >= len(one.steps)-stepsPerHour && later {
 				h.owner, h.ownedUntil = one.owner, last

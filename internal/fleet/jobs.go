@@ -37,6 +37,7 @@ func jobOf(labels model.Metric) string {
 	if kind, _, _ := strings.Cut(owner, "/"); slices.Contains(jobOwners(), kind) {
 		return "owner " + owner
 	}
+
 	return ""
 }
 

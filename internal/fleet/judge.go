@@ -40,6 +40,7 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	case reasonMediaNotChecked:
 		return "a slice would do, if media engines that it lacks are not used; their use cannot be read on its node"
 	}
+
 	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
 }
 
@@ -60,6 +61,7 @@ func (a *analysis) summarize(g *device) GPU {
 	record, held := h.record()
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
+
 	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / o.Window.Hours()
 	switch {
 	case h.mig:
@@ -77,20 +79,27 @@ func (a *analysis) summarize(g *device) GPU {
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
+
 		isMixed := a.addServerOf(g, facts)
 		if h.sawStart() {
 			facts.Evidence.Starts = 1
 		}
+
 		answer.model = known
 		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
+
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
 		if isMixed && answer.Reason == advise.ReasonPreallocated {
 			answer.Explanation = mixedText
 		}
+
 		answer.follow(h.advised, o)
+
 		return answer
 	}
+
 	answer.Explanation = ReasonText(answer.Reason, o.Advise)
+
 	return answer
 }
 
@@ -114,36 +123,44 @@ func (h *history) record() (record *advise.Record, held int) {
 			last = at
 		}
 	}
+
 	since := h.start.Add(time.Duration(max(first, 0)) * step)
 	if since.Before(h.start.Add(hour)) {
 		since = h.start // the history of seven days is one of a week, if its first scrapes are missing, too
 	}
+
 	record = advise.NewRecord(since, step, time.Duration(len(h.held))*step)
 	for at := max(first, 0); at <= last; at++ {
 		known := !isNaN(h.busy[at])
 		if !h.held[at] && known {
 			continue
 		}
+
 		held++
+
 		window := advise.Window{End: h.start.Add(time.Duration(at+1) * step), Memory: optOf(h.memory[at/stepsPerHour])}
 		if h.held[at] && known {
 			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
+
 		window.Engines = h.enginesAt(at)
 		record.Add(window)
 	}
+
 	return record, held
 }
 
 // enginesAt returns the media engines that were used in a step.
 func (h *history) enginesAt(at int) []advise.WindowEngines {
 	var list []advise.WindowEngines
+
 	for _, name := range engineNames() {
 		if e := h.engines[name]; e != nil && e.most[at] > 0 {
 			list = append(list, advise.WindowEngines{Engine: name, Mean: float64(e.mean[at]), Most: float64(e.most[at])})
 		}
 	}
+
 	return list
 }
 
@@ -157,6 +174,7 @@ func optOf(v float64) gpu.Opt[float64] {
 	if math.IsNaN(v) {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(v)
 }
 
@@ -172,8 +190,10 @@ func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
 	}
+
 	for _, engine := range engineNames() {
 		m := h.media[engine]
+
 		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
 		if m.most > 0 {
 			f.Evidence.AddUnknownUse(engine)
@@ -194,6 +214,7 @@ func (h *history) firstSeen() time.Time {
 	if at < 0 {
 		return time.Time{}
 	}
+
 	return h.start.Add(time.Duration(at) * step)
 }
 
@@ -204,6 +225,7 @@ func (h *history) lastSeen() time.Time {
 			return h.start.Add(time.Duration(at+1) * step)
 		}
 	}
+
 	return time.Time{}
 }
 
@@ -215,5 +237,6 @@ func (h *history) mainNamespace() string {
 			best, most = name, count
 		}
 	}
+
 	return best
 }

@@ -24,13 +24,16 @@ func narrow(o Options) *device {
 	for i := range h.busy {
 		h.busy[i], h.sms[i], h.bandwidth[i], h.held[i] = 0.2, 0.016, 0.01, true
 	}
+
 	for i := range h.memory {
 		h.memory[i] = 6 << 30
 	}
+
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	h.told = true
 	h.arrived, h.stayed = true, true
 	d := native()
+
 	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
 		history: h}
 }
@@ -173,6 +176,7 @@ func (h *history) useEngines(engine string, mean, most float64, oneOf int) {
 	for at := 0; at < len(e.mean); at += oneOf {
 		e.mean[at], e.most[at] = float32(mean), float32(most)
 	}
+
 	h.media[engine] = mediaUse{most: most, seen: 1}
 }
 
@@ -201,6 +205,7 @@ func judgmentsOfEngines() map[string]judgment {
 // judgmentsOfActivity are about what is known of kernels.
 func judgmentsOfActivity() map[string]judgment {
 	nan := float32(math.NaN())
+
 	return map[string]judgment{
 		"utilization alone": {func(_ *device, h *history) {
 			hours(0, 168, func(at int) { h.sms[at], h.bandwidth[at] = nan, nan })
@@ -229,21 +234,25 @@ func TestJudgment(t *testing.T) {
 	maps.Copy(all, judgmentsOfLoads())
 	maps.Copy(all, judgmentsOfEngines())
 	maps.Copy(all, judgmentsOfActivity())
+
 	for name, c := range all {
 		t.Run(name, func(t *testing.T) {
 			o := weekly()
 			d := narrow(o)
 			c.change(d, d.history)
+
 			g := analysisOf(o).summarize(d)
 			if got := string(g.Action) + " " + string(g.Reason) + " " + g.Profile; got != c.want {
 				t.Errorf("%q, want %q: %+v", got, c.want, g)
 			}
+
 			provisional := []string{
 				"new", "held on two days of a week", "utilization, and SM activity of the last two hours",
 			}
 			if g.Provisional != slices.Contains(provisional, name) {
 				t.Errorf("provisional: %v", g.Provisional)
 			}
+
 			if g.Reason != "" && ReasonText(g.Reason, o.Advise) == "" {
 				t.Errorf("%s has no text", g.Reason)
 			}
@@ -259,6 +268,7 @@ func TestDecodingIsNotIdle(t *testing.T) {
 		for at := range d.history.busy {
 			d.history.busy[at], d.history.sms[at], d.history.bandwidth[at] = 0, 0, 0
 		}
+
 		d.history.useEngines("decoder", decoders, decoders, 1)
 		cmptest.Equal(t, "idle", analysisOf(o).summarize(d).Idle, idle)
 	}
@@ -301,6 +311,7 @@ func TestHoldersUntold(t *testing.T) {
 		if told {
 			want = advise.ActionFree
 		}
+
 		cmptest.Equal(t, name+": action", d.answer.Action, want)
 		said := strings.Contains(strings.Join(a.notes(&Report{}), " "), "neither nvidia_gpu_allocated nor")
 		cmptest.Equal(t, name+": it is said that this is not known", said, !told)
@@ -312,6 +323,7 @@ func TestThresholds(t *testing.T) {
 	o := weekly()
 	d := narrow(o)
 	want := d.history
+
 	profiles := map[string]func(*advise.Options){
 		"1g.10gb": func(*advise.Options) {}, "1g.20gb": func(a *advise.Options) { a.Headroom = 1 },
 		"3g.40gb": func(a *advise.Options) { a.Headroom = 3 },
@@ -319,6 +331,7 @@ func TestThresholds(t *testing.T) {
 	for profile, change := range profiles {
 		o.Advise = advise.DefaultOptions()
 		change(&o.Advise)
+
 		d.history = want
 		if g := analysisOf(o).summarize(d); g.Profile != profile {
 			t.Errorf("%s, want %s", g.Profile, profile)
@@ -340,6 +353,7 @@ func TestModels(t *testing.T) {
 			t.Errorf("%q is %q, want %q", name, m.Name, want)
 		}
 	}
+
 	m, _, _ := models{}.find("NVIDIA A100-SXM4-40GB", 0)
 	if sms := gpuOf(&m, 40<<30).SMs.Or(0); sms != 108 {
 		t.Errorf("an A100 has %d SMs", sms)
@@ -349,10 +363,12 @@ func TestModels(t *testing.T) {
 func TestPacking(t *testing.T) {
 	m, _ := mig.FindModel("H100-80GB")
 	repeat := func(n int, name string) []string { return strings.Split(strings.Repeat(name+",", n-1)+name, ",") }
+
 	join := func(lists ...[]string) (all []string) {
 		for _, l := range lists {
 			all = append(all, l...)
 		}
+
 		return all
 	}
 	for _, c := range []struct {
@@ -396,15 +412,19 @@ func TestOptions(t *testing.T) {
 	} {
 		o := weekly()
 		change(&o)
+
 		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
+
 	o := weekly()
+
 	o.Match = []string{`cluster="a"`, `env!~"test|\"dev\"" , region = "eu"`}
 	if err := o.Validate(); err != nil {
 		t.Error(err)
 	}
+
 	for _, text := range []string{"H100", "H100=", "=2", "H100=-1", "H100=NaN", "H100=Inf", "H100=2,50"} {
 		if _, err := ParsePrice(text); err == nil {
 			t.Errorf("%q is a price", text)
@@ -428,14 +448,17 @@ func TestEndedHistory(t *testing.T) {
 	o := weekly()
 	s := analysisOf(o)
 	s.client = &Client{}
+
 	for range 2 {
 		d := narrow(o)
 		for at := 160 * stepsPerHour; at < len(d.history.busy); at++ {
 			d.history.busy[at] = float32(math.NaN())
 		}
+
 		d.answer = s.summarize(d)
 		s.gpus = append(s.gpus, d)
 	}
+
 	cmptest.HasTexts(t, strings.Join(s.notes(&Report{}), "\n"),
 		"--time="+o.End.Add(-8*time.Hour).UTC().Format(time.RFC3339))
 	s.gpus[0] = narrow(o)

@@ -22,19 +22,24 @@ func (known models) find(name string, totalBytes float64) (mig.Model, float64, b
 		m = modelNamed(name)
 		known[name] = m
 	}
+
 	if !m.PlacementsKnown() {
 		return mig.Model{}, totalBytes, false
 	}
+
 	largest := 0.
 	for i := range m.Profiles {
 		largest = max(largest, float64(m.Profiles[i].MemoryBytes))
 	}
+
 	if totalBytes == 0 {
 		return m, largest, true
 	}
+
 	if math.Abs(largest/totalBytes-1) > 0.05 {
 		return mig.Model{}, totalBytes, false
 	}
+
 	return m, totalBytes, true
 }
 
@@ -44,16 +49,20 @@ func modelNamed(name string) mig.Model {
 	if m, ok := mig.FindModel(shortName(name)); ok {
 		return m
 	}
+
 	var found []mig.Model
+
 	for _, m := range mig.Models() {
 		if slices.ContainsFunc(append([]string{m.Name}, m.Aliases...),
 			func(called string) bool { return hasWords(name, called) }) {
 			found = append(found, m)
 		}
 	}
+
 	if len(found) != 1 {
 		return mig.Model{}
 	}
+
 	return found[0]
 }
 
@@ -63,9 +72,11 @@ func gpuOf(m *mig.Model, totalBytes float64) *gpu.GPU {
 	if hasWords(m.Name, "A100") {
 		sms = 108 // the largest profile of an A100 has 98 of them
 	}
+
 	g := &gpu.GPU{Facts: gpu.Facts{Name: m.Name, SMs: gpu.Some(sms), Profiles: m.Profiles}}
 	g.MIG.Enabled = gpu.Some(false)
 	g.Readings.Memory.Total = gpu.Some(uint64(totalBytes))
+
 	return g
 }
 
@@ -98,5 +109,6 @@ func priceOf(prices []Price, name, modelName string) (Price, bool) {
 			best, found = p, true
 		}
 	}
+
 	return best, found
 }

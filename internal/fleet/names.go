@@ -58,6 +58,7 @@ func (m measure) perGPU(uuid model.LabelName) string {
 	sum := func(function string) string {
 		return "sum by (" + string(uuid) + ") (" + function + "(" + m.family + "{" + m.selector + "}[5m]))"
 	}
+
 	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
 }
 
@@ -83,6 +84,7 @@ func native() dialect {
 	rate := func(family string) string { // of the busiest hour's bytes, as if they were one minute's
 		return "max by (uuid) (max_over_time(increase(" + family + "{$sel}[1h])[$w:1h])) / 60"
 	}
+
 	return dialect{
 		name: "mig-exporter", family: "nvidia_gpu_info", uuid: "uuid", model: "name",
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
@@ -155,10 +157,12 @@ func dcgm(n dcgmNames) dialect {
 			return `label_replace(` + function + `(` + family + `{$sel,GPU_I_ID=""}[5m])` + n.percent + ` > 0, "engine", "` +
 				name + `", "", "")`
 		}
+
 		return of("encoder", n.encoder) + " or " + of("decoder", n.decode)
 	}
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
+
 	return dialect{
 		name: n.release, family: n.used, uuid: "UUID", model: "modelName",
 		inventory: "sum by (UUID, modelName, $places) (count_over_time(" + n.used + "{$sel}[$w]))",
@@ -181,6 +185,7 @@ func render(template, selectors string, window time.Duration, places string) str
 	if selectors == "" {
 		template = strings.ReplaceAll(template, "$sel,", "")
 	}
+
 	return strings.NewReplacer("$sel", selectors, "$w", model.Duration(window).String(), "$places", places).
 		Replace(template)
 }

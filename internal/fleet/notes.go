@@ -29,6 +29,7 @@ type counts struct {
 
 func (a *analysis) count(r *Report) counts {
 	c := counts{exporters: map[string]int{}, prices: map[string]bool{}}
+
 	for _, g := range a.gpus {
 		answer := &g.answer
 		c.blind += count(answer.ActivityUnread && !answer.Advised)
@@ -38,19 +39,24 @@ func (a *analysis) count(r *Report) counts {
 		c.unheld += count(!a.holdersKnown[g.cluster])
 		c.untold += count(g.untold)
 		c.exporters[g.dialect.name]++
+
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
 		if c.first.IsZero() || !g.first.IsZero() && g.first.Before(c.first) {
 			c.first = g.first
 		}
+
 		if g.last.After(c.last) {
 			c.last = g.last
 		}
+
 		if p, ok := priceOf(a.options.Prices, answer.Model, answer.model.Name); ok {
 			c.prices[p.Model] = true
 		}
 	}
+
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
+
 		c.byReplica += count(g.ByReplica)
 		if g.Action == advise.ActionSlice {
 			c.ownerless += count(g.Owner == "")
@@ -58,11 +64,13 @@ func (a *analysis) count(r *Report) counts {
 			c.hidden += count(!g.Advised && mayHideJob(workload))
 		}
 	}
+
 	for i := range r.Totals {
 		if r.Totals[i].CostPerWeek == nil {
 			c.unpriced += r.Totals[i].FreedGPUs
 		}
 	}
+
 	return c
 }
 
@@ -78,6 +86,7 @@ func rarest(reach, window time.Duration) string {
 	case window < longWindow:
 		return known + ". --window=30d looks further back, as far as Prometheus keeps it."
 	}
+
 	return known + "."
 }
 
@@ -89,17 +98,21 @@ func (a *analysis) notes(r *Report) []string {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
+
 	if c.gone == len(a.gpus) && !c.last.IsZero() {
 		notes = append(notes, fmt.Sprintf("The history has nothing on any GPU in the last hour before %s, so all of them "+
 			"count as gone: its last samples are of %s. Add --time=%[2]s to judge the time before.",
 			a.end.UTC().Format(time.RFC3339), c.last.UTC().Format(time.RFC3339)))
 	}
+
 	fromDCGM := 0
+
 	for _, d := range dialects()[1:] {
 		n := c.exporters[d.name]
 		fromDCGM += n
 		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
 	}
+
 	add(c.blind, "Of %d of the GPUs the history has no SM or DRAM activity: how much of them kernels fill is unknown, "+
 		"and nothing is recommended.", c.blind)
 	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
@@ -132,13 +145,16 @@ func (a *analysis) notes(r *Report) []string {
 	for _, w := range a.client.Warnings() {
 		notes = append(notes, "Prometheus warns: "+w)
 	}
+
 	if !c.first.IsZero() {
 		notes = append(notes, rarest(a.end.Sub(c.first), a.options.Window))
 	}
+
 	if a.options.Window < 7*24*time.Hour {
 		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",
 			model.Duration(a.options.Window)))
 	}
+
 	return notes
 }
 

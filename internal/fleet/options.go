@@ -48,33 +48,41 @@ func (o *Options) Validate() error {
 	if o.Window < minWindow || o.Window > maxWindow {
 		return fmt.Errorf("--window is %s; expected 1h to 35d", model.Duration(o.Window))
 	}
+
 	if o.Window%time.Hour != 0 {
 		return fmt.Errorf("--window is %s; expected whole hours", model.Duration(o.Window))
 	}
+
 	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
 		return fmt.Errorf("--cluster-label is %q; expected the name of a label, as in cluster", o.ClusterLabel)
 	}
+
 	for _, m := range o.Match {
 		if err := checkMatchers(m); err != nil {
 			return err
 		}
 	}
+
 	if err := checkPrices(o.Prices); err != nil {
 		return err
 	}
+
 	if err := o.Advise.Validate(); err != nil {
 		return fmt.Errorf("--%w", err)
 	}
+
 	return nil
 }
 
 // ParsePrice reads a price such as H100=2.50.
 func ParsePrice(text string) (Price, error) {
 	name, number, ok := strings.Cut(text, "=")
+
 	hour, err := strconv.ParseFloat(number, 64)
 	if !ok || err != nil || !(hour >= 0) || math.IsInf(hour, 0) || len(words(name)) == 0 {
 		return Price{}, fmt.Errorf("--price is %q; expected MODEL=NUMBER, as in H100=2.50", text)
 	}
+
 	return Price{Model: name, Hour: hour}, nil
 }
 
@@ -86,13 +94,16 @@ func ParsePrices(texts []string) ([]Price, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		prices = append(prices, price)
 	}
+
 	return prices, checkPrices(prices)
 }
 
 func checkPrices(prices []Price) error {
 	priced := map[string]string{}
+
 	for _, p := range prices {
 		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
 			return fmt.Errorf("--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
@@ -102,8 +113,10 @@ func checkPrices(prices []Price) error {
 		if other, twice := priced[name]; twice {
 			return fmt.Errorf("--price has %q and %q; expected one price for each model", other, p.Model)
 		}
+
 		priced[name] = p.Model
 	}
+
 	return nil
 }
 
@@ -111,32 +124,39 @@ func checkPrices(prices []Price) error {
 // it is.
 func checkMatchers(text string) error {
 	wrong := fmt.Errorf("--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
+
 	start := regexp.MustCompile(`^\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*`)
 	for rest := text; ; {
 		head := start.FindString(rest)
 		if head == "" {
 			return wrong
 		}
+
 		value, err := strconv.QuotedPrefix(rest[len(head):])
 		if err != nil || value[0] != '"' {
 			return wrong
 		}
+
 		pattern, err := strconv.Unquote(value)
 		if err != nil {
 			return wrong
 		}
+
 		if strings.Contains(head, "~") {
 			if _, err := regexp.Compile(pattern); err != nil {
 				return fmt.Errorf("--match is %q: %w", text, err)
 			}
 		}
+
 		rest = strings.TrimSpace(rest[len(head)+len(value):])
 		if rest == "" {
 			return nil
 		}
+
 		if !strings.HasPrefix(rest, ",") {
 			return wrong
 		}
+
 		rest = rest[1:]
 	}
 }

@@ -19,6 +19,7 @@ const ReasonReplicasDiffer advise.Reason = "replicas-differ"
 func followWeakest(gpus []GPU) {
 	type key struct{ cluster, owner string }
 	members := map[key][]*GPU{}
+
 	for i := range gpus {
 		if g := &gpus[i]; g.Owner != "" && g.Reason != ReasonGone {
 			at := key{g.Cluster, g.Owner}
@@ -31,11 +32,13 @@ func followWeakest(gpus []GPU) {
 		if len(moving) == 0 || len(list) == 1 {
 			continue
 		}
+
 		if at := slices.IndexFunc(list, (*GPU).keepsReplicas); at >= 0 {
 			stayAll(moving, list[at].Reason, fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[at].Node, "-"),
 				list[at].Explanation))
 			continue
 		}
+
 		takeLargest(list, moving)
 		takeDoubts(moving, slices.ContainsFunc(list, func(g *GPU) bool { return g.needs() == "" || g.Provisional }))
 	}
@@ -77,6 +80,7 @@ func takeLargest(list, moving []*GPU) {
 		stayAll(moving, ReasonReplicasDiffer, "no one profile is known to do for all of them")
 		return
 	}
+
 	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
 	for _, g := range moving {
 		if g.Profile != most.needs() {
@@ -95,6 +99,7 @@ func (g *GPU) neededSize() int {
 	if at < 0 {
 		return 0
 	}
+
 	return g.model.Profiles[at].MemorySlices<<16 + g.model.Profiles[at].SMs
 }
 

@@ -19,9 +19,11 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 		g.Reason, g.Profile, g.Decided, g.StretchP95 = "", word, &advise.Decided{}, &advise.Stretch{}
 		g.StartWith, g.Explanation = &advise.PredictedServer{}, "start it there with --gpu-memory-utilization=0.90"
 	}
+
 	for _, c := range change {
 		c(&g)
 	}
+
 	return g
 }
 
@@ -32,6 +34,7 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	fits := func(profile string) func(*GPU) { return func(g *GPU) { g.fits = profile } }
 	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
 	elsewhere := func(g *GPU) { g.Cluster = "b" }
+
 	a100 := func(g *GPU) { g.Model, g.model = "A100-SXM4-80GB", modelNamed("A100-80GB") }
 	for about, c := range map[string]struct {
 		gpus  []GPU
@@ -62,8 +65,10 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 	} {
 		followWeakest(c.gpus)
 		var got []string
+
 		for i := range c.gpus {
 			g := &c.gpus[i]
+
 			text := fmt.Sprintf("%s %s %s", g.Action, g.Reason, g.Profile)
 			for _, mark := range []struct {
 				set  bool
@@ -73,12 +78,15 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 					text += " " + mark.name
 				}
 			}
+
 			if g.ByReplica && (g.Decided != nil || g.StretchP95 != nil || g.StartWith != nil ||
 				strings.Contains(g.Explanation, "start it there")) {
 				t.Errorf("%s: the figures are of another profile: %+v", about, g)
 			}
+
 			got = append(got, text)
 		}
+
 		cmptest.Equal(t, about, strings.Join(got, "; "), c.want)
 		cmptest.HasTexts(t, c.gpus[0].Explanation, c.names)
 	}
@@ -122,13 +130,16 @@ func TestJobsInHistories(t *testing.T) {
 	} {
 		d := narrow(o)
 		all := holdings{}
+
 		labels := model.Metric{"namespace": "ml", "pod": "p"}
 		for name, value := range c.labels {
 			labels[name] = value
 		}
+
 		for at := range d.history.held {
 			all.add(d.history, at, labels, 1)
 		}
+
 		all.finish(map[string]*history{d.uuid: d.history})
 		answer := analysisOf(o).summarize(d)
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
@@ -145,6 +156,7 @@ func TestJobsInHistories(t *testing.T) {
 // TestNotesOnOwnersAndJobs: what the history does not say of slices is counted.
 func TestNotesOnOwnersAndJobs(t *testing.T) {
 	s := analysisOf(weekly())
+
 	s.client = &Client{}
 	for about, c := range map[string]struct {
 		gpu        GPU

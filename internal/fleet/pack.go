@@ -20,6 +20,7 @@ type place struct {
 func pack(profiles []gpu.Profile, wanted []string) []place {
 	p := packer{profiles: profiles, fits: map[string]bool{}}
 	type slice struct{ profile, wanted int }
+
 	list := make([]slice, 0, len(wanted))
 	for i, name := range wanted {
 		if at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name }); at >= 0 {
@@ -29,24 +30,30 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 
 	slices.SortFunc(list, func(a, b slice) int {
 		x, y := &profiles[a.profile], &profiles[b.profile]
+
 		return cmp.Or(cmp.Compare(y.MemorySlices, x.MemorySlices), cmp.Compare(y.SMs, x.SMs),
 			cmp.Compare(a.profile, b.profile), cmp.Compare(a.wanted, b.wanted))
 	})
 
 	var gpus []place
 	refused := map[string]int{}
+
 	for _, s := range list {
 		name := profiles[s.profile].Name
+
 		at := refused[name] // the GPUs before have no room for this profile, and get no more
 		for at < len(gpus) && !p.holds(append(slices.Clone(gpus[at].profiles), s.profile)) {
 			at++
 		}
+
 		refused[name] = at
 		if at == len(gpus) {
 			gpus = append(gpus, place{})
 		}
+
 		gpus[at].profiles, gpus[at].wanted = append(gpus[at].profiles, s.profile), append(gpus[at].wanted, s.wanted)
 	}
+
 	return gpus
 }
 
@@ -63,11 +70,13 @@ func (p *packer) holds(list []int) bool {
 		key.WriteString(p.profiles[at].Name)
 		key.WriteByte('/')
 	}
+
 	fits, known := p.fits[key.String()]
 	if !known {
 		fits = p.placeAll(nil, list)
 		p.fits[key.String()] = fits
 	}
+
 	return fits
 }
 
@@ -76,6 +85,7 @@ func (p *packer) placeAll(placed []mig.Placed, list []int) bool {
 	if len(list) == 0 {
 		return true
 	}
+
 	profile := p.profiles[list[0]]
 	for _, at := range mig.FreePlacements(p.profiles, placed, profile) {
 		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: at}
@@ -83,5 +93,6 @@ func (p *packer) placeAll(placed []mig.Placed, list []int) bool {
 			return true
 		}
 	}
+
 	return false
 }

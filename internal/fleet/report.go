@@ -125,13 +125,16 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
 	g.MediaUse, g.Server = e.MediaUse, e.Server
 	g.ActivityUnread, g.NVLinkUnread = e.ActivityUnread, nvlinkUnread
+
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
 	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
+
 	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
 	if r.Predicted != nil {
 		g.Profile, g.NotChecked, g.Decided = r.Recommended, r.NotChecked, &r.Predicted.Decided
+
 		g.StartWith = r.Predicted.Server
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
 			g.StretchP95 = &r.Predicted.StretchP95
@@ -146,39 +149,48 @@ func (a *analysis) report() *Report {
 		options: a.options.Advise,
 	}
 	nodes := map[[2]string]bool{}
+
 	for _, g := range a.gpus {
 		r.GPUs = append(r.GPUs, g.answer)
 		nodes[[2]string{g.cluster, g.node}] = true
 	}
+
 	r.Nodes = len(nodes)
 	followWeakest(r.GPUs)
 	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
+
 	r.Fleet.Reasons = map[advise.Reason]int{}
 	for i := range r.Totals {
 		r.Fleet.add(&r.Totals[i])
 	}
+
 	r.Notes = a.notes(r)
+
 	return r
 }
 
 // group divides GPUs by cluster, model and namespace, the most freed ones first within a cluster and model.
 func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	members := map[Key][]*GPU{}
+
 	for i := range gpus {
 		g := &gpus[i]
 		key := Key{g.Cluster, g.Model, namespace(g)}
 		members[key] = append(members[key], g)
 	}
+
 	var groups []Group
 	for key, list := range members {
 		groups = append(groups, a.sum(key, list))
 	}
+
 	slices.SortFunc(groups, func(a, b Group) int {
 		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Model, b.Model), cmp.Compare(b.FreedGPUs, a.FreedGPUs),
 			cmp.Compare(b.Slices, a.Slices), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Namespace, b.Namespace))
 	})
+
 	return groups
 }
 
@@ -193,32 +205,38 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	var wanted []string
 	var known mig.Model
 	held, unknown := 0., 0
+
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
 			group.Reasons[cmp.Or(g.Reason, ReasonFree)]++
 			group.Share += count(g.Action == advise.ActionShare)
 			continue
 		}
+
 		// A slice whose profile is not known is taken for a whole GPU.
 		if known = g.model; g.Profile != "" {
 			wanted = append(wanted, g.Profile)
 		} else {
 			unknown++
 		}
+
 		held += g.HeldHoursPerWeek
 		group.Provisional += count(g.Provisional)
 		group.NotChecked += count(g.NotChecked)
 		group.Idle += count(g.Idle)
 	}
+
 	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
 		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
 	}
+
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
 		cost := math.Round(group.GPUHoursPerWeek*p.Hour*100) / 100
 		group.CostPerWeek = &cost
 	}
+
 	return group
 }
 
@@ -226,6 +244,7 @@ func count(set bool) int {
 	if set {
 		return 1
 	}
+
 	return 0
 }
 
@@ -234,15 +253,18 @@ func (g *Group) add(more *Group) {
 	g.GPUs, g.Slices, g.FreedGPUs = g.GPUs+more.GPUs, g.Slices+more.Slices, g.FreedGPUs+more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
 	g.Provisional, g.NotChecked, g.Idle = g.Provisional+more.Provisional, g.NotChecked+more.NotChecked, g.Idle+more.Idle
+
 	g.Share += more.Share
 	for reason, n := range more.Reasons {
 		g.Reasons[reason] += n
 	}
+
 	if more.CostPerWeek != nil {
 		cost := *more.CostPerWeek
 		if g.CostPerWeek != nil {
 			cost += *g.CostPerWeek
 		}
+
 		g.CostPerWeek = &cost
 	}
 }

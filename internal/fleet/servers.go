@@ -28,6 +28,7 @@ type serverMetrics struct {
 func knownServers() []serverMetrics {
 	const trt = "nv_trt_llm_kv_cache_block_metrics"
 	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
+
 	return []serverMetrics{
 		{kind: gpu.ServerVLLM, any: "vllm:num_requests_running",
 			cache: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, running: "vllm:num_requests_running",
@@ -59,10 +60,12 @@ func (s *serverMetrics) query(by string) string {
 	}
 
 	add(figureSeen, most(s.any))
+
 	for _, selector := range s.cache {
 		add(figureCache, most(selector))
 		add(figureHours, "max by ("+by+") (count_over_time("+selector+"[$w:1h]))")
 	}
+
 	for _, one := range []struct{ figure, selector string }{
 		{figureTokens, s.tokens}, {figureRunning, s.running}, {figureWaiting, s.waiting},
 	} {
@@ -70,6 +73,7 @@ func (s *serverMetrics) query(by string) string {
 			add(one.figure, most(one.selector))
 		}
 	}
+
 	return strings.Join(parts, " or ")
 }
 
@@ -90,23 +94,29 @@ type podKey struct{ cluster, namespace, pod string }
 // them; a server that cannot evaluate a query because it is too much does not know, either.
 func (a *analysis) queryServers(ctx context.Context) error {
 	a.servers = map[podKey]*advise.ServerHistory{}
+
 	by := a.options.ClusterLabel + ", namespace, pod"
 	for _, s := range knownServers() {
 		query := s.query(by)
+
 		for from := time.Duration(0); from < a.options.Window; from += 24 * time.Hour {
 			window := min(24*time.Hour, a.options.Window-from)
+
 			rows, err := a.client.vector(ctx, render(query, "", window, by), a.end.Add(-from))
 			if err != nil && !isTooMuch(err) {
 				return err
 			}
+
 			for _, row := range rows {
 				a.addServer(s.kind, row)
 			}
+
 			if from == 0 && err == nil && len(rows) == 0 {
 				break // there is none now
 			}
 		}
 	}
+
 	if len(a.servers) == 0 {
 		return nil
 	}
@@ -115,12 +125,14 @@ func (a *analysis) queryServers(ctx context.Context) error {
 	if err != nil && !isTooMuch(err) {
 		return err
 	}
+
 	for _, row := range rows {
 		if s := a.servers[a.podOf(row)]; s != nil {
 			bytes, _ := gpu.ParseModelMemory(string(row.Metric[weightsLabel]))
 			s.Weights = float64(bytes)
 		}
 	}
+
 	return nil
 }
 
@@ -135,14 +147,17 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	if key.pod == "" || !(value >= 0) {
 		return
 	}
+
 	s := a.servers[key]
 	if s == nil {
 		s = &advise.ServerHistory{Kind: kind}
 		a.servers[key] = s
 	}
+
 	if s.Kind != kind {
 		s.Kind = "" // of two servers it is not known which one holds the cache
 	}
+
 	switch string(row.Metric["figure"]) {
 	case figureCache:
 		s.CacheUse = max(s.CacheUse, min(value, 1))
@@ -162,8 +177,10 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
 	others := false
+
 	for pod := range g.history.pods {
 		pod.cluster = g.cluster
+
 		one := a.servers[pod]
 		switch {
 		case one == nil:
@@ -185,6 +202,7 @@ func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	default:
 		f.AddServer(all, a.options.Advise)
 	}
+
 	return others
 }
 

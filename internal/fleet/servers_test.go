@@ -44,18 +44,23 @@ func TestServersOfAHistory(t *testing.T) {
 		for i := range d.history.memory {
 			d.history.memory[i] = 60 * gib
 		}
+
 		d.history.memory[0] = gib // the framework of what is no server takes memory as it needs it
 		s.servers = map[podKey]*advise.ServerHistory{}
+
 		all := holdings{}
 		for pod, server := range c.servers {
 			all.add(d.history, 0, model.Metric{"namespace": "ml", "pod": model.LabelValue(pod)}, 1)
+
 			if server != nil {
 				s.servers[podKey{"a", "ml", pod}] = server
 			}
 		}
+
 		if c.job {
 			all.add(d.history, 0, model.Metric{"hpc_job": "4711"}, 1)
 		}
+
 		answer := s.summarize(d)
 		cmptest.Equal(t, about, fmt.Sprintf("%s %s %s", answer.Action, answer.Reason, answer.Profile), c.want)
 		cmptest.HasTexts(t, answer.Explanation, c.says)

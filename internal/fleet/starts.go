@@ -19,6 +19,7 @@ func (all holdings) findStarts() {
 	for _, list := range all {
 		for _, one := range list {
 			h := one.gpu
+
 			last := lastTrue(h.held)
 			for end := lastTrue(one.steps); end >= 0; {
 				begin := beginOf(one.steps, h, end)
@@ -38,6 +39,7 @@ func lastTrue(steps []bool) int {
 			return at
 		}
 	}
+
 	return -1
 }
 
@@ -47,6 +49,7 @@ func beginOf(steps []bool, h *history, end int) int {
 	for end > 0 && (steps[end-1] || isNaN(h.busy[end-1])) {
 		end--
 	}
+
 	return end
 }
 
@@ -57,6 +60,7 @@ func (h *history) sawStart() bool {
 	if !(mostOf(h.memory) > advise.UnusedBytes) {
 		return false // nothing was loaded
 	}
+
 	if h.arrived && h.stayed {
 		return true
 	}
@@ -65,6 +69,7 @@ func (h *history) sawStart() bool {
 	if last < 0 {
 		return false
 	}
+
 	begin := beginOf(h.held, h, last)
 	if len(h.namespaces) == 0 && begin > 0 && last-begin >= minStarted {
 		return true
@@ -75,6 +80,7 @@ func (h *history) sawStart() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -86,5 +92,6 @@ func mostOf(memory []float64) float64 {
 			most = bytes
 		}
 	}
+
 	return most
 }

@@ -13,6 +13,7 @@ import (
 // came has stayed for an hour.
 func TestStartsInTheHistory(t *testing.T) {
 	nan := float32(math.NaN())
+
 	for about, c := range map[string]struct {
 		pods map[string][2]int // hours for which each held it
 		lose [2]int            // hours of which nothing is known
@@ -33,10 +34,12 @@ func TestStartsInTheHistory(t *testing.T) {
 		hours(c.lose[0], c.lose[1], func(at int) { h.busy[at] = nan })
 
 		all := holdings{}
+
 		for name, span := range c.pods {
 			labels := model.Metric{"namespace": "ml", "pod": model.LabelValue(name[:1])}
 			hours(span[0], span[1], func(at int) { all.add(h, at, labels, 1) })
 		}
+
 		all.findStarts()
 		cmptest.Equal(t, about, h.sawStart(), c.want)
 	}

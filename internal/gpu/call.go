@@ -39,6 +39,7 @@ type CallUse struct {
 // without a version. A function whose locks nothing shows is among them as CallUnknown.
 func ClassifiedCalls() map[string]CallClass {
 	all := map[string]CallClass{}
+
 	for _, of := range []struct {
 		class     CallClass
 		functions []string

@@ -20,6 +20,7 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 	if l, ok := legacy.Get(); ok {
 		return DeviceRef{GPU: l.GPU, Instance: Some(l.Instance), Compute: Some(l.Compute)}, err
 	}
+
 	return DeviceRef{MIG: uuid}, err
 }
 
@@ -70,12 +71,14 @@ func NewDevices(gpus []GPU) *Devices {
 				d.byMinor[m] = g
 			}
 		}
+
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].ComputeInstances {
 				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = DeviceIndex{g, i, c}
 			}
 		}
 	}
+
 	return d
 }
 
@@ -86,22 +89,27 @@ func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 		if at, ok := d.byMIGUUID[ref.MIG]; ok {
 			return at, MatchDevice
 		}
+
 		return DeviceIndex{}, MatchNothing
 	}
+
 	g, ok := d.findGPU(ref)
 	if !ok {
 		return DeviceIndex{}, MatchNothing
 	}
+
 	at := DeviceIndex{g, Whole, Whole}
 	if !ref.Instance.Present() && !ref.PlacementStart.Present() {
 		return at, MatchDevice
 	}
+
 	for i := range d.gpus[g].Instances {
 		if gi := &d.gpus[g].Instances[i]; ref.matchesInstance(gi) {
 			at.Instance = i
 			return findCompute(at, gi, ref.Compute)
 		}
 	}
+
 	return at, MatchParent
 }
 
@@ -110,7 +118,9 @@ func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
 		g, ok := d.byMinor[minor]
 		return g, ok
 	}
+
 	g, ok := d.byUUID[ref.GPU]
+
 	return g, ok && ref.GPU != ""
 }
 
@@ -120,7 +130,9 @@ func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
 	if id, ok := ref.Instance.Get(); ok {
 		return gi.ID == id
 	}
+
 	place, known := gi.Placement.Get()
+
 	return known && place.Start == ref.PlacementStart.Or(Whole) &&
 		(!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
 }
@@ -130,12 +142,14 @@ func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIn
 	if !named {
 		return at, MatchDevice
 	}
+
 	for c := range gi.ComputeInstances {
 		if gi.ComputeInstances[c].ID == id {
 			at.Compute = c
 			return at, MatchDevice
 		}
 	}
+
 	return at, MatchParent
 }
 
@@ -143,26 +157,31 @@ func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIn
 // cover their GPU instance.
 func (d *Devices) Cover(refs []DeviceRef) map[DeviceIndex]bool {
 	covered := map[DeviceIndex]bool{}
+
 	for _, ref := range refs {
 		if at, match := d.Resolve(ref); match == MatchDevice {
 			covered[at] = true
 		}
 	}
+
 	for g := range d.gpus {
 		whole := covered[DeviceIndex{g, Whole, Whole}]
 		for i := range d.gpus[g].Instances {
 			gi, computes := DeviceIndex{g, i, Whole}, len(d.gpus[g].Instances[i].ComputeInstances)
 			within := 0
+
 			for c := range computes {
 				if at := (DeviceIndex{g, i, c}); whole || covered[gi] || covered[at] {
 					covered[at] = true
 					within++
 				}
 			}
+
 			if whole || computes > 0 && within == computes {
 				covered[gi] = true
 			}
 		}
 	}
+
 	return covered
 }

@@ -14,6 +14,7 @@ func referenceGPUs() []GPU {
 	instance := func(id InstanceID, profile uint32, at Placement, computes ...ComputeInstance) GPUInstance {
 		return GPUInstance{ID: id, ProfileID: Some(profile), Placement: Some(at), ComputeInstances: computes}
 	}
+
 	return []GPU{
 		{Facts: Facts{UUID: downGPU, Minor: Some(0)}, Instances: []GPUInstance{
 			instance(5, 9, Placement{0, 4}, ComputeInstance{ID: 0, UUID: "MIG-down"}),
@@ -96,10 +97,12 @@ func TestResolve(t *testing.T) {
 // TestMinorNumberIsOfTheGPUThatIsUp has the GPU that is down behind the other.
 func TestMinorNumberIsOfTheGPUThatIsUp(t *testing.T) {
 	gpus := referenceGPUs()
+
 	gpus[0], gpus[1] = gpus[1], gpus[0]
 	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{0, Whole, Whole}) || match != MatchParent {
 		t.Errorf("got %v, match %d", at, match)
 	}
+
 	gpus[0].Minor = None[int]()
 	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{1, 0, Whole}) || match != MatchDevice {
 		t.Errorf("a GPU that is down, and no other with its number: got %v, match %d", at, match)
@@ -110,6 +113,7 @@ func TestMinorNumberIsOfTheGPUThatIsUp(t *testing.T) {
 func BenchmarkResolve(b *testing.B) {
 	var gpus []GPU
 	var refs []DeviceRef
+
 	for n := range 8 {
 		g := GPU{Facts: Facts{UUID: migGPU + UUID(rune('a'+n)), Minor: Some(n)}, Up: true}
 		for i := range 7 {
@@ -117,9 +121,12 @@ func BenchmarkResolve(b *testing.B) {
 			g.Instances = append(g.Instances, GPUInstance{ID: InstanceID(i), ComputeInstances: []ComputeInstance{{UUID: id}}})
 			refs = append(refs, DeviceRef{MIG: id})
 		}
+
 		gpus = append(gpus, g)
 	}
+
 	b.ReportAllocs()
+
 	for b.Loop() {
 		d := NewDevices(gpus)
 		for _, r := range refs {

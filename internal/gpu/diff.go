@@ -22,6 +22,7 @@ type InstanceChange struct {
 func Diff(before, after *Snapshot) Delta {
 	var d Delta
 	old := map[UUID]*GPU{}
+
 	if before != nil {
 		for i := range before.GPUs {
 			if was := &before.GPUs[i]; was.UUID != "" {
@@ -29,29 +30,36 @@ func Diff(before, after *Snapshot) Delta {
 			}
 		}
 	}
+
 	for i := range after.GPUs {
 		now := &after.GPUs[i]
 		if now.UUID == "" { // without a UUID it has no identity
 			continue
 		}
+
 		was, ok := old[now.UUID]
 		delete(old, now.UUID)
+
 		if !ok {
 			d.Appeared = append(d.Appeared, now.UUID)
 			d.Created = appendMissing(d.Created, now, nil)
 			continue
 		}
+
 		d.addGPUChanges(was, now)
 	}
+
 	if before == nil {
 		return d
 	}
+
 	for i := range before.GPUs {
 		if gone := &before.GPUs[i]; old[gone.UUID] != nil {
 			d.Vanished = append(d.Vanished, gone.UUID)
 			d.Destroyed = appendMissing(d.Destroyed, gone, nil)
 		}
 	}
+
 	return d
 }
 
@@ -62,12 +70,15 @@ func (d *Delta) addGPUChanges(was, now *GPU) {
 	case !now.Up && was.Up:
 		d.WentDown = append(d.WentDown, now.UUID)
 	}
+
 	if now.Up && was.Up && (was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending) {
 		d.ModeChanged = append(d.ModeChanged, now.UUID)
 	}
+
 	if was.MIG.LayoutGeneration == now.MIG.LayoutGeneration {
 		return
 	}
+
 	d.Created = appendMissing(d.Created, now, was)
 	d.Destroyed = appendMissing(d.Destroyed, was, now)
 }
@@ -76,20 +87,24 @@ func (d *Delta) addGPUChanges(was, now *GPU) {
 func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 	have := map[ComputeKey]bool{}
 	haveGI := map[InstanceKey]bool{}
+
 	if other != nil {
 		for i := range other.Instances {
 			gi := &other.Instances[i]
+
 			haveGI[other.Key(gi)] = true
 			for c := range gi.ComputeInstances {
 				have[other.ComputeKey(gi, &gi.ComputeInstances[c])] = true
 			}
 		}
 	}
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if !haveGI[g.Key(gi)] {
 			to = append(to, InstanceChange{Key: g.Key(gi), Profile: gi.Profile})
 		}
+
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			if !have[g.ComputeKey(gi, ci)] {
@@ -97,5 +112,6 @@ func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 			}
 		}
 	}
+
 	return to
 }

@@ -24,6 +24,7 @@ func TestDiff(t *testing.T) {
 	down, off := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
 	down.Up = false
 	off.MIG.Pending = Some(false)
+
 	tests := []struct {
 		name          string
 		before, after *Snapshot

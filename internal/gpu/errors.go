@@ -77,6 +77,7 @@ func ReasonOf(err error) Reason {
 			return known.reason
 		}
 	}
+
 	return ReasonOther
 }
 

@@ -54,14 +54,17 @@ func ExampleDevices_Resolve() {
 		Instances: []gpu.GPUInstance{{ID: 7, ComputeInstances: []gpu.ComputeInstance{{ID: 0}}}},
 	}}
 	devices := gpu.NewDevices(gpus)
+
 	for _, text := range []string{"MIG-" + uuid + "/7/0", "MIG-" + uuid + "/8/0"} {
 		ref, err := gpu.ParseMIGRef(text)
 		if err != nil {
 			fmt.Println(err)
 		}
+
 		device, match := devices.Resolve(ref)
 		fmt.Println(device, match == gpu.MatchDevice, match == gpu.MatchParent)
 	}
+
 	// Output:
 	// {0 0 0} true false
 	// {0 -1 -1} false true

@@ -94,6 +94,7 @@ type RightsizingHints struct {
 // unconfirmed ones. It returns nil if there is none. The result points into holders.
 func ExclusiveHolder(holders []Holder) *Holder {
 	var one *Holder
+
 	for i := range holders {
 		switch h := &holders[i]; {
 		case h.Unconfirmed != "" && len(holders) > 1:
@@ -103,9 +104,11 @@ func ExclusiveHolder(holders []Holder) *Holder {
 			one = h
 		}
 	}
+
 	if one == nil || one.Sharing != SharingExclusive {
 		return nil
 	}
+
 	return one
 }
 

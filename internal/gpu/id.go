@@ -41,6 +41,7 @@ func ParseUUID(s string) (UUID, error) {
 	if !ok || !isUUID(rest) {
 		return "", fmt.Errorf("GPU UUID %q: expected GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx", s)
 	}
+
 	return UUID(s), nil
 }
 
@@ -57,26 +58,33 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
 			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>", s)
 	}
+
 	rest, ok := strings.CutPrefix(s, "MIG-")
 	if !ok {
 		return bad()
 	}
+
 	if isUUID(rest) {
 		return MIGUUID(s), None[LegacyMIG](), nil
 	}
+
 	parts := strings.Split(rest, "/")
 	if len(parts) != 3 {
 		return bad()
 	}
+
 	parent, err := ParseUUID(parts[0])
 	if err != nil {
 		return bad()
 	}
+
 	gi, giOK := ParseDecimal(parts[1])
+
 	ci, ciOK := ParseDecimal(parts[2])
 	if !giOK || !ciOK {
 		return bad()
 	}
+
 	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
 }
 
@@ -86,7 +94,9 @@ func ParseDecimal(s string) (uint32, bool) {
 	if s == "" || (len(s) > 1 && s[0] == '0') || s[0] < '0' || s[0] > '9' {
 		return 0, false
 	}
+
 	n, err := strconv.ParseUint(s, 10, 32)
+
 	return uint32(n), err == nil
 }
 
@@ -95,6 +105,7 @@ func isUUID(s string) bool {
 	if len(s) != 36 {
 		return false
 	}
+
 	for i := range len(s) {
 		c := s[i]
 		switch i {
@@ -108,5 +119,6 @@ func isUUID(s string) bool {
 			}
 		}
 	}
+
 	return true
 }

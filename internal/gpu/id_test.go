@@ -16,6 +16,7 @@ func TestParseUUID(t *testing.T) {
 	if id, err := ParseUUID("GPU-" + someUUID); err != nil || id != UUID("GPU-"+someUUID) {
 		t.Errorf("got %q, %v", id, err)
 	}
+
 	for _, bad := range []string{"", "GPU-", someUUID, "gpu-" + someUUID, "MIG-" + someUUID, "GPU-" + someUUID + "0",
 		"GPU-5f65f8d5xd4b3-5c36-b975-c901d71a2c3a", "GPU-zf65f8d5-d4b3-5c36-b975-c901d71a2c3a"} {
 		if _, err := ParseUUID(bad); err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%q", bad)) {
@@ -45,6 +46,7 @@ func TestParseMIGUUID(t *testing.T) {
 		id, legacy, err := ParseMIGUUID(tt.text)
 		cmptest.Equal(t, tt.text+": valid", err == nil, tt.ok)
 		cmptest.Equal(t, tt.text+": legacy", legacy, tt.legacy)
+
 		if tt.ok {
 			cmptest.Equal(t, "UUID", string(id), tt.text)
 		}
@@ -59,10 +61,12 @@ func FuzzParseMIGUUID(f *testing.F) {
 		if err != nil {
 			return
 		}
+
 		want := string(id)
 		if l, ok := legacy.Get(); ok {
 			want = fmt.Sprintf("MIG-%s/%d/%d", l.GPU, l.Instance, l.Compute)
 		}
+
 		if s != want {
 			t.Errorf("%q was read as %q", s, want)
 		}
@@ -74,14 +78,17 @@ func TestPlacements(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "placement", p, Placement{4, 4})
 	cmptest.Equal(t, "text", p.String(), "4:4")
 	cmptest.Equal(t, "end", p.End(), 8)
+
 	for _, bad := range []string{"", "4", "4:", ":4", "4:0", "-1:4", "04:4", "4:4:4", "1000:1"} {
 		if _, err := ParsePlacement(bad); err == nil {
 			t.Errorf("%q is taken for a placement", bad)
 		}
 	}
+
 	for _, tt := range []struct {
 		a, b Placement
 		want bool
@@ -102,13 +109,16 @@ func TestOptIsAbsentOrAValue(t *testing.T) {
 		A Opt[float64] `json:"a,omitzero"`
 		B Opt[float64] `json:"b,omitzero"`
 	}
+
 	text, err := json.Marshal(reading{A: Some(0.0)})
 	if err != nil || string(text) != `{"a":0}` {
 		t.Errorf("got %s, %v; want the present zero and nothing else", text, err)
 	}
+
 	if null, err := json.Marshal([]Opt[int]{None[int]()}); err != nil || string(null) != "[null]" {
 		t.Errorf("absent in a list: %s, %v", null, err)
 	}
+
 	v, ok := None[int]().Get()
 	cmptest.Equal(t, "value of None", v, 0)
 	cmptest.Equal(t, "None is present", ok, false)

@@ -72,8 +72,10 @@ func (i *GPUInstance) IsSplit() bool {
 	if len(i.ComputeInstances) != 1 {
 		return len(i.ComputeInstances) > 1
 	}
+
 	of, ofOK := i.ComputeSlices.Get()
 	part, partOK := i.ComputeInstances[0].ComputeSlices.Get()
+
 	return ofOK && partOK && part < of
 }
 

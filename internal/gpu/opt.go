@@ -26,6 +26,7 @@ func (o Opt[T]) Or(other T) T {
 	if o.ok {
 		return o.value
 	}
+
 	return other
 }
 
@@ -37,18 +38,23 @@ func (o Opt[T]) MarshalJSON() ([]byte, error) {
 	if !o.ok {
 		return []byte("null"), nil
 	}
+
 	return json.Marshal(o.value)
 }
 
 // UnmarshalJSON decodes a value; null is an absent one.
 func (o *Opt[T]) UnmarshalJSON(b []byte) error {
 	*o = Opt[T]{}
+
 	if string(b) == "null" {
 		return nil
 	}
+
 	if err := json.Unmarshal(b, &o.value); err != nil {
 		return err
 	}
+
 	o.ok = true
+
 	return nil
 }

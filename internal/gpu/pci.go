@@ -16,6 +16,7 @@ type PCIAddress struct {
 // ParsePCIAddress parses an address as the kernel or the driver writes it: "0000:1b:00", "00000000:1B:00.0".
 func ParsePCIAddress(text string) (PCIAddress, bool) {
 	text, _, _ = strings.Cut(text, ".")
+
 	parts := strings.Split(text, ":")
 	if len(parts) != 3 {
 		return PCIAddress{}, false
@@ -25,6 +26,7 @@ func ParsePCIAddress(text string) (PCIAddress, bool) {
 	bus, err2 := strconv.ParseUint(parts[1], 16, 8)
 	device, err3 := strconv.ParseUint(parts[2], 16, 8)
 	ok := err1 == nil && err2 == nil && err3 == nil
+
 	return PCIAddress{Domain: uint32(domain), Bus: uint8(bus), Device: uint8(device)}, ok
 }
 

@@ -24,10 +24,12 @@ func (p Placement) String() string { return fmt.Sprintf("%d:%d", p.Start, p.Size
 func ParsePlacement(s string) (Placement, error) {
 	start, size, ok := strings.Cut(s, ":")
 	a, aOK := ParseDecimal(start)
+
 	b, bOK := ParseDecimal(size)
 	if !ok || !aOK || !bOK || b == 0 || a > maxAxis || b > maxAxis {
 		return Placement{}, fmt.Errorf("placement %q: expected start:size in units of the placement axis, such as 4:4", s)
 	}
+
 	return Placement{Start: int(a), Size: int(b)}, nil
 }
 

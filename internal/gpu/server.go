@@ -55,9 +55,11 @@ func ParseModelMemory(value string) (bytes uint64, ok bool) {
 			number, unit = cut, bytes
 		}
 	}
+
 	size, err := strconv.ParseFloat(number, 64)
 	if v := size * unit; err == nil && v >= 1 && v < 1<<50 { // NaN is invalid
 		return uint64(v), true
 	}
+
 	return 0, false
 }

@@ -52,23 +52,30 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	case err != nil:
 		return nil, fmt.Errorf("job mapping: %w", err)
 	}
+
 	jobs := gpu.Jobs{}
 	faulty := map[string]string{}
+
 	for _, device := range devices {
 		name := fileName(device)
+
 		list, err := readJobs(filepath.Join(f.path, name))
 		if err != nil {
 			faulty[name] = err.Error()
 			continue
 		}
+
 		if len(list) > 0 {
 			jobs[device] = list
 		}
 	}
+
 	f.logFaulty(faulty)
+
 	if len(faulty) > 0 {
 		return jobs, fmt.Errorf("job mapping: the jobs of %d devices are not known: %w", len(faulty), gpu.ErrUnavailable)
 	}
+
 	return jobs, nil
 }
 
@@ -80,11 +87,13 @@ func (f *Folder) logFaulty(faulty map[string]string) {
 				"file", filepath.Join(f.path, name), "err", faulty[name])
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(f.logged)) {
 		if _, still := faulty[name]; !still {
 			level.Info(f.logger).Log("msg", "job file is no longer ignored", "file", filepath.Join(f.path, name))
 		}
 	}
+
 	f.logged = faulty
 }
 
@@ -93,6 +102,7 @@ func fileName(device gpu.JobDevice) string {
 	if id, ok := device.Instance.Get(); ok {
 		return fmt.Sprintf("%d.%d", device.Index, id)
 	}
+
 	return strconv.Itoa(device.Index)
 }
 
@@ -103,33 +113,42 @@ func readJobs(path string) ([]string, error) {
 	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.Mode().IsRegular() {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	file, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
+
 	if err != nil {
 		return nil, err
 	}
+
 	defer file.Close()
+
 	text, err := io.ReadAll(io.LimitReader(file, maxFile+1))
 	if err != nil {
 		return nil, err
 	}
+
 	if len(text) > maxFile {
 		return nil, fmt.Errorf("more than %d bytes: expected a job id in each line", maxFile)
 	}
+
 	return parseJobs(string(text))
 }
 
 // parseJobs parses the job ids of a file. They become label values.
 func parseJobs(text string) ([]string, error) {
 	var jobs []string
+
 	number := 0
 	for line := range strings.Lines(strings.ToValidUTF8(text, "\uFFFD")) {
 		number++
+
 		job := strings.Trim(line, " \t\r\n")
 		switch {
 		case job == "" || slices.Contains(jobs, job):
@@ -141,7 +160,9 @@ func parseJobs(text string) ([]string, error) {
 		case len(jobs) == maxJobs:
 			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
 		}
+
 		jobs = append(jobs, job)
 	}
+
 	return jobs, nil
 }

@@ -18,6 +18,7 @@ import (
 
 func write(t *testing.T, dir, name, text string) {
 	t.Helper()
+
 	if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -29,9 +30,11 @@ func devicesOf(gpus, instances int) []gpu.JobDevice {
 	for i := range gpus {
 		list = append(list, gpu.JobDevice{Index: i})
 	}
+
 	for id := range instances {
 		list = append(list, gpu.JobDevice{Instance: gpu.Some(gpu.InstanceID(id))})
 	}
+
 	return list
 }
 
@@ -41,25 +44,32 @@ func TestJobsOfAFolder(t *testing.T) {
 	write(t, dir, "1.7", "4713")
 	write(t, dir, "2", "\n \n")
 	write(t, dir, "3", "caf\xe9\n")
+
 	for _, name := range []string{"README", "01", "-1", "4.", "4.x", ".4", "0.1.2", "4.-1", "0~"} {
 		write(t, dir, name, "unknown\n")
 	}
+
 	if err := os.Mkdir(filepath.Join(dir, "5"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := syscall.Mkfifo(filepath.Join(dir, "6"), 0o600); err != nil { // opening it for reading would not return
 		t.Fatal(err)
 	}
+
 	if err := os.Symlink(filepath.Join(dir, "gone"), filepath.Join(dir, "7")); err != nil {
 		t.Fatal(err)
 	}
+
 	write(t, dir, "9", "4714\n") // there is no such GPU
 	write(t, dir, "1.8", "4714\n")
+
 	got, err := New(dir, log.NewNopLogger()).
 		Jobs(append(devicesOf(9, 0), gpu.JobDevice{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := gpu.Jobs{
 		{Index: 0}: {"4711", "4712"},
 		{Index: 1, Instance: gpu.Some(gpu.InstanceID(7))}: {"4713"},
@@ -72,17 +82,22 @@ func TestJobsOfAFolder(t *testing.T) {
 
 func TestFolderThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
+
 	f := New(filepath.Join(dir, "later"), log.NewNopLogger())
 	if _, err := f.Jobs(devicesOf(3, 0)); !errors.Is(err, gpu.ErrNotFound) || !strings.Contains(err.Error(), "later") {
 		t.Errorf("a folder that is not there: %v", err)
 	}
+
 	if err := os.Mkdir(filepath.Join(dir, "later"), 0o700); err != nil {
 		t.Fatal(err)
 	}
+
 	if jobs, err := f.Jobs(devicesOf(3, 0)); err != nil || len(jobs) != 0 {
 		t.Errorf("an empty folder that came later: %v, %v", jobs, err)
 	}
+
 	write(t, dir, "0", "1\n")
+
 	if _, err := New(filepath.Join(dir, "0"), log.NewNopLogger()).Jobs(devicesOf(1, 0)); err == nil {
 		t.Error("a file in the place of the folder is no error")
 	}
@@ -96,6 +111,7 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 		for i := range n {
 			fmt.Fprintln(&b, i)
 		}
+
 		return b.String()
 	}
 	for name, tt := range map[string]struct{ text, says string }{
@@ -115,24 +131,30 @@ func TestAFileThatCannotBeUsedCostsItself(t *testing.T) {
 			f := New(dir, log.NewLogfmtLogger(&said))
 			write(t, dir, "0", "4711\n")
 			write(t, dir, "1", tt.text)
+
 			for range 3 {
 				jobs, err := f.Jobs(devicesOf(3, 0))
 				cmptest.Equal(t, "error", err, gpu.ErrUnavailable)
 				cmptest.Equal(t, "jobs of the other file", jobs, gpu.Jobs{{Index: 0}: {"4711"}})
 			}
+
 			cmptest.Equal(t, "logged lines", strings.Count(said.String(), "\n"), 1)
+
 			for _, want := range []string{tt.says, filepath.Join(dir, "1")} {
 				if !strings.Contains(said.String(), want) {
 					t.Errorf("the log does not have %q:\n%s", want, said.String())
 				}
 			}
+
 			if strings.ContainsAny(said.String(), "\x1b\x00\u202e") {
 				t.Errorf("a control character is in the log: %q", said.String())
 			}
+
 			write(t, dir, "1", "4712\n")
 			jobs, err := f.Jobs(devicesOf(3, 0))
 			cmptest.Equal(t, "error once the file is good", err, nil)
 			cmptest.Equal(t, "devices with jobs once the file is good", len(jobs), 2)
+
 			if want := "no longer ignored"; !strings.Contains(said.String(), want) {
 				t.Errorf("the log does not have %q:\n%s", want, said.String())
 			}
@@ -148,6 +170,7 @@ func TestStrayFilesHideNoJob(t *testing.T) {
 		write(t, dir, fmt.Sprintf("0.%d", 100+i), "4711\n")
 		write(t, dir, fmt.Sprint(100+i), "\x00")
 	}
+
 	write(t, dir, "3", "4712\n")
 	write(t, dir, "0.9", "4713\n")
 	var said strings.Builder
@@ -163,17 +186,22 @@ func TestFolderThatMayNotBeSearched(t *testing.T) {
 	if os.Geteuid() == 0 {
 		t.Skip("root may search every folder")
 	}
+
 	dir := t.TempDir()
 	write(t, dir, "0", "4711\n")
+
 	if err := os.Chmod(dir, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = os.Chmod(dir, 0o700) })
 	var said strings.Builder
+
 	jobs, err := New(dir, log.NewLogfmtLogger(&said)).Jobs(devicesOf(2, 2))
 	if err == nil {
 		t.Error("no error")
 	}
+
 	cmptest.Equal(t, "jobs", jobs, nil)
 	cmptest.Equal(t, "log", said.String(), "")
 }

@@ -115,6 +115,7 @@ func tgi() server {
 func triton() server {
 	const blocks, kind = "nv_trt_llm_kv_cache_block_metrics", "kv_cache_block_type"
 	const count, state = "nv_trt_llm_request_metrics", "request_type"
+
 	return server{
 		kind: gpu.ServerTriton,
 		metrics: []metric{
@@ -141,6 +142,7 @@ func (f figure) isUsable(v float64) bool {
 	if f == cacheUse {
 		limit = 1
 	}
+
 	return v >= 0 && v <= limit // NaN is not
 }
 
@@ -151,6 +153,7 @@ func (s *sums) add(f figure, v float64) {
 	if !f.isUsable(v) {
 		return
 	}
+
 	before, ok := s[f].Get()
 	switch {
 	case !ok:
@@ -165,6 +168,7 @@ func (s *sums) add(f figure, v float64) {
 // figures returns what the sums say.
 func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
 	s.addBlocks()
+
 	return gpu.ServerFigures{
 		Kind: kind, Running: s[running], Waiting: s[waiting], CacheUse: s[cacheUse], CacheTokens: s[cacheTokens],
 		PromptTokens: s[promptTokens], GeneratedTokens: s[generatedTokens],
@@ -176,10 +180,12 @@ func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
 func (s *sums) addBlocks() {
 	all, allOK := s[maxBlocks].Get()
 	used, usedOK := s[usedBlocks].Get()
+
 	tokens, tokensOK := s[blockTokens].Get()
 	if allOK && usedOK && all > 0 && !s[cacheUse].Present() {
 		s.add(cacheUse, used/all)
 	}
+
 	if allOK && tokensOK && all*tokens > 0 && !s[cacheTokens].Present() {
 		s.add(cacheTokens, all*tokens)
 	}
@@ -190,25 +196,32 @@ func (s *sums) serviceSeconds() gpu.Opt[float64] {
 	if s[servedSeconds].Present() {
 		return s[servedSeconds]
 	}
+
 	all, allOK := s[requestSeconds].Get()
+
 	wait, waitOK := s[waitedSeconds].Get()
 	if !allOK || !waitOK || wait > all {
 		return gpu.None[float64]()
 	}
+
 	return gpu.Some(all - wait)
 }
 
 // Names returns the names of the metrics that are read, sorted.
 func Names() []string {
 	var names []string
+
 	for _, s := range servers() {
 		for _, m := range s.metrics {
 			names = append(names, m.name)
 		}
+
 		if s.info != "" {
 			names = append(names, s.info)
 		}
 	}
+
 	slices.Sort(names)
+
 	return slices.Compact(names)
 }

@@ -35,21 +35,25 @@ func Parse(text []byte) (gpu.ServerFigures, error) {
 	if len(text) > MaxBytes {
 		return gpu.ServerFigures{}, fmt.Errorf("has more than %d bytes", MaxBytes)
 	}
+
 	known, err := knownLines(text)
 	if err != nil {
 		return gpu.ServerFigures{}, err
 	}
 
 	parser := expfmt.NewTextParser(model.LegacyValidation)
+
 	families, err := parser.TextToMetricFamilies(known)
 	if err != nil {
 		return gpu.ServerFigures{}, fmt.Errorf("is not in Prometheus' text format: %.200w", err)
 	}
+
 	for _, s := range servers() {
 		if found, ok := s.figures(families); ok {
 			return found, nil
 		}
 	}
+
 	return gpu.ServerFigures{}, ErrNoServer
 }
 
@@ -62,27 +66,34 @@ func knownLines(text []byte) (io.Reader, error) {
 
 	var known bytes.Buffer
 	lines, squaredLabels := 0, 0
+
 	for line := range bytes.Lines(text) {
 		name := line
 		if end := bytes.IndexAny(line, "{ \t\n"); end >= 0 {
 			name = line[:end]
 		}
+
 		if !names[string(name)] {
 			continue
 		}
+
 		if lines++; lines > maxLines || len(line) > maxLine {
 			return nil, fmt.Errorf("has more than %d lines of its server's metrics, or one of more than %d bytes", maxLines,
 				maxLine)
 		}
+
 		labels := bytes.Count(line, []byte("=")) // at most, since a value may have some
 		if squaredLabels += labels * labels; squaredLabels > maxSquaredLabels {
 			return nil, fmt.Errorf("has too many labels; expected 16 at most in each of %d lines", maxLines)
 		}
+
 		known.Write(line)
 	}
+
 	if n := known.Len(); n > 0 && known.Bytes()[n-1] != '\n' {
 		known.WriteByte('\n') // the parser wants it
 	}
+
 	return &known, nil
 }
 
@@ -90,28 +101,35 @@ func knownLines(text []byte) (io.Reader, error) {
 func (s *server) figures(families map[string]*dto.MetricFamily) (gpu.ServerFigures, bool) {
 	var all sums
 	found := false
+
 	for _, m := range s.metrics {
 		if all[m.figure].Present() {
 			continue // an older or a less exact metric of the same
 		}
+
 		for _, sample := range families[m.name].GetMetric() {
 			if m.label != "" && labelOf(sample, m.label) != m.value {
 				continue
 			}
+
 			found = true
+
 			factor := m.factor
 			if factor == 0 {
 				factor = 1
 			}
+
 			all.add(m.figure, sample.GetUntyped().GetValue()*factor)
 		}
 	}
+
 	if !found {
 		return gpu.ServerFigures{}, false
 	}
 
 	result := all.figures(s.kind)
 	s.addConfiguration(&result, families[s.info].GetMetric())
+
 	return result, true
 }
 
@@ -119,15 +137,18 @@ func (s *server) figures(families map[string]*dto.MetricFamily) (gpu.ServerFigur
 // vLLM the share of memory that it reserves.
 func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 	tokens := 0.
+
 	for _, info := range infos {
 		blocks, size := numberOf(info, s.blocks), numberOf(info, s.blockTokens)
 		if cacheTokens.isUsable(blocks * size) {
 			tokens += blocks * size
 		}
+
 		if share := numberOf(info, "gpu_memory_utilization"); s.kind == gpu.ServerVLLM && share > 0 && share <= 1 {
 			f.Fraction = gpu.Some(share)
 		}
 	}
+
 	if tokens > 0 && !f.CacheTokens.Present() {
 		f.CacheTokens = gpu.Some(tokens)
 	}
@@ -139,6 +160,7 @@ func labelOf(m *dto.Metric, name string) string {
 			return l.GetValue()
 		}
 	}
+
 	return ""
 }
 
@@ -148,5 +170,6 @@ func numberOf(m *dto.Metric, label string) float64 {
 	if err != nil {
 		return 0
 	}
+
 	return v
 }

@@ -40,10 +40,12 @@ func TestParseKnownServers(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			got, err := Parse(text)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			cmptest.Equal(t, "figures", got, want)
 		})
 	}
@@ -60,6 +62,7 @@ vllm:cache_config_info{engine="1",block_size="16",num_gpu_blocks="100"} 1`))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "figures", got, gpu.ServerFigures{Kind: gpu.ServerVLLM, Running: gpu.Some(5.), CacheUse: gpu.Some(0.7),
 		CacheTokens: gpu.Some(3200.)})
 }
@@ -71,14 +74,17 @@ func TestParseLeavesOutImpossibleValues(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", bad, err)
 		}
+
 		cmptest.Equal(t, "figures", got, gpu.ServerFigures{Kind: gpu.ServerVLLM, Running: gpu.Some(4.)})
 	}
+
 	for _, bad := range []string{"None", "NaN", "-3", "Inf", "1e300", ""} {
 		got, err := Parse(fmt.Appendf(nil, "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=%q,"+
 			"gpu_memory_utilization=%q} 1\nvllm:num_requests_running 4\n", bad, bad))
 		if err != nil {
 			t.Fatalf("%s: %v", bad, err)
 		}
+
 		cmptest.Equal(t, "figures", got, gpu.ServerFigures{Kind: gpu.ServerVLLM, Running: gpu.Some(4.)})
 	}
 }
@@ -102,6 +108,7 @@ func TestParseRefuses(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("error %v; expected %q in it", err, c.want)
 			}
+
 			if isNone := strings.Contains(c.want, "no metrics"); errors.Is(err, ErrNoServer) != isNone {
 				t.Errorf("errors.Is(%v, ErrNoServer) is not %v", err, isNone)
 			}
@@ -114,6 +121,7 @@ func manySamples(n int) string {
 	for i := range n {
 		fmt.Fprintf(&b, "nv_inference_request_success{model=\"m%d\"} 1\n", i)
 	}
+
 	return b.String()
 }
 
@@ -122,10 +130,13 @@ func labeledLine(labels, size int) string {
 	const letters = "abcdefghijklmnopqrstuvwxyz"
 	var b strings.Builder
 	b.WriteString("tgi_queue_size{")
+
 	for i := range labels {
 		fmt.Fprintf(&b, `%c%c="",`, letters[i/len(letters)], letters[i%len(letters)])
 	}
+
 	b.WriteString("} ")
+
 	return b.String() + strings.Repeat(" ", size-b.Len()-2) + "1\n"
 }
 
@@ -152,9 +163,11 @@ func TestParseIsBoundedInMemory(t *testing.T) {
 		runtime.ReadMemStats(&before)
 		_, err := Parse(text)
 		runtime.ReadMemStats(&after)
+
 		if (err == nil) != c.passes {
 			t.Errorf("%s: error %v; expected that it passes: %v", about, err, c.passes)
 		}
+
 		if took := after.TotalAlloc - before.TotalAlloc; took > 24<<20 {
 			t.Errorf("%s: %d MiB; expected 24 at most", about, took>>20)
 		}
@@ -166,18 +179,22 @@ func FuzzParse(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
 		}
+
 		f.Add(text)
 	}
+
 	f.Fuzz(func(t *testing.T, text []byte) {
 		got, err := Parse(text)
 		if err == nil && got.Kind == "" {
 			t.Error("figures of no server, and no error")
 		}
+
 		if v := got.CacheUse.Or(0); !(v >= 0 && v <= 1) {
 			t.Errorf("uses %v of its cache", v)
 		}

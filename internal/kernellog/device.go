@@ -42,6 +42,7 @@ func OpenFile(path string) (Device, error) {
 		_ = f.Close() // it was only opened for reading
 		return nil, err
 	}
+
 	return f, nil
 }
 
@@ -55,9 +56,11 @@ const (
 func (f *file) checkKind(path string) error {
 	var stat unix.Stat_t
 	var failure error
+
 	if err := f.conn.Control(func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) }); err != nil {
 		return err
 	}
+
 	if failure != nil {
 		return fmt.Errorf("stat %s: %w", path, failure)
 	}
@@ -70,6 +73,7 @@ func (f *file) checkKind(path string) error {
 		return fmt.Errorf("%w: %s is the character device %d:%d, want %d:%d", gpu.ErrNotFound, path, major, minor,
 			logMajor, logMinor)
 	}
+
 	return nil
 }
 
@@ -91,6 +95,7 @@ func openFile(path string) (*file, error) {
 		_ = f.Close() // it was only opened for reading
 		return nil, err
 	}
+
 	return &file{File: f, conn: conn}, nil
 }
 
@@ -103,11 +108,13 @@ func (f *file) Read(p []byte, wait bool) (n int, err error) {
 				break
 			}
 		}
+
 		return !wait || !errors.Is(err, syscall.EAGAIN)
 	})
 	if failure != nil { // it was closed
 		return 0, failure
 	}
+
 	return n, err
 }
 
@@ -118,5 +125,6 @@ func Uptime() time.Duration {
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return 0 // Linux has this clock
 	}
+
 	return time.Duration(now.Nano())
 }

@@ -60,12 +60,14 @@ type Log struct {
 func Start(opts Options) *Log {
 	l := &Log{opts: opts, quit: make(chan struct{}), done: make(chan struct{}), startedAt: opts.Uptime()}
 	failure := l.begin()
+
 	l.started = true
 	if failure != nil {
 		l.drop(failure)
 	}
 
 	go l.run(failure == nil)
+
 	return l
 }
 
@@ -77,9 +79,11 @@ func (l *Log) Close() {
 	l.mu.Unlock()
 
 	close(l.quit)
+
 	if device != nil {
 		_ = device.Close() // there is nothing to lose
 	}
+
 	<-l.done
 }
 
@@ -90,6 +94,7 @@ func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	defer l.mu.Unlock()
 	lines, lost = l.lines, l.lost
 	l.lines, l.lost = nil, false
+
 	return lines, lost
 }
 
@@ -97,15 +102,18 @@ func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 func (l *Log) State() gpu.SourceState {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.device != nil {
 		l.lastUp = l.opts.Now()
 	}
+
 	return gpu.SourceState{Name: gpu.SourceKernelLog, Up: l.device != nil, LastSuccess: l.lastUp, Err: l.err}
 }
 
 // run follows the log until Close. open is whether it can be read now.
 func (l *Log) run(open bool) {
 	defer close(l.done)
+
 	for {
 		if open && !l.drop(l.readRecords(true)) {
 			return
@@ -120,6 +128,7 @@ func (l *Log) run(open bool) {
 		}
 
 		failure := l.begin()
+
 		open = failure == nil
 		if !open && !l.drop(failure) {
 			return
@@ -136,7 +145,9 @@ func (l *Log) begin() error {
 	if err := l.readRecords(false); !errors.Is(err, syscall.EAGAIN) {
 		return err
 	}
+
 	l.caughtUp = true
+
 	return nil
 }
 
@@ -149,11 +160,14 @@ func (l *Log) open() error {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.closed {
 		_ = device.Close() // there is nothing to lose
 		return io.ErrClosedPipe
 	}
+
 	l.device, l.err, l.lastUp = device, nil, l.opts.Now()
+
 	return nil
 }
 
@@ -161,10 +175,13 @@ func (l *Log) open() error {
 func (l *Log) drop(failure error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.device != nil && !l.closed {
 		_ = l.device.Close() // it does not work any more
 	}
+
 	l.device, l.err = nil, failure
+
 	return !l.closed
 }
 
@@ -199,6 +216,7 @@ func (l *Log) addRecord(record string, live bool) {
 	if !ok || h.sequence < l.next {
 		return
 	}
+
 	// Records from before the start are not missed, also if the log could be read only later.
 	isAfterStart := l.caughtUp || l.started && h.uptime >= l.startedAt
 	missed := isAfterStart && h.sequence > l.next
@@ -207,6 +225,7 @@ func (l *Log) addRecord(record string, live bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lost = l.lost || missed
+
 	found, ok := h.parseXID(text)
 	if !ok {
 		return
@@ -219,6 +238,7 @@ func (l *Log) addRecord(record string, live bool) {
 	if !live {
 		x.Time = x.Time.Add(-max(0, l.opts.Uptime()-h.uptime))
 	}
+
 	switch {
 	case x.BeforeStart:
 		l.addOld(x)

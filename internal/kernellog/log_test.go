@@ -31,6 +31,7 @@ func newFakeDevice(first ...answer) *fakeDevice {
 	for _, a := range first {
 		d.answers <- a
 	}
+
 	return d
 }
 
@@ -43,6 +44,7 @@ func (d *fakeDevice) Read(p []byte, wait bool) (int, error) {
 			return 0, syscall.EAGAIN
 		}
 	}
+
 	select {
 	case a := <-d.answers:
 		return copy(p, a.record), a.err
@@ -78,13 +80,16 @@ func startLog(devices ...any) *logTest {
 		Open: func() (Device, error) {
 			next := lt.devices[0]
 			lt.devices = lt.devices[1:]
+
 			if err, ok := next.(error); ok {
 				return nil, err
 			}
+
 			return next.(Device), nil
 		},
 		Now: time.Now, Uptime: func() time.Duration { return time.Hour + time.Since(begun) },
 	})
+
 	return lt
 }
 
@@ -94,6 +99,7 @@ func times(lines []gpu.LoggedXID, begun time.Time) []float64 {
 	for _, x := range lines {
 		list = append(list, x.Time.Sub(begun).Seconds())
 	}
+
 	return list
 }
 
@@ -137,6 +143,7 @@ func TestLostRecords(t *testing.T) {
 		d := newFakeDevice(record(1, 1), answer{err: syscall.EPIPE}, record(5, 5))
 		l := startLog(d)
 		defer l.Close()
+
 		if _, lost := l.Take(); lost {
 			t.Error("records from before the start count as lost")
 		}
@@ -147,14 +154,17 @@ func TestLostRecords(t *testing.T) {
 			d.answers <- record(next+1, 3600)
 			d.answers <- record(next+2, 3601)
 			synctest.Wait()
+
 			lines, lost := l.Take()
 			if len(lines) != 2 || !lost {
 				t.Errorf("%v: %d lines, lost %v, want 2 and that some are lost", failure, len(lines), lost)
 			}
+
 			if _, lost = l.Take(); lost {
 				t.Errorf("%v: lost again", failure)
 			}
 		}
+
 		cmptest.Equal(t, "up", l.State().Up, true)
 	})
 }
@@ -171,22 +181,27 @@ func TestReopen(t *testing.T) {
 
 		broken.answers <- answer{err: syscall.EIO}
 		synctest.Wait()
+
 		state := l.State()
 		if state.Up || !errors.Is(state.Err, syscall.EIO) || state.LastSuccess.IsZero() {
 			t.Errorf("after the failure: %+v", state)
 		}
+
 		time.Sleep(retryEvery)
 		synctest.Wait()
+
 		if state = l.State(); state.Up || !errors.Is(state.Err, gpu.ErrNoPermission) {
 			t.Errorf("without the right: %+v", state)
 		}
 
 		time.Sleep(2 * retryEvery)
 		synctest.Wait()
+
 		lines, lost := l.Take()
 		if len(lines) != 2 || lost || lines[0].BeforeStart || !l.State().Up {
 			t.Errorf("%+v, lost %v, %+v", lines, lost, l.State())
 		}
+
 		cmptest.Equal(t, "when they were printed", times(lines, begun), []float64{20, 21})
 	})
 }
@@ -197,6 +212,7 @@ func TestLogThatCannotBeRead(t *testing.T) {
 		begun := time.Now()
 		l := startLog(gpu.ErrNoPermission, newFakeDevice(record(1, 1), record(2, 3610), record(3, 3610)))
 		defer l.Close()
+
 		state := l.State()
 		if state.Up || !errors.Is(state.Err, gpu.ErrNoPermission) || !state.LastSuccess.IsZero() {
 			t.Errorf("%+v", state)
@@ -204,10 +220,12 @@ func TestLogThatCannotBeRead(t *testing.T) {
 
 		time.Sleep(retryEvery)
 		synctest.Wait()
+
 		lines, _ := l.Take()
 		if len(lines) != 3 || !lines[0].BeforeStart || lines[1].BeforeStart || lines[2].BeforeStart {
 			t.Errorf("%+v", lines)
 		}
+
 		cmptest.Equal(t, "when they were printed", times(lines, begun), []float64{1 - 3600, 10, 10})
 	})
 }
@@ -234,10 +252,13 @@ func TestEndlessFailures(t *testing.T) {
 			d := newFakeDevice()
 			l := startLog(d, newFakeDevice())
 			defer l.Close()
+
 			for range 2 * maxSkipped {
 				d.answers <- failure
 			}
+
 			synctest.Wait()
+
 			if state := l.State(); state.Up {
 				t.Errorf("%v: %+v", failure.err, state)
 			}
@@ -251,10 +272,13 @@ func TestLinesThatAreNotTaken(t *testing.T) {
 		d := newFakeDevice()
 		l := startLog(d)
 		defer l.Close()
+
 		for i := range maxLines + 1 {
 			d.answers <- record(i, 3600)
 		}
+
 		synctest.Wait()
+
 		if lines, lost := l.Take(); len(lines) != maxLines || !lost {
 			t.Errorf("%d lines, lost %v", len(lines), lost)
 		}
@@ -272,7 +296,9 @@ func TestLinesOfOneIncident(t *testing.T) {
 				d.answers <- xidRecord(int(l.next), 3600, text)
 				synctest.Wait()
 			}
+
 			lines, _ := l.Take()
+
 			return len(lines)
 		}
 
@@ -309,10 +335,12 @@ func TestOpenOfAnotherFile(t *testing.T) {
 	if err := os.Symlink(os.DevNull, path); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := OpenFile(path)
 	if !errors.Is(err, gpu.ErrNotFound) {
 		t.Fatalf("a link to %s: %v", os.DevNull, err)
 	}
+
 	cmptest.HasTexts(t, err.Error(), path, "1:11", "1:3")
 
 	if _, err := OpenFile(t.TempDir()); !errors.Is(err, gpu.ErrNotFound) {
@@ -326,15 +354,18 @@ func TestReadOfFile(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	writer, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer writer.Close()
+
 	d, err := openFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	buffer := make([]byte, 100)
 	if _, err := d.Read(buffer, false); !errors.Is(err, syscall.EAGAIN) {
 		t.Errorf("an empty log: %v", err)
@@ -346,11 +377,14 @@ func TestReadOfFile(t *testing.T) {
 		if string(buffer[:n]) != "record" {
 			err = errors.Join(err, fmt.Errorf("read %q", buffer[:n]))
 		}
+
 		read <- err
 	}()
+
 	if _, err := writer.WriteString("record"); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
@@ -359,9 +393,11 @@ func TestReadOfFile(t *testing.T) {
 		_, err := d.Read(buffer, true)
 		read <- err
 	}()
+
 	if err := d.Close(); err != nil {
 		t.Error(err)
 	}
+
 	if err := <-read; err == nil {
 		t.Error("a read of a closed log succeeds")
 	}

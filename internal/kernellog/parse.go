@@ -33,6 +33,7 @@ type line struct {
 // the properties that may follow.
 func splitRecord(record string) (h header, text string, ok bool) {
 	front, text, ok := strings.Cut(record, ";")
+
 	fields := strings.Split(front, ",")
 	if !ok || len(fields) < 4 { // later kernels have more fields
 		return header{}, "", false
@@ -40,6 +41,7 @@ func splitRecord(record string) (h header, text string, ok bool) {
 
 	priority, err1 := strconv.ParseUint(fields[0], 10, 32)
 	sequence, err2 := strconv.ParseUint(fields[1], 10, 64)
+
 	micros, err3 := strconv.ParseUint(fields[2], 10, 53)
 	if err1 != nil || err2 != nil || err3 != nil {
 		return header{}, "", false
@@ -52,6 +54,7 @@ func splitRecord(record string) (h header, text string, ok bool) {
 		uptime:   time.Duration(micros) * time.Microsecond,
 		rest:     strings.HasPrefix(fields[3], "+"),
 	}
+
 	return h, text, true
 }
 
@@ -66,6 +69,7 @@ func (h *header) parseXID(text string) (line, bool) {
 	if h.facility != 0 || h.rest {
 		return line{}, false
 	}
+
 	rest, ok := strings.CutPrefix(text, prefix)
 	if !ok {
 		return line{}, false
@@ -73,6 +77,7 @@ func (h *header) parseXID(text string) (line, bool) {
 
 	device, rest, ok := strings.Cut(rest, "): ")
 	number, rest, more := strings.Cut(rest, ", ")
+
 	xid, err := strconv.ParseUint(number, 10, 32)
 	if !ok || !more || err != nil || xid == 0 {
 		return line{}, false
@@ -80,6 +85,7 @@ func (h *header) parseXID(text string) (line, bool) {
 
 	l := line{xid: xid, process: parseProcess(rest)}
 	ok = l.parseDevice(device)
+
 	return l, ok
 }
 
@@ -88,10 +94,12 @@ func (h *header) parseXID(text string) (line, bool) {
 func parseProcess(text string) uint64 {
 	text, _, _ = strings.Cut(text, ",")
 	digits, ok := strings.CutPrefix(text, "pid=")
+
 	id, err := strconv.ParseUint(digits, 10, 32)
 	if !ok || err != nil {
 		return 0
 	}
+
 	return id
 }
 
@@ -99,6 +107,7 @@ func parseProcess(text string) uint64 {
 // hexadecimal, and both ids are decimal (krcReportXid_IMPL: "PCI:%04x:%02x:%02x GPU-I:%02u GPU-CI:%02u").
 func (l *line) parseDevice(text string) bool {
 	words := strings.Split(text, " ")
+
 	var ok bool
 	if l.pci, ok = gpu.ParsePCIAddress(words[0]); !ok || len(words) > 3 {
 		return false
@@ -109,13 +118,16 @@ func (l *line) parseDevice(text string) bool {
 		if !ok {
 			return false
 		}
+
 		l.instance = gpu.Some(gpu.InstanceID(id))
 	}
+
 	if len(words) > 2 {
 		id, ok := parseID(words[2], "GPU-CI:")
 		if !ok {
 			return false
 		}
+
 		l.compute = gpu.Some(gpu.ComputeID(id))
 	}
 
@@ -125,5 +137,6 @@ func (l *line) parseDevice(text string) bool {
 func parseID(word, name string) (uint64, bool) {
 	digits, ok := strings.CutPrefix(word, name)
 	id, err := strconv.ParseUint(digits, 10, 16)
+
 	return id, ok && err == nil
 }

@@ -15,12 +15,15 @@ func parse(record string) (header, line, bool) {
 	if !ok {
 		return h, line{}, false
 	}
+
 	l, ok := h.parseXID(text)
+
 	return h, l, ok
 }
 
 func TestParseRecord(t *testing.T) {
 	at := gpu.PCIAddress{Domain: 1, Bus: 0x1b, Device: 2}
+
 	first := gpu.PCIAddress{Bus: 0xcb}
 	for record, want := range map[string]line{
 		"4,1234,5678901,-;NVRM: Xid (PCI:0001:1b:02): 79, pid=77, name=python3, GPU has fallen off.\n": {
@@ -44,6 +47,7 @@ func TestParseRecord(t *testing.T) {
 		if !ok {
 			t.Errorf("%q: no XID", record)
 		}
+
 		cmptest.Equal(t, record, got, want)
 	}
 }
@@ -98,9 +102,11 @@ func FuzzParseRecord(f *testing.F) {
 		if !ok {
 			return
 		}
+
 		if h.facility != 0 || l.xid == 0 || l.compute.Present() && !l.instance.Present() {
 			t.Errorf("%q: %+v, %+v", record, h, l)
 		}
+
 		if _, text, _ := strings.Cut(record, ";"); !strings.HasPrefix(text, prefix) {
 			t.Errorf("%q does not begin with %q", text, prefix)
 		}

@@ -30,6 +30,7 @@ func (r *repeats) isRepeat(l *line, now time.Time) bool {
 			delete(*r, known)
 		}
 	}
+
 	if _, ok := (*r)[*l]; ok {
 		return true
 	}
@@ -37,8 +38,10 @@ func (r *repeats) isRepeat(l *line, now time.Time) bool {
 	if *r == nil {
 		*r = repeats{}
 	}
+
 	if len(*r) < maxRepeats {
 		(*r)[*l] = now
 	}
+
 	return false
 }

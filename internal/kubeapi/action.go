@@ -14,6 +14,7 @@ func (r Request) requiredRight() string {
 	if resource == "" {
 		return strings.ToLower(r.Method) + " " + r.Path
 	}
+
 	verb := strings.ToLower(r.Method)
 	switch {
 	case r.Method == http.MethodGet && !named:
@@ -23,6 +24,7 @@ func (r Request) requiredRight() string {
 	case r.Method == http.MethodPut:
 		verb = "update"
 	}
+
 	return verb + " " + resource
 }
 
@@ -32,6 +34,7 @@ func (r Request) requiredRight() string {
 func resourceOf(path string) (resource string, named bool) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	group := ""
+
 	switch {
 	case len(parts) > 2 && parts[0] == "api":
 		parts = parts[2:]
@@ -40,12 +43,15 @@ func resourceOf(path string) (resource string, named bool) {
 	default:
 		return "", false
 	}
+
 	if len(parts) > 2 && parts[0] == "namespaces" {
 		parts = parts[2:]
 	}
+
 	resource = parts[0] + group
 	if len(parts) > 2 {
 		resource += "/" + strings.Join(parts[2:], "/")
 	}
+
 	return resource, len(parts) > 1
 }

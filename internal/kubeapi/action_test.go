@@ -42,6 +42,7 @@ func TestAction(t *testing.T) {
 // The error names the missing right, and a refusal is not reported as a missing response.
 func TestErrorsNameTheRight(t *testing.T) {
 	list := Request{Method: http.MethodGet, Path: "/api/v1/pods"}
+
 	for _, tc := range []struct {
 		code          int
 		body          string
@@ -68,17 +69,21 @@ func TestErrorsNameTheRight(t *testing.T) {
 			w.WriteHeader(tc.code)
 			_, _ = io.WriteString(w, tc.body)
 		})
+
 		err := c.Do(t.Context(), list, nil)
 		if err == nil || err.Error() != tc.want {
 			t.Errorf("%d: got  %v\nwant %s", tc.code, err, tc.want)
 		}
+
 		var refused *RefusedError
 		if got := errors.As(err, &refused); got != (tc.refusal != "") || got && refused.Refusal() != tc.refusal {
 			t.Errorf("%d: refused %v: %+v, want %q", tc.code, got, refused, tc.refusal)
 		}
+
 		if refused := errors.Is(err, gpu.ErrNoPermission); refused == errors.Is(err, gpu.ErrUnavailable) {
 			t.Errorf("%d: %v is both a refusal and no answer, or neither", tc.code, err)
 		}
+
 		if errors.Is(err, ErrNotServed) == tc.served || errors.Is(err, gpu.ErrNotFound) == tc.found {
 			t.Errorf("%d %q: %v", tc.code, tc.body, err)
 		}
@@ -88,6 +93,7 @@ func TestErrorsNameTheRight(t *testing.T) {
 func TestUserAgent(t *testing.T) {
 	for configured, want := range map[string]string{"": "mig-exporter", "mig-exporter/1.2.3": "mig-exporter/1.2.3"} {
 		var got string
+
 		c, _ := testClient(t, func(w http.ResponseWriter, r *http.Request) {
 			got = r.UserAgent()
 			_, _ = io.WriteString(w, `{"items": []}`)
@@ -95,6 +101,7 @@ func TestUserAgent(t *testing.T) {
 		if err := c.Do(t.Context(), get, nil); err != nil || got != want {
 			t.Errorf("User-Agent %q, %v, want %q", got, err, want)
 		}
+
 		got = ""
 		if err := List(t.Context(), c, get, func(*struct{}) {}); err != nil || got != want {
 			t.Errorf("User-Agent of a list %q, %v, want %q", got, err, want)
@@ -110,6 +117,7 @@ type item struct {
 func names(body string) (string, error) {
 	var got []string
 	err := decodeList(strings.NewReader(body), func(i *item) { got = append(got, i.Name) })
+
 	return strings.Join(got, " "), err
 }
 
@@ -124,12 +132,14 @@ func TestList(t *testing.T) {
 			t.Errorf("%s: got %q, %v, want %q", tc.body, got, err, tc.want)
 		}
 	}
+
 	whole := `{"kind": "PodList", "metadata": {}, "items": [{"name": "a"}, {"name": "b"}]}`
 	for end := range len(whole) {
 		if got, err := names(whole[:end]); err == nil {
 			t.Errorf("cut short after %q: %q and no error", whole[:end], got)
 		}
 	}
+
 	for _, body := range []string{
 		"", "null", "[]", "5", "{}", `{"kind": "Status"}`, `{"items": {}}`, `{"items": "secret"}`, `{"items": 5}`,
 		`{"items": [5]}`, `{"items": [{"name": 5}]}`, `{"items": [[]]}`, `{"items": [{}]]}`,
@@ -147,6 +157,7 @@ func FuzzList(f *testing.F) {
 	f.Add(`{"items": null, "items": [{}]}`)
 	f.Fuzz(func(t *testing.T, body string) {
 		got, err := names(body)
+
 		again, errAgain := names(body)
 		if got != again || (err == nil) != (errAgain == nil) {
 			t.Errorf("got %q, %v and then %q, %v", got, err, again, errAgain)

@@ -36,6 +36,7 @@ func InClusterServer(getenv func(string) string) (string, error) {
 		return "", fmt.Errorf("not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w",
 			gpu.ErrNotFound)
 	}
+
 	return "https://" + net.JoinHostPort(host, port), nil
 }
 
@@ -69,16 +70,21 @@ func New(opts Options) (*Client, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		transport = trusting
 	}
+
 	server, err := url.Parse(opts.Server)
 	if err != nil {
 		return nil, fmt.Errorf("API server: %w", err)
 	}
+
 	if server.Scheme != "https" || server.Host == "" {
 		return nil, fmt.Errorf("API server %q: expected https://<host>:<port>: %w", opts.Server, gpu.ErrInvalidArgument)
 	}
+
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
 	return &Client{
 		http:      &http.Client{Transport: transport, CheckRedirect: refuse},
 		server:    server,
@@ -99,14 +105,17 @@ func (c *Client) PodUID() string {
 	if err != nil {
 		return ""
 	}
+
 	parts := strings.Split(strings.TrimSpace(string(token)), ".")
 	if len(parts) != 3 {
 		return ""
 	}
+
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
 	if err != nil {
 		return ""
 	}
+
 	var claims struct {
 		Kubernetes struct {
 			Pod struct {
@@ -117,6 +126,7 @@ func (c *Client) PodUID() string {
 	if json.Unmarshal(payload, &claims) != nil {
 		return ""
 	}
+
 	return claims.Kubernetes.Pod.UID
 }
 
@@ -146,6 +156,7 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 		if answer == nil {
 			return nil
 		}
+
 		return json.NewDecoder(body).Decode(answer)
 	})
 }
@@ -155,6 +166,7 @@ func (c *Client) sendAndRead(ctx context.Context, r Request, read func(body io.R
 	if err := c.sendRequest(ctx, r, read); err != nil {
 		return fmt.Errorf("%s: %w", r.requiredRight(), err)
 	}
+
 	return nil
 }
 
@@ -163,17 +175,21 @@ func (c *Client) sendRequest(ctx context.Context, r Request, read func(body io.R
 	if err != nil {
 		return err
 	}
+
 	response, err := c.http.Do(request)
 	if err != nil {
 		return unansweredError(ctx, err)
 	}
 	defer response.Body.Close()
+
 	if err := statusError(r, response); err != nil {
 		return err
 	}
+
 	if err := read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))); err != nil {
 		return unansweredError(ctx, fmt.Errorf("read the answer: %w", err))
 	}
+
 	return nil
 }
 
@@ -182,27 +198,35 @@ func (c *Client) newHTTPRequest(ctx context.Context, r Request) (*http.Request, 
 	if err != nil {
 		return nil, fmt.Errorf("token: %w: %w", err, gpu.ErrUnavailable)
 	}
+
 	var body bytes.Buffer
 	if r.Body != nil {
 		if err := json.NewEncoder(&body).Encode(r.Body); err != nil {
 			return nil, fmt.Errorf("%w: %w", err, gpu.ErrInvalidArgument)
 		}
 	}
+
 	target := c.server.JoinPath(r.Path)
 	target.RawQuery = r.Query.Encode()
+
 	request, err := http.NewRequestWithContext(ctx, r.Method, target.String(), &body)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, gpu.ErrInvalidArgument)
 	}
+
 	request.Header.Set("Authorization", "Bearer "+strings.TrimSpace(string(token)))
+
 	accept := "application/json"
 	if r.Accept != "" {
 		accept = r.Accept + "," + accept
 	}
+
 	request.Header.Set("Accept", accept)
 	request.Header.Set("User-Agent", c.userAgent)
+
 	if r.Body != nil {
 		request.Header.Set("Content-Type", cmp.Or(r.ContentType, "application/json"))
 	}
+
 	return request, nil
 }

@@ -28,12 +28,14 @@ var get = Request{Method: http.MethodGet, Path: "/api"}
 func credentials(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	dir := t.TempDir()
+
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	for name, content := range map[string]string{"ca.crt": string(ca), "token": "first\n"} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return dir
 }
 
@@ -44,15 +46,19 @@ func testClient(t *testing.T, handler http.HandlerFunc, change ...func(*Options)
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	dir := credentials(t, server)
+
 	opts := Options{Server: server.URL, CredentialsDir: dir}
 	for _, f := range change {
 		f(&opts)
 	}
+
 	c, err := New(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(c.Close)
+
 	return c, dir
 }
 
@@ -60,27 +66,34 @@ func TestDoSendsAndReads(t *testing.T) {
 	type message struct {
 		Text string `json:"text"`
 	}
+
 	c, dir := testClient(t, func(w http.ResponseWriter, r *http.Request) {
 		var in message
 		if err := json.NewDecoder(r.Body).Decode(&in); err != nil {
 			t.Error(err)
 		}
+
 		cmptest.Equal(t, "method", r.Method, http.MethodPatch)
 		cmptest.Equal(t, "URL", r.URL.String(), "/api/v1/nodes/n?dryRun=All")
 		cmptest.Equal(t, "text of the body", in.Text, "hello")
+
 		if got := r.Header.Get("Content-Type"); got != "application/merge-patch+json" {
 			t.Errorf("Content-Type: %s", got)
 		}
+
 		if got := r.Header.Get("Accept"); got != "application/x,application/json" {
 			t.Errorf("Accept: %s", got)
 		}
+
 		_ = json.NewEncoder(w).Encode(message{r.Header.Get("Authorization")})
 	})
 	for _, token := range []string{"first", "second"} {
 		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		var out message
+
 		err := c.Do(t.Context(), Request{
 			Method: http.MethodPatch, Path: "/api/v1/nodes/n", Query: url.Values{"dryRun": {"All"}},
 			Accept: "application/x", ContentType: "application/merge-patch+json", Body: message{"hello"},
@@ -116,12 +129,14 @@ func TestDoErrors(t *testing.T) {
 	} {
 		c, _ := testClient(t, tc.handler)
 		var out map[string]any
+
 		err := c.Do(t.Context(), Request{Method: http.MethodGet, Path: "/api", Limit: 1000}, &out)
 		for _, want := range tc.want {
 			if !errors.Is(err, want) {
 				t.Errorf("%s: got %v, want %v", tc.name, err, want)
 			}
 		}
+
 		if errors.Is(err, tc.not) {
 			t.Errorf("%s: got %v, which is %v too", tc.name, err, tc.not)
 		}
@@ -141,13 +156,16 @@ func TestDoTakesNoLongerThanItsContext(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("t"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	c, err := New(Options{Server: "https://api", CredentialsDir: dir, Transport: hanging{}})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
+
 		if err := c.Do(ctx, get, nil); !errors.Is(err, gpu.ErrTimeout) || !errors.Is(err, gpu.ErrUnavailable) {
 			t.Errorf("got %v, want %v", err, gpu.ErrTimeout)
 		}
@@ -159,6 +177,7 @@ func TestDoNeedsTheToken(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.Do(t.Context(), get, nil); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
@@ -173,6 +192,7 @@ func TestInClusterServer(t *testing.T) {
 	if got, err := InClusterServer(env("fd00::1", "443")); err != nil || got != "https://[fd00::1]:443" {
 		t.Errorf("got %q, %v", got, err)
 	}
+
 	if _, err := InClusterServer(env("", "")); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("outside a cluster: %v", err)
 	}
@@ -180,6 +200,7 @@ func TestInClusterServer(t *testing.T) {
 
 func TestPodUID(t *testing.T) {
 	c, dir := testClient(t, func(http.ResponseWriter, *http.Request) {})
+
 	part := func(text string) string { return base64.RawURLEncoding.EncodeToString([]byte(text)) }
 	for token, want := range map[string]string{
 		"e30." + part(
@@ -196,13 +217,16 @@ func TestPodUID(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		if got := c.PodUID(); got != want {
 			t.Errorf("token %q: got %q, want %q", token, got, want)
 		}
 	}
+
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}
+
 	if got := c.PodUID(); got != "" {
 		t.Errorf("without a token: %q", got)
 	}

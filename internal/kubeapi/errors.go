@@ -34,6 +34,7 @@ func (e *RefusedError) Error() string {
 	if e.Credentials {
 		return fmt.Sprintf("%s (401 Unauthorized): %v", e.Refusal(), gpu.ErrNoPermission)
 	}
+
 	return fmt.Sprintf("the API server refuses it (403 Forbidden): %s: %v", e.Refusal(), gpu.ErrNoPermission)
 }
 
@@ -42,6 +43,7 @@ func (e *RefusedError) Refusal() string {
 	if e.Credentials {
 		return "the API server does not accept the credentials of the service account"
 	}
+
 	return "the service account needs the right to " + e.Right
 }
 
@@ -64,6 +66,7 @@ func unansweredError(ctx context.Context, err error) error {
 // statusError returns the error for a response's status, nil for success.
 func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
+
 	switch response.StatusCode {
 	case http.StatusOK, http.StatusCreated, http.StatusAccepted: // the last: a deletion that goes on
 		return nil
@@ -79,6 +82,7 @@ func statusError(r Request, response *http.Response) error {
 	case http.StatusConflict:
 		kind = fmt.Errorf("%w: %w", ErrConflict, gpu.ErrUnavailable)
 	}
+
 	return fmt.Errorf("the API server says %s: %w", response.Status, kind)
 }
 
@@ -90,5 +94,6 @@ func namesObject(body io.Reader) bool {
 			Name string `json:"name"`
 		} `json:"details"`
 	}
+
 	return json.NewDecoder(io.LimitReader(body, maxStatus)).Decode(&status) == nil && status.Details.Name != ""
 }

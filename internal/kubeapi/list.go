@@ -21,15 +21,18 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 	if err := expectDelim(d, json.Delim('{')); err != nil {
 		return err
 	}
+
 	var metadata struct {
 		Continue string `json:"continue"`
 	}
 	hasItems := false
+
 	for d.More() {
 		key, err := d.Token()
 		if err != nil {
 			return err
 		}
+
 		switch key {
 		case "items":
 			hasItems = true
@@ -39,10 +42,12 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 		default:
 			err = d.Decode(new(json.RawMessage))
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	switch err := expectDelim(d, json.Delim('}')); {
 	case err != nil:
 		return err
@@ -51,6 +56,7 @@ func decodeList[T any](body io.Reader, each func(item *T)) error {
 	case metadata.Continue != "":
 		return errors.New("the list is not whole")
 	}
+
 	return nil
 }
 
@@ -64,13 +70,16 @@ func decodeItems[T any](d *json.Decoder, each func(item *T)) error {
 	case start != json.Delim('['):
 		return errors.New("its items are no list")
 	}
+
 	for d.More() {
 		item := new(T)
 		if err := d.Decode(item); err != nil {
 			return err
 		}
+
 		each(item)
 	}
+
 	return expectDelim(d, json.Delim(']'))
 }
 
@@ -84,5 +93,6 @@ func expectDelim(d *json.Decoder, want json.Delim) error {
 	case token != want:
 		return fmt.Errorf("expected %v", want)
 	}
+
 	return nil
 }

@@ -32,6 +32,7 @@ type transport struct {
 func newTransport(credentialsDir string) (*transport, error) {
 	t := &transport{caPath: filepath.Join(credentialsDir, "ca.crt")}
 	_, err := t.currentTransport()
+
 	return t, err
 }
 
@@ -41,6 +42,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return current.RoundTrip(request)
 }
 
@@ -57,18 +59,23 @@ func (t *transport) currentTransport() (*http.Transport, error) {
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	if t.current != nil && bytes.Equal(ca, t.ca) {
 		return t.current, nil
 	}
+
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(ca) {
 		return nil, fmt.Errorf("certificate authority: no certificate in %s", t.caPath)
 	}
+
 	if t.current != nil {
 		t.current.CloseIdleConnections()
 	}
+
 	t.ca, t.current = ca, &http.Transport{
 		Proxy:             http.ProxyFromEnvironment,
 		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
@@ -76,5 +83,6 @@ func (t *transport) currentTransport() (*http.Transport, error) {
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
 		MaxIdleConns:      1,
 	}
+
 	return t.current, nil
 }

@@ -52,14 +52,17 @@ func TestChurn(t *testing.T) {
 	scraping.Go(func() {
 		(&watch{done: done}).repeat(100*time.Millisecond, func() {
 			from := time.Now()
+
 			families, err := scrape()
 			if err != nil {
 				t.Error(err)
 				return
 			}
+
 			scrapes = append(scrapes, observed{from, time.Now(), holdersOf(families), heldDevices(families)})
 		})
 	})
+
 	for slot := range churnSlots {
 		slots.Go(func() {
 			for round := range churnRounds {
@@ -68,12 +71,14 @@ func TestChurn(t *testing.T) {
 					t.Errorf("slot %d, round %d: %v", slot, round, err)
 					return
 				}
+
 				mu.Lock()
 				lives = append(lives, l)
 				mu.Unlock()
 			}
 		})
 	}
+
 	slots.Wait()
 	took := time.Since(began)
 	c.awaitHolders(t, nil)
@@ -92,38 +97,48 @@ func (c *cluster) liveOnce(slot, round int) (life, error) {
 	pod := ownedBy(newPod("batch", name, newContainer("main", resources[(slot+round)%len(resources)], 1)), "StatefulSet",
 		owner)
 	pod.Spec.RestartPolicy = corev1.RestartPolicyNever
+
 	ends := round%2 == 0
 	if ends {
 		pod.Spec.Containers[0].Command[3] = "echo devices=$" + allocatedVariable + "; exec busybox sleep 6"
 	}
+
 	l := life{pod: name, owner: "StatefulSet/" + owner, created: time.Now()}
+
 	created, err := c.client.CoreV1().Pods("batch").Create(c.ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		return life{}, err
 	}
+
 	err = await(time.Minute, func() error {
 		var ids []string
 		if ids, l.running, err = givenDevices(created, "main"); err != nil {
 			return err
 		}
+
 		l.devices = nil
 		for _, id := range ids {
 			l.devices = append(l.devices, c.devices[id])
 		}
+
 		return nil
 	})
 	if err != nil {
 		return life{}, err
 	}
+
 	if _, err := c.awaitPod(c.ctx, created, phaseIf(ends)); err != nil {
 		return life{}, err
 	}
+
 	l.deleting = time.Now()
 	if ends {
 		l.deleting = l.running.Add(6 * time.Second)
 	}
+
 	err = c.deletePod(c.ctx, "batch", name)
 	l.gone = time.Now()
+
 	return l, err
 }
 
@@ -131,6 +146,7 @@ func phaseIf(ends bool) corev1.PodPhase {
 	if ends {
 		return corev1.PodSucceeded
 	}
+
 	return corev1.PodRunning
 }
 
@@ -138,23 +154,29 @@ func phaseIf(ends bool) corev1.PodPhase {
 func checkChurn(t *testing.T, lives []life, scrapes []observed) {
 	t.Helper()
 	var toHolder, toOwner, toEnd []time.Duration
+
 	for i := range lives {
 		l := &lives[i]
 		first, owned, last := time.Time{}, time.Time{}, time.Time{}
+
 		for _, s := range scrapes {
 			shown := slices.ContainsFunc(s.holders, func(h holder) bool { return l.isShownBy(h) })
+
 			described := slices.ContainsFunc(s.holders, func(h holder) bool { return l.isShownBy(h) && h.workload == l.owner })
 			if s.to.After(l.created) && s.from.Before(l.gone.Add(churnDelay)) {
 				if shown && first.IsZero() {
 					first = s.to
 				}
+
 				if described && owned.IsZero() {
 					owned = s.to
 				}
+
 				if described {
 					last = s.to
 				}
 			}
+
 			if s.from.After(l.running.Add(churnDelay)) && s.to.Before(l.deleting) {
 				for _, device := range l.devices {
 					if held, known := s.allocated[device]; !shown || known && !held {
@@ -163,27 +185,34 @@ func checkChurn(t *testing.T, lives []life, scrapes []observed) {
 				}
 			}
 		}
+
 		if !first.IsZero() {
 			toHolder = append(toHolder, first.Sub(l.running))
 		}
+
 		if !owned.IsZero() {
 			toOwner, toEnd = append(toOwner, owned.Sub(l.running)), append(toEnd, last.Sub(l.gone))
 		}
 	}
+
 	nameless := 0
+
 	for _, s := range scrapes {
 		if slices.ContainsFunc(s.holders, holder.isNameless) {
 			nameless++
 		}
+
 		for _, h := range s.holders {
 			if !isTrue(lives, s, h) {
 				t.Errorf("%s: no pod held what is shown: %v, %s", s.to.Format(time.StampMilli), h, h.workload)
 			}
 		}
 	}
+
 	if len(toOwner) != len(lives) {
 		t.Errorf("%d of %d pods were shown with their owner", len(toOwner), len(lives))
 	}
+
 	record("churn: %d of %d scrapes show a holder without a name, by the checkpoint alone", nameless, len(scrapes))
 	recordDurations("churn: a pod's device is shown, after its container's start", toHolder)
 	recordDurations("churn: its owner is shown, after its container's start", toOwner)
@@ -203,6 +232,7 @@ func isTrue(lives []life, s observed, h holder) bool {
 		named := l.isShownBy(h) && (h.workload == "" || h.workload == l.owner) &&
 			(h.team == "" || strings.EqualFold(h.team, "batch"))
 		nameless := h.isNameless() && slices.Contains(l.devices, h.device)
+
 		return (named || nameless) && s.to.After(l.created) && s.from.Before(l.gone.Add(churnDelay))
 	})
 }

@@ -31,10 +31,12 @@ var allocators = sync.OnceValues(func() (*cluster, error) { return startCluster(
 
 func startShared(t *testing.T) *cluster {
 	t.Helper()
+
 	c, err := allocators()
 	if err != nil {
 		t.Fatalf("start the exporter and the allocators: %v (logs in %s)", err, shared.logs)
 	}
+
 	return c
 }
 
@@ -43,24 +45,30 @@ func startCluster(ctx context.Context, n *node) (*cluster, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	c := &cluster{node: n, exporter: pod, plugins: map[string]*devicePlugin{}, devices: map[string]string{}, ctx: ctx}
+
 	err = await(time.Minute, func() (err error) {
 		c.layout, err = readNodeDocument()
 		if err == nil && len(c.layout.GPUs) != 10 {
 			err = fmt.Errorf("the exporter sees %d GPUs, expected 10", len(c.layout.GPUs))
 		}
+
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	for resource, ids := range c.pluginDevices() {
 		c.plugins[resource] = newDevicePlugin(resource, ids...)
 		go c.plugins[resource].run(ctx, reportError)
 	}
+
 	if err := c.startDRA(); err != nil {
 		return nil, err
 	}
+
 	return c, c.awaitResources()
 }
 
@@ -82,11 +90,13 @@ func (c *cluster) pluginDevices() map[string][]string {
 		return fmt.Sprintf("%s/%d", uuid(gpu), id), id, mig
 	}
 	offer("nvidia.com/gpu", uuid(0), "%s", uuid(0))
+
 	for replica := range 4 {
 		offer("nvidia.com/gpu.shared", uuid(1), "%s::%d", uuid(1), replica)
 		offer("example.com/hami-gpu", uuid(3), "%s-%d", uuid(3), replica)
 		offer("example.com/gke-vgpu", uuid(5), "nvidia5/vgpu%d", replica)
 	}
+
 	split, _, mig := instance(2, 4)
 	offer("nvidia.com/mig-1c.3g.20gb", split+"/0", "%s", mig[0])
 	offer("nvidia.com/mig-2c.3g.20gb", split+"/1", "%s", mig[1])
@@ -97,16 +107,20 @@ func (c *cluster) pluginDevices() map[string][]string {
 	offer("nvidia.com/mig-1g.5gb.shared", whole, "%s::1", mig[0])
 	whole, id, _ := instance(2, 3)
 	offer("example.com/legacy-mig", whole, "MIG-%s/%d/0", uuid(2), id)
+
 	for _, start := range []int{0, 4} {
 		whole, id, _ = instance(4, start)
 		offer("example.com/gke-mig", whole, "nvidia4/gi%d", id)
 	}
+
 	for start := range 7 {
 		whole, _, mig = instance(9, start)
 		offer("nvidia.com/mig-1g.5gb", whole, "%s", mig[0])
 	}
+
 	whole, _, mig = instance(8, 4)
 	offer("nvidia.com/mig-3g.20gb", whole, "%s", mig[0])
+
 	return offers
 }
 
@@ -117,6 +131,7 @@ func (c *cluster) startDRA() error {
 		"gpu-6": {"type": "gpu", "uuid": d.GPUs[6].UUID},
 	}
 	c.devices["gpu-6"] = d.GPUs[6].UUID
+
 	for _, mig := range []struct {
 		profile   string
 		id, start int
@@ -126,7 +141,9 @@ func (c *cluster) startDRA() error {
 		devices[name] = map[resourceapi.QualifiedName]string{"type": "mig", "uuid": uuids[0], "parentUUID": d.GPUs[7].UUID}
 		c.devices[name] = fmt.Sprintf("%s/%d", d.GPUs[7].UUID, gi)
 	}
+
 	_, err := startDRADriver(c.ctx, c.node, devices, reportError)
+
 	return err
 }
 
@@ -137,13 +154,16 @@ func (c *cluster) awaitResources() error {
 		if err != nil {
 			return err
 		}
+
 		for resource, plugin := range c.plugins {
 			ids, _ := plugin.offered()
+
 			have := object.Status.Allocatable[corev1.ResourceName(resource)]
 			if have.Value() != int64(len(ids)) {
 				return fmt.Errorf("the kubelet offers %d of %s, expected %d", have.Value(), resource, len(ids))
 			}
 		}
+
 		return nil
 	})
 }
@@ -151,11 +171,14 @@ func (c *cluster) awaitResources() error {
 // run creates a pod and waits until it runs; it is deleted after the test.
 func (c *cluster) run(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
+
 	created, err := c.createPod(c.ctx, pod)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.deleteAfter(t, pod)
+
 	return created
 }
 
@@ -172,29 +195,35 @@ func (c *cluster) deleteAfter(t *testing.T, pod *corev1.Pod) {
 func (c *cluster) given(t *testing.T, pod *corev1.Pod, container, sharing string) []string {
 	t.Helper()
 	var ids []string
+
 	if err := await(30*time.Second, func() (err error) {
 		ids, _, err = givenDevices(pod, container)
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(ids) == 0 {
 		t.Fatalf("container %s of pod %s/%s was given no device", container, pod.Namespace, pod.Name)
 	}
+
 	var want []string
 	for _, id := range ids {
 		want = append(want, c.expected(t, id, pod, container, sharing))
 	}
+
 	return want
 }
 
 // expected returns what must be shown of a device that a container holds.
 func (c *cluster) expected(t *testing.T, id string, pod *corev1.Pod, container, sharing string) string {
 	t.Helper()
+
 	device, ok := c.devices[id]
 	if !ok {
 		t.Fatalf("no device has the id %q", id)
 	}
+
 	return strings.Join([]string{device, pod.Namespace, pod.Name, container, sharing, "confirmed=true"}, " ")
 }
 
@@ -207,6 +236,7 @@ func (h holder) String() string {
 func (c *cluster) awaitHolders(t *testing.T, want []string) {
 	t.Helper()
 	slices.Sort(want)
+
 	if err := await(time.Minute, func() error { return c.checkHolders(want) }); err != nil {
 		t.Fatal(err)
 	}
@@ -218,14 +248,18 @@ func (c *cluster) checkHolders(want []string) error {
 	if err != nil {
 		return err
 	}
+
 	var have []string
 	for _, h := range holdersOf(families) {
 		have = append(have, h.String())
 	}
+
 	slices.Sort(have)
+
 	if !slices.Equal(have, want) {
 		return fmt.Errorf("holders:\n%s\nwant:\n%s", strings.Join(have, "\n"), strings.Join(want, "\n"))
 	}
+
 	return c.checkAllocated(heldDevices(families), want)
 }
 
@@ -235,6 +269,7 @@ func heldDevices(families map[string]*dto.MetricFamily) map[string]bool {
 	for device, value := range allocatedOf(families) {
 		out[device] = value == 1
 	}
+
 	return out
 }
 
@@ -248,17 +283,22 @@ func (c *cluster) checkAllocated(have map[string]bool, holders []string) error {
 			return held == device || strings.HasPrefix(held, device+"/") || strings.HasPrefix(device, held+"/")
 		})
 	}
+
 	if !maps.Equal(have, want) {
 		return fmt.Errorf("allocated: %v, want %v", have, want)
 	}
+
 	gpus := 0
+
 	for device := range have {
 		if !strings.Contains(device, "/") {
 			gpus++
 		}
 	}
+
 	if gpus != len(c.layout.GPUs) {
 		return fmt.Errorf("of %d GPUs it is known whether they are allocated, want %d", gpus, len(c.layout.GPUs))
 	}
+
 	return nil
 }

@@ -27,24 +27,29 @@ type user struct {
 // newUser creates a service account with some verbs on the node's partitions, and a token for it.
 func (c *cluster) newUser(t *testing.T, name string, verbs ...string) user {
 	t.Helper()
+
 	if err := c.createServiceAccount(c.ctx, "batch", name); err != nil {
 		t.Fatal(err)
 	}
+
 	if len(verbs) > 0 {
 		c.grant(t, name, &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: name}, Rules: []rbacv1.PolicyRule{{
 			APIGroups: []string{"mig-exporter.io"}, Resources: []string{"partitions"}, ResourceNames: []string{nodeName},
 			Verbs: verbs,
 		}}})
 	}
+
 	return user{name, c.newToken(t, name)}
 }
 
 // grant gives a service account of the namespace batch a new role.
 func (c *cluster) grant(t *testing.T, account string, role *rbacv1.ClusterRole) {
 	t.Helper()
+
 	if _, err := c.client.RbacV1().ClusterRoles().Create(c.ctx, role, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := c.client.RbacV1().ClusterRoleBindings().Create(c.ctx, &rbacv1.ClusterRoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Name: account},
 		RoleRef:    rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: role.Name},
@@ -57,12 +62,14 @@ func (c *cluster) grant(t *testing.T, account string, role *rbacv1.ClusterRole) 
 
 func (c *cluster) newToken(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
+
 	reply, err := c.client.CoreV1().ServiceAccounts("batch").CreateToken(c.ctx, account,
 		&authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{Audiences: audiences}},
 		metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return reply.Status.Token
 }
 
@@ -72,25 +79,31 @@ func (n *node) send(method, url, token, contentType, body string) (int, string, 
 	if err != nil {
 		return 0, "", err
 	}
+
 	pool := x509.NewCertPool()
 	pool.AppendCertsFromPEM(ca)
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: pool}, DisableKeepAlives: true}
+
 	request, err := http.NewRequest(method, url, strings.NewReader(body))
 	if err != nil {
 		return 0, "", err
 	}
+
 	if token != "" {
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
+
 	if contentType != "" {
 		request.Header.Set("Content-Type", contentType)
 	}
+
 	reply, err := (&http.Client{Transport: transport, Timeout: 30 * time.Second}).Do(request)
 	if err != nil {
 		return 0, "", err
 	}
 	defer reply.Body.Close()
 	text, err := io.ReadAll(reply.Body)
+
 	return reply.StatusCode, string(text), err
 }
 
@@ -100,6 +113,7 @@ func (c *cluster) control(method, path, token, body string) (int, string, error)
 	if body != "" {
 		contentType = "application/json"
 	}
+
 	return c.send(method, "https://"+controlAddress+path, token, contentType, body)
 }
 
@@ -114,6 +128,7 @@ func TestControlReviewsTokens(t *testing.T) {
 	reader := c.newUser(t, "reader", "get")
 	scheduler := c.newUser(t, "scheduler")
 	c.grantDocumented(t, scheduler.name)
+
 	for _, call := range []struct {
 		about, method, path, token, body string
 		status                           int
@@ -135,30 +150,37 @@ func TestControlReviewsTokens(t *testing.T) {
 			t.Errorf("%s: %d %s %v, want %d", call.about, status, body, err, call.status)
 		}
 	}
+
 	// A review is believed for ten seconds.
 	if err := c.client.RbacV1().ClusterRoleBindings().Delete(c.ctx, "reader", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	withdrawn := time.Now()
+
 	if err := await(time.Minute, func() error {
 		status, _, err := c.control("GET", "/api/v1/node", reader.token, "")
 		if err == nil && status != 403 {
 			err = fmt.Errorf("status %d", status)
 		}
+
 		return err
 	}); err != nil {
 		t.Errorf("a right that was withdrawn: %v", err)
 	}
+
 	record("a right that is withdrawn ends after %s", time.Since(withdrawn).Round(100*time.Millisecond))
 }
 
 // grantDocumented gives an account the role of docs/partition-control.md, for this node.
 func (c *cluster) grantDocumented(t *testing.T, account string) {
 	t.Helper()
+
 	roles, err := documentedRoles(controlPage)
 	if err != nil || len(roles) != 1 {
 		t.Fatalf("%s has %d roles, expected 1: %v", controlPage, len(roles), err)
 	}
+
 	roles[0].Rules[0].ResourceNames = []string{nodeName}
 	c.grant(t, account, &roles[0])
 }
@@ -166,25 +188,31 @@ func (c *cluster) grantDocumented(t *testing.T, account string) {
 // TestControlWithoutAPIServer: no answer of the API server is never a right.
 func TestControlWithoutAPIServer(t *testing.T) {
 	c := startShared(t)
+
 	operator := c.newUser(t, "absent-operator", "get", "plan", "apply")
 	if err := c.apiserver.stop(syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
+
 	status, body, err := c.control("POST", "/api/v1/plans", operator.token, emptyGPU8)
 	if err != nil || status != 503 {
 		t.Errorf("%d %s %v, want 503", status, body, err)
 	}
+
 	output, exit, err := c.migctl(c.ctx, "plan", "--gpus=8", "--devices=none")
 	if err != nil || exit != 1 || !strings.Contains(output, "foreign-owner") && !strings.Contains(output, "take-over") {
 		t.Errorf("a plan while it cannot be found out who else manages the GPU: exit code %d, %v: %s; want 1 with foreign-owner or "+
 			"take-over", exit, err, output)
 	}
+
 	if err := c.apiserver.start(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.awaitAPIServer(); err != nil {
 		t.Fatal(err)
 	}
+
 	c.awaitComplete(t, 3*time.Minute)
 }
 
@@ -193,6 +221,7 @@ func TestControlRefuses(t *testing.T) {
 	c := startShared(t)
 	c.run(t, newPod("ml", "slice", newContainer("main", "nvidia.com/mig-1g.5gb", 1)))
 	c.run(t, newPod("chat", "compute", newContainer("main", "nvidia.com/mig-2c.3g.20gb", 1)))
+
 	for _, refused := range []struct{ about, gpu, want string }{
 		{"an instance of a pod", "9", "ml/slice"},
 		{"a compute instance of a pod", "2", "chat/compute"},
@@ -203,6 +232,7 @@ func TestControlRefuses(t *testing.T) {
 			if err == nil && (exit != 1 || !strings.Contains(output, refused.want)) {
 				err = fmt.Errorf("exit code %d: %s", exit, output)
 			}
+
 			return err
 		}); err != nil {
 			t.Errorf("%s: %v", refused.about, err)
@@ -223,30 +253,39 @@ func TestControlRepartitions(t *testing.T) {
 		output, exit, err := c.migctlAs(operator, "apply", "--yes", "--gpus=8", "--devices=1g.5gb=2")
 		done <- fmt.Sprintf("exit code %d, %v: %s", exit, err, output)
 	}()
+
 	if err := await(time.Minute, func() error { return c.checkCordon(true) }); err != nil {
 		t.Fatalf("%v; migctl: %s", err, <-done)
 	}
+
 	created := c.awaitInstances(t, 8, 2)
 	if err := c.checkCordon(true); err != nil {
 		t.Errorf("before the kubelet offers the new devices: %v", err)
 	}
+
 	c.plugins["nvidia.com/mig-3g.20gb"].offer()
 	before.offer(append(slices.Clone(offered), created...)...)
+
 	if output := <-done; !strings.HasPrefix(output, "exit code 0") || strings.Contains(output, "warning") {
 		t.Error(output)
 	}
+
 	if err := await(time.Minute, func() error { return c.checkCordon(false) }); err != nil {
 		t.Error(err)
 	}
+
 	// Only the new devices are offered, so that a pod gets one of them.
 	before.offer(created...)
+
 	if err := c.awaitResources(); err != nil {
 		t.Fatal(err)
 	}
+
 	pod, err := c.createPod(c.ctx, newPod("ml", "after", newContainer("main", "nvidia.com/mig-1g.5gb", 1)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.awaitHolders(t, c.given(t, pod, "main", "exclusive"))
 	c.restoreLayout(t, operator, offered)
 }
@@ -254,13 +293,16 @@ func TestControlRepartitions(t *testing.T) {
 // restoreLayout ends the pod of TestControlRepartitions, which is in the way, and gives GPU 8 its layout again.
 func (c *cluster) restoreLayout(t *testing.T, operator user, offered []string) {
 	t.Helper()
+
 	output, exit, err := c.migctlAs(operator, "plan", "--gpus=8", "--devices=3g.20gb=1")
 	if err != nil || exit != 1 || !strings.Contains(output, "ml/after") {
 		t.Errorf("a plan for a GPU on which a pod has a new device: exit code %d, %v: %s; want 1 with ml/after", exit, err, output)
 	}
+
 	if err := c.deletePod(c.ctx, "ml", "after"); err != nil {
 		t.Fatal(err)
 	}
+
 	c.plugins["nvidia.com/mig-1g.5gb"].offer(offered...)
 	c.awaitHolders(t, nil)
 	go func() {
@@ -268,12 +310,15 @@ func (c *cluster) restoreLayout(t *testing.T, operator user, offered []string) {
 		if err != nil {
 			reportError(err)
 		}
+
 		c.plugins["nvidia.com/mig-3g.20gb"].offer(uuids...)
 	}()
+
 	output, exit, err = c.migctlAs(operator, "apply", "--yes", "--gpus=8", "--devices=3g.20gb=1")
 	if err != nil || exit != 0 {
 		t.Errorf("the previous layout: exit code %d, %v: %s", exit, err, output)
 	}
+
 	if err := c.awaitResources(); err != nil {
 		t.Error(err)
 	}
@@ -285,6 +330,7 @@ func (c *cluster) migctlAs(u user, args ...string) (output string, exit int, err
 	if err := os.WriteFile(token, []byte(u.token), 0o600); err != nil {
 		return "", 0, err
 	}
+
 	return c.migctl(c.ctx, append([]string{"--address=https://" + controlAddress, "--ca-file=" + c.pki.certFile("ca"),
 		"--token-file=" + token}, args...)...)
 }
@@ -295,10 +341,12 @@ func (c *cluster) checkCordon(want bool) error {
 	if err != nil {
 		return err
 	}
+
 	by := object.Annotations["mig-exporter.io/cordoned-by"]
 	if object.Spec.Unschedulable != want || (by != "") != want {
 		return fmt.Errorf("cordoned %v by %q, want %v", object.Spec.Unschedulable, by, want)
 	}
+
 	return nil
 }
 
@@ -306,26 +354,32 @@ func (c *cluster) checkCordon(want bool) error {
 // them.
 func (c *cluster) awaitInstances(t *testing.T, gpu, count int) (ids []string) {
 	t.Helper()
+
 	if err := await(time.Minute, func() error {
 		document, err := readNodeDocument()
 		if err != nil {
 			return err
 		}
+
 		instances := document.GPUs[gpu].GPUInstances
 		ids = nil
+
 		for _, instance := range instances {
 			for _, compute := range instance.ComputeInstances {
 				ids = append(ids, compute.UUID)
 				c.devices[compute.UUID] = fmt.Sprintf("%s/%d", document.GPUs[gpu].UUID, instance.ID)
 			}
 		}
+
 		if len(instances) != count || len(ids) != count {
 			return fmt.Errorf("GPU %d has %d GPU instances, expected %d", gpu, len(instances), count)
 		}
+
 		return nil
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	return ids
 }
 
@@ -336,12 +390,16 @@ func (c *cluster) awaitLayout(gpu int, profile string) (uuids []string, err erro
 		if err != nil {
 			return err
 		}
+
 		instances := document.GPUs[gpu].GPUInstances
 		if len(instances) != 1 || instances[0].Profile != profile || len(instances[0].ComputeInstances) != 1 {
 			return fmt.Errorf("GPU %d has %v, expected one %s with one compute instance", gpu, instances, profile)
 		}
+
 		uuids = []string{instances[0].ComputeInstances[0].UUID}
+
 		return nil
 	})
+
 	return uuids, err
 }

@@ -26,16 +26,19 @@ func (d *daemon) start() error {
 	}
 	defer log.Close()
 	d.process = exec.Command(d.command[0], d.command[1:]...)
+
 	d.process.Stdout, d.process.Stderr = log, log
 	if err := d.process.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", d.name, err)
 	}
+
 	process, ended := d.process, make(chan struct{})
 	d.ended = ended
 	go func() {
 		_ = process.Wait() // it is stopped by a signal
 		close(ended)
 	}()
+
 	return nil
 }
 
@@ -44,6 +47,7 @@ func (d *daemon) stop(signal syscall.Signal) error {
 	if err := d.process.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("stop %s: %w", d.name, err)
 	}
+
 	select {
 	case <-d.ended:
 		return nil

@@ -54,6 +54,7 @@ func (p *devicePlugin) offer(ids ...string) {
 func (p *devicePlugin) offered() ([]string, <-chan struct{}) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return slices.Clone(p.ids), p.changed
 }
 
@@ -67,6 +68,7 @@ func (p *devicePlugin) countAllocating(by int) {
 func (p *devicePlugin) isAllocating() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	return p.allocating > 0
 }
 
@@ -82,16 +84,19 @@ func (p *devicePlugin) run(ctx context.Context, failed func(error)) {
 		}
 	}
 	defer func() { stop() }()
+
 	for {
 		now, err := os.Stat(pluginapi.KubeletSocket)
 		if err == nil && (kubelet == nil || !os.SameFile(now, kubelet) || !now.ModTime().Equal(kubelet.ModTime())) {
 			stop()
+
 			if server, err = p.register(ctx); err == nil {
 				kubelet = now
 			} else {
 				failed(fmt.Errorf("device plugin %s: %w", p.resource, err))
 			}
 		}
+
 		select {
 		case <-ctx.Done():
 			return
@@ -105,13 +110,16 @@ func (p *devicePlugin) register(ctx context.Context) (*grpc.Server, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+
 	listener, err := net.Listen("unix", path)
 	if err != nil {
 		return nil, err
 	}
+
 	server := grpc.NewServer()
 	pluginapi.RegisterDevicePluginServer(server, p)
 	go func() { _ = server.Serve(listener) }() // until Stop
+
 	conn, err := grpc.NewClient("unix://"+pluginapi.KubeletSocket,
 		grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err == nil {
@@ -122,10 +130,12 @@ func (p *devicePlugin) register(ctx context.Context) (*grpc.Server, error) {
 			Version: pluginapi.Version, Endpoint: p.socket, ResourceName: p.resource,
 		})
 	}
+
 	if err != nil {
 		server.Stop()
 		return nil, err
 	}
+
 	return server, nil
 }
 
@@ -139,13 +149,16 @@ func (p *devicePlugin) GetDevicePluginOptions(context.Context, *pluginapi.Empty)
 func (p *devicePlugin) ListAndWatch(_ *pluginapi.Empty, stream pluginapi.DevicePlugin_ListAndWatchServer) error {
 	for {
 		ids, changed := p.offered()
+
 		reply := &pluginapi.ListAndWatchResponse{}
 		for _, id := range ids {
 			reply.Devices = append(reply.Devices, &pluginapi.Device{ID: id, Health: pluginapi.Healthy})
 		}
+
 		if err := stream.Send(reply); err != nil {
 			return err
 		}
+
 		select {
 		case <-changed:
 		case <-stream.Context().Done():
@@ -160,17 +173,20 @@ func (p *devicePlugin) Allocate(ctx context.Context, r *pluginapi.AllocateReques
 	if p.delay > 0 {
 		p.countAllocating(1)
 		defer p.countAllocating(-1)
+
 		select {
 		case <-time.After(p.delay):
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
 	}
+
 	reply := &pluginapi.AllocateResponse{}
 	for _, container := range r.GetContainerRequests() {
 		reply.ContainerResponses = append(reply.ContainerResponses, &pluginapi.ContainerAllocateResponse{
 			Envs: map[string]string{allocatedVariable: strings.Join(container.GetDevicesIds(), ",")},
 		})
 	}
+
 	return reply, nil
 }

@@ -32,7 +32,9 @@ func startDRADriver(ctx context.Context, n *node, devices map[string]map[resourc
 	if err := os.MkdirAll(data, 0o755); err != nil {
 		return nil, err
 	}
+
 	d := &draDriver{failed: failed}
+
 	helper, err := kubeletplugin.Start(ctx, d, kubeletplugin.DriverName(draDriverName),
 		kubeletplugin.KubeClient(n.client), kubeletplugin.NodeName(nodeName),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join("/var/lib/kubelet", "plugins_registry")),
@@ -40,16 +42,20 @@ func startDRADriver(ctx context.Context, n *node, devices map[string]map[resourc
 	if err != nil {
 		return nil, fmt.Errorf("DRA driver: %w", err)
 	}
+
 	d.helper = helper
 	var list []resourceapi.Device
+
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		device := resourceapi.Device{Name: name,
 			Attributes: map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{}}
 		for key, value := range devices[name] {
 			device.Attributes[key] = resourceapi.DeviceAttribute{StringValue: &value}
 		}
+
 		list = append(list, device)
 	}
+
 	return d, helper.PublishResources(ctx, resourceslice.DriverResources{
 		Pools: map[string]resourceslice.Pool{nodeName: {Slices: []resourceslice.Slice{{Devices: list}}}},
 	})
@@ -59,6 +65,7 @@ func startDRADriver(ctx context.Context, n *node, devices map[string]map[resourc
 func (d *draDriver) PrepareResourceClaims(_ context.Context, claims []*resourceapi.ResourceClaim) (
 	map[types.UID]kubeletplugin.PrepareResult, error) {
 	out := map[types.UID]kubeletplugin.PrepareResult{}
+
 	for _, claim := range claims {
 		var prepared kubeletplugin.PrepareResult
 		for _, result := range claim.Status.Allocation.Devices.Results {
@@ -66,8 +73,10 @@ func (d *draDriver) PrepareResourceClaims(_ context.Context, claims []*resourcea
 				Requests: []string{result.Request}, PoolName: result.Pool, DeviceName: result.Device,
 			})
 		}
+
 		out[claim.UID] = prepared
 	}
+
 	return out, nil
 }
 
@@ -78,6 +87,7 @@ func (d *draDriver) UnprepareResourceClaims(_ context.Context, claims []kubeletp
 	for _, claim := range claims {
 		out[claim.UID] = nil
 	}
+
 	return out, nil
 }
 
@@ -92,18 +102,22 @@ func (n *node) claim(ctx context.Context, namespace, name string, admin bool, de
 	claims := n.client.ResourceV1().ResourceClaims(namespace)
 	var requests []resourceapi.DeviceRequest
 	allocation := &resourceapi.AllocationResult{}
+
 	for i, device := range devices {
 		request := fmt.Sprintf("r%d", i)
 		exact := &resourceapi.ExactDeviceRequest{DeviceClassName: draDriverName}
+
 		result := resourceapi.DeviceRequestAllocationResult{
 			Request: request, Driver: draDriverName, Pool: nodeName, Device: device,
 		}
 		if admin {
 			exact.AdminAccess, result.AdminAccess = &admin, &admin
 		}
+
 		requests = append(requests, resourceapi.DeviceRequest{Name: request, Exactly: exact})
 		allocation.Devices.Results = append(allocation.Devices.Results, result)
 	}
+
 	claim, err := claims.Create(ctx, &resourceapi.ResourceClaim{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       resourceapi.ResourceClaimSpec{Devices: resourceapi.DeviceClaim{Requests: requests}},
@@ -111,12 +125,15 @@ func (n *node) claim(ctx context.Context, namespace, name string, admin bool, de
 	if err != nil {
 		return err
 	}
+
 	claim.Status.Allocation = allocation
 	for _, pod := range pods {
 		claim.Status.ReservedFor = append(claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{
 			Resource: "pods", Name: pod.Name, UID: pod.UID,
 		})
 	}
+
 	_, err = claims.UpdateStatus(ctx, claim, metav1.UpdateOptions{})
+
 	return err
 }

@@ -37,6 +37,7 @@ kubernetes: true
 // pod as it is rendered, but for arguments of these tests.
 func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 	files := map[string][]byte{"control.yaml": []byte(controlConfig)}
+
 	for key, file := range map[string]string{
 		"tls.crt": n.pki.certFile("control"), "tls.key": n.pki.keyFile("control"),
 	} {
@@ -44,14 +45,17 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		files[key] = content
 	}
+
 	_, err := n.client.CoreV1().Secrets(chartNamespace).Create(ctx, &corev1.Secret{
 		ObjectMeta: metav1.ObjectMeta{Name: "mig-exporter-control"}, Data: files,
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
 	}
+
 	// The device plugins of most tests are no pods.
 	return n.createExporter(ctx, "x7k2p", "--control.device-plugin=", "--control.settle-timeout=1m")
 }
@@ -65,11 +69,14 @@ func (n *node) createExporter(ctx context.Context, suffix string, args ...string
 	// The simulated node outlives its driver's clients, as a real one does.
 	c := &pod.Spec.Containers[0]
 	c.Env = append(c.Env, corev1.EnvVar{Name: "MIG_SIM_STATE", Value: "/var/lib/mig-exporter/simulated-node"})
+
 	pod, err := n.createPod(ctx, pod)
 	if err != nil {
 		return nil, err
 	}
+
 	hosts := fmt.Sprintf("127.0.0.1 localhost\n%s %s\n", pod.Status.PodIP, exporterHost)
+
 	return pod, os.WriteFile("/etc/hosts", []byte(hosts), 0o644)
 }
 
@@ -79,15 +86,18 @@ func (n *node) keepExporterLog() error {
 	if err != nil {
 		return err
 	}
+
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(n.logs, "mig-exporter-"+filepath.Base(file)), text, 0o644)
 		}
+
 		if err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -96,15 +106,18 @@ func get(path string) ([]byte, error) { return getURL(metricsURL + path) }
 
 func getURL(url string) ([]byte, error) {
 	client := http.Client{Timeout: 5 * time.Second}
+
 	reply, err := client.Get(url)
 	if err != nil {
 		return nil, err
 	}
 	defer reply.Body.Close()
+
 	body, err := io.ReadAll(reply.Body)
 	if err == nil && reply.StatusCode != http.StatusOK {
 		err = fmt.Errorf("%s: %s: %s", url, reply.Status, body)
 	}
+
 	return body, err
 }
 
@@ -140,7 +153,9 @@ func readNodeDocument() (*nodeDocument, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var document nodeDocument
+
 	return &document, json.Unmarshal(body, &document)
 }
 
@@ -151,9 +166,11 @@ func (d *nodeDocument) gpuInstance(gpu, start int) (id int, migUUIDs []string) {
 			for _, compute := range instance.ComputeInstances {
 				migUUIDs = append(migUUIDs, compute.UUID)
 			}
+
 			return instance.ID, migUUIDs
 		}
 	}
+
 	panic(fmt.Sprintf("GPU %d has no GPU instance at %d", gpu, start))
 }
 
@@ -163,6 +180,7 @@ func scrape() (map[string]*dto.MetricFamily, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return parseMetrics(body)
 }
 
@@ -173,6 +191,7 @@ func label(m *dto.Metric, name string) string {
 			return pair.GetValue()
 		}
 	}
+
 	return ""
 }
 
@@ -184,6 +203,7 @@ func deviceOf(m *dto.Metric) string {
 			device += "/" + id
 		}
 	}
+
 	return device
 }
 
@@ -192,6 +212,7 @@ type holder struct{ device, namespace, pod, container, workload, team, resource,
 
 func holdersOf(families map[string]*dto.MetricFamily) []holder {
 	var list []holder
+
 	for _, family := range []string{"nvidia_gpu_pod_info", "nvidia_mig_gpu_instance_pod_info",
 		"nvidia_mig_compute_instance_pod_info"} {
 		for _, m := range families[family].GetMetric() {
@@ -200,18 +221,21 @@ func holdersOf(families map[string]*dto.MetricFamily) []holder {
 				label(m, "confirmed")})
 		}
 	}
+
 	return list
 }
 
 // allocatedOf returns the values of the *_allocated families by device.
 func allocatedOf(families map[string]*dto.MetricFamily) map[string]float64 {
 	values := map[string]float64{}
+
 	for _, family := range []string{"nvidia_gpu_allocated", "nvidia_mig_gpu_instance_allocated",
 		"nvidia_mig_compute_instance_allocated"} {
 		for _, m := range families[family].GetMetric() {
 			values[deviceOf(m)] = m.GetGauge().GetValue()
 		}
 	}
+
 	return values
 }
 
@@ -220,10 +244,12 @@ func (n *node) migctl(ctx context.Context, args ...string) (output string, exit 
 	c := exec.CommandContext(ctx, filepath.Join(n.programs, "migctl"), args...)
 	c.Env = append(os.Environ(), "MIGCTL_ADDRESS=unix://"+controlDir+"/control.sock")
 	out, err := c.CombinedOutput()
+
 	var ended *exec.ExitError
 	if errors.As(err, &ended) {
 		return string(out), ended.ExitCode(), nil
 	}
+
 	return string(out), 0, err
 }
 

@@ -17,6 +17,7 @@ func TestNoHolders(t *testing.T) { startShared(t).awaitHolders(t, nil) }
 func TestHolderOfEveryForm(t *testing.T) {
 	c := startShared(t)
 	var want []string
+
 	for _, given := range []struct {
 		pod, resource string
 		count         int64
@@ -41,6 +42,7 @@ func TestHolderOfEveryForm(t *testing.T) {
 		pod := c.run(t, newPod("ml", given.pod, newContainer("main", given.resource, given.count)))
 		want = append(want, c.given(t, pod, "main", given.sharing)...)
 	}
+
 	c.awaitHolders(t, want)
 }
 
@@ -58,10 +60,12 @@ func TestHolderInits(t *testing.T) {
 	pod.Spec.InitContainers = []corev1.Container{sidecar, fetch}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "go", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+
 	created, err := c.client.CoreV1().Pods("ml").Create(c.ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.deleteAfter(t, pod)
 	// The main container is listed with its device before it runs.
 	inits := append(c.given(t, created, "proxy", "exclusive"), c.given(t, created, "fetch", "exclusive")...)
@@ -69,9 +73,11 @@ func TestHolderInits(t *testing.T) {
 	all := append(inits, c.expected(t, ids[0], created, "main", "exclusive"))
 	c.awaitHolders(t, all)
 	c.touch(t, created, "go", "on")
+
 	if _, err := c.awaitPod(c.ctx, created, corev1.PodRunning); err != nil {
 		t.Fatal(err)
 	}
+
 	c.awaitHolders(t, all)
 }
 
@@ -99,15 +105,19 @@ func TestHolderClaims(t *testing.T) {
 // a pod after it has allocated the claim.
 func (c *cluster) bindClaims(t *testing.T, pod *corev1.Pod, claim string, admin bool, devices ...string) *corev1.Pod {
 	t.Helper()
+
 	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "devices", ResourceClaimName: &claim}}
 	for i := range pod.Spec.Containers {
 		pod.Spec.Containers[i].Resources.Claims = []corev1.ResourceClaim{{Name: "devices"}}
 	}
+
 	pod.Spec.NodeName = ""
+
 	created, err := c.client.CoreV1().Pods(pod.Namespace).Create(c.ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := c.client.ResourceV1().ResourceClaims(pod.Namespace).Delete(c.ctx, claim,
 			metav1.DeleteOptions{}); err != nil {
@@ -115,18 +125,22 @@ func (c *cluster) bindClaims(t *testing.T, pod *corev1.Pod, claim string, admin 
 		}
 	})
 	c.deleteAfter(t, pod)
+
 	if err := c.claim(c.ctx, pod.Namespace, claim, admin, devices, created); err != nil {
 		t.Fatal(err)
 	}
+
 	binding := &corev1.Binding{ObjectMeta: metav1.ObjectMeta{Name: pod.Name}, Target: corev1.ObjectReference{
 		Kind: "Node", Name: nodeName}}
 	if err := c.client.CoreV1().Pods(pod.Namespace).Bind(c.ctx, binding, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
+
 	running, err := c.awaitPod(c.ctx, created, corev1.PodRunning)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return running
 }
 
@@ -144,53 +158,68 @@ func TestHolderStatic(t *testing.T) {
 func TestHolderLabels(t *testing.T) {
 	c := startShared(t)
 	var toHolder, toOwner []time.Duration
+
 	for round := range 10 {
 		name := fmt.Sprintf("web-7d4b9c-%d", round)
 		pod := ownedBy(newPod("chat", name, newContainer("main", "nvidia.com/gpu", 1)), "ReplicaSet", "web-7d4b9c")
+
 		pod.Labels["pod-template-hash"] = "7d4b9c"
 		if _, err := c.client.CoreV1().Pods("chat").Create(c.ctx, pod, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
+
 		var held, owned time.Time
+
 		err := await(time.Minute, func() error {
 			families, err := scrape()
 			if err != nil {
 				return err
 			}
+
 			for _, h := range holdersOf(families) {
 				if h.pod != name {
 					return fmt.Errorf("another pod holds a device: %v", h)
 				}
+
 				if held.IsZero() {
 					held = time.Now()
 				}
+
 				if h.workload == "Deployment/web" && h.team == "chat" {
 					owned = time.Now()
 					return nil
 				}
 			}
+
 			return fmt.Errorf("pod %s has no owner", name)
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		running, err := c.awaitPod(c.ctx, pod, corev1.PodRunning)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		var began time.Time
+
 		if err := await(time.Minute, func() (err error) {
 			_, began, err = givenDevices(running, "main")
 			return err
 		}); err != nil {
 			t.Fatal(err)
 		}
+
 		toHolder, toOwner = append(toHolder, held.Sub(began)), append(toOwner, owned.Sub(began))
+
 		if err := c.deletePod(c.ctx, "chat", name); err != nil {
 			t.Fatal(err)
 		}
+
 		c.awaitHolders(t, nil)
 	}
+
 	recordDurations("a pod's device is shown, after its container's start", toHolder)
 	recordDurations("its owner and label are shown, after its container's start", toOwner)
 }

@@ -26,12 +26,15 @@ func cgroupHierarchies() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var dirs []string
+
 	for line := range strings.Lines(string(mounts)) {
 		if fields := strings.Fields(line); len(fields) > 2 && strings.HasPrefix(fields[2], "cgroup") {
 			dirs = append(dirs, fields[1])
 		}
 	}
+
 	return dirs, nil
 }
 
@@ -41,23 +44,28 @@ func createCgroups(name string) error {
 	if err != nil {
 		return err
 	}
+
 	for _, dir := range hierarchies {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			return err
 		}
+
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			all, err := os.ReadFile(filepath.Join(dir, file))
 			if errors.Is(err, fs.ErrNotExist) {
 				continue
 			}
+
 			if err == nil {
 				err = os.WriteFile(filepath.Join(dir, name, file), all, 0o644)
 			}
+
 			if err != nil {
 				return err
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -68,16 +76,20 @@ func removeCgroups(name string) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
+
 	for _, dir := range hierarchies {
 		err := await(time.Minute, func() error { return removeCgroupTree(filepath.Join(dir, name)) })
 		errs = append(errs, err)
 	}
+
 	return errors.Join(errs...)
 }
 
 func removeCgroupTree(root string) error {
 	var dirs []string
+
 	err := filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
@@ -85,16 +97,19 @@ func removeCgroupTree(root string) error {
 		case err == nil && entry.IsDir():
 			dirs = append(dirs, path)
 		}
+
 		return err
 	})
 	if err != nil {
 		return err
 	}
+
 	for _, dir := range slices.Backward(dirs) {
 		if err := syscall.Rmdir(dir); err != nil && !errors.Is(err, syscall.ENOENT) {
 			return fmt.Errorf("remove cgroup %s: %w", dir, err)
 		}
 	}
+
 	return nil
 }
 
@@ -103,11 +118,13 @@ func await(timeout time.Duration, check func() error) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	end := time.Now().Add(timeout)
+
 	for {
 		err := check()
 		if err == nil || time.Now().After(end) {
 			return err
 		}
+
 		<-tick.C
 	}
 }
@@ -125,26 +142,33 @@ var volatileSysctl = []string{"fs/aio-nr", "fs/dentry-state", "fs/file-nr", "fs/
 
 func readHost() (*host, error) {
 	h := &host{sysctls: map[string]string{}, lists: map[string][]string{}}
+
 	err := filepath.WalkDir("/proc/sys", func(path string, entry fs.DirEntry, err error) error {
 		name := strings.TrimPrefix(path, "/proc/sys/")
 		volatile := slices.ContainsFunc(volatileSysctl, func(v string) bool { return strings.HasPrefix(name, v) })
+
 		if err != nil {
 			return nil //nolint:nilerr // entries come and go with network interfaces
 		}
+
 		if entry.IsDir() || volatile {
 			return nil
 		}
+
 		if text, err := os.ReadFile(path); err == nil { // some can only be written
 			h.sysctls[name] = string(text)
 		}
+
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
+
 	if h.lists["mounts"], err = mountPoints(); err != nil {
 		return nil, err
 	}
+
 	for _, dir := range []string{"/sys/class/net", "/etc/cni", "/etc/containerd", "/opt/cni", "/run", "/run/containerd",
 		"/usr/libexec/kubernetes", "/var/lib", "/var/lib/cni", "/var/lib/kubelet", "/var/lib/containerd", "/var/log",
 		"/var/log/pods", os.TempDir()} {
@@ -152,6 +176,7 @@ func readHost() (*host, error) {
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, err
 		}
+
 		h.lists[dir] = []string{}
 		for _, entry := range entries {
 			if dir != os.TempDir() || strings.HasPrefix(entry.Name(), "kubelettest-") {
@@ -159,7 +184,9 @@ func readHost() (*host, error) {
 			}
 		}
 	}
+
 	h.cgroups, err = cgroupDirs()
+
 	return h, err
 }
 
@@ -169,13 +196,17 @@ func mountPoints() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var mounts []string
+
 	for line := range strings.Lines(string(text)) {
 		if fields := strings.Fields(line); len(fields) > 5 {
 			mounts = append(mounts, strings.Join(fields[3:6], " "))
 		}
 	}
+
 	slices.Sort(mounts)
+
 	return mounts, nil
 }
 
@@ -185,8 +216,10 @@ func cgroupDirs() (map[string]bool, error) {
 		if err == nil && entry.IsDir() {
 			dirs[path] = true
 		}
+
 		return nil // others create and remove cgroups meanwhile
 	})
+
 	return dirs, err
 }
 
@@ -196,31 +229,38 @@ func (h *host) compare(after string) error {
 	if err != nil {
 		return err
 	}
+
 	var changes []string
+
 	for name, value := range h.sysctls {
 		if have := now.sysctls[name]; have != value {
 			changes = append(changes, fmt.Sprintf("sysctl %s was %q, is %q", name, value, have))
 		}
 	}
+
 	for _, name := range slices.Sorted(maps.Keys(h.lists)) {
 		if !slices.Equal(h.lists[name], now.lists[name]) {
 			changes = append(changes, fmt.Sprintf("%s: was %q, is %q", name, h.lists[name], now.lists[name]))
 		}
 	}
+
 	for dir := range now.cgroups {
 		if !h.cgroups[dir] && !hasProcesses(dir) { // one with processes is another program's: ours have ended
 			changes = append(changes, "new cgroup "+dir)
 		}
 	}
+
 	processes, err := leftProcesses()
 	if err != nil {
 		return err
 	}
+
 	changes = append(changes, processes...)
 	if len(changes) > 0 {
 		slices.Sort(changes)
 		return fmt.Errorf("after %s, the host is not as it was:\n%s", after, strings.Join(changes, "\n"))
 	}
+
 	return nil
 }
 
@@ -236,13 +276,17 @@ func leftProcesses() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	var left []string
+
 	for _, file := range environments {
 		pid := filepath.Base(filepath.Dir(file))
+
 		environment, err := os.ReadFile(file)
 		if err != nil || pid == strconv.Itoa(os.Getpid()) {
 			continue
 		}
+
 		variables := bufio.NewScanner(strings.NewReader(strings.ReplaceAll(string(environment), "\x00", "\n")))
 		for variables.Scan() {
 			if value, ok := strings.CutPrefix(variables.Text(), workspaceVariable+"="); ok && value != "" {
@@ -250,5 +294,6 @@ func leftProcesses() ([]string, error) {
 			}
 		}
 	}
+
 	return left, nil
 }

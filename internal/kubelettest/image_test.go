@@ -34,21 +34,26 @@ func writeImages(archive, programs, workspace string) error {
 	run := workspaceVariable + "=" + workspace
 	pods := image{name: podImage, entrypoint: []string{"/bin/busybox", "sleep", "infinity"},
 		env: []string{"PATH=/bin", run}, root: filepath.Join(workspace, "pod-image")}
+
 	busybox, err := exec.LookPath("busybox")
 	if err == nil {
 		err = copyFile(filepath.Join(pods.root, "bin/busybox"), busybox)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	exporter := image{entrypoint: []string{"/usr/bin/mig-exporter"},
 		env: []string{"MIG_SIM_SCENARIO=" + scenarioPath, run}, root: filepath.Join(workspace, "exporter-image")}
 	if exporter.name, err = chartImage(); err != nil {
 		return err
 	}
+
 	if err := assembleExporter(exporter.root, programs); err != nil {
 		return err
 	}
+
 	return writeArchive(archive, pods, exporter)
 }
 
@@ -58,6 +63,7 @@ func chartImage() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	return "docker.io/library/" + m.daemonSet.Spec.Template.Spec.Containers[0].Image, nil
 }
 
@@ -65,18 +71,22 @@ func chartImage() (string, error) {
 // it in: the simulated node's C library in Debian's folder of libraries.
 func assembleExporter(root, programs string) error {
 	c := exec.Command("deploy/image/assemble.sh", root)
+
 	c.Dir = filepath.Join("..", "..")
 	if out, err := c.CombinedOutput(); err != nil {
 		return fmt.Errorf("assemble the image: %w: %s", err, out)
 	}
+
 	libc, err := filepath.Glob(filepath.Join(root, "lib/*-linux-gnu"))
 	if err != nil || len(libc) != 1 {
 		return fmt.Errorf("folder of libraries in %s: %q %w", root, libc, err)
 	}
+
 	if err := copyFile(filepath.Join(libc[0], "libnvidia-ml.so.1"),
 		filepath.Join(programs, "libnvidia-ml.so.1")); err != nil {
 		return err
 	}
+
 	return copyFile(filepath.Join(root, scenarioPath), filepath.Join("testdata", "node.yaml"))
 }
 
@@ -86,9 +96,11 @@ func copyFile(to, from string) error {
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(to), 0o755)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(to, content, 0o755)
 }
 
@@ -101,21 +113,28 @@ func writeArchive(archive string, images ...image) error {
 		if err := w.WriteHeader(header); err != nil {
 			return err
 		}
+
 		_, err := w.Write(content)
+
 		return err
 	}
 	var manifest []map[string]any
+
 	for _, i := range images {
 		var layer bytes.Buffer
+
 		files := tar.NewWriter(&layer)
 		if err := files.AddFS(os.DirFS(i.root)); err != nil {
 			return fmt.Errorf("image %s: %w", i.name, err)
 		}
+
 		if err := files.Close(); err != nil {
 			return err
 		}
+
 		sum := sha256.Sum256(layer.Bytes())
 		id := hex.EncodeToString(sum[:])
+
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH, "os": "linux",
 			"config": map[string]any{"Entrypoint": i.entrypoint, "Env": i.env},
@@ -124,25 +143,32 @@ func writeArchive(archive string, images ...image) error {
 		if err == nil {
 			err = add(id+".json", config)
 		}
+
 		if err == nil {
 			err = add(id+".tar", layer.Bytes())
 		}
+
 		if err != nil {
 			return err
 		}
+
 		manifest = append(manifest, map[string]any{
 			"Config": id + ".json", "RepoTags": []string{i.name}, "Layers": []string{id + ".tar"},
 		})
 	}
+
 	text, err := json.Marshal(manifest)
 	if err == nil {
 		err = add("manifest.json", text)
 	}
+
 	if err == nil {
 		err = w.Close()
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(archive, all.Bytes(), 0o644)
 }

@@ -23,24 +23,29 @@ func listKubelet(ctx context.Context) ([]*podresources.PodResources, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	reply, err := podresources.NewPodResourcesListerClient(conn).List(ctx, &podresources.ListPodResourcesRequest{})
+
 	return reply.GetPodResources(), err
 }
 
 // awaitKubeletList waits until the kubelet lists more pods than a number, and returns their names.
 func (c *cluster) awaitKubeletList(t *testing.T, more int) (names []string) {
 	t.Helper()
+
 	if err := await(2*time.Minute, func() error {
 		pods, err := listKubelet(c.ctx)
 		if err == nil && len(pods) <= more {
 			err = fmt.Errorf("the kubelet lists %d pods", len(pods))
 		}
+
 		names = nil
 		for _, pod := range pods {
 			names = append(names, pod.GetNamespace()+"/"+pod.GetName())
 		}
+
 		return err
 	}); err != nil {
 		t.Fatal(err)
 	}
+
 	return names
 }

@@ -43,13 +43,16 @@ func readManifest(profile, namespace string) (*manifest, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	text = bytes.ReplaceAll(text, []byte(chartNamespace), []byte(namespace))
+
 	m := &manifest{namespace: namespace}
 	for document := range bytes.SplitSeq(text, []byte("\n---\n")) {
 		if err := m.add(document); err != nil {
 			return nil, fmt.Errorf("manifest %s: %w", profile, err)
 		}
 	}
+
 	return m, nil
 }
 
@@ -58,6 +61,7 @@ func (m *manifest) add(document []byte) error {
 	if err := yaml.Unmarshal(document, &kind); err != nil {
 		return err
 	}
+
 	switch kind.Kind {
 	case "DaemonSet":
 		return yaml.UnmarshalStrict(document, &m.daemonSet)
@@ -78,6 +82,7 @@ func (m *manifest) add(document []byte) error {
 	case "Service", "NetworkPolicy", "": // nothing here implements them, and the first line is a comment
 		return nil
 	}
+
 	return fmt.Errorf("kind %q is not known here", kind.Kind)
 }
 
@@ -86,7 +91,9 @@ func appendObject[T any](document []byte, list *[]T) error {
 	if err := yaml.UnmarshalStrict(document, &one); err != nil {
 		return err
 	}
+
 	*list = append(*list, one)
+
 	return nil
 }
 
@@ -101,26 +108,32 @@ func (n *node) install(ctx context.Context, m *manifest) error {
 		metav1.CreateOptions{}); err != nil {
 		return err
 	}
+
 	for i := range m.roles {
 		if _, err := n.client.RbacV1().ClusterRoles().Create(ctx, &m.roles[i], metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
+
 	for i := range m.bindings {
 		if _, err := n.client.RbacV1().ClusterRoleBindings().Create(ctx, &m.bindings[i],
 			metav1.CreateOptions{}); err != nil {
 			return err
 		}
 	}
+
 	if err := n.installPluginRights(ctx, m); err != nil {
 		return err
 	}
+
 	created, err := n.client.AppsV1().DaemonSets(m.namespace).Create(ctx, &m.daemonSet, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
+
 	m.daemonSet = *created
 	n.installed = append(n.installed, m)
+
 	return nil
 }
 
@@ -154,6 +167,7 @@ func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -168,10 +182,13 @@ func (m *manifest) pod(suffix string, args ...string) *corev1.Pod {
 	}
 	pod.Spec.NodeName = nodeName
 	c := &pod.Spec.Containers[0]
+
 	for _, arg := range args {
 		flag, _, _ := strings.Cut(arg, "=")
 		c.Args = slices.DeleteFunc(c.Args, func(set string) bool { return strings.HasPrefix(set, flag+"=") })
 	}
+
 	c.Args = append(c.Args, args...)
+
 	return pod
 }

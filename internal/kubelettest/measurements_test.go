@@ -36,6 +36,7 @@ func recordDurations(what string, durations []time.Duration) {
 func writeMeasurements() error {
 	text := strings.Join(measurements.lines, "\n") + "\n"
 	fmt.Print(text)
+
 	return os.WriteFile(filepath.Join(shared.logs, "measurements.txt"), []byte(text), 0o644)
 }
 
@@ -45,23 +46,29 @@ func recordUse() error {
 	if err != nil {
 		return err
 	}
+
 	_, id, _ := strings.Cut(c.exporter.Status.ContainerStatuses[0].ContainerID, "://")
+
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
 	if err != nil {
 		return err
 	}
+
 	for _, file := range files {
 		if cgroup, err := os.ReadFile(file); err != nil || !strings.Contains(string(cgroup), id) {
 			continue
 		}
+
 		status, err := os.ReadFile(filepath.Join(filepath.Dir(file), "status"))
 		if err != nil {
 			return err
 		}
+
 		families, err := scrape()
 		if err != nil {
 			return err
 		}
+
 		value := func(family string) float64 {
 			m := families[family].GetMetric()[0]
 			return m.GetGauge().GetValue() + m.GetCounter().GetValue()
@@ -70,7 +77,9 @@ func recordUse() error {
 		record("the exporter in its pod, for %s: at most %s of memory, %.1f ms of CPU in a second", lived.Round(time.Second),
 			regexp.MustCompile(`VmHWM:\s*(.*)`).FindSubmatch(status)[1],
 			value("process_cpu_seconds_total")*1000/lived.Seconds())
+
 		return nil
 	}
+
 	return fmt.Errorf("no process of the exporter's container %s", id)
 }

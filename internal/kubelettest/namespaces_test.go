@@ -28,32 +28,40 @@ func preparePrivateHost(workspace string) error {
 	if err := syscall.Mount("", "/", "", syscall.MS_REC|syscall.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("private mounts: %w", err)
 	}
+
 	if err := syscall.Mount("proc", "/proc", "proc", 0, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}
+
 	// Since Linux 6.14 every PID namespace has a limit of its own.
 	if kernelAtLeast(6, 14) {
 		if err := os.WriteFile("/proc/sys/kernel/pid_max", []byte(pidMax), 0o644); err != nil {
 			return fmt.Errorf("greatest process id: %w", err)
 		}
 	}
+
 	for _, dir := range []string{"/var/lib", "/var/log", "/usr/libexec"} {
 		if err := coverWithOverlay(workspace, dir); err != nil {
 			return err
 		}
 	}
+
 	if err := syscall.Mount("tmpfs", "/run", "tmpfs", 0, "mode=755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
+
 	if err := coverSysctls(workspace); err != nil {
 		return err
 	}
+
 	if err := coverFile("/etc/hosts", filepath.Join(workspace, "hosts")); err != nil {
 		return err
 	}
+
 	if err := syscall.Sethostname([]byte(nodeName)); err != nil {
 		return fmt.Errorf("host name: %w", err)
 	}
+
 	return setUpNetwork()
 }
 
@@ -65,10 +73,12 @@ func coverWithOverlay(workspace, dir string) error {
 			return err
 		}
 	}
+
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", dir, upper, work)
 	if err := syscall.Mount("overlay", dir, "overlay", 0, options); err != nil {
 		return fmt.Errorf("overlay over %s: %w", dir, err)
 	}
+
 	return nil
 }
 
@@ -83,6 +93,7 @@ func coverSysctls(workspace string) error {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -92,12 +103,15 @@ func coverFile(path, replacement string) error {
 	if err == nil {
 		err = os.WriteFile(replacement, value, 0o644)
 	}
+
 	if err == nil {
 		err = syscall.Mount(replacement, path, "", syscall.MS_BIND, "")
 	}
+
 	if err != nil {
 		return fmt.Errorf("cover %s: %w", path, err)
 	}
+
 	return nil
 }
 
@@ -115,5 +129,6 @@ func setUpNetwork() error {
 			return fmt.Errorf("ip %s: %w: %s", strings.Join(args, " "), err, out)
 		}
 	}
+
 	return nil
 }

@@ -48,14 +48,17 @@ func startSharedNode() error {
 	if n.logs == "" {
 		n.logs = filepath.Join(n.workspace, "logs")
 	}
+
 	if err := os.RemoveAll(n.logs); err != nil {
 		return err
 	}
+
 	for _, dir := range []string{n.logs, staticPods, filepath.Join(n.workspace, "cni")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
 	}
+
 	for _, step := range []struct {
 		name string
 		run  func() error
@@ -65,12 +68,16 @@ func startSharedNode() error {
 		{"objects", n.createObjects},
 	} {
 		began := time.Now()
+
 		if err := step.run(); err != nil {
 			return fmt.Errorf("start the node: %s: %w (logs in %s)", step.name, err, n.logs)
 		}
+
 		fmt.Printf("%s: %s\n", step.name, time.Since(began).Round(time.Millisecond))
 	}
+
 	shared = n
+
 	return nil
 }
 
@@ -78,6 +85,7 @@ func (n *node) createPKI() (err error) {
 	if n.pki, err = newAuthority(filepath.Join(n.workspace, "pki")); err != nil {
 		return err
 	}
+
 	return errors.Join(
 		n.pki.issue("apiserver", pkix.Name{CommonName: "kube-apiserver"}),
 		n.pki.issue("admin", pkix.Name{CommonName: "admin", Organization: []string{"system:masters"}}),
@@ -96,6 +104,7 @@ func (n *node) startEtcd() error {
 		"--listen-client-urls="+etcdAddress, "--advertise-client-urls="+etcdAddress,
 		"--listen-peer-urls=http://127.0.0.1:2380", "--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=default=http://127.0.0.1:2380")
+
 	return n.etcd.start()
 }
 
@@ -113,6 +122,7 @@ func (n *node) startAPIServer() error {
 	if err := os.WriteFile(policy, []byte(auditPolicy), 0o644); err != nil {
 		return err
 	}
+
 	n.apiserver = n.newDaemon("kube-apiserver", filepath.Join(n.binaries, "kube-apiserver"),
 		"--etcd-servers="+etcdAddress, "--advertise-address="+nodeAddress, "--secure-port=443",
 		"--tls-cert-file="+n.pki.certFile("apiserver"), "--tls-private-key-file="+n.pki.keyFile("apiserver"),
@@ -126,14 +136,18 @@ func (n *node) startAPIServer() error {
 	if err := n.apiserver.start(); err != nil {
 		return err
 	}
+
 	n.rest = &rest.Config{Host: apiServer, QPS: 100, Burst: 200, TLSClientConfig: rest.TLSClientConfig{
 		CAFile: n.pki.certFile("ca"), CertFile: n.pki.certFile("admin"), KeyFile: n.pki.keyFile("admin"),
 	}}
+
 	client, err := kubernetes.NewForConfig(n.rest)
 	if err != nil {
 		return err
 	}
+
 	n.client = client
+
 	return n.awaitAPIServer()
 }
 
@@ -144,6 +158,7 @@ func (n *node) awaitAPIServer() error {
 		if err := errors.Join(n.etcd.running(), n.apiserver.running()); err != nil {
 			return err
 		}
+
 		return n.client.CoreV1().RESTClient().Get().AbsPath("/readyz").Timeout(5 * time.Second).
 			Do(context.Background()).Error()
 	})
@@ -183,14 +198,17 @@ func (n *node) startContainerd() error {
 	); err != nil {
 		return err
 	}
+
 	n.containerd = n.newDaemon("containerd", "containerd", "--config", config)
 	if err := n.containerd.start(); err != nil {
 		return err
 	}
+
 	return await(time.Minute, func() error {
 		if err := n.containerd.running(); err != nil {
 			return err
 		}
+
 		return exec.Command("ctr", "--address", containerdSocket, "version").Run()
 	})
 }
@@ -200,11 +218,13 @@ func (n *node) importImage() error {
 	if err := writeImages(archive, n.programs, n.workspace); err != nil {
 		return err
 	}
+
 	out, err := exec.Command("ctr", "--address", containerdSocket, "--namespace", "k8s.io", "images", "import",
 		archive).CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("import: %w: %s", err, out)
 	}
+
 	return os.Remove(archive)
 }
 
@@ -244,6 +264,7 @@ func (n *node) startKubelet() error {
 	); err != nil {
 		return err
 	}
+
 	n.kubelet = n.newDaemon("kubelet", filepath.Join(n.binaries, "kubelet"), "--config="+config, "--kubeconfig="+access,
 		"--hostname-override="+nodeName, "--cert-dir="+filepath.Join(n.workspace, "kubelet-certs"), "--v=2",
 		// The labels of gpu-feature-discovery and of NVIDIA's operator, which the chart's pods ask for.
@@ -251,6 +272,7 @@ func (n *node) startKubelet() error {
 	if err := n.kubelet.start(); err != nil {
 		return err
 	}
+
 	return n.awaitNodeReady()
 }
 
@@ -259,15 +281,18 @@ func (n *node) awaitNodeReady() error {
 		if err := n.kubelet.running(); err != nil {
 			return err
 		}
+
 		object, err := n.client.CoreV1().Nodes().Get(context.Background(), nodeName, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
+
 		for _, c := range object.Status.Conditions {
 			if c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue {
 				return nil
 			}
 		}
+
 		return fmt.Errorf("the node is not ready: %v", object.Status.Conditions)
 	})
 }

@@ -32,44 +32,53 @@ var profiles = []struct{ manifest, namespace string }{
 // certificate authority, and installs the exporter.
 func (n *node) createObjects() error {
 	ctx := context.Background()
+
 	ca, err := os.ReadFile(n.pki.certFile("ca"))
 	if err != nil {
 		return err
 	}
+
 	namespaces := []string{"ml", "chat", "batch", pluginNamespace}
 	for _, profile := range profiles {
 		namespaces = append(namespaces, profile.namespace)
 	}
+
 	for _, name := range namespaces {
 		labels := map[string]string{}
 		if name == "monitoring" {
 			labels["resource.kubernetes.io/admin-access"] = "true"
 		}
+
 		_, err := n.client.CoreV1().Namespaces().Create(ctx, &corev1.Namespace{
 			ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		}, metav1.CreateOptions{})
 		if err != nil {
 			return err
 		}
+
 		if err := errors.Join(n.createServiceAccount(ctx, name, "default"), n.createRootCA(ctx, name, ca)); err != nil {
 			return err
 		}
 	}
+
 	_, err = n.client.NodeV1().RuntimeClasses().Create(ctx, &nodev1.RuntimeClass{
 		ObjectMeta: metav1.ObjectMeta{Name: "nvidia"}, Handler: "nvidia",
 	}, metav1.CreateOptions{})
 	if err != nil {
 		return err
 	}
+
 	for _, profile := range profiles {
 		m, err := readManifest(profile.manifest, profile.namespace)
 		if err == nil {
 			err = n.install(ctx, m)
 		}
+
 		if err != nil {
 			return fmt.Errorf("install %s: %w", profile.manifest, err)
 		}
 	}
+
 	return nil
 }
 
@@ -77,6 +86,7 @@ func (n *node) createServiceAccount(ctx context.Context, namespace, name string)
 	_, err := n.client.CoreV1().ServiceAccounts(namespace).Create(ctx, &corev1.ServiceAccount{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 	}, metav1.CreateOptions{})
+
 	return err
 }
 
@@ -85,6 +95,7 @@ func (n *node) createRootCA(ctx context.Context, namespace string, ca []byte) er
 	_, err := n.client.CoreV1().ConfigMaps(namespace).Create(ctx, &corev1.ConfigMap{
 		ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt"}, Data: map[string]string{"ca.crt": string(ca)},
 	}, metav1.CreateOptions{})
+
 	return err
 }
 
@@ -96,18 +107,22 @@ func documentedRoles(page string) (roles []rbacv1.ClusterRole, err error) {
 	if err != nil {
 		return nil, err
 	}
+
 	for _, fence := range yamlFence.FindAllSubmatch(text, -1) {
 		for document := range bytes.SplitSeq(fence[1], []byte("\n---\n")) {
 			var role rbacv1.ClusterRole
 			if yaml.Unmarshal(document, &role) != nil || role.Kind != "ClusterRole" {
 				continue // another kind, or a part of a document
 			}
+
 			if err := yaml.UnmarshalStrict(document, &role); err != nil {
 				return nil, fmt.Errorf("%s: %w", page, err)
 			}
+
 			roles = append(roles, role)
 		}
 	}
+
 	return roles, nil
 }
 
@@ -117,6 +132,7 @@ func (n *node) createPod(ctx context.Context, pod *corev1.Pod) (*corev1.Pod, err
 	if err != nil {
 		return nil, err
 	}
+
 	return n.awaitPod(ctx, created, "Running")
 }
 
@@ -128,16 +144,20 @@ func (n *node) awaitPod(ctx context.Context, pod *corev1.Pod, phase corev1.PodPh
 		if err != nil {
 			return err
 		}
+
 		ready := true
 		for i := range now.Status.ContainerStatuses {
 			ready = ready && (phase != corev1.PodRunning || now.Status.ContainerStatuses[i].Ready)
 		}
+
 		if now.Status.Phase != phase || !ready {
 			return fmt.Errorf("pod %s/%s is %s: %s %s %+v", pod.Namespace, pod.Name, now.Status.Phase, now.Status.Reason,
 				now.Status.Message, now.Status.ContainerStatuses)
 		}
+
 		return nil
 	})
+
 	return now, err
 }
 
@@ -146,6 +166,7 @@ func (n *node) deletePod(ctx context.Context, namespace, name string) error {
 	if err := n.client.CoreV1().Pods(namespace).Delete(ctx, name, metav1.DeleteOptions{}); err != nil {
 		return err
 	}
+
 	return await(2*time.Minute, func() error {
 		_, err := n.client.CoreV1().Pods(namespace).Get(ctx, name, metav1.GetOptions{})
 		switch {
@@ -154,6 +175,7 @@ func (n *node) deletePod(ctx context.Context, namespace, name string) error {
 		case err != nil:
 			return err
 		}
+
 		return fmt.Errorf("pod %s/%s is not gone", namespace, name)
 	})
 }

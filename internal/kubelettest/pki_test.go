@@ -27,17 +27,21 @@ func newAuthority(dir string) (*authority, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	a := &authority{dir: dir, key: key}
 	template := newTemplate(pkix.Name{CommonName: "kubelettest"})
 	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
 	a.cert = template
+
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
+
 	if a.cert, err = x509.ParseCertificate(der); err != nil {
 		return nil, err
 	}
+
 	return a, errors.Join(os.MkdirAll(dir, 0o700), writePEM(a.certFile("ca"), "CERTIFICATE", der))
 }
 
@@ -56,24 +60,30 @@ func (a *authority) issue(name string, subject pkix.Name) error {
 	if err := a.newKey(name); err != nil {
 		return err
 	}
+
 	text, err := os.ReadFile(a.keyFile(name))
 	if err != nil {
 		return err
 	}
+
 	block, _ := pem.Decode(text)
+
 	key, err := x509.ParseECPrivateKey(block.Bytes)
 	if err != nil {
 		return err
 	}
+
 	template := newTemplate(subject)
 	template.KeyUsage = x509.KeyUsageDigitalSignature
 	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}
 	template.DNSNames = []string{"localhost", nodeName, "kubernetes.default.svc", exporterHost}
 	template.IPAddresses = []net.IP{net.ParseIP(nodeAddress), net.ParseIP("127.0.0.1"), net.ParseIP(serviceAddress)}
+
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, key.Public(), a.key)
 	if err != nil {
 		return err
 	}
+
 	return writePEM(a.certFile(name), "CERTIFICATE", der)
 }
 
@@ -83,10 +93,12 @@ func (a *authority) newKey(name string) error {
 	if err != nil {
 		return err
 	}
+
 	der, err := x509.MarshalECPrivateKey(key)
 	if err != nil {
 		return err
 	}
+
 	return writePEM(a.keyFile(name), "EC PRIVATE KEY", der)
 }
 

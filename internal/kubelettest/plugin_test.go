@@ -25,12 +25,14 @@ const (
 func newPluginPod(name string) *corev1.Pod {
 	pod := ownedBy(newPod(pluginNamespace, name, newContainer("main", "", 0)), "DaemonSet", pluginApp)
 	pod.Labels = map[string]string{"app": pluginApp}
+
 	return pod
 }
 
 // replaceExporter starts the exporter anew with further arguments.
 func (c *cluster) replaceExporter(t *testing.T, suffix string, args ...string) {
 	t.Helper()
+
 	if err := c.deletePod(c.ctx, c.exporter.Namespace, c.exporter.Name); err != nil {
 		t.Fatal(err)
 	}
@@ -39,6 +41,7 @@ func (c *cluster) replaceExporter(t *testing.T, suffix string, args ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	c.exporter = pod
 	c.awaitComplete(t, 3*time.Minute)
 }
@@ -61,20 +64,24 @@ func (c *cluster) lastOperation() (operation, error) {
 	if err := json.Unmarshal([]byte(output), &list); err != nil {
 		return operation{}, err
 	}
+
 	if len(list.Operations) == 0 {
 		return operation{}, errors.New("there is no operation")
 	}
+
 	return list.Operations[0], nil
 }
 
 // awaitOperation waits until the latest operation is in a state.
 func (c *cluster) awaitOperation(t *testing.T, state string) {
 	t.Helper()
+
 	if err := await(time.Minute, func() error {
 		op, err := c.lastOperation()
 		if err == nil && op.State != state {
 			err = fmt.Errorf("operation %+v, want it %s", op, state)
 		}
+
 		return err
 	}); err != nil {
 		t.Error(err)
@@ -87,10 +94,12 @@ func checkUnsettled(want float64) error {
 	if err != nil {
 		return err
 	}
+
 	metrics := families["mig_control_unsettled_operations"].GetMetric()
 	if len(metrics) != 1 || metrics[0].GetGauge().GetValue() != want {
 		return fmt.Errorf("unsettled operations: %v, want %v", metrics, want)
 	}
+
 	return nil
 }
 
@@ -107,16 +116,19 @@ func TestControlUnsettled(t *testing.T) {
 	if err != nil || exit != 6 || !strings.Contains(output, "the kubelet to stop offering") {
 		t.Fatalf("exit code %d, %v, want 6 and what is waited for: %s", exit, err, output)
 	}
+
 	if err := errors.Join(c.checkCordon(true), checkUnsettled(1)); err != nil {
 		t.Error(err)
 	}
 
 	c.replaceExporter(t, "u2n5t", "--control.device-plugin=", "--control.settle-timeout=5s")
+
 	if err := await(time.Minute, func() error {
 		op, err := c.lastOperation()
 		if err == nil && (op.State != "unsettled" || !op.Cordoned || len(op.WaitsFor) == 0) {
 			err = fmt.Errorf("operation after a restart of the exporter: %+v, want it unsettled and cordoned", op)
 		}
+
 		return errors.Join(err, c.checkCordon(true), checkUnsettled(1))
 	}); err != nil {
 		t.Error(err)
@@ -128,9 +140,11 @@ func TestControlUnsettled(t *testing.T) {
 	small.offer(append(slices.Clone(offered), created...)...)
 	c.awaitOperation(t, "succeeded")
 	record("an unsettled operation succeeds %s after the device plugin has followed", time.Since(cured).Round(100*time.Millisecond))
+
 	if err := await(time.Minute, func() error { return errors.Join(c.checkCordon(false), checkUnsettled(0)) }); err != nil {
 		t.Error(err)
 	}
+
 	c.repartitionWithPlugin(t, offered)
 }
 
@@ -139,6 +153,7 @@ func TestControlUnsettled(t *testing.T) {
 func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 	t.Helper()
 	c.replaceExporter(t, "p1u9n")
+
 	former, err := c.createPod(c.ctx, newPluginPod("plugin-a"))
 	if err != nil {
 		t.Fatal(err)
@@ -146,13 +161,16 @@ func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 
 	replaced := make(chan error, 1)
 	go func() { replaced <- c.replacePlugin(former, offered) }()
+
 	output, exit, err := c.migctl(c.ctx, "apply", "--yes", "--gpus=8", "--devices=3g.20gb=1")
 	if err != nil || exit != 0 {
 		t.Errorf("exit code %d, %v, want 0: %s", exit, err, output)
 	}
+
 	if err := <-replaced; err != nil {
 		t.Errorf("the device plugin: %v; migctl: %s", err, output)
 	}
+
 	if err := await(time.Minute, func() error { return errors.Join(c.checkCordon(false), checkUnsettled(0)) }); err != nil {
 		t.Error(err)
 	}
@@ -160,7 +178,9 @@ func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 	if err := c.deletePod(c.ctx, pluginNamespace, "plugin-b"); err != nil {
 		t.Error(err)
 	}
+
 	c.replaceExporter(t, "x8k2p", "--control.device-plugin=", "--control.settle-timeout=1m")
+
 	if err := c.awaitResources(); err != nil {
 		t.Error(err)
 	}
@@ -170,6 +190,7 @@ func (c *cluster) repartitionWithPlugin(t *testing.T, offered []string) {
 // devices are, and another one is created, which offers what exists then. The node must be cordoned until then.
 func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	pods := c.client.CoreV1().Pods(pluginNamespace)
+
 	if err := await(2*time.Minute, func() error {
 		_, err := pods.Get(c.ctx, former.Name, metav1.GetOptions{})
 		switch {
@@ -178,6 +199,7 @@ func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 		case err != nil:
 			return err
 		}
+
 		return errors.New("the former pod was not ended")
 	}); err != nil {
 		return err
@@ -186,6 +208,7 @@ func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	ended := time.Now()
 	small, large := c.plugins["nvidia.com/mig-1g.5gb"], c.plugins["nvidia.com/mig-3g.20gb"]
 	small.offer()
+
 	if _, err := c.createPod(c.ctx, newPluginPod("plugin-b")); err != nil {
 		return err
 	}
@@ -194,15 +217,18 @@ func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	if err := errors.Join(err, c.checkCordon(true)); err != nil {
 		return err
 	}
+
 	large.offer(uuids...)
 	small.offer(offered...)
 	record("the device plugin's pod was replaced within %s", time.Since(ended).Round(100*time.Millisecond))
+
 	return nil
 }
 
 // tokenFor returns a token of the exporter's service account that was issued to a pod; to none if it is nil.
 func (c *cluster) tokenFor(t *testing.T, pod *corev1.Pod) string {
 	t.Helper()
+
 	request := &authenticationv1.TokenRequest{}
 	if pod != nil {
 		request.Spec.BoundObjectRef = &authenticationv1.BoundObjectReference{Kind: "Pod", APIVersion: "v1", Name: pod.Name,
@@ -214,6 +240,7 @@ func (c *cluster) tokenFor(t *testing.T, pod *corev1.Pod) string {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return reply.Status.Token
 }
 
@@ -221,16 +248,19 @@ func (c *cluster) tokenFor(t *testing.T, pod *corev1.Pod) string {
 func (c *cluster) bind(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
 	pod.Spec.NodeName = "another-node"
+
 	created, err := c.client.CoreV1().Pods(pod.Namespace).Create(c.ctx, pod, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		opts := metav1.DeleteOptions{GracePeriodSeconds: ptr(int64(0))}
 		if err := c.client.CoreV1().Pods(pod.Namespace).Delete(c.ctx, pod.Name, opts); err != nil {
 			t.Error(err)
 		}
 	})
+
 	return created
 }
 
@@ -249,6 +279,7 @@ func TestDevicePluginPolicy(t *testing.T) {
 
 	exporter := c.bind(t, c.installed[0].pod("elsewhere"))
 	own, another, unbound := c.ownToken(t), c.tokenFor(t, exporter), c.tokenFor(t, nil)
+
 	const node, labels, owner = "pods of the node that its token was issued for", "device plugin's pods", "a DaemonSet owns"
 	for _, call := range []struct {
 		about, token, pod string
@@ -264,6 +295,7 @@ func TestDevicePluginPolicy(t *testing.T) {
 		{"another DaemonSet's", own, other.Name, 403, labels},
 	} {
 		path := coreAPI + "/namespaces/" + pluginNamespace + "/pods/" + call.pod + "?dryRun=All"
+
 		status, body, err := c.send("DELETE", apiServer+path, call.token, "", "")
 		if err != nil || status != call.status || !strings.Contains(body, call.says) {
 			t.Errorf("%s: %d %v, want %d with %q: %.300s", call.about, status, err, call.status, call.says, body)

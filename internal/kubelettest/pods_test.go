@@ -34,6 +34,7 @@ func ownedBy(pod *corev1.Pod, kind, name string) *corev1.Pod {
 	pod.OwnerReferences = []metav1.OwnerReference{{
 		APIVersion: "apps/v1", Kind: kind, Name: name, UID: "5b0f5b8e-0000-4000-8000-000000000001", Controller: ptr(true),
 	}}
+
 	return pod
 }
 
@@ -49,6 +50,7 @@ func newContainer(name, resourceName string, count int64) corev1.Container {
 			corev1.ResourceName(resourceName): *resource.NewQuantity(count, resource.DecimalSI),
 		}
 	}
+
 	return c
 }
 
@@ -58,11 +60,13 @@ func ptr[T any](v T) *T { return &v }
 // container runtime's clock.
 func givenDevices(pod *corev1.Pod, container string) (ids []string, at time.Time, err error) {
 	path := filepath.Join("/var/log/pods", pod.Namespace+"_"+pod.Name+"_"+string(pod.UID), container, "0.log")
+
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, time.Time{}, err
 	}
 	defer f.Close()
+
 	lines := bufio.NewScanner(f)
 	for lines.Scan() {
 		// 2026-01-02T15:04:05.999999999Z stdout F text
@@ -70,19 +74,23 @@ func givenDevices(pod *corev1.Pod, container string) (ids []string, at time.Time
 		if len(fields) == 4 {
 			if text, ok := strings.CutPrefix(fields[3], "devices="); ok {
 				at, err = time.Parse(time.RFC3339Nano, fields[0])
+
 				if text != "" {
 					ids = strings.Split(text, ",")
 				}
+
 				return ids, at, err
 			}
 		}
 	}
+
 	return nil, time.Time{}, fmt.Errorf("%s: the container has printed no devices", path)
 }
 
 // touch creates a file in a volume of a pod of the type emptyDir.
 func (c *cluster) touch(t *testing.T, pod *corev1.Pod, volume, name string) {
 	t.Helper()
+
 	path := filepath.Join("/var/lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~empty-dir", volume, name)
 	if err := os.WriteFile(path, nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -93,33 +101,40 @@ func (c *cluster) touch(t *testing.T, pod *corev1.Pod, volume, name string) {
 // that it runs.
 func (c *cluster) writeStaticPod(t *testing.T, pod *corev1.Pod) *corev1.Pod {
 	t.Helper()
+
 	text, err := json.Marshal(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	path := filepath.Join(staticPods, pod.Name+".json")
 	if err := os.WriteFile(path, text, 0o644); err != nil {
 		t.Fatal(err)
 	}
+
 	mirror := pod.DeepCopy()
 	mirror.Name += "-" + nodeName
 	t.Cleanup(func() {
 		if err := os.Remove(path); err != nil {
 			t.Error(err)
 		}
+
 		if err := await(time.Minute, func() error {
 			_, err := c.client.CoreV1().Pods(mirror.Namespace).Get(c.ctx, mirror.Name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return nil
 			}
+
 			return fmt.Errorf("static pod %s is not gone: %w", mirror.Name, err)
 		}); err != nil {
 			t.Error(err)
 		}
 	})
+
 	running, err := c.awaitPod(c.ctx, mirror, corev1.PodRunning)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return running
 }

@@ -22,6 +22,7 @@ func forking(name, resourceName string) corev1.Container {
 	c.Command[3] = "echo devices=$" + allocatedVariable + "; busybox mkfifo /go/fork; " +
 		"while :; do if read line < /go/fork; then busybox sleep infinity & fi; done"
 	c.VolumeMounts = []corev1.VolumeMount{{Name: "go", MountPath: "/go"}}
+
 	return c
 }
 
@@ -30,6 +31,7 @@ func newForkingPod(namespace, name, resourceName string) *corev1.Pod {
 	pod := newPod(namespace, name, forking("main", resourceName))
 	pod.Spec.Volumes = []corev1.Volume{{Name: "go", VolumeSource: corev1.VolumeSource{
 		EmptyDir: &corev1.EmptyDirVolumeSource{}}}}
+
 	return pod
 }
 
@@ -38,22 +40,27 @@ func newForkingPod(namespace, name, resourceName string) *corev1.Pod {
 func (c *cluster) startProcess(t *testing.T, pod *corev1.Pod, pid int) {
 	t.Helper()
 	fifo := filepath.Join("/var/lib/kubelet/pods", string(pod.UID), "volumes/kubernetes.io~empty-dir/go/fork")
+
 	err := await(time.Minute, func() error {
 		if err := isInPod(pid, pod); err == nil || !errors.Is(err, os.ErrNotExist) {
 			return err // another process may have taken the id
 		}
+
 		trigger, err := os.OpenFile(fifo, os.O_WRONLY|syscall.O_NONBLOCK, 0) // fails until the container reads
 		if err != nil {
 			return err
 		}
 		defer trigger.Close()
+
 		last := strconv.Itoa(pid - 1)
 		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(last), 0o644); err != nil {
 			return err
 		}
+
 		if _, err := trigger.WriteString("\n"); err != nil {
 			return err
 		}
+
 		return await(time.Second, func() error { return isInPod(pid, pod) })
 	})
 	if err != nil {
@@ -67,6 +74,7 @@ func isInPod(pid int, pod *corev1.Pod) error {
 	if err == nil && !strings.Contains(string(cgroup), "pod"+string(pod.UID)+"/") {
 		err = fmt.Errorf("process %d is in %s", pid, cgroup)
 	}
+
 	return err
 }
 
@@ -80,20 +88,25 @@ type simulatedProcess struct {
 // simulatedProcesses returns the processes of a device, which testdata/node.yaml has.
 func simulatedProcesses(t *testing.T, device string) []simulatedProcess {
 	t.Helper()
+
 	families, err := scrape()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var list []simulatedProcess
+
 	for _, m := range families["nvidia_gpu_process_memory_used_bytes"].GetMetric() {
 		pid, err := strconv.Atoi(label(m, "pid"))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if p := (simulatedProcess{pid, deviceOf(m), m.GetGauge().GetValue()}); p.device == device {
 			list = append(list, p)
 		}
 	}
+
 	return list
 }
 
@@ -104,13 +117,16 @@ func TestProcessToContainer(t *testing.T) {
 	if err != nil || strings.TrimSpace(string(largest)) != pidMax {
 		t.Skipf("process ids end at %s here, and raising that would change the host before Linux 6.14", largest)
 	}
+
 	c := startShared(t)
 	shared := simulatedProcesses(t, c.layout.GPUs[1].UUID)
 	split, _ := c.layout.gpuInstance(2, 4)
+
 	part := simulatedProcesses(t, fmt.Sprintf("%s/%d/0", c.layout.GPUs[2].UUID, split))
 	if len(shared) != 2 || len(part) != 1 {
 		t.Fatalf("the driver reports %v and %v", shared, part)
 	}
+
 	running := map[simulatedProcess]*corev1.Pod{
 		shared[0]: c.run(t, newForkingPod("ml", "notebook", "nvidia.com/gpu.shared")),
 		shared[1]: c.run(t, newForkingPod("chat", "serving", "nvidia.com/gpu.shared")),
@@ -119,11 +135,13 @@ func TestProcessToContainer(t *testing.T) {
 	for process, pod := range running {
 		c.startProcess(t, pod, process.pid)
 	}
+
 	for process, pod := range running {
 		if err := await(time.Minute, func() error { return usesMemory(process, pod) }); err != nil {
 			t.Error(err)
 		}
 	}
+
 	c.checkLiveProcesses(t, running)
 }
 
@@ -133,7 +151,9 @@ func usesMemory(process simulatedProcess, pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
+
 	found := 0
+
 	for _, family := range []string{"nvidia_gpu_process_memory_used_bytes", "nvidia_gpu_container_memory_used_bytes"} {
 		for _, m := range families[family].GetMetric() {
 			of := label(m, "namespace") == pod.Namespace && label(m, "pod") == pod.Name && label(m, "container") == "main"
@@ -142,10 +162,12 @@ func usesMemory(process simulatedProcess, pod *corev1.Pod) error {
 			}
 		}
 	}
+
 	if found != 2 {
 		return fmt.Errorf("process %d of pod %s, %.0f bytes of %s: found in %d of 2 series", process.pid, pod.Name,
 			process.memory, process.device, found)
 	}
+
 	return nil
 }
 
@@ -155,43 +177,55 @@ func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]
 	t.Helper()
 	idle := c.run(t, newPod("ml", "idle", newContainer("main", "nvidia.com/mig-2g.10gb", 1)))
 	want := c.given(t, idle, "main", "exclusive")
+
 	for _, pod := range running {
 		sharing := "time-slicing"
 		if pod.Name == "part" {
 			sharing = "exclusive"
 		}
+
 		want = append(want, c.given(t, pod, "main", sharing)...)
 	}
+
 	c.awaitHolders(t, want)
+
 	if err := c.killKubelet(); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := c.kubelet.start(); err != nil {
 		t.Fatal(err)
 	}
+
 	unconfirmed := map[string]bool{}
+
 	err := await(2*time.Minute, func() error {
 		families, err := scrape()
 		if err != nil {
 			return err
 		}
+
 		for _, h := range holdersOf(families) {
 			unconfirmed[h.pod] = unconfirmed[h.pod] || h.confirmed != "true"
 		}
+
 		document, err := readNodeDocument()
 		if err == nil && (document.Node.HoldersIncomplete != "" || !unconfirmed["idle"]) {
 			err = errors.New("the kubelet's list is not complete, or was complete throughout")
 		}
+
 		return err
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, pod := range running {
 		if unconfirmed[pod.Name] {
 			t.Errorf("pod %s, of which a process runs on the device, was not confirmed while the kubelet restarted", pod.Name)
 		}
 	}
+
 	c.awaitHolders(t, want)
 }
 
@@ -200,6 +234,7 @@ func (c *cluster) checkLiveProcesses(t *testing.T, running map[simulatedProcess]
 // have open, so that the exporter itself does not ask here.
 func TestOpenFilesOfOtherProcesses(t *testing.T) {
 	c := startShared(t)
+
 	for _, pod := range []struct {
 		name  string
 		add   []corev1.Capability
@@ -216,11 +251,14 @@ func TestOpenFilesOfOtherProcesses(t *testing.T) {
 		}
 		reader := newPod("monitoring", pod.name, container)
 		reader.Spec.HostPID, reader.Spec.RestartPolicy = true, corev1.RestartPolicyNever
+
 		created, err := c.client.CoreV1().Pods("monitoring").Create(c.ctx, reader, metav1.CreateOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		c.deleteAfter(t, reader)
+
 		if _, err := c.awaitPod(c.ctx, created, pod.phase); err != nil {
 			t.Error(err)
 		}

@@ -18,12 +18,15 @@ func TestProfiles(t *testing.T) {
 	slice := c.run(t, owned(newPod("ml", "slice", newContainer("main", "nvidia.com/mig-1g.5gb", 1))))
 	want := append(c.given(t, gpu, "main", "exclusive"), c.given(t, slice, "main", "exclusive")...)
 	slices.Sort(want)
+
 	for _, m := range c.installed[1:] {
 		pod := c.run(t, m.pod("p4m8z"))
+
 		owner := ""
 		if len(m.roles) > 0 {
 			owner = "StatefulSet/db"
 		}
+
 		if err := await(time.Minute, func() error { return checkProfile(pod, want, owner) }); err != nil {
 			t.Errorf("%s: %v", m.namespace, err)
 		}
@@ -36,10 +39,12 @@ func checkProfile(exporter *corev1.Pod, want []string, owner string) error {
 	if err != nil {
 		return err
 	}
+
 	families, err := parseMetrics(body)
 	if err != nil {
 		return err
 	}
+
 	var have []string
 	for _, h := range holdersOf(families) {
 		have = append(have, h.String())
@@ -47,8 +52,10 @@ func checkProfile(exporter *corev1.Pod, want []string, owner string) error {
 			return fmt.Errorf("%v has the owner %q, want %q", h, h.workload, owner)
 		}
 	}
+
 	if slices.Sort(have); !slices.Equal(have, want) {
 		return fmt.Errorf("holders %q, want %q", have, want)
 	}
+
 	return nil
 }

@@ -19,14 +19,17 @@ import (
 func (c *cluster) ownToken(t *testing.T) string {
 	t.Helper()
 	pattern := filepath.Join("/var/lib/kubelet/pods", string(c.exporter.UID), "volumes/kubernetes.io~projected/*/token")
+
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) != 1 {
 		t.Fatalf("%s: %v %v", pattern, files, err)
 	}
+
 	token, err := os.ReadFile(files[0])
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(token)
 }
 
@@ -45,10 +48,12 @@ func TestRightsOfServiceAccount(t *testing.T) {
 	const access = `{"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "x",
 		"resourceAttributes": {"verb": "get", "group": "mig-exporter.io", "resource": "partitions"}}}`
 	pod := newPod("ml", "made-by-the-exporter", newContainer("main", "", 0))
+
 	text, err := json.Marshal(pod)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const ok, created, none, forbidden = 200, 201, 404, 403
 	for _, call := range []struct {
 		method, path, body string
@@ -88,6 +93,7 @@ func TestRightsOfServiceAccount(t *testing.T) {
 		if call.method == "PATCH" {
 			contentType = "application/merge-patch+json"
 		}
+
 		status, body, err := c.send(call.method, apiServer+call.path, token, contentType, call.body)
 		if err != nil || status != call.status {
 			t.Errorf("%s %s: %d %v, want %d: %.200s", call.method, call.path, status, err, call.status, body)
@@ -104,11 +110,13 @@ func (m *manifest) rights() map[right]bool {
 	for i := range m.roles {
 		rules = append(rules, m.roles[i].Rules...)
 	}
+
 	for i := range m.pluginRoles {
 		rules = append(rules, m.pluginRoles[i].Rules...)
 	}
 
 	rights := map[right]bool{}
+
 	for _, rule := range rules {
 		for _, group := range rule.APIGroups {
 			for _, resource := range rule.Resources {
@@ -118,6 +126,7 @@ func (m *manifest) rights() map[right]bool {
 			}
 		}
 	}
+
 	return rights
 }
 
@@ -135,6 +144,7 @@ type auditEvent struct {
 // have.
 func (n *node) checkAudit() error {
 	used := map[string]map[right]int{} // by user
+
 	f, err := os.Open(n.auditLog())
 	if err != nil {
 		return err
@@ -143,27 +153,33 @@ func (n *node) checkAudit() error {
 	var errs []error
 	lines := bufio.NewScanner(f)
 	lines.Buffer(nil, 1<<20)
+
 	for lines.Scan() {
 		var event auditEvent
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
 			return err
 		}
+
 		if !strings.HasPrefix(event.UserAgent, "mig-exporter/") || event.ObjectRef.Resource == "" {
 			continue // a test with the exporter's token, or the discovery that every account may ask for
 		}
+
 		asked := right{event.Verb, event.ObjectRef.APIGroup, event.ObjectRef.Resource}
 		if used[event.User.Username] == nil {
 			used[event.User.Username] = map[right]int{}
 		}
+
 		used[event.User.Username][asked]++
 		if event.Status.Code == 403 || event.ObjectRef.Subresource != "" {
 			errs = append(errs, fmt.Errorf("%s asked for %+v, answered with %d", event.User.Username, asked,
 				event.Status.Code))
 		}
 	}
+
 	for _, m := range n.installed {
 		errs = append(errs, m.checkUse(used[m.user()]))
 	}
+
 	return errors.Join(append(errs, lines.Err())...)
 }
 
@@ -171,19 +187,23 @@ func (n *node) checkAudit() error {
 func (m *manifest) checkUse(used map[right]int) error {
 	var errs []error
 	var report []string
+
 	given := m.rights()
 	for asked := range used {
 		if !given[asked] {
 			errs = append(errs, fmt.Errorf("%s asked for %+v, which the chart does not give it", m.user(), asked))
 		}
 	}
+
 	for asked := range given {
 		report = append(report, fmt.Sprintf("%s %s %d", asked.verb, asked.resource, used[asked]))
 		if used[asked] == 0 && asked.group != "inference.redhat.com" {
 			errs = append(errs, fmt.Errorf("%s did not use the right %+v", m.user(), asked))
 		}
 	}
+
 	slices.Sort(report)
 	record("requests of %s to the API server by right: %s", m.user(), cmp.Or(strings.Join(report, ", "), "none"))
+
 	return errors.Join(errs...)
 }

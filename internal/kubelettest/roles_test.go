@@ -39,6 +39,7 @@ const parked = "the node is up, waiting to be killed"
 func TestMain(m *testing.M) {
 	var err error
 	status := 0
+
 	switch role := os.Getenv(roleVariable); role {
 	case "":
 		err = supervise()
@@ -51,10 +52,12 @@ func TestMain(m *testing.M) {
 	default:
 		err = fmt.Errorf("no role %q", role)
 	}
+
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", cmp.Or(os.Getenv(roleVariable), "supervisor"), err)
 		status = max(status, 1)
 	}
+
 	os.Exit(status)
 }
 
@@ -62,23 +65,30 @@ func TestMain(m *testing.M) {
 func supervise() error {
 	// The kernel kills the init process when the thread that started it ends.
 	runtime.LockOSThread()
+
 	if err := checkRequirements(); err != nil {
 		return err
 	}
+
 	before, err := readHost()
 	if err != nil {
 		return err
 	}
+
 	if os.Getenv(parkVariable) == "" && !hasSelection() {
 		if err := killedRun(); err != nil {
 			return fmt.Errorf("a run that is killed: %w", err)
 		}
+
 		if err := before.compare("a run was killed"); err != nil {
 			return err
 		}
+
 		fmt.Println("a run that was killed has left the host as it was")
 	}
+
 	failed := superviseRun()
+
 	return errors.Join(failed, before.compare("the tests"))
 }
 
@@ -89,6 +99,7 @@ func hasSelection() bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -98,10 +109,12 @@ func superviseRun() error {
 	if err != nil {
 		return err
 	}
+
 	janitor, err := startJanitor(workspace)
 	if err != nil {
 		return errors.Join(err, os.RemoveAll(workspace))
 	}
+
 	err = createCgroups(cgroupName(workspace))
 	if err == nil {
 		c := command(roleInit, workspace)
@@ -112,6 +125,7 @@ func superviseRun() error {
 		}
 		err = c.Run()
 	}
+
 	return errors.Join(err, janitor.finish())
 }
 
@@ -120,6 +134,7 @@ func command(role, workspace string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), roleVariable+"="+role, workspaceVariable+"="+workspace)
 	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+
 	return c
 }
 
@@ -128,36 +143,46 @@ func command(role, workspace string) *exec.Cmd {
 func killedRun() error {
 	c := command("", "")
 	c.Env = append(c.Env, parkVariable+"=1")
+
 	r, w, err := os.Pipe()
 	if err != nil {
 		return err
 	}
 	defer r.Close()
+
 	c.Stdout = w
 	if err := c.Start(); err != nil {
 		return err
 	}
+
 	if err := w.Close(); err != nil {
 		return err
 	}
+
 	lines, up := bufio.NewScanner(r), false
 	for lines.Scan() {
 		if up = lines.Text() == parked; up {
 			break
 		}
+
 		fmt.Println(lines.Text())
 	}
+
 	if !up {
 		return errors.Join(errors.New("the node did not start"), c.Wait())
 	}
+
 	if err := c.Process.Kill(); err != nil {
 		return err
 	}
+
 	var ended *exec.ExitError
 	if err := c.Wait(); !errors.As(err, &ended) || ended.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		return fmt.Errorf("its supervisor ended with %w", err)
 	}
+
 	_, err = io.Copy(io.Discard, r)
+
 	return err
 }
 
@@ -170,10 +195,12 @@ type janitor struct {
 func startJanitor(workspace string) (*janitor, error) {
 	c := command(roleJanitor, workspace)
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // out of reach of a signal to the process group
+
 	alive, err := c.StdinPipe()
 	if err != nil {
 		return nil, err
 	}
+
 	return &janitor{c, alive}, c.Start()
 }
 
@@ -181,16 +208,20 @@ func (j *janitor) finish() error {
 	if err := errors.Join(j.alive.Close(), j.process.Wait()); err != nil {
 		return fmt.Errorf("janitor: %w", err)
 	}
+
 	return nil
 }
 
 // cleanUp waits until the supervisor has ended, however it did, and removes what has outlived the namespaces.
 func cleanUp() error {
 	signal.Ignore(syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM)
+
 	if _, err := io.Copy(io.Discard, os.Stdin); err != nil {
 		return err
 	}
+
 	workspace := os.Getenv(workspaceVariable)
+
 	return errors.Join(removeCgroups(cgroupName(workspace)), os.RemoveAll(workspace))
 }
 
@@ -200,15 +231,19 @@ func initNamespaces() (status int, err error) {
 	if err := preparePrivateHost(os.Getenv(workspaceVariable)); err != nil {
 		return 1, err
 	}
+
 	tests := command(roleTests, os.Getenv(workspaceVariable))
+
 	process, err := os.StartProcess(tests.Path, tests.Args, &os.ProcAttr{
 		Env: tests.Environ(), Files: []*os.File{nil, os.Stdout, os.Stderr},
 	})
 	if err != nil {
 		return 1, err
 	}
+
 	for {
 		var ended syscall.WaitStatus
+
 		pid, err := syscall.Wait4(-1, &ended, 0, nil)
 		switch {
 		case errors.Is(err, syscall.EINTR):
@@ -228,16 +263,22 @@ func runTests(m *testing.M) (status int, err error) {
 		if err := startSharedNode(); err != nil {
 			return 1, err
 		}
+
 		fmt.Println(parked)
+
 		select {}
 	}
+
 	if err := startSharedNode(); err != nil {
 		return 1, err
 	}
+
 	status = m.Run()
+
 	if !hasSelection() {
 		err = errors.Join(recordUse(), shared.checkAudit())
 	}
+
 	return status, errors.Join(err, writeMeasurements(), shared.keepExporterLog())
 }
 
@@ -247,12 +288,14 @@ func checkRequirements() error {
 	if os.Geteuid() != 0 {
 		missing = append(missing, "root's rights")
 	}
+
 	for program, debian := range map[string]string{"containerd": "containerd", "runc": "runc", "etcd": "etcd-server",
 		"busybox": "busybox-static", "mount": "mount"} {
 		if _, err := exec.LookPath(program); err != nil {
 			missing = append(missing, program+" (Debian: "+debian+")")
 		}
 	}
+
 	for variable, files := range map[string][]string{
 		binariesVariable: {"kubelet", "kube-apiserver"},
 		programsVariable: {"mig-exporter", "migctl", "libnvidia-ml.so.1"},
@@ -263,9 +306,11 @@ func checkRequirements() error {
 			}
 		}
 	}
+
 	if len(missing) > 0 {
 		return errors.New("missing: " + strings.Join(missing, ", "))
 	}
+
 	return nil
 }
 
@@ -275,11 +320,14 @@ func kernelAtLeast(major, minor int) bool {
 	if err != nil {
 		return false
 	}
+
 	parts := strings.SplitN(string(release), ".", 3)
 	if len(parts) < 3 {
 		return false
 	}
+
 	have, err1 := strconv.Atoi(parts[0])
 	haveMinor, err2 := strconv.Atoi(parts[1])
+
 	return err1 == nil && err2 == nil && (have > major || have == major && haveMinor >= minor)
 }

@@ -31,9 +31,11 @@ func AxisUnits(capacity gpu.SliceCount, profiles []gpu.Profile) int {
 			}
 		}
 	}
+
 	if units > maxUnits {
 		return 0
 	}
+
 	return units
 }
 
@@ -49,26 +51,32 @@ type Axis struct {
 // from 0. It returns nil without an axis, or if placements are unknown or contradict each other.
 func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 	at := slices.Repeat([]int{Room}, a.Units)
+
 	for i, placement := range instances {
 		place, ok := placement.Get()
 		if !ok || !isFree(at, place) {
 			return nil
 		}
+
 		for u := place.Start; u < place.End(); u++ {
 			at[u] = i
 		}
 	}
+
 	usable, known := a.usableUnits(at)
 	var segments []Segment
+
 	for u, instance := range at {
 		stranded := instance == Room && known && !usable[u]
 		if n := len(segments); n > 0 && segments[n-1].Instance == instance && segments[n-1].Stranded == stranded {
 			segments[n-1].Size++
 			continue
 		}
+
 		segments = append(segments, Segment{Placement: gpu.Placement{Start: u, Size: 1}, Instance: instance,
 			Stranded: stranded})
 	}
+
 	return segments
 }
 
@@ -78,10 +86,12 @@ func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
 	usable = make([]bool, len(at))
 	for _, p := range a.Profiles {
 		known = known || len(p.Placements) > 0
+
 		if slices.ContainsFunc(a.Available,
 			func(c gpu.ProfileCapacity) bool { return c.Name == p.Name && c.Available == 0 }) {
 			continue
 		}
+
 		for _, place := range p.Placements {
 			if isFree(at, place) {
 				for u := place.Start; u < place.End(); u++ {
@@ -90,6 +100,7 @@ func (a Axis) usableUnits(at []int) (usable []bool, known bool) {
 			}
 		}
 	}
+
 	return usable, known
 }
 

@@ -12,6 +12,7 @@ func newActivity(g *gpu.GPU) Activity {
 	if g.ActivitySource != gpu.ActivityUnknown {
 		view.Rollup = gpu.Some(g.ActivityRollup)
 	}
+
 	return view
 }
 
@@ -19,6 +20,7 @@ func finiteActivity(a gpu.Activity) gpu.Activity {
 	for _, ratio := range a.All() {
 		*ratio = Finite(*ratio)
 	}
+
 	return a
 }
 
@@ -54,6 +56,7 @@ func newClockEvent(r *gpu.ReasonSeconds) ClockEvent {
 
 func newPCIe(g *gpu.GPU) PCIe {
 	p := &g.Readings.PCIe
+
 	return PCIe{
 		ReceiveBytes:   total(g.Totals.PCIeReceive),
 		TransmitBytes:  total(g.Totals.PCIeTransmit),
@@ -80,6 +83,7 @@ func countEvents(c gpu.Opt[gpu.Counter]) gpu.Opt[uint64] {
 	if !ok {
 		return gpu.None[uint64]()
 	}
+
 	return gpu.Some(uint64(counter.Value))
 }
 
@@ -87,5 +91,6 @@ func newXIDs(g *gpu.GPU) *XIDs {
 	if g.Totals.XIDs.Since.IsZero() {
 		return nil
 	}
+
 	return &XIDs{Total: uint64(g.Totals.XIDs.Value), ByXID: each(g.Totals.XIDErrors, newXID)}
 }

@@ -12,6 +12,7 @@ import (
 // New returns the document of a Snapshot. It shares nothing with the Snapshot that is ever modified.
 func New(snap *gpu.Snapshot) Document {
 	driver, _ := snap.Driver.Get()
+
 	return Document{
 		APIVersion: "mig-exporter/v1",
 		Generation: snap.Generation,
@@ -37,6 +38,7 @@ func newReadEvery(p *gpu.Pace) *ReadEvery {
 	if p.Fast.Configured == 0 {
 		return nil
 	}
+
 	return &ReadEvery{
 		FastSeconds: p.Fast.Now.Seconds(), FastConfiguredSeconds: p.Fast.Configured.Seconds(),
 		SlowSeconds: p.Slow.Now.Seconds(), SlowConfiguredSeconds: p.Slow.Configured.Seconds(),
@@ -50,6 +52,7 @@ func whyUnknown(snap *gpu.Snapshot) string {
 			return s.Err.Error()
 		}
 	}
+
 	return ""
 }
 
@@ -59,6 +62,7 @@ func each[T, V any](list []T, view func(*T) V) []V {
 	for i := range list {
 		views = append(views, view(&list[i]))
 	}
+
 	return views
 }
 
@@ -67,6 +71,7 @@ func newSource(s *gpu.SourceState) SourceState {
 	if s.Err != nil {
 		view.Error = s.Err.Error()
 	}
+
 	return view
 }
 
@@ -85,11 +90,13 @@ func newRelease(released gpu.Opt[gpu.Release]) *Release {
 	if !ok {
 		return nil
 	}
+
 	return &Release{Since: utc(r.Since), By: r.Cause, Unbound: r.Unbound}
 }
 
 func newGPU(g *gpu.GPU) GPU {
 	r := &g.Readings
+
 	return GPU{
 		Index:            g.Index,
 		UUID:             g.UUID,
@@ -205,6 +212,7 @@ func newCapacity(capacity gpu.Opt[gpu.Capacity]) *Capacity {
 	if !ok {
 		return nil
 	}
+
 	return &Capacity{ComputeSlices: c.Compute, MemorySlices: c.Memory,
 		Profiles: append([]gpu.ProfileCapacity{}, c.Profiles...)}
 }
@@ -223,12 +231,15 @@ func newHolder(h *gpu.Holder) Holder {
 	if h.Unconfirmed != "" {
 		view.Confirmed, view.UnconfirmedReason = gpu.Some(false), h.Unconfirmed
 	}
+
 	for _, l := range h.Labels {
 		if view.Labels == nil {
 			view.Labels = make(map[string]string, len(h.Labels))
 		}
+
 		view.Labels[l.Name] = l.Value
 	}
+
 	return view
 }
 
@@ -252,6 +263,7 @@ func newError(e *gpu.ReadError) Error {
 	if e.Err != nil {
 		view.Message = e.Err.Error()
 	}
+
 	return view
 }
 
@@ -277,6 +289,7 @@ func Finite(v gpu.Opt[float64]) gpu.Opt[float64] {
 	if f, ok := v.Get(); ok && (math.IsNaN(f) || math.IsInf(f, 0)) {
 		return gpu.None[float64]()
 	}
+
 	return v
 }
 
@@ -286,6 +299,7 @@ func total(c gpu.Opt[gpu.Counter]) gpu.Opt[float64] {
 	if !ok {
 		return gpu.None[float64]()
 	}
+
 	return Finite(gpu.Some(counter.Value))
 }
 
@@ -294,6 +308,7 @@ func count[T any](list gpu.Opt[[]T]) gpu.Opt[int] {
 	if !ok {
 		return gpu.None[int]()
 	}
+
 	return gpu.Some(len(l))
 }
 
@@ -302,6 +317,7 @@ func utc(t time.Time) time.Time {
 	if t.IsZero() {
 		return time.Time{}
 	}
+
 	return t.UTC()
 }
 
@@ -317,7 +333,9 @@ func ShortText(s string) string {
 			s = s[:i] + "…"
 			break
 		}
+
 		n++
 	}
+
 	return strings.ToValidUTF8(s, "\uFFFD")
 }

@@ -18,12 +18,15 @@ const initial = "pid:[4026531836]"
 // in another one, or that cannot be found out, and the error is the file system's as well.
 func CheckInitial(process string) error {
 	link := filepath.Join(process, "ns", "pid")
+
 	target, err := os.Readlink(link)
 	if err != nil {
 		return fmt.Errorf("PID namespace: %w: %w", err, gpu.ErrPIDNamespace)
 	}
+
 	if target != initial {
 		return fmt.Errorf("%s is %s: %w", link, target, gpu.ErrPIDNamespace)
 	}
+
 	return nil
 }

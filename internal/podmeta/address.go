@@ -43,11 +43,13 @@ func (p *Poller) PodAddress(ctx context.Context, namespace, name, uid string) (p
 	if err != nil {
 		return netip.Addr{}, nil, err
 	}
+
 	for i := range list {
 		if uid != "" && (list[i].Metadata.UID == uid || list[i].Metadata.Annotations.StaticUID == uid) {
 			return list[i].addresses()
 		}
 	}
+
 	return netip.Addr{}, nil, fmt.Errorf("pod %s/%s with UID %s: %w", namespace, name, uid, gpu.ErrNotFound)
 }
 
@@ -64,6 +66,7 @@ func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressed
 
 	var list []addressedPod
 	err := kubeapi.List(ctx, a.client, request, func(pod *addressedPod) { list = append(list, *pod) })
+
 	return list, err
 }
 
@@ -73,9 +76,11 @@ func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error
 		return netip.Addr{}, nil, fmt.Errorf("its phase is %.64q or it is being deleted; expected Running: %w",
 			p.Status.Phase, gpu.ErrNotFound)
 	}
+
 	if p.Spec.HostNetwork {
 		return netip.Addr{}, nil, fmt.Errorf("it is in the network of its node: %w", gpu.ErrInvalidArgument)
 	}
+
 	pod, err = netip.ParseAddr(p.Status.PodIP)
 	if err != nil {
 		return netip.Addr{}, nil, fmt.Errorf("its podIP is %.64q: %w", p.Status.PodIP, gpu.ErrInvalidArgument)
@@ -85,10 +90,12 @@ func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error
 	for _, host := range p.Status.HostIPs {
 		texts = append(texts, host.IP)
 	}
+
 	for _, text := range texts {
 		if address, err := netip.ParseAddr(text); err == nil {
 			node = append(node, address)
 		}
 	}
+
 	return pod, node, nil
 }

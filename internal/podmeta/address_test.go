@@ -52,15 +52,19 @@ func TestPodAddress(t *testing.T) {
 				path, selector = r.URL.Path, r.URL.Query().Get("fieldSelector")
 				_, _ = io.WriteString(w, c.body)
 			})
+
 			pod, node, err := (&Poller{api: a}).PodAddress(t.Context(), "chat", "chat-0", c.uid)
 			if !errors.Is(err, c.err) {
 				t.Fatalf("error %v, want %v", err, c.err)
 			}
+
 			cmptest.Equal(t, "path", path, "/api/v1/namespaces/chat/pods")
 			cmptest.Equal(t, "selector", selector, a.nodeSelector+",metadata.name=chat-0")
+
 			if c.err != nil {
 				return
 			}
+
 			cmptest.Equal(t, "pod", pod.String(), c.want)
 			cmptest.Equal(t, "node", fmt.Sprint(node),
 				fmt.Sprint([]netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}))

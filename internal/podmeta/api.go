@@ -39,6 +39,7 @@ func newAPI(opts Options, client *kubeapi.Client) (*api, error) {
 	if opts.Node == "" {
 		return nil, fmt.Errorf("the name of the node is not known: %w", gpu.ErrInvalidArgument)
 	}
+
 	return &api{
 		client: client,
 		listRequest: kubeapi.Request{
@@ -61,6 +62,7 @@ func removeDuplicates(names []string) []string {
 			out = append(out, name)
 		}
 	}
+
 	return out
 }
 
@@ -84,6 +86,7 @@ type podList struct {
 func (a *podList) hasPod(id podID) bool {
 	_, byUID := a.uids[id.uid]
 	_, byName := a.pods[id.podName]
+
 	return id.uid != "" && byUID || id.name != "" && byName
 }
 
@@ -118,24 +121,30 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	if !consistent {
 		request.Query.Set("resourceVersion", "0")
 	}
+
 	out := &podList{
 		started: time.Now(), consistent: consistent,
 		pods: map[podName]gpu.PodMetadata{}, uids: map[string]podName{}, invalid: map[invalidAnnotation]bool{},
 	}
+
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
+
 		name, uid := podName{m.Namespace, m.Name}, m.UID
 		if uid != "" {
 			out.uids[uid] = name
 		}
+
 		if m.Annotations.StaticUID != "" {
 			uid = m.Annotations.StaticUID
 			out.uids[uid] = name
 		}
+
 		hints, invalid := m.Annotations.parse()
 		for _, text := range invalid {
 			out.invalid[invalidAnnotation{name, text}] = true
 		}
+
 		hints.Workload = m.Labels[a.workload]
 		out.pods[name] = gpu.PodMetadata{
 			UID:         uid,
@@ -149,9 +158,11 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	own := a.client.PodUID()
 	_, out.hasOwnPod = out.uids[own]
 	out.ownUIDUnknown = own == ""
+
 	return out, nil
 }
 
@@ -165,16 +176,19 @@ func (a *api) listPodNames(ctx context.Context) (map[podName]bool, error) {
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		out[podName{pod.Metadata.Namespace, pod.Metadata.Name}] = true
 	})
+
 	return out, err
 }
 
 // selectLabels returns the configured labels that the pod has, in the order of the configuration.
 func (a *api) selectLabels(labels map[string]string) []gpu.Label {
 	var out []gpu.Label
+
 	for _, name := range a.labels {
 		if value, ok := labels[name]; ok {
 			out = append(out, gpu.Label{Name: name, Value: value})
 		}
 	}
+
 	return out
 }

@@ -39,16 +39,20 @@ const listed = `{"kind": "PartialObjectMetadataList", "apiVersion": "meta.k8s.io
 func credentials(t *testing.T, server *httptest.Server) string {
 	t.Helper()
 	dir := t.TempDir()
+
 	ca := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})
 	if err := os.WriteFile(filepath.Join(dir, "ca.crt"), ca, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	writeToken(t, dir, "first")
+
 	return dir
 }
 
 func writeToken(t *testing.T, dir, token string) {
 	t.Helper()
+
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(token+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -61,20 +65,25 @@ func testAPI(t *testing.T, handler http.HandlerFunc, labels ...string) (*api, st
 	server.StartTLS()
 	t.Cleanup(server.Close)
 	dir := credentials(t, server)
+
 	client, err := kubeapi.New(kubeapi.Options{Server: server.URL, CredentialsDir: dir})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	a, err := newAPI(Options{Node: "node-1", Labels: labels}, client)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(a.closeConnections)
+
 	return a, dir
 }
 
 func TestPods(t *testing.T) {
 	requests := make(chan *http.Request, 2)
+
 	a, dir := testAPI(t, func(w http.ResponseWriter, r *http.Request) {
 		requests <- r
 		_, _ = io.WriteString(w, listed)
@@ -82,10 +91,12 @@ func TestPods(t *testing.T) {
 	for _, token := range []string{"first", "second"} {
 		writeToken(t, dir, token)
 		consistent := token == "second"
+
 		got, err := a.listPods(t.Context(), consistent)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want := map[podName]gpu.PodMetadata{
 			{"vision", "resnet-6d4cf56db6-x7k2p"}: {UID: "2f0b", Workload: "Deployment/resnet",
 				Labels: []gpu.Label{{Name: "team", Value: "a \"b\"\n"}, {Name: "app", Value: "resnet"}}},
@@ -97,23 +108,30 @@ func TestPods(t *testing.T) {
 		if fmt.Sprint(got.pods) != fmt.Sprint(want) {
 			t.Errorf("got %v, want %v", got.pods, want)
 		}
+
 		static := podName{"ml", "static-node-1"}
+
 		uids := map[string]podName{"2f0b": {"vision", "resnet-6d4cf56db6-x7k2p"}, "3a1c": static, "b7d2": static,
 			"4e5f": {"ml", "bare"}}
 		if fmt.Sprint(got.uids) != fmt.Sprint(uids) || got.consistent != consistent {
 			t.Errorf("got %v, want %v", got.uids, uids)
 		}
+
 		r := <-requests
 		cmptest.Equal(t, "method", r.Method, http.MethodGet)
 		cmptest.Equal(t, "path", r.URL.Path, "/api/v1/pods")
+
 		query := url.Values{"fieldSelector": {"spec.nodeName=node-1,status.phase!=Succeeded,status.phase!=Failed"}}
 		if !consistent {
 			query.Set("resourceVersion", "0")
 		}
+
 		cmptest.Equal(t, "query", r.URL.Query(), query)
+
 		if got := r.Header.Get("Authorization"); got != "Bearer "+token {
 			t.Errorf("Authorization: %s, want token %s", got, token)
 		}
+
 		if !strings.HasPrefix(r.Header.Get("Accept"), "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1") {
 			t.Errorf("Accept: %s", r.Header.Get("Accept"))
 		}
@@ -150,12 +168,14 @@ func TestPodsErrors(t *testing.T) {
 			for range maxBody >> 20 {
 				_, _ = io.WriteString(w, strings.Repeat("x", 1<<20))
 			}
+
 			_, _ = io.WriteString(w, `"}`)
 		}, gpu.ErrUnavailable},
 	} {
 		a, _ := testAPI(t, tc.handler)
 		got, err := a.listPods(t.Context(), false)
 		cmptest.Equal(t, tc.name+": pods", got, nil)
+
 		if !errors.Is(err, tc.want) || !strings.HasPrefix(err.Error(), "list pods: ") {
 			t.Errorf("%s: error %v, want list pods: ... %v", tc.name, err, tc.want)
 		}
@@ -167,6 +187,7 @@ func TestPodsNeedsTheToken(t *testing.T) {
 	if err := os.Remove(filepath.Join(dir, "token")); err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := a.listPods(t.Context(), false); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
@@ -176,10 +197,12 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	defer server.Close()
 	good := credentials(t, server)
+
 	bad := t.TempDir()
 	if err := os.WriteFile(filepath.Join(bad, "ca.crt"), []byte("nothing"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, opts := range map[string]Options{
 		"no certificate authority": {Server: server.URL, CredentialsDir: t.TempDir(), Node: "n"},
 		"an empty one":             {Server: server.URL, CredentialsDir: bad, Node: "n"},
@@ -203,12 +226,14 @@ func TestNewReadsOnItsOwn(t *testing.T) {
 		asked <- struct{}{}
 	}))
 	defer server.Close()
+
 	p, err := New(Options{Server: server.URL, CredentialsDir: credentials(t, server), Node: "node-1",
 		Logger: log.NewNopLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer p.Close()
+
 	select {
 	case <-asked:
 	case <-time.After(20 * time.Second):
@@ -221,42 +246,52 @@ func bigList(w io.Writer, n int) {
 	managed := strings.Repeat(
 		`{"manager": "kubelet", "operation": "Update", "time": "2026-01-01T00:00:00Z", "fieldsV1": {"f:status": {"f:conditions": {"k:{\"type\":\"Ready\"}": {".": {}}}}}},`, 25)
 	_, _ = io.WriteString(w, `{"kind": "PartialObjectMetadataList", "metadata": {}, "items": [`)
+
 	for i := range n {
 		if i > 0 {
 			_, _ = io.WriteString(w, ",")
 		}
+
 		fmt.Fprintf(w, `{"metadata": {"name": "pod-%d", "namespace": "ns", "uid": "%d", "creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "a"}, "managedFields": [%s{}],
 			"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "controller": true}]}}`, i, i, managed)
 	}
+
 	_, _ = io.WriteString(w, `]}`)
 }
 
 // BenchmarkPods reports the bytes allocated for each pod of a list of 1,000, of about 4.5 KB each on the wire.
 func BenchmarkPods(b *testing.B) {
 	const pods = 1000
+
 	dir := b.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte("t"), 0o600); err != nil {
 		b.Fatal(err)
 	}
+
 	var list strings.Builder
 	bigList(&list, pods)
+
 	client, err := kubeapi.New(kubeapi.Options{Server: "https://api", CredentialsDir: dir,
 		Transport: cannedTransport(list.String())})
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	a, err := newAPI(Options{Node: "n", Labels: []string{"app"}}, client)
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
+
 	for b.Loop() {
 		got, err := a.listPods(b.Context(), false)
 		if err != nil || len(got.pods) != pods {
 			b.Fatal(got, err)
 		}
 	}
+
 	runtime.ReadMemStats(&after)
 	b.ReportMetric(float64(after.TotalAlloc-before.TotalAlloc)/float64(b.N)/pods, "B/pod")
 	b.ReportMetric(float64(list.Len())/pods, "wireB/pod")

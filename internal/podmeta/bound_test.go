@@ -14,10 +14,12 @@ import (
 // bound formats what BoundPods returns.
 func bound(p *Poller, since time.Time) string {
 	pods, current := p.BoundPods(since)
+
 	text := fmt.Sprint(current)
 	for _, pod := range pods {
 		text += " " + pod.String()
 	}
+
 	return text
 }
 
@@ -44,10 +46,12 @@ func TestBoundPods(t *testing.T) {
 
 		// Pod b ends while the caller waits for it.
 		s.update(func() { s.pods = []fakePod{{"exporter", "own", "j"}} })
+
 		for range 12 {
 			bound(p, since)
 			waitFor(time.Second)
 		}
+
 		cmptest.Equal(t, "once it has ended", bound(p, since), "true ns/exporter")
 
 		// Without an answer the pods are known for a while.
@@ -64,20 +68,26 @@ func TestBoundPods(t *testing.T) {
 func TestBoundPodsOfAnotherNode(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("x")} })
+
 		since := time.Now()
 		for range 60 {
 			if pods, current := p.BoundPods(since); current || len(pods) > 0 {
 				t.Fatalf("pods %v, current %v", pods, current)
 			}
+
 			waitFor(time.Second)
 		}
+
 		s.update(func() { s.pods = append(s.pods, fakePod{"exporter", "own", "j"}) })
+
 		var pods []gpu.PodName
 		for range 60 {
 			pods, _ = p.BoundPods(since)
 			waitFor(time.Second)
 		}
+
 		cmptest.Equal(t, "pods once the name is right", len(pods), 2)
+
 		if n := len(s.requests); n > 40 {
 			t.Errorf("%d requests in two minutes", n)
 		}

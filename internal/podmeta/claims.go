@@ -95,31 +95,40 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	name := claimName{d.Namespace, d.Claim}
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	known := c.states[name]
 	if known == nil {
 		known = &claimState{err: fmt.Errorf("claim %s/%s: not asked for yet: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)}
 		c.states[name] = known
 	}
+
 	known.renew(since, now)
+
 	if known.started.IsZero() || known.started.Before(since) {
 		c.schedule(known, now)
+
 		if refused, ok := c.refusals[d.Namespace]; ok {
 			return false, refused.err
 		}
+
 		if !known.started.IsZero() { // the state is of an earlier claim
 			return false, fmt.Errorf("claim %s/%s: not asked for since: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)
 		}
+
 		return false, known.err
 	}
+
 	if known.err != nil {
 		c.schedule(known, now)
 		return false, known.err
 	}
+
 	admin, ok := hasAdminAccess(known.devices, d)
 	if !ok {
 		c.schedule(known, now)
 		return false, fmt.Errorf("claim %s/%s: %w: %w", d.Namespace, d.Claim, errNoSuchDevice, gpu.ErrNotFound)
 	}
+
 	return admin, nil
 }
 
@@ -127,11 +136,13 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 // none.
 func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
+
 	for _, a := range devices {
 		if a.Driver == d.Driver && a.Pool == d.Pool && a.Device == d.Device {
 			admin, ok = admin && a.AdminAccess, true
 		}
 	}
+
 	return admin && ok, ok
 }
 
@@ -146,9 +157,11 @@ func (c *claimReader) schedule(known *claimState, now time.Time) {
 func (c *claimReader) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		name, at := c.nextDue()
 		timer.Reset(time.Until(at))
+
 		select {
 		case <-ctx.Done():
 			return
@@ -156,12 +169,15 @@ func (c *claimReader) run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
+
 		if name == (claimName{}) {
 			continue
 		}
+
 		if c.limit.Wait(ctx) != nil {
 			return // ctx has ended
 		}
+
 		c.readClaim(ctx, name)
 	}
 }
@@ -174,31 +190,38 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter })
 	first, at := claimName{}, now.Add(interval)
+
 	for name, known := range c.states {
 		if known.due.IsZero() {
 			continue
 		}
+
 		due := known.due
 		if until := c.refusals[name.namespace].until; due.Before(until) {
 			due = until
 		}
+
 		if due.Before(at) {
 			first, at = name, due
 		}
 	}
+
 	return first, at
 }
 
 // readClaim reads a claim from the API server and updates its state.
 func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	started := time.Now()
+
 	got, err := c.getDevices(ctx, name)
 	if ctx.Err() != nil {
 		return
 	}
+
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	was, wasRefused := c.refusals[name.namespace]
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
@@ -206,23 +229,30 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 			level.Warn(c.logger).Log("msg", "cannot find out whether claims have administrative access; trying again",
 				"namespace", name.namespace, "err", err)
 		}
+
 		return
 	}
+
 	delete(c.refusals, name.namespace)
+
 	if wasRefused {
 		level.Info(c.logger).Log("msg", "claims can be read again", "namespace", name.namespace)
 	}
+
 	known := c.states[name]
 	if known == nil {
 		return
 	}
+
 	known.err = err
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
 		known.started, known.devices = started, got
 	}
+
 	if started.Before(known.firstAsked) {
 		return // it was looked up with a later since meanwhile
 	}
+
 	known.gap, known.due = nextGap(known.gap), time.Time{}
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
 		known.due = now.Add(jitter(known.gap))
@@ -234,9 +264,11 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocatedDevice, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
+
 	versions := claimVersions()
 	for range versions {
 		var got resourceClaim
+
 		err := c.api.client.Do(ctx, kubeapi.Request{
 			Method: http.MethodGet,
 			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(name.namespace) +
@@ -253,8 +285,10 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 		case err != nil:
 			return nil, fmt.Errorf("claim %s/%s: %w", name.namespace, name.name, err)
 		}
+
 		return got.Status.Allocation.Devices.Results, nil
 	}
+
 	return nil, fmt.Errorf("claim %s/%s: the API server serves resource.k8s.io in none of the versions %v: %w",
 		name.namespace, name.name, versions, gpu.ErrUnavailable)
 }

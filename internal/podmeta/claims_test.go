@@ -37,11 +37,13 @@ func device(name string) gpu.ClaimDevice {
 func wantAccess(t *testing.T, p *Poller, d gpu.ClaimDevice, since time.Time, want any) {
 	t.Helper()
 	admin, err := p.AdminAccess(d, since)
+
 	wantErr, fails := want.(error)
 	switch {
 	case fails && (admin || !errors.Is(err, wantErr)), !fails && (err != nil || admin != want):
 		t.Errorf("%s: got %v, %v, want %v", d.Device, admin, err, want)
 	}
+
 	for _, kind := range []error{gpu.ErrUnavailable, gpu.ErrNoPermission, gpu.ErrNotFound} {
 		if fails && kind != wantErr && errors.Is(err, kind) {
 			t.Errorf("%s: %v wraps %v, too", d.Device, err, kind)
@@ -54,11 +56,13 @@ func (s *fakeServer) claimRequests() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var out []string
+
 	for _, r := range s.requests {
 		if strings.HasPrefix(r.path, "/apis/") {
 			out = append(out, r.path)
 		}
 	}
+
 	return out
 }
 
@@ -69,15 +73,18 @@ func TestAdminAccess(t *testing.T) {
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
 		wantAccess(t, p, device("gpu-1"), since, gpu.ErrUnavailable)
 		waitFor(soon)
+
 		for range 100 {
 			wantAccess(t, p, device("gpu-0"), since, true)
 			wantAccess(t, p, device("gpu-1"), since, false)
 			wantAccess(t, p, device("gpu-2"), since, false)
 			waitFor(time.Second)
 		}
+
 		if got := s.claimRequests(); len(got) != 1 {
 			t.Errorf("%d requests for one claim: %v", len(got), got)
 		}
+
 		// Another claim under the same name.
 		since = time.Now()
 		s.update(func() { s.claims[claimPath("v1", "c")] = strings.ReplaceAll(allocation, "true", "false") })
@@ -85,6 +92,7 @@ func TestAdminAccess(t *testing.T) {
 		waitFor(soon)
 		wantAccess(t, p, device("gpu-0"), since, false)
 		waitFor(forgetAfter + 2*interval)
+
 		if n := len(p.claims.states); n != 0 {
 			t.Errorf("%d claims are remembered that nothing asks for", n)
 		}
@@ -97,8 +105,10 @@ func TestAdminAccessByOlderVersions(t *testing.T) {
 			for i := range 10 {
 				s.claims[claimPath("v1beta1", fmt.Sprint("c", i))] = allocation
 			}
+
 			s.claims[claimPath("v1beta1", "absent")] = noClaim
 		})
+
 		for i := range 10 {
 			d := device("gpu-0")
 			d.Claim = fmt.Sprint("c", i)
@@ -106,15 +116,18 @@ func TestAdminAccessByOlderVersions(t *testing.T) {
 			waitFor(soon)
 			wantAccess(t, p, d, time.Time{}, true)
 		}
+
 		absent := device("gpu-0")
 		absent.Claim = "absent"
 		p.AdminAccess(absent, time.Time{})
 		waitFor(soon)
 		wantAccess(t, p, absent, time.Time{}, gpu.ErrNotFound)
+
 		got := s.claimRequests()
 		if len(got) != 2+11 {
 			t.Fatalf("requests %v, want 13", got)
 		}
+
 		cmptest.Equal(t, "first requests", got[:3],
 			[]string{claimPath("v1", "c0"), claimPath("v1beta2", "c0"), claimPath("v1beta1", "c0")})
 	})
@@ -122,10 +135,12 @@ func TestAdminAccessByOlderVersions(t *testing.T) {
 		p.AdminAccess(device("gpu-0"), time.Time{})
 		waitFor(soon)
 		wantAccess(t, p, device("gpu-0"), time.Time{}, gpu.ErrUnavailable)
+
 		_, err := p.AdminAccess(device("gpu-0"), time.Time{})
 		if err == nil || !strings.Contains(err.Error(), "[v1 v1beta2 v1beta1]") {
 			t.Errorf("without dynamic resource allocation: %v", err)
 		}
+
 		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
 		waitFor(10 * time.Second)
 		wantAccess(t, p, device("gpu-0"), time.Time{}, true)
@@ -148,18 +163,23 @@ func TestAdminAccessOfAClaimThatIsNotThereYet(t *testing.T) {
 			since := time.Now()
 			wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
 			waitFor(soon)
+
 			for range 300 {
 				wantAccess(t, p, device("gpu-0"), since, gpu.ErrNotFound)
 				waitFor(time.Second)
 			}
+
 			if n := len(s.claimRequests()); n < 10 || n > 17 {
 				t.Errorf("%s: %d requests in 300 s", name, n)
 			}
+
 			s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
+
 			for range int(interval.Seconds()) {
 				p.AdminAccess(device("gpu-0"), since)
 				waitFor(time.Second)
 			}
+
 			wantAccess(t, p, device("gpu-0"), since, true)
 		})
 	}
@@ -172,6 +192,7 @@ func TestAdminAccessIsRefused(t *testing.T) {
 		s.update(func() { s.claims[claimPath("v1", "c")], s.status = allocation, http.StatusForbidden })
 		p.AdminAccess(device("gpu-0"), time.Now())
 		waitFor(soon)
+
 		for i := range 60 {
 			wantAccess(t, p, device("gpu-0"), time.Now(), gpu.ErrNoPermission)
 			other := device("gpu-0")
@@ -179,19 +200,23 @@ func TestAdminAccessIsRefused(t *testing.T) {
 			wantAccess(t, p, other, time.Now(), gpu.ErrNoPermission)
 			waitFor(time.Second)
 		}
+
 		if n := len(s.claimRequests()); n > 4 {
 			t.Errorf("%d requests in 60 s that are refused", n)
 		}
+
 		_, err := p.AdminAccess(device("gpu-0"), time.Now())
 		if err == nil || !strings.Contains(err.Error(), "the right to get resourceclaims.resource.k8s.io") {
 			t.Errorf("the right is not named: %v", err)
 		}
+
 		since := time.Now()
 		p.AdminAccess(device("gpu-0"), since)
 		s.update(func() { s.status = http.StatusOK })
 		waitFor(longestInterval + 20*time.Second)
 		wantAccess(t, p, device("gpu-0"), since, true)
 	})
+
 	if n := strings.Count(buf.String(), "the right to get resourceclaims.resource.k8s.io"); n != 1 {
 		t.Errorf("the log says it %d times:\n%s", n, buf.String())
 	}
@@ -200,11 +225,13 @@ func TestAdminAccessIsRefused(t *testing.T) {
 func TestAdminAccessWhileTheServerFails(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.claims[claimPath("v1", "c")], s.hang = `{"status": 5}`, true })
+
 		since := time.Now()
 		for range 60 {
 			wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable)
 			waitFor(time.Second)
 		}
+
 		s.update(func() { s.hang = false })
 		waitFor(longestInterval + timeout)
 		wantAccess(t, p, device("gpu-0"), since, gpu.ErrUnavailable) // it is no claim
@@ -223,6 +250,7 @@ func TestClaimsAreLimited(t *testing.T) {
 		s.update(func() { s.claims[claimPath("v1", "c")] = allocation })
 		p.AdminAccess(device("gpu-0"), time.Now())
 		waitFor(soon)
+
 		for i := range 300 { // ten new ones every second
 			d := device("gpu-0")
 			d.Claim = fmt.Sprint("c-", i)
@@ -230,6 +258,7 @@ func TestClaimsAreLimited(t *testing.T) {
 			p.AdminAccess(d, time.Now())
 			waitFor(100 * time.Millisecond)
 		}
+
 		if n, most := len(s.claimRequests()), claimBurst+int(31*time.Second/claimEvery); n > most {
 			t.Errorf("%d requests in 30 s, want %d at most", n, most)
 		}

@@ -53,18 +53,22 @@ func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
 	case labels[labelLeaderWorker] != "":
 		size, _ := parseCount(a.LWSSize)
 		worker, _ := parseCount(labels[labelLWSWorker])
+
 		g := group("leaderworkerset", labelLeaderWorker, cmp.Or(size, sizeByIndex(worker)))
 		if replica := labels[labelLWSGroup]; replica != "" {
 			g.Name += "/" + replica
 		}
+
 		return g
 	case labels[labelRayCluster] != "":
 		return group("ray", labelRayCluster, 0)
 	case indexed:
 		name := cmp.Or(labels[labelJobName], labels[labelJobNameLegacy])
 		label := labelJobIndex + "=" + strconv.Itoa(index)
+
 		return gpu.PodGroup{Name: "job/" + name, Label: label, Size: sizeByIndex(index)}
 	}
+
 	return gpu.PodGroup{}
 }
 
@@ -80,6 +84,7 @@ func sizeByIndex(index int) int {
 	if index > 0 {
 		return index + 1
 	}
+
 	return 0
 }
 
@@ -89,5 +94,6 @@ func parseCount(text string) (n int, ok bool) {
 	if err != nil {
 		return 0, false
 	}
+
 	return int(parsed), true
 }

@@ -14,6 +14,7 @@ import (
 func TestGroups(t *testing.T) {
 	type texts = map[string]string
 	const kubeflow, jobset, lws = "training.kubeflow.org/", "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
+
 	const index = "batch.kubernetes.io/job-completion-index"
 	for about, c := range map[string]struct {
 		labels, annotations texts
@@ -57,10 +58,12 @@ func TestListedGroups(t *testing.T) {
 			"labels": {"leaderworkerset.sigs.k8s.io/name": "llm"}, "annotations": {"leaderworkerset.sigs.k8s.io/size": "1"}}},
 			{"metadata": {"name": "sweep-1", "namespace": "ml", "annotations": {"batch.kubernetes.io/job-completion-index": "1"}}}]}`)
 	})
+
 	got, err := a.listPods(t.Context(), false)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "LeaderWorkerSet", got.pods[podName{"ml", "llm-0"}].Group,
 		gpu.PodGroup{Name: "leaderworkerset/llm", Label: "leaderworkerset.sigs.k8s.io/name=llm", Size: 1})
 	cmptest.Equal(t, "indexed Job", got.pods[podName{"ml", "sweep-1"}].Group.Size, 2)

@@ -34,22 +34,28 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	if annotation == "" || json.Unmarshal([]byte(annotation), &list) != nil {
 		return nil
 	}
+
 	slices.SortFunc(list, func(a, b migAllocation) int {
 		return cmp.Or(cmp.Compare(a.ContainerIndex, b.ContainerIndex), cmp.Compare(a.DeviceIndex, b.DeviceIndex))
 	})
 	var out [][]gpu.DeviceRef
+
 	for i := range list {
 		a := &list[i]
 		ref, ok := a.deviceRef()
+
 		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex && a.DeviceIndex == list[i-1].DeviceIndex
 		if !ok || twice {
 			return nil
 		}
+
 		if i == 0 || a.ContainerIndex != list[i-1].ContainerIndex {
 			out = append(out, nil)
 		}
+
 		out[len(out)-1] = append(out[len(out)-1], ref)
 	}
+
 	return out
 }
 
@@ -59,9 +65,12 @@ func (a *migAllocation) deviceRef() (gpu.DeviceRef, bool) {
 	if err != nil || a.ContainerIndex < 0 || a.DeviceIndex < 0 || a.Placement.Size == 0 {
 		return gpu.DeviceRef{}, false
 	}
+
 	if a.MIG == "" {
 		return gpu.DeviceRef{GPU: parent, PlacementStart: gpu.Some(int(a.Placement.Start))}, true
 	}
+
 	ref, err := gpu.ParseMIGRef(a.MIG)
+
 	return ref, err == nil
 }

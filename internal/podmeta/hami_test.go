@@ -23,6 +23,7 @@ func TestMIGDevices(t *testing.T) {
 		made = `{"containerIndex": 0, "deviceIndex": 0, "gpuUUID": "` + gpuA + `", "profile": "1g.5gb", "placement": {"start": 6, "size": 1},
 			"migUUID": "` + migA + `", "gpuInstanceID": 13, "computeInstanceID": 0}`
 	)
+
 	at := func(start int) gpu.DeviceRef { return gpu.DeviceRef{GPU: gpuA, PlacementStart: gpu.Some(start)} }
 	for annotation, want := range map[string][][]gpu.DeviceRef{
 		"[" + reserved + "]": {{at(2)}},

@@ -53,6 +53,7 @@ func (l *lookup) earlier(at time.Time) time.Time {
 	if !l.due.IsZero() && l.due.Before(at) {
 		return l.due
 	}
+
 	return at
 }
 
@@ -62,7 +63,9 @@ func (l *lookup) renew(since, now time.Time) bool {
 	if !l.firstAsked.IsZero() && !since.After(l.since) {
 		return false
 	}
+
 	l.since, l.firstAsked, l.due, l.gap = since, now, time.Time{}, 0
+
 	return true
 }
 
@@ -89,23 +92,29 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	name, now := podName{namespace, pod}, time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	l := p.lookups[name]
 	if l == nil {
 		l = &lookup{}
 		p.lookups[name] = l
 	}
+
 	if l.renew(since, now) {
 		l.formerUID = l.lastUID
 	}
+
 	known, ok := p.findPod(name, l, since)
 	if !ok {
 		p.schedule(l, now)
 		return gpu.PodMetadata{}, false
 	}
+
 	p.foundByName = true
+
 	if !since.Before(l.since) {
 		l.due, l.lastUID = time.Time{}, known.UID
 	}
+
 	return known.PodMetadata, true
 }
 
@@ -115,6 +124,7 @@ func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bo
 	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
 		return podEntry{}, false
 	}
+
 	return e, true
 }
 
@@ -132,11 +142,14 @@ func (l *lookup) isSuccessor(e podEntry, uid string) bool {
 func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if p.lastList == nil || time.Since(p.lastList.started) > maxListAge {
 		return "", "", false
 	}
+
 	name, ok := p.lastList.uids[uid]
 	p.foundByUID = p.foundByUID || ok
+
 	return name.namespace, name.name, ok
 }
 
@@ -148,18 +161,24 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	if uid == "" && pod == "" {
 		return false
 	}
+
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	l := p.goneLookups[id]
 	if l == nil {
 		l = &lookup{}
 		p.goneLookups[id] = l
 	}
+
 	l.renew(since, now)
+
 	if p.isProvedGone(id, since) {
 		return true
 	}
+
 	p.schedule(l, now)
+
 	return false
 }
 
@@ -170,10 +189,12 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.boundLookup.renew(since, now)
+
 	current = p.hasCurrentPods(since)
 	if !current || now.Sub(p.lastList.started) >= boundEvery {
 		p.schedule(&p.boundLookup, now)
 	}
+
 	if p.lastList == nil || !p.isNodeNameProved() || !current && now.Sub(p.lastList.started) > maxListAge {
 		return nil, false
 	}
@@ -181,9 +202,11 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	for name := range p.lastList.pods {
 		pods = append(pods, gpu.PodName{Namespace: name.namespace, Name: name.name})
 	}
+
 	slices.SortFunc(pods, func(a, b gpu.PodName) int {
 		return cmp.Or(strings.Compare(a.Namespace, b.Namespace), strings.Compare(a.Name, b.Name))
 	})
+
 	return pods, current
 }
 
@@ -208,23 +231,28 @@ func (p *Poller) isNodeNameProved() bool {
 func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	if time.Now().Before(p.noConsistentBefore) {
 		return false
 	}
+
 	if l := &p.boundLookup; !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
 		return true
 	}
+
 	for id, l := range p.goneLookups {
 		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
 			p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
+
 	for name, l := range p.lookups {
 		if e, ok := p.pods[name]; ok && !l.due.IsZero() && l.mayBePredecessor(e) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -235,25 +263,31 @@ func (p *Poller) mergeList(got *podList) {
 		if e.missingSince.IsZero() {
 			e.missingSince = got.started
 		}
+
 		if got.started.Sub(e.missingSince) < keepMissing {
 			pods[name] = e
 		}
 	}
+
 	for name, m := range got.pods {
 		was := p.pods[name]
 		if l := p.lookups[name]; l != nil && l.isSuccessor(was, m.UID) {
 			pods[name] = was // a cache that lags behind has the predecessor
 			continue
 		}
+
 		e := podEntry{PodMetadata: m, seenAt: got.started}
 		if was.UID == m.UID {
 			e.confirmedAt = was.confirmedAt
 		}
+
 		if got.consistent {
 			e.confirmedAt = got.started
 		}
+
 		pods[name] = e
 	}
+
 	p.pods, p.lastList, p.foundByUID = pods, got, p.foundByUID || got.hasOwnPod
 	if got.consistent {
 		p.lastConsistent = got
@@ -268,15 +302,19 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 			delete(p.lookups, name)
 			continue
 		}
+
 		_, ok := p.findPod(name, l, l.since)
 		l.reschedule(ok, p.lastList.started, now)
 	}
+
 	p.boundLookup.reschedule(p.hasCurrentPods(p.boundLookup.since), p.lastList.started, now)
+
 	for id, l := range p.goneLookups {
 		if now.Sub(l.lastAsked) > forgetAfter {
 			delete(p.goneLookups, id)
 			continue
 		}
+
 		_, there := p.lastList.uids[id.uid]
 		p.foundByUID = p.foundByUID || there
 		l.reschedule(p.isProvedGone(id, l.since), p.lastList.started, now)

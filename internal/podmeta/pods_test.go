@@ -20,13 +20,16 @@ func TestPodMetadataIsNotOlderThanTheAssignment(t *testing.T) {
 		waitFor(5 * time.Second)
 		since := time.Now()
 		s.update(func() { s.pods = []fakePod{{"db-0", "new", "successor"}} })
+
 		if known, ok := p.PodMetadata("ns", "db-0", since); ok {
 			t.Errorf("known at once: %+v", known)
 		}
+
 		waitFor(soon)
 		known, ok := p.PodMetadata("ns", "db-0", since)
 		cmptest.Equal(t, "known after the list", ok, true)
 		cmptest.Equal(t, "metadata after the list", known, gpu.PodMetadata{UID: "new", Workload: "Job/successor"})
+
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
@@ -41,20 +44,24 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 			s.update(func() { s.pods = []fakePod{{"db-0", "old", "predecessor"}} })
 			p.PodMetadata("ns", "db-0", first)
 			waitFor(soon)
+
 			if known, ok := p.PodMetadata("ns", "db-0", first); !ok || known.UID != "old" {
 				t.Fatalf("the first pod: %+v, %v", known, ok)
 			}
+
 			if ended { // it is missing in an answer before it is replaced
 				s.update(func() { s.pods = nil })
 				p.PodMetadata("ns", "other", first)
 				waitFor(soon)
 			}
+
 			since := time.Now()
 			s.update(func() {
 				s.cached, s.lagging = []fakePod{{"db-0", "old", "predecessor"}}, true
 				s.pods = []fakePod{{"db-0", "new", "successor"}}
 			})
 			heard := time.Time{}
+
 			for range 300 {
 				switch known, ok := p.PodMetadata("ns", "db-0", since); {
 				case ok && known.UID != "new":
@@ -62,14 +69,18 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 				case ok && heard.IsZero():
 					heard = time.Now()
 				}
+
 				waitFor(100 * time.Millisecond)
 			}
+
 			if heard.IsZero() || heard.Sub(since) > 2*time.Second {
 				t.Errorf("the successor was known after %v", heard.Sub(since))
 			}
+
 			if known, ok := p.PodMetadata("ns", "db-0", since); !ok || known.UID != "new" {
 				t.Errorf("the successor is forgotten: %+v, %v", known, ok)
 			}
+
 			if n := s.count("consistent"); n != 1 {
 				t.Errorf("%d consistent lists, want 1", n)
 			}
@@ -99,24 +110,31 @@ func TestTheSamePodIsToldAgain(t *testing.T) {
 func TestPodByUID(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("a")} })
+
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("known before the first answer")
 		}
+
 		waitFor(firstList)
 		namespace, name, ok := p.PodByUID("uid-of-a")
 		cmptest.Equal(t, "found by UID", ok, true)
 		cmptest.Equal(t, "pod of the UID", podName{namespace, name}, podName{"ns", "a"})
+
 		for _, uid := range []string{"", "other"} {
 			if namespace, name, ok := p.PodByUID(uid); ok {
 				t.Errorf("UID %q: got %s/%s", uid, namespace, name)
 			}
 		}
+
 		s.update(func() { s.hang = true })
 		waitFor(maxListAge)
+
 		if _, _, ok := p.PodByUID("uid-of-a"); !ok {
 			t.Error("forgotten too early")
 		}
+
 		waitFor(longestInterval)
+
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("known from an answer that is too old")
 		}
@@ -134,42 +152,55 @@ func TestPodGone(t *testing.T) {
 			own := fakePod{"exporter", "own", "j"}
 			s.update(func() { s.pods = []fakePod{pod("a"), pod("b"), own} })
 			waitFor(firstList)
+
 			since := time.Now()
 			for range 60 {
 				if gone(since) {
 					t.Fatalf("%s: gone while it is there", name)
 				}
+
 				waitFor(time.Second)
 			}
+
 			if n := s.count("consistent"); n != 1 {
 				t.Errorf("%s: %d consistent lists while the pod is there, want 1", name, n)
 			}
+
 			// A cache does not prove that it is gone; a consistent list does.
 			s.update(func() { s.pods = []fakePod{pod("b"), pod("c"), own} })
+
 			if gone(since) {
 				t.Errorf("%s: gone without an answer", name)
 			}
+
 			for i := 0; !gone(since); i++ {
 				if i > 2*int(longestInterval.Seconds()) {
 					t.Fatalf("%s: not gone after %d s", name, i)
 				}
+
 				waitFor(time.Second)
 			}
+
 			if n := s.count("consistent"); n != 2 {
 				t.Errorf("%s: %d consistent lists, want 2", name, n)
 			}
+
 			// Proof from before an assignment is none.
 			later := time.Now()
 			if gone(later) {
 				t.Errorf("%s: gone by an older answer", name)
 			}
+
 			waitFor(soon)
+
 			if !gone(later) || !gone(since) {
 				t.Errorf("%s: not gone by a later answer", name)
 			}
+
 			if p.PodGone("ns", "c", "uid-of-a", since) {
 				t.Error("gone although another pod has its name")
 			}
+
 			if p.PodGone("", "", "", since) {
 				t.Error("a pod without a name or UID is gone")
 			}
@@ -182,17 +213,21 @@ func TestPodGoneNeedsAConsistentList(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods, s.lagging = []fakePod{pod("a")}, true })
 		waitFor(firstList)
+
 		since := time.Now()
 		for range 60 {
 			if p.PodGone("ns", "a", "uid-of-a", since) {
 				t.Fatal("gone by a cache that lacks it")
 			}
+
 			waitFor(time.Second)
 		}
+
 		s.update(func() { s.pods, s.cached = nil, []fakePod{pod("a")} })
 		since = time.Now()
 		p.PodGone("ns", "a", "uid-of-a", since)
 		waitFor(soon)
+
 		if !p.PodGone("ns", "a", "uid-of-a", since) {
 			t.Error("not gone by a consistent list")
 		}
@@ -218,14 +253,17 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			s.update(func() { s.pods = tc.pods })
 			since, got := time.Now(), false
+
 			for range 60 {
 				tc.ask(p)
 				got = p.PodGone("ns", "gone", "uid", since)
 				waitFor(time.Second)
 			}
+
 			if got != tc.want {
 				t.Errorf("%s: gone is %v, want %v", name, got, tc.want)
 			}
+
 			if n := s.count("consistent"); n > 2 {
 				t.Errorf("%s: %d consistent lists", name, n)
 			}
@@ -237,18 +275,22 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 func TestPodsAreKnownWithoutConsistentLists(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods, s.noProofs = []fakePod{pod("a")}, true })
+
 		since := time.Now()
 		for range 20 {
 			p.PodGone("ns", "gone", "", since)
 			p.PodMetadata("ns", "a", since)
 			waitFor(time.Second)
 		}
+
 		wantKnown(t, p, "a", true)
 		before := s.count("consistent")
+
 		for range 300 {
 			p.PodGone("ns", "gone", "", since)
 			waitFor(time.Second)
 		}
+
 		if n := s.count("consistent") - before; n > 11 {
 			t.Errorf("%d consistent lists in 300 s that all fail", n)
 		}
@@ -261,6 +303,7 @@ func namedPods(p *Poller, d time.Duration, pods ...string) {
 		for _, pod := range pods {
 			p.PodMetadata("ns", pod, time.Time{})
 		}
+
 		waitFor(time.Second)
 	}
 }
@@ -269,21 +312,28 @@ func TestWrongNodeNameIsTold(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() { s.pods = []fakePod{pod("of-another-node")} })
 		namedPods(p, misnamedAfter-2*time.Second, "a", "b")
+
 		if state := p.State(); !state.Up {
 			t.Errorf("too early: %v", state.Err)
 		}
+
 		namedPods(p, 5*time.Minute, "a", "b")
+
 		want := `the API server has none of the pods that the kubelet lists on node "n": is --kubernetes.node-name right?`
 		if state := p.State(); state.Up || fmt.Sprint(state.Err) != want {
 			t.Errorf("got %+v", state)
 		}
+
 		s.update(func() { s.pods = []fakePod{pod("a")} })
 		namedPods(p, longestInterval, "a", "b")
+
 		if state := p.State(); !state.Up {
 			t.Errorf("after a pod was found: %v", state.Err)
 		}
+
 		s.update(func() { s.pods = nil })
 		namedPods(p, 2*longestInterval, "b")
+
 		if state := p.State(); !state.Up {
 			t.Errorf("the name has been found right: %v", state.Err)
 		}
@@ -305,6 +355,7 @@ func TestRightNodeNameIsNotDoubted(t *testing.T) {
 		"only pods that have ended": func(p *Poller, s *fakeServer) {
 			s.update(func() { s.ended = []fakePod{pod("a")} })
 			namedPods(p, 2*time.Minute, "a")
+
 			if n := s.count(); n > 12 {
 				t.Errorf("%d requests", n)
 			}
@@ -312,6 +363,7 @@ func TestRightNodeNameIsNotDoubted(t *testing.T) {
 	} {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			list(p, s)
+
 			if state := p.State(); !state.Up {
 				t.Errorf("%s: %v", name, state.Err)
 			}
@@ -327,11 +379,13 @@ func TestAPodOfTheSameNameOnAnotherNode(t *testing.T) {
 		p.PodMetadata("ns", "db-0", since) // the kubelet still lists the terminated db-0
 		waitFor(firstList)
 		p.PodMetadata("ns", "db-0", since)
+
 		gone := false
 		for range 20 {
 			gone = gone || p.PodGone("ns", "running-here", "uid-of-a-live-pod", since)
 			waitFor(5 * time.Second)
 		}
+
 		if gone {
 			t.Error("a pod of this node is reported as gone, though no pod of a known UID was in an answer")
 		}

@@ -98,10 +98,12 @@ func New(opts Options) (*Poller, error) {
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
+
 	api, err := newAPI(opts, client)
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
+
 	return startPoller(api, opts.Node, opts.Logger), nil
 }
 
@@ -122,6 +124,7 @@ func startPoller(api *api, node string, logger log.Logger) *Poller {
 	}
 	p.running.Go(func() { p.run(ctx) })
 	p.running.Go(func() { p.claims.run(ctx) })
+
 	return p
 }
 
@@ -136,24 +139,29 @@ func (p *Poller) Close() {
 func (p *Poller) State() gpu.SourceState {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	s := gpu.SourceState{Name: gpu.SourceKubernetes, Err: p.err}
 	if p.err == nil && p.misnamed {
 		s.Err = fmt.Errorf("the API server has none of the pods that the kubelet lists on node %q: is "+
 			"--kubernetes.node-name right?", p.node)
 	}
+
 	s.Up = s.Err == nil
 	if p.lastList != nil {
 		s.LastSuccess = p.lastList.started
 		s.Stale = p.err != nil
 	}
+
 	return s
 }
 
 func (p *Poller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
+
 	for {
 		timer.Reset(time.Until(p.nextListTime()))
+
 		select {
 		case <-ctx.Done():
 			return
@@ -161,9 +169,11 @@ func (p *Poller) run(ctx context.Context) {
 			continue
 		case <-timer.C:
 		}
+
 		if p.limit.Wait(ctx) != nil {
 			return // ctx has ended
 		}
+
 		p.listPods(ctx)
 	}
 }
@@ -172,23 +182,28 @@ func (p *Poller) run(ctx context.Context) {
 func (p *Poller) nextListTime() time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	at := p.nextList
 	for _, l := range p.lookups {
 		at = l.earlier(at)
 	}
+
 	for _, l := range p.goneLookups {
 		at = l.earlier(at)
 	}
+
 	at = p.boundLookup.earlier(at)
 	if at.Before(p.earliest) {
 		return p.earliest
 	}
+
 	return at
 }
 
 // listPods lists the pods and merges them. If that fails, the known pods stay.
 func (p *Poller) listPods(ctx context.Context) {
 	consistent := p.needsConsistentList()
+
 	got, err := p.api.listPods(ctx, consistent)
 	switch {
 	case ctx.Err() != nil:
@@ -197,7 +212,9 @@ func (p *Poller) listPods(ctx context.Context) {
 		p.recordFailure(err, consistent)
 		return
 	}
+
 	p.logInvalid(got.invalid)
+
 	if p.recordList(got) {
 		p.checkNodeName(ctx)
 	}
@@ -211,6 +228,7 @@ func (p *Poller) recordFailure(err error, consistent bool) {
 	p.err = err
 	p.gap = nextGap(p.gap)
 	p.earliest = now.Add(jitter(p.gap))
+
 	p.nextList = p.earliest
 	if consistent {
 		p.noConsistentBefore = now.Add(interval)
@@ -226,6 +244,7 @@ func (p *Poller) recordList(got *podList) bool {
 	p.nextList = now.Add(jitter(interval))
 	p.mergeList(got)
 	p.rescheduleLookups(now)
+
 	return p.isNodeNameSuspect(now)
 }
 

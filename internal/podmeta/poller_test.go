@@ -44,12 +44,15 @@ type request struct {
 
 func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.mu.Lock()
+
 	kind := "consistent"
 	if r.URL.Query().Get("resourceVersion") == "0" {
 		kind = "cached"
 	}
+
 	s.requests = append(s.requests, request{time.Now(), r.URL.Path, kind})
 	hang := s.hang || s.noProofs && kind == "consistent"
+
 	status, body := s.status, s.list(r, kind)
 	if r.URL.Path != "/api/v1/pods" {
 		var ok bool
@@ -59,11 +62,14 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 			status = http.StatusNotFound
 		}
 	}
+
 	s.mu.Unlock()
+
 	if hang {
 		<-r.Context().Done()
 		return nil, r.Context().Err()
 	}
+
 	return &http.Response{
 		StatusCode: status, Status: fmt.Sprint(status, " ", http.StatusText(status)), Header: http.Header{}, Request: r,
 		Body: io.NopCloser(strings.NewReader(body)),
@@ -75,9 +81,11 @@ func (s *fakeServer) list(r *http.Request, kind string) string {
 	if s.lagging && kind == "cached" {
 		pods = s.cached
 	}
+
 	if !strings.Contains(r.URL.Query().Get("fieldSelector"), "status.phase") {
 		pods = append(append([]fakePod{}, pods...), s.ended...)
 	}
+
 	var items []string
 	for _, p := range pods {
 		items = append(items,
@@ -85,6 +93,7 @@ func (s *fakeServer) list(r *http.Request, kind string) string {
 				`{"metadata": {"namespace": "ns", "name": %q, "uid": %q, "ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": %q, "controller": true}]}}`,
 				p.name, p.uid, p.job))
 	}
+
 	return `{"items": [` + strings.Join(items, ",") + `]}`
 }
 
@@ -99,11 +108,13 @@ func (s *fakeServer) count(kinds ...string) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	n := 0
+
 	for _, r := range s.requests {
 		if len(kinds) == 0 || kinds[0] == r.kind {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -113,20 +124,25 @@ const ownToken = "e30.eyJrdWJlcm5ldGVzLmlvIjp7InBvZCI6eyJ1aWQiOiJvd24ifX19.c2ln"
 // runInBubble runs a poller on a clock that jumps ahead once everyone waits.
 func runInBubble(t *testing.T, logger log.Logger, test func(t *testing.T, p *Poller, s *fakeServer)) {
 	t.Helper()
+
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(ownToken), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	synctest.Test(t, func(t *testing.T) {
 		server := &fakeServer{status: http.StatusOK, claims: map[string]string{}}
+
 		client, err := kubeapi.New(kubeapi.Options{Server: "https://api:443", CredentialsDir: dir, Transport: server})
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		a, err := newAPI(Options{Node: "n"}, client)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		p := startPoller(a, "n", logger)
 		defer p.Close()
 		synctest.Wait()
@@ -145,6 +161,7 @@ const soon = 500 * time.Millisecond
 // wantKnown asks for a pod by an assignment that is old enough for every answer.
 func wantKnown(t *testing.T, p *Poller, pod string, want bool) {
 	t.Helper()
+
 	known, ok := p.PodMetadata("ns", pod, time.Time{})
 	if ok != want || ok && known.Workload != "Job/j" {
 		t.Errorf("pod %s: workload %q, known is %v, want Job/j, %v", pod, known.Workload, ok, want)
@@ -160,17 +177,21 @@ func TestPollerReadsNowAndThen(t *testing.T) {
 		cmptest.Equal(t, "state before the first list", p.State(),
 			gpu.SourceState{Name: gpu.SourceKubernetes, Err: gpu.ErrUnavailable})
 		waitFor(firstList)
+
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests at the start, want 1", n)
 		}
+
 		want := gpu.SourceState{Name: gpu.SourceKubernetes, Up: true, LastSuccess: s.requests[0].at}
 		cmptest.Equal(t, "state after the first list", p.State(), want)
 		s.update(func() { s.pods = []fakePod{pod("a")} })
 		waitFor(10 * longestInterval)
 		cmptest.Equal(t, "requests that are not cached", s.count()-s.count("cached"), 0)
+
 		if n := s.count(); n < 11 || n > 13 {
 			t.Errorf("%d requests in ten intervals, want 11 to 13", n)
 		}
+
 		wantKnown(t, p, "a", true)
 	})
 }
@@ -183,14 +204,17 @@ func TestPollerLooksForAnUnknownPodAtOnce(t *testing.T) {
 		waitFor(soon)
 		wantKnown(t, p, "first", true)
 		wantKnown(t, p, "second", true)
+
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests for the pods of one reading, want 1", n)
 		}
+
 		waitFor(10 * time.Second)
 		s.update(func() { s.pods = append(s.pods, pod("new")) })
 		wantKnown(t, p, "new", false)
 		waitFor(soon)
 		wantKnown(t, p, "new", true)
+
 		if n := s.count(); n != 2 {
 			t.Errorf("%d requests, want 2", n)
 		}
@@ -202,25 +226,31 @@ func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		waitFor(firstList)
 		begin := time.Now()
+
 		for range 32 {
 			wantKnown(t, p, "never", false)
 			waitFor(time.Second)
 		}
+
 		var at []string
 		for _, r := range s.requests[1:] {
 			at = append(at, fmt.Sprint(int(r.at.Sub(begin).Seconds())))
 		}
+
 		// With that of the usual interval, and one that looks whether the pod has ended.
 		if n := len(at); n < 5 || n > 8 {
 			t.Fatalf("requests at %v s, want 5 to 8", at)
 		}
+
 		cmptest.Equal(t, "seconds of the first requests", at[:4], []string{"0", "1", "3", "7"})
 		before := s.count()
 		s.update(func() { s.pods = []fakePod{pod("late")} })
+
 		for range 600 {
 			wantKnown(t, p, "never", false)
 			waitFor(time.Second)
 		}
+
 		if n := s.count() - before; n > 2*600/27+2 {
 			t.Errorf("%d requests in 10 min for one pod that never comes", n)
 		}
@@ -230,16 +260,20 @@ func TestPollerAsksAgainWithGrowingGaps(t *testing.T) {
 func TestPollerIsLimitedUnderChurn(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		waitFor(firstList)
+
 		const pods = 600
 		for i := range pods { // five new ones every second
 			s.update(func() { s.pods = []fakePod{pod(fmt.Sprint("pod-", i))} })
 			p.PodMetadata("ns", fmt.Sprint("pod-", i), time.Now())
 			waitFor(200 * time.Millisecond)
 		}
+
 		if n, most := s.count(), listBurst+pods/5/2+1; n > most {
 			t.Errorf("%d requests in 120 s, want %d at most", n, most)
 		}
+
 		waitFor(forgetAfter + 2*longestInterval)
+
 		if n := len(p.lookups); n != 0 {
 			t.Errorf("%d pods are remembered that nothing asks for", n)
 		}
@@ -252,14 +286,18 @@ func TestPollerKeepsAPodForAWhile(t *testing.T) {
 		waitFor(firstList)
 		wantKnown(t, p, "a", true)
 		s.update(func() { s.pods = nil })
+
 		for range 4 {
 			wantKnown(t, p, "b", false) // makes it ask
 			waitFor(keepMissing / 5)
 		}
+
 		wantKnown(t, p, "a", true)
+
 		if _, _, ok := p.PodByUID("uid-of-a"); ok {
 			t.Error("a pod that has ended is reported by its UID")
 		}
+
 		waitFor(keepMissing + longestInterval)
 		wantKnown(t, p, "a", false)
 	})
@@ -272,30 +310,37 @@ func TestPollerKeepsWhatItKnowsWhenTheServerFails(t *testing.T) {
 		success := p.State().LastSuccess
 		s.update(func() { s.status = http.StatusInternalServerError })
 		waitFor(longestInterval)
+
 		state := p.State()
 		if state.LastSuccess.Before(success) {
 			t.Errorf("last success %v while it fails, want %v or later", state.LastSuccess, success)
 		}
+
 		failing := gpu.SourceState{Name: gpu.SourceKubernetes, Stale: true, LastSuccess: state.LastSuccess,
 			Err: gpu.ErrUnavailable}
 		cmptest.Equal(t, "state while it fails", state, failing)
 		s.update(func() { s.status = http.StatusForbidden })
 		waitFor(5 * longestInterval)
 		wantKnown(t, p, "a", true)
+
 		want := "list pods: the API server refuses it (403 Forbidden): the service account needs the right to list pods: " +
 			"no permission"
 		if err := p.State().Err; err == nil || err.Error() != want {
 			t.Errorf("while it refuses: %v, want %s", err, want)
 		}
+
 		cmptest.Equal(t, "error while it refuses", p.State().Err, gpu.ErrNoPermission)
 		before := s.count()
+
 		for i := range 300 { // a new one every second
 			p.PodMetadata("ns", fmt.Sprint("new-", i), time.Now())
 			waitFor(time.Second)
 		}
+
 		if n := s.count() - before; n > 300/27+1 {
 			t.Errorf("%d requests in 300 s to a server that refuses", n)
 		}
+
 		s.update(func() { s.status = http.StatusOK })
 		waitFor(longestInterval)
 		wantKnown(t, p, "a", true)
@@ -310,13 +355,17 @@ func TestPollerGivesUpAServerThatHangs(t *testing.T) {
 		s.update(func() { s.hang = true })
 		waitFor(firstList + timeout - time.Second)
 		wantKnown(t, p, "a", false) // at once, while a request is under way
+
 		if n := s.count(); n != 1 {
 			t.Errorf("%d requests, want 1", n)
 		}
+
 		waitFor(2 * time.Second)
+
 		if err := p.State().Err; err == nil || !strings.Contains(err.Error(), "did not answer in time") {
 			t.Errorf("the state is %v", err)
 		}
+
 		waitFor(longestInterval) // closed in the middle of a request
 	})
 }

@@ -47,10 +47,12 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		if one.value == "" {
 			continue
 		}
+
 		if err := one.parse(one.value); err != nil {
 			invalid = append(invalid, fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", one.name, one.value, err))
 		}
 	}
+
 	return hints, invalid
 }
 
@@ -59,7 +61,9 @@ func parseSwitch(value, on, off string, to *bool) error {
 	if value != on && value != off {
 		return fmt.Errorf("%q or %q", on, off)
 	}
+
 	*to = value == on
+
 	return nil
 }
 
@@ -68,7 +72,9 @@ func parseStretch(value string, hints *gpu.RightsizingHints) error {
 	if err != nil || !(stretch >= leastStretch && stretch <= mostStretch) { // NaN is invalid
 		return fmt.Errorf("a number from %d to %d", leastStretch, mostStretch)
 	}
+
 	hints.MaxStretch = gpu.Some(stretch)
+
 	return nil
 }
 
@@ -77,7 +83,9 @@ func parseMultiGPU(value string, hints *gpu.RightsizingHints) error {
 	if err := parseSwitch(value, "true", "false", &several); err != nil {
 		return err
 	}
+
 	hints.MultiGPU = gpu.Some(several)
+
 	return nil
 }
 
@@ -86,11 +94,14 @@ func parseServiceTime(value string, hints *gpu.RightsizingHints) error {
 		hints.Closed = true
 		return nil
 	}
+
 	service, err := time.ParseDuration(value)
 	if err != nil || service <= 0 || service > mostServiceTime {
 		return fmt.Errorf(`a duration up to %s, such as "120ms", or "none"`, mostServiceTime)
 	}
+
 	hints.ServiceTime = gpu.Some(service)
+
 	return nil
 }
 
@@ -99,7 +110,9 @@ func parseModelMemory(value string, hints *gpu.RightsizingHints) error {
 	if !ok {
 		return errors.New(`a number of bytes, such as "14Gi" or "800Mi"`)
 	}
+
 	hints.ModelMemory = gpu.Some(bytes)
+
 	return nil
 }
 
@@ -109,11 +122,14 @@ func parseServer(value string, hints *gpu.RightsizingHints) error {
 	rest, ok := strings.CutPrefix(value, ":")
 	number, path, slash := strings.Cut(rest, "/")
 	port, err := strconv.ParseUint(number, 10, 16)
+
 	isPlain := len(path) <= mostServerPath && strings.Trim(path, serverPathBytes) == ""
 	if !ok || !slash || err != nil || port == 0 || !isPlain {
 		return expected
 	}
+
 	hints.Server = gpu.ServerEndpoint{Port: uint16(port), Path: "/" + path}
+
 	return nil
 }
 
@@ -134,6 +150,7 @@ func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, inva
 			return hints, []string{err.Error()}
 		}
 	}
+
 	return a.parse()
 }
 
@@ -151,5 +168,6 @@ func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 				"annotation", a.text)
 		}
 	}
+
 	p.invalid = now
 }

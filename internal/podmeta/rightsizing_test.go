@@ -17,6 +17,7 @@ import (
 
 func TestRightsizingAnnotations(t *testing.T) {
 	stretch := func(x float64) gpu.RightsizingHints { return gpu.RightsizingHints{MaxStretch: gpu.Some(x)} }
+
 	server := func(port uint16, path string) gpu.RightsizingHints {
 		return gpu.RightsizingHints{Server: gpu.ServerEndpoint{Port: port, Path: path}}
 	}
@@ -51,10 +52,12 @@ func TestRightsizingAnnotations(t *testing.T) {
 		got, invalid := c.annotations.parse()
 		cmptest.Equal(t, "hints", got, c.want)
 		var names []string
+
 		for _, text := range invalid {
 			name, _, _ := strings.Cut(strings.TrimPrefix(text, "mig-exporter.dev/"), "=")
 			names = append(names, name)
 		}
+
 		if !slices.Equal(names, c.invalid) {
 			t.Errorf("%+v: invalid are %q, want %q", c.annotations, invalid, c.invalid)
 		}
@@ -67,6 +70,7 @@ func TestServerAnnotationNamesNoHost(t *testing.T) {
 		":-1/", ":8000@10.0.0.1/", ":8000//a?b", ":8000/a#b", ":8000/%2e%2e", ":8000/a b", ":8000/a\r\nX: y", ":http/metrics",
 		":8000/" + strings.Repeat("a", 201), ":8000/\x00", ":8000/\u00fc"} {
 		a := rightsizingAnnotations{Server: bad}
+
 		got, invalid := a.parse()
 		if got != (gpu.RightsizingHints{}) || len(invalid) != 1 || !strings.Contains(invalid[0], `":8000/metrics"`) {
 			t.Errorf("%q: %+v, invalid are %q", bad, got, invalid)
@@ -85,22 +89,28 @@ func TestListedHints(t *testing.T) {
 	a.workload = "app"
 	var lines bytes.Buffer
 	p := &Poller{logger: log.NewLogfmtLogger(&lines)}
+
 	for _, c := range []struct {
 		body   string
 		logged int
 	}{{pods, 1}, {pods, 1}, {`{"kind": "PartialObjectMetadataList", "items": []}`, 1}, {pods, 2}} {
 		body = c.body
+
 		got, err := a.listPods(t.Context(), false)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		p.logInvalid(got.invalid)
+
 		if n := strings.Count(lines.String(), `pod=ml/b`); n != c.logged || !strings.Contains(lines.String(), "much") {
 			t.Errorf("logged %d times, want %d: %s", n, c.logged, lines.String())
 		}
+
 		if c.body != pods {
 			continue
 		}
+
 		cmptest.Equal(t, "of a", got.pods[podName{"ml", "a"}].Rightsizing,
 			gpu.RightsizingHints{OptOut: true, Workload: "resnet"})
 		cmptest.Equal(t, "of b", got.pods[podName{"ml", "b"}].Rightsizing, gpu.RightsizingHints{Strict: true})

@@ -24,17 +24,20 @@ func workloadOf(owners []ownerReference, labels map[string]string, created time.
 	if at < 0 || owners[at].Kind == "Node" {
 		return ""
 	}
+
 	owner := owners[at]
 	if hash := labels["pod-template-hash"]; owner.Kind == "ReplicaSet" && hash != "" {
 		if deployment, ok := strings.CutSuffix(owner.Name, "-"+hash); ok && deployment != "" {
 			return "Deployment/" + deployment
 		}
 	}
+
 	if owner.Kind == "Job" && strings.HasPrefix(owner.APIVersion, "batch/") {
 		if name, ok := cronJobOf(owner.Name, created); ok {
 			return "CronJob/" + name
 		}
 	}
+
 	return owner.Kind + "/" + owner.Name
 }
 
@@ -55,10 +58,13 @@ func cronJobOf(job string, created time.Time) (name string, ok bool) {
 	if hyphen <= 0 || created.IsZero() {
 		return "", false
 	}
+
 	minutes, err := strconv.ParseInt(job[hyphen+1:], 10, 32)
 	if err != nil || strconv.FormatInt(minutes, 10) != job[hyphen+1:] {
 		return "", false
 	}
+
 	after := created.Sub(time.Unix(minutes*60, 0))
+
 	return job[:hyphen], -maxJobLead <= after && after <= maxJobAge
 }

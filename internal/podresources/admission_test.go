@@ -24,6 +24,7 @@ func blockAdmission(t *testing.T, g *testLedger) gpu.Assignments {
 	g.listUntilSettled(t, podWithDevices("a", gpuA), podWithDevices("b", gpuB))
 	g.resetForRestart(g.now)
 	g.list()
+
 	var got gpu.Assignments
 	for range 300 {
 		got = g.list(oldest()...)
@@ -31,12 +32,14 @@ func blockAdmission(t *testing.T, g *testLedger) gpu.Assignments {
 			t.Fatalf("while the kubelet admits no pod: %q, incomplete %q", text, got.Incomplete)
 		}
 	}
+
 	return got
 }
 
 // TestTheWitnessAloneEndsNothing: without any other source, a list is settled once every known pod has stood in it.
 func TestTheWitnessAloneEndsNothing(t *testing.T) {
 	g := newTestLedger(t, nil)
+
 	got := blockAdmission(t, g)
 	if want := "pod ns/a, which held a device, has not been listed since the kubelet began"; !strings.Contains(
 		got.Incomplete, want) {
@@ -50,6 +53,7 @@ func TestTheWitnessAloneEndsNothing(t *testing.T) {
 			t.Errorf("at once: %s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 		}
 	}
+
 	if got := g.list(all...); formatAssignments(got.List) != "a b" || got.Incomplete != "" {
 		t.Errorf("two seconds later: %s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 	}
@@ -70,16 +74,20 @@ func TestAPodThatDoesNotComeBack(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := newTestLedger(t, nil)
 			blockAdmission(t, g)
+
 			for range 100 {
 				if got := g.list(append(oldest(), podWithDevices("a", gpuA))...); got.Incomplete == "" {
 					t.Fatalf("b is missing, and the list is settled: %s", formatAssignments(got.List))
 				}
 			}
+
 			pods := end(g)
+
 			var got gpu.Assignments
 			for range 5 {
 				got = g.list(pods...)
 			}
+
 			if got.Incomplete != "" || strings.Contains(formatAssignments(got.List), "b") {
 				t.Errorf("%s, incomplete %q", formatAssignments(got.List), got.Incomplete)
 			}
@@ -93,16 +101,19 @@ func TestTheAPIServersPodsSettleTheList(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}, asked: time.Unix(99999, 0), pods: map[string]gpu.PodMetadata{
 		"ns/witness": {UID: "w-1"}, "ns/older": {UID: "o-1"}, "ns/unknown": {UID: uidA}}}
 	g := newTestLedger(t, c)
+
 	var got gpu.Assignments
 	for range 100 {
 		got = g.list(oldest()...)
 	}
+
 	want := "pod ns/unknown, which the API server has bound to this node, has not been listed since this exporter began"
 	if !strings.Contains(got.Incomplete, want) {
 		t.Fatalf("incomplete because %q, want %q", got.Incomplete, want)
 	}
 
 	delete(c.pods, "ns/unknown")
+
 	if got := g.list(oldest()...); got.Incomplete != "" {
 		t.Errorf("the pod has ended, but incomplete because %q", got.Incomplete)
 	}
@@ -117,6 +128,7 @@ func TestTheAPIServerVetoes(t *testing.T) {
 	g.checkpoint = testCheckpoint(t, uidA+" c "+gpuA, uidB+" c "+gpuB)
 	blockAdmission(t, g)
 	writeCheckpoint(t, g.checkpoint.path)
+
 	for range 10 {
 		if got := formatAssignments(g.list(oldest()...).List); got != "a? b?" {
 			t.Fatalf("the checkpoint was rewritten: %q", got)
@@ -125,6 +137,7 @@ func TestTheAPIServerVetoes(t *testing.T) {
 
 	delete(c.pods, "ns/b") // it has ended, and the other one not
 	c.gone[uidB] = true
+
 	if got := formatAssignments(g.list(oldest()...).List); got != "a?" {
 		t.Errorf("with b gone: %q", got)
 	}
@@ -139,10 +152,12 @@ func TestAPodThatWasListedTooShortly(t *testing.T) {
 		g.settlement.nodes = []string{"node-1"}
 		g.listUntilSettled(t, podWithDevices(name, gpuA))
 		g.resetForRestart(g.now)
+
 		var got gpu.Assignments
 		for range 4 {
 			got = g.list(witness())
 		}
+
 		if text := formatAssignments(got.List); text != want || (got.Incomplete == "") != (want == "") {
 			t.Errorf("%s: %q, incomplete %q, want %q", name, text, got.Incomplete, want)
 		}
@@ -160,17 +175,21 @@ func TestALiveCgroupVetoes(t *testing.T) {
 			if uid != "" {
 				g.metadata = c
 			}
+
 			live := newLiveContainers()
 			live.add(gpu.Container{Namespace: "ns", Pod: "a", Name: "c"}, uidA)
 			g.live = func() *liveContainers { return live }
 			g.listUntilSettled(t, podWithDevices("a", gpuA))
 			c.pods = nil // deleted by force
+
 			for range 10 {
 				if got := formatAssignments(g.list(witness()).List); got != "a?" {
 					t.Fatalf("it left a settled list, and runs: %q", got)
 				}
 			}
+
 			live = newLiveContainers()
+
 			if got := formatAssignments(g.list(witness()).List); got != "" {
 				t.Errorf("it has ended: %q", got)
 			}
@@ -185,6 +204,7 @@ func TestTheCgroupOfASuccessor(t *testing.T) {
 	live.add(gpu.Container{Namespace: "ns", Pod: "web-0", Name: "c"}, uidB)
 	g.live = func() *liveContainers { return live }
 	g.listUntilSettled(t, podWithDevices("web-0", gpuA))
+
 	if got := g.list(podWithDevices("web-0", gpuB), witness()); len(got.List) != 1 || got.List[0].ID != gpuB {
 		t.Errorf("got %+v, want the device of the second alone", got.List)
 	}
@@ -193,22 +213,28 @@ func TestTheCgroupOfASuccessor(t *testing.T) {
 // TestLiveContainersSettleTheList: at our own start no pod is known but those whose containers run.
 func TestLiveContainersSettleTheList(t *testing.T) {
 	g := newTestLedger(t, nil)
+
 	live := newLiveContainers()
 	for _, name := range []string{"c", "b", "a"} {
 		live.add(gpu.Container{Namespace: "ns", Pod: name, Name: "c"}, "")
 	}
+
 	g.live = func() *liveContainers { return live }
 	for range 2 {
 		g.list(oldest()...)
 	}
+
 	for range 100 {
 		got := g.list(oldest()...)
+
 		want := "pod ns/a, of which a container runs, has not been listed" // of several, always the same one
 		if !strings.Contains(got.Incomplete, want) {
 			t.Fatalf("incomplete because %q, want %q", got.Incomplete, want)
 		}
 	}
+
 	live = newLiveContainers()
+
 	if got := g.list(oldest()...); got.Incomplete != "" {
 		t.Errorf("it has ended, but incomplete because %q", got.Incomplete)
 	}
@@ -222,15 +248,18 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 	g.live, c.silent = nil, true
 	g.resetForRestart(g.now)
 	began := g.now
+
 	var got gpu.Assignments
 	for g.now.Sub(began) < unaidedSettleAfter {
 		if got = g.list(oldest()...); got.Incomplete == "" {
 			t.Fatalf("settled after %s", g.now.Sub(began))
 		}
 	}
+
 	if want := "no other source says which pods there are"; !strings.Contains(got.Incomplete, want) {
 		t.Errorf("incomplete because %q, want %q", got.Incomplete, want)
 	}
+
 	if got := g.list(oldest()...); got.Incomplete != "" {
 		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
 	}
@@ -241,12 +270,14 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 func TestAStartWithoutAnySource(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.live, g.settlement.settledBefore = nil, false
+
 	began := g.now
 	for g.now.Sub(began) < unaidedSettleAfter {
 		if got := g.list(oldest()...); got.Incomplete == "" {
 			t.Fatalf("settled after %s", g.now.Sub(began))
 		}
 	}
+
 	if got := g.list(oldest()...); got.Incomplete != "" {
 		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
 	}
@@ -259,12 +290,14 @@ func TestASecondRestartRightAfterTheStart(t *testing.T) {
 	g.live, g.settlement.settledBefore = nil, false
 	g.list(oldest()...)
 	g.resetForRestart(g.now)
+
 	began := g.now
 	for g.now.Sub(began) < unaidedSettleAfter {
 		if got := g.list(oldest()...); got.Incomplete == "" {
 			t.Fatalf("settled after %s", g.now.Sub(began))
 		}
 	}
+
 	if got := g.list(oldest()...); got.Incomplete != "" {
 		t.Errorf("after %s: incomplete because %q", g.now.Sub(began), got.Incomplete)
 	}
@@ -282,6 +315,7 @@ func TestProcessesAreNoProofOfAbsence(t *testing.T) {
 	live := newLiveContainers()
 	live.add(gpu.Container{Namespace: "ns", Pod: "older", Name: "c"}, uidA)
 	g.live = func() *liveContainers { return live }
+
 	began := g.now
 	for g.now.Sub(began) < unaidedSettleAfter {
 		if got := g.list(oldest()...); got.Incomplete == "" {
@@ -308,10 +342,12 @@ func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
 			g.settlement.settledBefore = false
 			g.checkpoint = testCheckpoint(t)
 			writeText(t, g.checkpoint.path, tt.checkpoint)
+
 			var got gpu.Assignments
 			for range 10 {
 				got = g.list(oldest()...)
 			}
+
 			if settled := got.Incomplete == ""; settled != tt.settles {
 				t.Errorf("settled %v, incomplete because %q", settled, got.Incomplete)
 			}
@@ -326,6 +362,7 @@ func TestAnOperatorsWordEndsWithARestart(t *testing.T) {
 	blockAdmission(t, g)
 	g.confirm([]gpu.DeviceRef{{GPU: gpuB}}, g.assignmentsAt(nil, g.now).List)
 	g.resetForRestart(g.now)
+
 	for range 10 {
 		if got := g.list(oldest()...); formatAssignments(got.List) != "a? b?" || got.Incomplete == "" {
 			t.Fatalf("after another restart: %q, incomplete %q", formatAssignments(got.List), got.Incomplete)

@@ -12,19 +12,23 @@ import (
 // readAllocatable returns the devices that the kubelet can assign. Ids in no known form are left out.
 func (r replyReader) readAllocatable(reply *kubeletapi.AllocatableResourcesResponse) []gpu.Offer {
 	var out []gpu.Offer
+
 	for _, entry := range reply.GetDevices() {
 		if !r.names.matches(entry.GetResourceName()) {
 			continue
 		}
+
 		for _, id := range entry.GetDeviceIds() {
 			if d, ok := parseDeviceID(id); ok {
 				out = append(out, gpu.Offer{Device: d.ref, Resource: entry.GetResourceName()})
 			}
 		}
 	}
+
 	slices.SortFunc(out, func(a, b gpu.Offer) int {
 		return cmp.Or(compareDevices(&a.Device, &b.Device), cmp.Compare(a.Resource, b.Resource))
 	})
+
 	return slices.Compact(out)
 }
 
@@ -43,6 +47,7 @@ func compareDevices(a, b *gpu.DeviceRef) int {
 // compareOpt puts an absent value first.
 func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
 	x, okX := a.Get()
+
 	y, okY := b.Get()
 	switch {
 	case okX && okY:
@@ -52,5 +57,6 @@ func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
 	case okY:
 		return -1
 	}
+
 	return 0
 }

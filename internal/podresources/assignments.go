@@ -21,47 +21,57 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 		Free:       slices.Clone(g.free),
 	}
 	var orders []int
+
 	for group := range groupByPod(g.holdings) {
 		first := len(out.List)
 		orders = orders[:0]
 		state := g.pods.byName[group[0].podName()]
 		awaited := state.fetchMetadata(group, g.metadata, now)
 		described := true
+
 		for n := range group {
 			if a, holds := g.assignmentOf(&group[n], state, awaited, now); holds {
 				out.List, orders = append(out.List, a), append(orders, group[n].order)
 				described = described && state.isOfPod(&group[n])
 			}
 		}
+
 		if reserved := state.metadata.MIGDevices; len(reserved) > 0 && described {
 			applyReservations(out.List[first:], orders, reserved)
 		}
 	}
+
 	if rest := g.unlisted.listAssignments(g.settled, g.checkpoint.readAt()); len(rest) > 0 {
 		out.List = append(out.List, rest...)
 		slices.SortFunc(out.List, func(a, b gpu.Assignment) int {
 			return cmp.Or(compareAssignments(&a, &b), cmp.Compare(a.Holder.PodUID, b.Holder.PodUID))
 		})
 	}
+
 	return out
 }
 
 // assignmentOf returns a holding with what is known of it; false if it holds nothing.
 func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
 	a := h.Assignment
+
 	a.Holder.PodUID = g.pods.podUID(h)
 	if state.isOfPod(h) {
 		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
 		a.Holder.Rightsizing, a.Holder.Group = state.metadata.Rightsizing, state.metadata.Group
 	}
+
 	a.Holder.Undescribed = awaited
+
 	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // a listed one needs no process
 	if !h.missingSince.IsZero() && !running {
 		a.Holder.Unconfirmed = g.missingReason(h)
 	}
+
 	if (h.claim == gpu.ClaimDevice{}) {
 		return a, !h.dismissed || running
 	}
+
 	if !h.admin.Present() {
 		admin, err := g.adminAccess(h.claim, state.since)
 		if err != nil {
@@ -69,11 +79,14 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed,
 				"its claim may be for administrative access, which reserves nothing: "+err.Error())
 			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < metadataWait
+
 			return a, !h.dismissed || running
 		}
+
 		h.admin = gpu.Some(admin)
 		h.dismissed = h.dismissed && !h.missingSince.IsZero()
 	}
+
 	return a, !h.admin.Or(false) && (!h.dismissed || running)
 }
 
@@ -83,11 +96,13 @@ func (g *ledger) missingReason(h *holding) string {
 	if g.checkpoint.hasDevice(h) {
 		reason += "; its checkpoint has it"
 	}
+
 	if uid := g.pods.podUID(h); g.metadata != nil && uid != "" {
 		if _, _, ok := g.metadata.PodByUID(uid); ok {
 			reason += "; the API server has the pod"
 		}
 	}
+
 	return reason
 }
 
@@ -97,6 +112,7 @@ func (g *ledger) adminAccess(d gpu.ClaimDevice, since time.Time) (bool, error) {
 	if g.metadata == nil {
 		return false, errNotAsked
 	}
+
 	return g.metadata.AdminAccess(d, since)
 }
 
@@ -120,6 +136,7 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 		return fmt.Sprintf("%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
 			len(g.unreadable), g.unreadable[0].ID, g.unreadable[0].Holder.Resource)
 	}
+
 	return ""
 }
 
@@ -134,6 +151,7 @@ func clientMessage(err error) string {
 	case errors.Is(err, gpu.ErrTimeout):
 		return gpu.ErrTimeout.Error()
 	}
+
 	return "its socket refuses the connection, or the call failed"
 }
 

@@ -27,6 +27,7 @@ func (b *backoff) pendingError(now time.Time) error {
 	if b.err != nil && now.Before(b.until) {
 		return b.err
 	}
+
 	return nil
 }
 

@@ -17,12 +17,14 @@ const containerIDLen = 64
 //	/system.slice/containerd.service/kubepods-pod<uid>.slice:cri-containerd:<id>   a driver other than the kubelet's
 func containerIDs(cgroup string) []string {
 	var ids []string
+
 	for line := range strings.Lines(cgroup) {
 		// hierarchy:controllers:path, and the path may contain colons.
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {
 			continue
 		}
+
 		elements := strings.Split(parts[2], "/")
 		for _, element := range slices.Backward(elements) {
 			if id, ok := containerID(element); ok && !slices.Contains(ids, id) {
@@ -30,18 +32,22 @@ func containerIDs(cgroup string) []string {
 			}
 		}
 	}
+
 	return ids
 }
 
 func containerID(element string) (string, bool) {
 	element = strings.TrimSuffix(element, ".scope")
+
 	at := len(element) - containerIDLen
 	if at < 0 || !isHex(element[at:]) {
 		return "", false
 	}
+
 	if at > 0 && element[at-1] != '-' && element[at-1] != ':' {
 		return "", false
 	}
+
 	return element[at:], true
 }
 

@@ -51,25 +51,31 @@ func (c *checkpoint) readIfChanged() {
 	if c == nil {
 		return
 	}
+
 	file, err := os.Stat(c.path)
 	if err == nil && !file.Mode().IsRegular() {
 		err = errors.New(c.path + ": expected a regular file")
 	}
+
 	if err == nil && c.err == nil && sameFile(file, c.lastFile) {
 		c.lastSuccess = c.now()
 		return
 	}
+
 	if err == nil {
 		var devices []checkpointDevice
+
 		var registered bool
 		if devices, registered, err = c.load(); err == nil {
 			if !sameFile(file, c.lastFile) {
 				c.version++
 			}
+
 			c.lastFile, c.devices, c.registered, c.lastSuccess = file, devices, registered, c.now()
 			c.indexDevices()
 		}
 	}
+
 	if c.err = nil; err != nil {
 		c.err = checkpointError(err)
 	}
@@ -92,6 +98,7 @@ func checkpointError(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrNoPermission)
 	}
+
 	return fmt.Errorf("kubelet checkpoint: %w: %w", err, gpu.ErrUnavailable)
 }
 
@@ -107,6 +114,7 @@ func (c *checkpoint) load() (devices []checkpointDevice, registered bool, err er
 	if err != nil {
 		return nil, false, err
 	}
+
 	if len(text) > maxCheckpoint {
 		return nil, false, fmt.Errorf("%s has more than %d MiB", c.path, maxCheckpoint>>20)
 	}
@@ -135,13 +143,16 @@ type checkpointFile struct {
 // parseCheckpoint returns the devices of the matching resources, and whether a device plugin of theirs has registered.
 func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevice, registered bool, err error) {
 	var file checkpointFile
+
 	d := json.NewDecoder(bytes.NewReader(text))
 	if err = d.Decode(&file); err != nil {
 		return nil, false, fmt.Errorf("expected the JSON of the kubelet's device manager: %w", err)
 	}
+
 	if file.Data == nil {
 		return nil, false, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
 	}
+
 	for resource := range file.Data.RegisteredDevices {
 		registered = registered || names.matches(resource)
 	}
@@ -150,14 +161,17 @@ func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevi
 		if !names.matches(e.ResourceName) {
 			continue
 		}
+
 		if e.PodUID == "" || e.ContainerName == "" {
 			return nil, false, fmt.Errorf("an entry of resource %q has no pod UID or no container", e.ResourceName)
 		}
+
 		for _, ids := range e.DeviceIDs {
 			for _, id := range ids {
 				if _, ok := parseDeviceID(id); !ok {
 					return nil, false, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
 				}
+
 				devices = append(devices, checkpointDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
 			}
 		}
@@ -170,6 +184,7 @@ func (c *checkpoint) currentVersion() uint64 {
 	if c == nil {
 		return 0
 	}
+
 	return c.version
 }
 
@@ -178,6 +193,7 @@ func (c *checkpoint) readAt() time.Time {
 	if c == nil {
 		return time.Time{}
 	}
+
 	return c.lastSuccess
 }
 
@@ -205,6 +221,7 @@ func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 	if c.lastFile == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
 		return gpu.SourceState{}, false
 	}
+
 	return gpu.SourceState{
 		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.lastFile != nil, LastSuccess: c.lastSuccess,
 		Err: c.err,

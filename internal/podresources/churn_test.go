@@ -51,21 +51,28 @@ func (n *modelNode) step(t *testing.T, r *rand.Rand, g *testLedger, c *fakeClust
 	case 10:
 		n.api = !n.api
 	}
+
 	n.admitOldest(r)
+
 	if c.silent = !n.api; c.silent {
 		return
 	}
+
 	c.asked = g.now
 	clear(c.pods)
+
 	for _, p := range n.live {
 		if !p.static {
 			c.pods["ns/"+p.name] = gpu.PodMetadata{UID: p.uid}
 		}
 	}
+
 	clear(c.gone)
+
 	for _, p := range n.live {
 		c.gone[p.uid] = p.static // the API server has no mirror of it, or under another UID
 	}
+
 	for i := range n.number + 1 {
 		if uid := modelUID(i); !slices.ContainsFunc(n.live, func(p livePod) bool { return p.uid == uid }) {
 			c.gone[uid] = true
@@ -86,10 +93,12 @@ func (n *modelNode) admitOldest(r *rand.Rand) {
 	if n.lists < 2 {
 		return
 	}
+
 	if n.blocked > 0 {
 		n.blocked--
 		return
 	}
+
 	admits := r.IntN(3)
 	for i := range n.live {
 		if p := &n.live[i]; !p.static && !p.admitted && admits > 0 {
@@ -107,23 +116,29 @@ func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 	id := n.devices[r.IntN(len(n.devices))]
 	name := fmt.Sprint("p", r.IntN(6))
 	taken := func(p livePod) bool { return p.id == id || p.name == name }
+
 	waits := func(p livePod) bool { return !p.static && !p.admitted }
 	if n.lists < 2 || !n.api || slices.ContainsFunc(n.live, taken) || slices.ContainsFunc(n.live, waits) {
 		return
 	}
+
 	n.number++
+
 	p := livePod{name: name, uid: modelUID(n.number), id: id, static: r.IntN(4) == 0, init: r.IntN(5) == 0,
 		admitted: true}
 	if p.static {
 		p.uid = fmt.Sprintf("%032d", n.number)
 	}
+
 	n.live = append(n.live, p)
 	n.stored = slices.Clone(n.live)
+
 	if g.checkpoint != nil {
 		var entries []string
 		for _, p := range n.stored {
 			entries = append(entries, p.uid+" c "+p.id)
 		}
+
 		writeCheckpoint(t, g.checkpoint.path, entries...)
 	}
 }
@@ -131,6 +146,7 @@ func (n *modelNode) admitPod(t *testing.T, r *rand.Rand, g *testLedger) {
 // listedPods is what the kubelet lists.
 func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 	var pods []*kubeletapi.PodResources
+
 	for _, p := range n.live {
 		switch {
 		case n.lists == 0 || !p.static && !p.admitted:
@@ -140,9 +156,11 @@ func (n *modelNode) listedPods() []*kubeletapi.PodResources {
 			pods = append(pods, podWithDevices(p.name, p.id))
 		}
 	}
+
 	if n.lists == 2 {
 		pods = append(pods, witness())
 	}
+
 	return pods
 }
 
@@ -153,28 +171,35 @@ func TestChurn(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 11))
 		c := &fakeCluster{pods: map[string]gpu.PodMetadata{}, gone: map[string]bool{}}
+
 		var metadata Metadata
 		if seed%3 > 0 {
 			metadata = c
 		}
+
 		g := newTestLedger(t, metadata)
 		if seed%2 > 0 {
 			g.checkpoint = testCheckpoint(t)
 		}
+
 		n := &modelNode{lists: 2, api: true, devices: []string{gpuA, gpuB, gpuC}}
 		complete, known := 0, map[string]bool{} // by UID: the ledger has had its holding
+
 		for step := range 800 {
 			n.step(t, r, g, c)
+
 			got := g.list(n.listedPods()...)
 			if got.Incomplete == "" {
 				complete++
 			}
+
 			for _, p := range n.live {
 				if why := findContradiction(p, got, known, g.checkpoint != nil); why != "" {
 					t.Fatalf("seed %d, step %d: pod %s (%s) holds %s: %s:\n%+v", seed, step, p.name, p.uid, p.id, why, got)
 				}
 			}
 		}
+
 		if complete < 50 {
 			t.Errorf("seed %d: only %d of 800 lists were complete", seed, complete)
 		}
@@ -184,21 +209,26 @@ func TestChurn(t *testing.T) {
 // findContradiction returns how what is known contradicts that a pod holds its device; empty if it does not.
 func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, checkpoint bool) string {
 	held, named := false, false
+
 	for _, a := range got.List {
 		if a.ID != p.id {
 			continue
 		}
+
 		held, named = true, named || a.Holder.Pod == p.name
 		if a.Holder.Unconfirmed == "" && a.Holder.Pod != p.name {
 			return "it is reported as held by " + a.Holder.Pod
 		}
 	}
+
 	if known[p.uid] && !named {
 		return "it is forgotten"
 	}
+
 	known[p.uid] = known[p.uid] || named && !p.init
 	if !held && got.Incomplete == "" && (checkpoint || !p.init) {
 		return "it is reported as free"
 	}
+
 	return ""
 }

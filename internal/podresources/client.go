@@ -129,7 +129,9 @@ func New(opts Options) *Client {
 	if err != nil {
 		socket = opts.Socket
 	}
+
 	names := newResourceNames(opts.ResourceNames)
+
 	c := &Client{
 		socket:     socket,
 		now:        opts.Now,
@@ -145,6 +147,7 @@ func New(opts Options) *Client {
 	if opts.Checkpoint != "" {
 		c.checkpoint = &checkpoint{path: opts.Checkpoint, names: names, now: opts.Now}
 	}
+
 	c.ledger = ledger{
 		metadata: opts.Metadata, running: opts.Running, checkpoint: c.checkpoint, logger: opts.Logger,
 		settlement: settlement{witness: opts.Witness, nodes: opts.NodeNames},
@@ -152,6 +155,7 @@ func New(opts Options) *Client {
 	if opts.Containers != nil {
 		c.ledger.live = opts.Containers.readLive
 	}
+
 	return c
 }
 
@@ -169,6 +173,7 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
 	var reply *kubeletapi.ListPodResourcesResponse
+
 	err := c.callKubelet(ctx, "list pod resources",
 		func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 			reply, err = kubelet.List(ctx, &kubeletapi.ListPodResourcesRequest{})
@@ -181,21 +186,26 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 				Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
 			c.loggedNoKubelet = true
 		}
+
 		return gpu.Assignments{}, err
 	case err == nil:
 		c.recordAnswer()
+
 		l := c.replies.readReply(reply)
 		if c.checkSocketReplaced(now) {
 			l.pods = nil // either of the two kubelets may have answered
 		}
+
 		c.checkpoint.readIfChanged()
 		c.ledger.recordList(&l, version == c.checkpoint.currentVersion(), now)
 	default:
 		if now.Sub(c.ledger.lastAnswer) > c.staleAfter {
 			c.ledger.markAllMissing(now)
 		}
+
 		c.ledger.unlisted.compareWithLedger(&c.ledger, now)
 	}
+
 	return c.ledger.assignmentsAt(err, now), err
 }
 
@@ -205,6 +215,7 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return c.ledger.confirmFree(epoch, devices, unconfirmed, c.now())
 }
 
@@ -214,6 +225,7 @@ func (c *Client) CheckpointState() (gpu.SourceState, bool) {
 	if state := c.checkpointState.Load(); state != nil {
 		return *state, true
 	}
+
 	return gpu.SourceState{}, false
 }
 
@@ -221,6 +233,7 @@ func (c *Client) publishCheckpoint() {
 	if c.checkpoint == nil {
 		return
 	}
+
 	if state, ok := c.checkpoint.sourceState(); ok {
 		c.checkpointState.Store(&state)
 	}
@@ -240,12 +253,15 @@ func (c *Client) checkSocketReplaced(now time.Time) bool {
 	if err == nil && sameFile(file, c.socketFile) {
 		return false
 	}
+
 	c.socketFile = nil
 	if err == nil {
 		c.socketFile = file
 	}
+
 	c.disconnect()
 	c.ledger.resetForRestart(now)
+
 	return true
 }
 
@@ -264,6 +280,7 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var reply *kubeletapi.AllocatableResourcesResponse
+
 	err := c.callKubelet(ctx, "allocatable resources",
 		func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
 			reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
@@ -272,6 +289,7 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	return c.replies.readAllocatable(reply), nil
 }
 
@@ -283,40 +301,52 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 	if c.ctx.Err() != nil {
 		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
 	}
+
 	if ctx.Err() != nil {
 		return fmt.Errorf("%s: another call took too long: %w: %w", op, gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
+
 	// The watch is started before the socket is examined, so that a kubelet that starts in between is noticed.
 	c.watch.startWatching()
 	renewed := c.watch.resetSocketCreated()
+
 	file, err := c.statSocket(op)
 	if !sameFile(file, c.socketFile) {
 		renewed = true
 		c.socketFile = file
 		c.ledger.resetForRestart(c.now())
 	}
+
 	if renewed {
 		c.disconnect()
 		c.backoff.reset() // a new socket means a new kubelet
 	}
+
 	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoKubelet)
 	}
+
 	if err != nil {
 		return err
 	}
+
 	if err := c.backoff.pendingError(c.now()); err != nil {
 		return err
 	}
+
 	if err := c.callOnce(ctx, op, call); err != nil {
 		// gRPC would reconnect by its own schedule; a new connection has none yet.
 		c.disconnect()
+
 		if !errors.Is(err, context.Canceled) {
 			c.backoff.recordFailure(c.now(), err)
 		}
+
 		return err
 	}
+
 	c.backoff.reset()
+
 	return nil
 }
 
@@ -333,19 +363,23 @@ func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) erro
 	if err := c.connect(); err != nil {
 		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
 	}
+
 	asking, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
+
 	err := call(asking, kubeletapi.NewPodResourcesListerClient(c.conn))
 	if err == nil {
 		return nil
 	}
+
 	switch {
 	case asking.Err() != nil && errors.Is(asking.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
 	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf("%s: kubelet at %s does not answer: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
 	}
+
 	return fmt.Errorf("%s: kubelet at %s: %s: %w", op, c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
 }
 
@@ -353,6 +387,7 @@ func (c *Client) connect() error {
 	if c.conn != nil {
 		return nil
 	}
+
 	// As a URL, so that a path with a percent sign survives gRPC's parsing.
 	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: c.socket}).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -363,7 +398,9 @@ func (c *Client) connect() error {
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", c.socket, err)
 	}
+
 	c.conn = conn
+
 	return nil
 }
 
@@ -386,6 +423,7 @@ func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return nil, fmt.Errorf("%s: kubelet socket %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
 	}
+
 	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
 }
 
@@ -395,5 +433,6 @@ func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil
 	}
+
 	return os.SameFile(a, b) && a.ModTime().Equal(b.ModTime())
 }

@@ -37,10 +37,12 @@ func serveRaw(t *testing.T, name string, answer []byte) string {
 func serveReplies(t *testing.T, name string, answer func() []byte) string {
 	t.Helper()
 	socket := filepath.Join(t.TempDir(), name)
+
 	listener, err := net.Listen("unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	server := grpc.NewServer(grpc.ForceServerCodecV2(rawCodec{}),
 		grpc.UnknownServiceHandler(func(_ any, stream grpc.ServerStream) error {
 			return stream.SendMsg(answer())
@@ -49,20 +51,24 @@ func serveReplies(t *testing.T, name string, answer func() []byte) string {
 	go func() { done <- server.Serve(listener) }()
 	t.Cleanup(func() {
 		server.Stop()
+
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
 	})
+
 	return socket
 }
 
 func TestClientReadsInvalidUTF8(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", encodeBadUTF8(t)), Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	got, err := c.List(t.Context())
 	if err != nil {
 		t.Error(err)
 	}
+
 	cmptest.Equal(t, "number of assignments", len(got.List), 1)
 	cmptest.Equal(t, "number of unreadable ids", len(got.Unreadable), 1)
 }
@@ -72,17 +78,22 @@ func TestClientBacksOff(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", []byte("\xff")), Now: func() time.Time { return now },
 		Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	_, first := c.List(t.Context())
 	if !errors.Is(first, gpu.ErrUnavailable) {
 		t.Fatalf("an answer that cannot be read gives %v", first)
 	}
+
 	if _, err := c.List(t.Context()); !errors.Is(err, first) {
 		t.Errorf("at once again: %v, want the same error", err)
 	}
+
 	now = now.Add(firstDelay * 2)
+
 	if _, err := c.List(t.Context()); errors.Is(err, first) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("after the backoff: %v, want another attempt", err)
 	}
+
 	if c.backoff.delay != 2*firstDelay {
 		t.Errorf("the second delay is %v", c.backoff.delay)
 	}
@@ -92,6 +103,7 @@ func TestClientRefusesRepliesOver16MiB(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", make([]byte, maxReply+1)), Now: time.Now,
 		Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	if _, err := c.List(t.Context()); !errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("got %v, want %v", err, gpu.ErrUnavailable)
 	}
@@ -100,6 +112,7 @@ func TestClientRefusesRepliesOver16MiB(t *testing.T) {
 func TestClientReachesAnyPath(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet 50%41?#.sock", nil), Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	if got, err := c.List(t.Context()); err != nil || len(got.List) != 0 {
 		t.Errorf("got %+v, %v, want nothing", got, err)
 	}
@@ -126,9 +139,11 @@ func TestNoKubelet(t *testing.T) {
 		cmptest.Equal(t, tt.name+": no socket", errors.Is(err, gpu.ErrNotFound), true)
 		cmptest.Equal(t, tt.name+": has a kubelet", !errors.Is(err, gpu.ErrNoKubelet), tt.want)
 		cmptest.Equal(t, tt.name+": incomplete", got.Incomplete != "", tt.want)
+
 		if _, err := c.Allocatable(t.Context()); errors.Is(err, gpu.ErrNoKubelet) == tt.want {
 			t.Errorf("%s: allocatable: %v", tt.name, err)
 		}
+
 		c.Close()
 	}
 }
@@ -138,21 +153,26 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 	socket, answers := serveRaw(t, "kubelet.sock", nil), 0
 	c := New(Options{Socket: socket, Answered: func() { answers++ }, Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	for range 2 {
 		if _, err := c.List(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if answers != 1 {
 		t.Errorf("said %d times that a kubelet has answered", answers)
 	}
+
 	if err := os.Remove(socket); err != nil {
 		t.Fatal(err)
 	}
+
 	got, err := c.List(t.Context())
 	if err == nil || errors.Is(err, gpu.ErrNoKubelet) {
 		t.Errorf("without its socket: %v, want another error than %v", err, gpu.ErrNoKubelet)
 	}
+
 	cmptest.Equal(t, "incomplete without its socket", got.Incomplete != "", true)
 }
 
@@ -160,49 +180,61 @@ func TestAKubeletThatHasAnswered(t *testing.T) {
 // first.
 func TestASocketThatIsReplacedDuringTheCall(t *testing.T) {
 	now := time.Unix(1000, 0)
+
 	answer, err := proto.Marshal(reply(witness()))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var replace func()
 	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		if replace != nil {
 			replace()
 		}
+
 		return answer
 	})
 	c := New(Options{Socket: socket, Witness: "ns/witness", Now: func() time.Time { return now },
 		Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	list := func() gpu.Assignments {
 		t.Helper()
 		now = now.Add(time.Second)
+
 		got, err := c.List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return got
 	}
 	for range 61 {
 		list()
 	}
+
 	if list().Incomplete != "" {
 		t.Fatal("lists with the witness, for a minute and longer, are incomplete")
 	}
+
 	replace = func() {
 		replace = nil
+
 		other := filepath.Join(filepath.Dir(socket), "other")
 		if err := errors.Join(os.Link(socket, other), os.Chtimes(other, now, now.Add(time.Hour)),
 			os.Rename(other, socket)); err != nil {
 			t.Error(err)
 		}
 	}
+
 	if got := list(); !strings.Contains(got.Incomplete, "has not been listed since the kubelet began") {
 		t.Errorf("incomplete because %q", got.Incomplete)
 	}
+
 	for range 2 {
 		list()
 	}
+
 	if list().Incomplete != "" {
 		t.Error("three more lists with the witness are incomplete")
 	}

@@ -39,15 +39,19 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	if !ok {
 		return c.CodecV2.Unmarshal(data, v)
 	}
+
 	raw := data.Materialize() // a copy
+
 	size, err := sanitizeAndMeasure(raw, message.ProtoReflect().Descriptor())
 	if err != nil {
 		return err
 	}
+
 	if size > maxDecoded {
 		return fmt.Errorf("%d bytes with so many pods and devices that they would take %d MiB, more than %d", len(raw),
 			size>>20, maxDecoded>>20)
 	}
+
 	return proto.Unmarshal(raw, message)
 }
 
@@ -59,24 +63,31 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 		if n < 0 {
 			return 0, protowire.ParseError(n)
 		}
+
 		length := protowire.ConsumeFieldValue(num, typ, raw[n:])
 		if length < 0 {
 			return 0, protowire.ParseError(length)
 		}
+
 		value := raw[n : n+length]
 		raw = raw[n+length:]
+
 		fd := desc.Fields().ByNumber(num)
 		if fd == nil {
 			continue // kept encoded
 		}
+
 		if typ != protowire.BytesType {
 			size += numberBytes
 			continue
 		}
+
 		content, _ := protowire.ConsumeBytes(value)
+
 		switch fd.Kind() {
 		case protoreflect.StringKind:
 			replaceInvalidUTF8(content)
+
 			if fd.IsList() {
 				size += idBytes
 			}
@@ -85,11 +96,13 @@ func sanitizeAndMeasure(raw []byte, desc protoreflect.MessageDescriptor) (size i
 			if err != nil {
 				return 0, err
 			}
+
 			size += messageBytes + within
 		default: // packed numbers of at least a byte each
 			size += numberBytes * len(content)
 		}
 	}
+
 	return size, nil
 }
 
@@ -100,6 +113,7 @@ func replaceInvalidUTF8(s []byte) {
 		if r == utf8.RuneError && size == 1 {
 			s[0] = '?'
 		}
+
 		s = s[size:]
 	}
 }

@@ -16,10 +16,12 @@ import (
 func encodeBadUTF8(t testing.TB) []byte {
 	t.Helper()
 	in := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", "XXXX", gpuA))))
+
 	encoded, err := proto.Marshal(in)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return []byte(strings.Replace(string(encoded), "XXXX", "a\xff\xfeb", 1))
 }
 
@@ -33,10 +35,12 @@ func TestCodecReplacesInvalidUTF8(t *testing.T) {
 	if err := proto.Unmarshal(data, &kubeletapi.ListPodResourcesResponse{}); err == nil {
 		t.Fatal("the strict decoder accepts it: nothing is tested here")
 	}
+
 	got, err := decode(data)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	want := reply(pod("ns", "p", container("c", devices("nvidia.com/gpu", "a??b", gpuA))))
 	if !proto.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
@@ -48,6 +52,7 @@ func TestCodecKeepsUnknownFields(t *testing.T) {
 	data = protowire.AppendBytes(data, []byte{0xff})
 	data = protowire.AppendTag(data, 98, protowire.VarintType)
 	data = protowire.AppendVarint(data, 7)
+
 	got, err := decode(data)
 	if err != nil || len(got.GetPodResources()) != 1 {
 		t.Errorf("got %v, %v", got, err)
@@ -72,6 +77,7 @@ func TestCodecRefusesWhatTakesTooMuchMemory(t *testing.T) {
 		}
 	}
 	inContainer := func(content []byte) []byte { return field(1)(field(3)(content)) }
+
 	none := func(content []byte) []byte { return content }
 	for name, data := range map[string][]byte{
 		"empty pods":    many(none, field(1)(nil)),
@@ -86,16 +92,19 @@ func TestCodecRefusesWhatTakesTooMuchMemory(t *testing.T) {
 			t.Errorf("%d bytes of %s: %v, want a refusal", len(data), name, err)
 		}
 	}
+
 	large := manyDevices(20_000)
 	for _, pod := range large.PodResources {
 		for _, d := range pod.Containers[0].Devices {
 			d.Topology = &kubeletapi.TopologyInfo{Nodes: []*kubeletapi.NUMANode{{ID: 1}}}
 		}
 	}
+
 	data, err := proto.Marshal(large)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got, err := decode(data); err != nil || !proto.Equal(got, large) {
 		t.Errorf("20,000 devices: %v", err)
 	}
@@ -107,10 +116,12 @@ func FuzzCodec(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		strict := &kubeletapi.ListPodResourcesResponse{}
 		strictErr := proto.Unmarshal(data, strict)
+
 		got, err := decode(data)
 		if strictErr == nil && (err != nil || !proto.Equal(got, strict)) {
 			t.Errorf("%q: got %v, %v, want %v", data, got, err, strict)
 		}
+
 		if err == nil {
 			if _, err := proto.Marshal(got); err != nil {
 				t.Errorf("%q was decoded to what cannot be encoded: %v", data, err)
@@ -124,7 +135,9 @@ func BenchmarkDecode20000(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	b.ReportAllocs()
+
 	for b.Loop() {
 		if _, err := decode(data); err != nil {
 			b.Fatal(err)

@@ -77,26 +77,33 @@ func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	cgroup, err := c.readCgroup(strconv.FormatUint(uint64(pid), 10))
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if err != nil {
 		c.recordAbsent(err)
 		return gpu.Container{}, false // the process has ended
 	}
+
 	c.procDirWorks = true
+
 	ids := containerIDs(cgroup)
 	for _, id := range ids {
 		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
+
 	if !c.shouldReadLogDir(ids) {
 		return gpu.Container{}, false
 	}
+
 	c.readLogDir()
+
 	for _, id := range ids {
 		if found, ok := c.findContainer(id); ok {
 			return found, true
 		}
 	}
+
 	return gpu.Container{}, false
 }
 
@@ -107,10 +114,12 @@ func (c *Containers) readCgroup(pid string) (string, error) {
 		return "", fmt.Errorf("cgroup of process %s: %w", pid, err)
 	}
 	defer f.Close()
+
 	content, err := io.ReadAll(io.LimitReader(f, maxCgroupBytes))
 	if err != nil {
 		return "", fmt.Errorf("cgroup of process %s: %w", pid, err)
 	}
+
 	return string(content), nil
 }
 
@@ -119,6 +128,7 @@ func (c *Containers) recordAbsent(err error) {
 	if c.procDirWorks || c.absentProcesses >= enoughAbsent {
 		return
 	}
+
 	c.absentProcesses++
 	if c.absentProcesses == enoughAbsent {
 		level.Warn(c.opts.Logger).
@@ -132,11 +142,13 @@ func (c *Containers) findContainer(id string) (gpu.Container, bool) {
 	if found, ok := c.byID[id]; ok {
 		return found, true
 	}
+
 	for part, found := range c.truncated {
 		if strings.HasPrefix(id, part) {
 			return found, true
 		}
 	}
+
 	return gpu.Container{}, false
 }
 
@@ -145,20 +157,25 @@ func (c *Containers) findContainer(id string) (gpu.Container, bool) {
 func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
 	worth := false
+
 	for _, id := range ids {
 		if last, ok := c.unknown[id]; !ok || now.Sub(last) >= retryUnknown {
 			worth = true
 		}
 	}
+
 	if !worth {
 		return false
 	}
+
 	if len(c.unknown)+len(ids) > maxUnknown {
 		clear(c.unknown)
 	}
+
 	for _, id := range ids {
 		c.unknown[id] = now
 	}
+
 	return true
 }
 
@@ -171,10 +188,14 @@ func (c *Containers) readLogDir() {
 				Log("msg", "cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known",
 					"err", err)
 		}
+
 		c.logDirFailed = true
+
 		return
 	}
+
 	c.logDirFailed = false
+
 	c.byID, c.truncated = make(map[string]gpu.Container, len(entries)), map[string]gpu.Container{}
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())
@@ -193,19 +214,24 @@ func (c *Containers) readLogDir() {
 // (pkg/kubelet/kuberuntime/legacy.go, legacyLogSymlink).
 func parseLogName(name string) (string, gpu.Container, bool) {
 	base, ok := strings.CutSuffix(name, ".log")
+
 	parts := strings.Split(base, "_")
 	if !ok || len(parts) != 3 {
 		return "", gpu.Container{}, false
 	}
+
 	dash := strings.LastIndexByte(parts[2], '-')
 	if dash < 0 {
 		return "", gpu.Container{}, false
 	}
+
 	id := parts[2][dash+1:]
 	whole := len(id) == containerIDLen
+
 	cut := len(name) == maxFileName && len(id) >= minTruncatedID && len(id) < containerIDLen
 	if !isHex(id) || !whole && !cut {
 		return "", gpu.Container{}, false
 	}
+
 	return id, gpu.Container{Namespace: parts[1], Pod: parts[0], Name: parts[2][:dash]}, true
 }

@@ -23,6 +23,7 @@ const (
 
 func TestContainerIDs(t *testing.T) {
 	const uid = "2f0b7c1e-8a53-4f0e-9d8e-3b1f6f8f0f11"
+
 	unit := strings.ReplaceAll(uid, "-", "_")
 	for _, tc := range []struct {
 		name, cgroup string
@@ -65,6 +66,7 @@ func FuzzContainerIDs(f *testing.F) {
 	f.Fuzz(func(t *testing.T, cgroup string) {
 		for _, id := range containerIDs(cgroup) {
 			cmptest.Equal(t, "length of "+id, len(id), containerIDLen)
+
 			if !isHex(id) || !strings.Contains(cgroup, id) {
 				t.Errorf("%q is not a hexadecimal part of %q", id, cgroup)
 			}
@@ -83,6 +85,7 @@ func TestParseLogName(t *testing.T) {
 	cmptest.Equal(t, "valid truncated name", ok, true)
 	cmptest.Equal(t, "truncated id", id, idA[:20])
 	cmptest.Equal(t, "container of a truncated name", got.Name, "main")
+
 	for _, name := range []string{
 		"", ".log", "a.log", "a_b_c.log", "a_b_c-" + idA, "a_b_c_d-" + idA + ".log", "a_b_c-" + idA[1:] + ".log",
 		"a_b_c-" + idA + "0.log",
@@ -105,6 +108,7 @@ type fakeHost struct {
 func newHost(t *testing.T) *fakeHost {
 	t.Helper()
 	h := &fakeHost{t: t, proc: t.TempDir(), logs: t.TempDir(), now: time.Unix(1000, 0)}
+
 	return h
 }
 
@@ -116,10 +120,12 @@ func (h *fakeHost) containers() *Containers {
 
 func (h *fakeHost) addProcess(pid int, id string) {
 	h.t.Helper()
+
 	dir := filepath.Join(h.proc, fmt.Sprint(pid))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		h.t.Fatal(err)
 	}
+
 	content := "0::/kubepods.slice/kubepods-podx.slice/cri-containerd-" + id + ".scope\n"
 	if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(content), 0o644); err != nil {
 		h.t.Fatal(err)
@@ -128,6 +134,7 @@ func (h *fakeHost) addProcess(pid int, id string) {
 
 func (h *fakeHost) addLogLink(pod, id string) {
 	h.t.Helper()
+
 	if err := os.Symlink("/nowhere", filepath.Join(h.logs, pod+"_ns_main-"+id+".log")); err != nil {
 		h.t.Fatal(err)
 	}
@@ -136,6 +143,7 @@ func (h *fakeHost) addLogLink(pod, id string) {
 func wantPod(t *testing.T, c *Containers, pid uint32, pod string) {
 	t.Helper()
 	got, ok := c.ContainerOf(pid)
+
 	want := gpu.Container{Namespace: "ns", Pod: pod, Name: "main"}
 	switch {
 	case ok != (pod != ""):
@@ -161,6 +169,7 @@ func TestContainerOf(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(h.proc, "100")); err != nil {
 		t.Fatal(err)
 	}
+
 	wantPod(t, c, 100, "")
 }
 
@@ -193,22 +202,28 @@ func TestContainerOfATruncatedName(t *testing.T) {
 
 func TestContainerOfForgetsWhatIsGone(t *testing.T) {
 	h := newHost(t)
+
 	c := h.containers()
 	for i := range maxUnknown + 10 {
 		h.addProcess(100, fmt.Sprintf("%064x", i))
 		wantPod(t, c, 100, "")
 	}
+
 	if len(c.unknown) > maxUnknown {
 		t.Errorf("%d unknown ids are remembered", len(c.unknown))
 	}
+
 	h.addProcess(100, idA)
 	h.addLogLink("first", idA)
 	wantPod(t, c, 100, "first")
+
 	if err := os.Remove(filepath.Join(h.logs, "first_ns_main-"+idA+".log")); err != nil {
 		t.Fatal(err)
 	}
+
 	h.addProcess(101, idB)
 	wantPod(t, c, 101, "")
+
 	if len(c.byID) != 0 {
 		t.Errorf("%d containers are remembered of an empty directory", len(c.byID))
 	}
@@ -216,6 +231,7 @@ func TestContainerOfForgetsWhatIsGone(t *testing.T) {
 
 func (h *fakeHost) wantLogged(text string, times int) {
 	h.t.Helper()
+
 	if n := strings.Count(h.log.String(), text); n != times {
 		h.t.Errorf("%q was logged %d times, want %d:\n%s", text, n, times, h.log.String())
 	}
@@ -224,29 +240,37 @@ func (h *fakeHost) wantLogged(text string, times int) {
 func TestContainerOfSaysThatTheLinksAreMissing(t *testing.T) {
 	h := newHost(t)
 	h.addProcess(100, idA)
+
 	if err := os.Remove(h.logs); err != nil {
 		t.Fatal(err)
 	}
+
 	c := h.containers()
 	h.wantLogged("container logs", 0) // nothing was looked up
+
 	for range 3 {
 		wantPod(t, c, 100, "")
 		h.now = h.now.Add(retryUnknown)
 	}
+
 	h.wantLogged("container logs", 1)
 	h.wantLogged(h.logs, 1)
 }
 
 func TestContainerOfSaysThatProcessesAreMissing(t *testing.T) {
 	h := newHost(t)
+
 	c := h.containers()
 	for i := range uint32(enoughAbsent - 1) {
 		wantPod(t, c, i, "")
 	}
+
 	h.wantLogged("hostPID", 0)
+
 	for i := range uint32(enoughAbsent) {
 		wantPod(t, c, i, "")
 	}
+
 	h.wantLogged("hostPID", 1)
 
 	// One process is enough to know that the others have ended.
@@ -254,8 +278,10 @@ func TestContainerOfSaysThatProcessesAreMissing(t *testing.T) {
 	h.addProcess(100, idA)
 	c = h.containers()
 	wantPod(t, c, 100, "")
+
 	for i := range uint32(2 * enoughAbsent) {
 		wantPod(t, c, i, "")
 	}
+
 	h.wantLogged("hostPID", 0)
 }

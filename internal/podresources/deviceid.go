@@ -26,28 +26,37 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 	if strings.HasPrefix(id, "nvidia") {
 		return parseGKE(id)
 	}
+
 	d := parsedDevice{sharing: gpu.SharingExclusive}
+
 	name, replica, replicated := strings.Cut(id, "::")
 	if replicated {
 		if _, ok := gpu.ParseDecimal(replica); !ok {
 			return parsedDevice{}, false
 		}
+
 		d.sharing, d.replica = gpu.SharingReplica, replica
 	}
+
 	if strings.HasPrefix(name, "MIG-") {
 		ref, err := gpu.ParseMIGRef(name)
 		d.ref = ref
+
 		return d, err == nil
 	}
+
 	if !replicated && len(name) > gpuUUIDLen && name[gpuUUIDLen] == '-' {
 		d.sharing, d.replica = gpu.SharingHAMi, name[gpuUUIDLen+1:]
 		if _, ok := gpu.ParseDecimal(d.replica); !ok {
 			return parsedDevice{}, false
 		}
+
 		name = name[:gpuUUIDLen]
 	}
+
 	uuid, err := gpu.ParseUUID(name)
 	d.ref.GPU = uuid
+
 	return d, err == nil
 }
 
@@ -56,25 +65,32 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 func parseGKE(id string) (parsedDevice, bool) {
 	d := parsedDevice{sharing: gpu.SharingExclusive}
 	node, rest, more := strings.Cut(id, "/")
+
 	minor, ok := parseNumber(node, "nvidia")
 	if !ok {
 		return parsedDevice{}, false
 	}
+
 	d.ref.Minor = gpu.Some(int(minor))
+
 	if part, after, further := strings.Cut(rest, "/"); more && strings.HasPrefix(part, "gi") {
 		gi, ok := parseNumber(part, "gi")
 		if !ok {
 			return parsedDevice{}, false
 		}
+
 		d.ref.Instance = gpu.Some(gpu.InstanceID(gi))
 		rest, more = after, further
 	}
+
 	if more {
 		if _, ok := parseNumber(rest, "vgpu"); !ok {
 			return parsedDevice{}, false
 		}
+
 		d.sharing, d.replica = gpu.SharingReplica, strings.TrimPrefix(rest, "vgpu")
 	}
+
 	return d, true
 }
 
@@ -90,30 +106,38 @@ func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 	if !ok {
 		return gpu.DeviceRef{}, false
 	}
+
 	number, mig, isMIG := strings.Cut(rest, "-mig-")
+
 	minor, ok := gpu.ParseDecimal(number)
 	if !ok {
 		return gpu.DeviceRef{}, false
 	}
+
 	ref := gpu.DeviceRef{Minor: gpu.Some(int(minor))}
 	if !isMIG {
 		return ref, true
 	}
+
 	parts := strings.Split(mig, "-")
 	if len(parts) < 3 || parts[0] == "" {
 		return gpu.DeviceRef{}, false
 	}
+
 	// A profile's name is never a number: it has the letter g.
 	at := len(parts) - 2
 	if _, numeric := gpu.ParseDecimal(parts[0]); numeric && len(parts) == 3 {
 		if _, ok := gpu.ParseDecimal(parts[2]); !ok {
 			return gpu.DeviceRef{}, false
 		}
+
 		at = 0
 	}
+
 	profile, profileOK := gpu.ParseDecimal(parts[at])
 	start, startOK := gpu.ParseDecimal(parts[at+1])
 	ref.ProfileID, ref.PlacementStart = gpu.Some(profile), gpu.Some(int(start))
+
 	return ref, profileOK && startOK
 }
 
@@ -123,5 +147,6 @@ func parseNumber(s, prefix string) (uint32, bool) {
 	if !ok {
 		return 0, false
 	}
+
 	return gpu.ParseDecimal(digits)
 }

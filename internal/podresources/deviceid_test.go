@@ -19,6 +19,7 @@ const (
 func TestParseDeviceID(t *testing.T) {
 	minor := func(n int) gpu.Opt[int] { return gpu.Some(n) }
 	legacy := gpu.DeviceRef{GPU: gpuA, Instance: gpu.Some(gpu.InstanceID(1)), Compute: gpu.Some(gpu.ComputeID(0))}
+
 	gi7 := gpu.DeviceRef{Minor: minor(0), Instance: gpu.Some(gpu.InstanceID(7))}
 	for id, want := range map[string]parsedDevice{
 		gpuA:                       {gpu.DeviceRef{GPU: gpuA}, gpu.SharingExclusive, ""},
@@ -76,6 +77,7 @@ func TestParseDRADevice(t *testing.T) {
 			t.Errorf("parseDRADevice(%q) = %+v, %v, want %+v", name, got, ok, want)
 		}
 	}
+
 	for _, name := range []string{
 		"", "gpu", "gpu-", "gpu-x", "gpu-vfio-0", "gpu-0-", "gpu-0-mig", "gpu-0-mig-", "gpu-0-mig-1g24gb",
 		"gpu-0-mig-1g24gb-19",
@@ -92,6 +94,7 @@ func idOf(d parsedDevice) string {
 	var id string
 	gi, hasGI := d.ref.Instance.Get()
 	ci, hasCI := d.ref.Compute.Get()
+
 	minor, hasMinor := d.ref.Minor.Get()
 	switch {
 	case hasMinor:
@@ -99,9 +102,11 @@ func idOf(d parsedDevice) string {
 		if hasGI {
 			id += fmt.Sprintf("/gi%d", gi)
 		}
+
 		if d.sharing == gpu.SharingReplica {
 			id += "/vgpu" + d.replica
 		}
+
 		return id
 	case d.ref.MIG != "":
 		id = string(d.ref.MIG)
@@ -110,12 +115,14 @@ func idOf(d parsedDevice) string {
 	default:
 		id = string(d.ref.GPU)
 	}
+
 	switch d.sharing {
 	case gpu.SharingReplica:
 		id += "::" + d.replica
 	case gpu.SharingHAMi:
 		id += "-" + d.replica
 	}
+
 	return id
 }
 
@@ -126,14 +133,17 @@ func FuzzParseDeviceID(f *testing.F) {
 	} {
 		f.Add(id)
 	}
+
 	f.Fuzz(func(t *testing.T, id string) {
 		d, ok := parseDeviceID(id)
 		if !ok {
 			return
 		}
+
 		if again := idOf(d); again != id {
 			t.Errorf("%q was read as %+v, which is %q", id, d, again)
 		}
+
 		if exclusive := d.sharing == gpu.SharingExclusive; exclusive != (d.replica == "") {
 			t.Errorf("%q: sharing %q with replica %q", id, d.sharing, d.replica)
 		}
@@ -145,24 +155,30 @@ func FuzzParseDRADevice(f *testing.F) {
 		"gpu-vfio-0", gpuA} {
 		f.Add(name)
 	}
+
 	f.Fuzz(func(t *testing.T, name string) {
 		ref, ok := parseDRADevice(name)
 		if !ok {
 			return
 		}
+
 		minor, hasMinor := ref.Minor.Get()
 		profile, hasProfile := ref.ProfileID.Get()
+
 		start, hasStart := ref.PlacementStart.Get()
 		if !hasMinor || hasProfile != hasStart {
 			t.Fatalf("%q was read as %+v", name, ref)
 		}
+
 		prefix := fmt.Sprintf("gpu-%d", minor)
 		if hasProfile {
 			prefix += "-mig-"
 		}
+
 		if !strings.HasPrefix(name, prefix) {
 			t.Errorf("%q was read as %+v, want a name that begins with %s", name, ref, prefix)
 		}
+
 		if place := fmt.Sprintf("-%d-%d", profile, start); hasProfile && !strings.Contains(name, place) {
 			t.Errorf("%q was read as %+v, want %s in the name", name, ref, place)
 		}

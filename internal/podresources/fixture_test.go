@@ -33,6 +33,7 @@ func (c *fakeCluster) PodByUID(uid string) (namespace, pod string, ok bool) {
 			return "ns", name[len("ns/"):], true
 		}
 	}
+
 	return "", "", false
 }
 
@@ -42,7 +43,9 @@ func (c *fakeCluster) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
 	for name := range c.pods {
 		pods = append(pods, gpu.PodName{Namespace: "ns", Name: name[len("ns/"):]})
 	}
+
 	slices.SortFunc(pods, func(a, b gpu.PodName) int { return strings.Compare(a.Name, b.Name) })
+
 	return pods, !c.silent
 }
 
@@ -64,6 +67,7 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 		settlement: settlement{witness: "ns/witness", settledBefore: true},
 	}}
 	g.resetForRestart(g.now)
+
 	return g
 }
 
@@ -74,6 +78,7 @@ func (g *testLedger) list(pods ...*kubeletapi.PodResources) gpu.Assignments {
 	l := replyReader{newResourceNames(nil)}.readReply(reply(pods...))
 	g.checkpoint.readIfChanged()
 	g.recordList(&l, before == g.checkpoint.currentVersion(), g.now)
+
 	return g.assignmentsAt(nil, g.now)
 }
 
@@ -85,13 +90,16 @@ func (g *testLedger) confirm(devices []gpu.DeviceRef, unconfirmed []gpu.Assignme
 // listUntilSettled gives the ledger lists with the witness until they are settled.
 func (g *testLedger) listUntilSettled(t *testing.T, pods ...*kubeletapi.PodResources) gpu.Assignments {
 	t.Helper()
+
 	for range 2 {
 		g.list(append(pods, witness())...)
 	}
+
 	got := g.list(append(pods, witness())...)
 	if got.Incomplete != "" {
 		t.Fatalf("three lists with the witness are incomplete: %s", got.Incomplete)
 	}
+
 	return got
 }
 
@@ -107,6 +115,7 @@ func devices(resource string, ids ...string) []*kubeletapi.ContainerDevices {
 	for _, id := range ids {
 		out = append(out, &kubeletapi.ContainerDevices{ResourceName: resource, DeviceIds: []string{id}})
 	}
+
 	return out
 }
 
@@ -137,9 +146,11 @@ func formatAssignments(list []gpu.Assignment) string {
 		if out != "" {
 			out += " "
 		}
+
 		if out += a.Holder.Pod; a.Holder.Unconfirmed != "" {
 			out += "?"
 		}
 	}
+
 	return out
 }

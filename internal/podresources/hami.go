@@ -18,21 +18,25 @@ import (
 // GetContainerDeviceStrArray of its device plugin); it was not tried on a cluster with HAMi.
 func applyReservations(pod []gpu.Assignment, orders []int, reserved [][]gpu.DeviceRef) {
 	byOrder := map[int][]*gpu.Assignment{} // by container
+
 	for n := range pod {
 		if pod[n].Holder.Sharing == gpu.SharingHAMi {
 			byOrder[orders[n]] = append(byOrder[orders[n]], &pod[n])
 		}
 	}
+
 	var held [][]*gpu.Assignment
 	for _, order := range slices.Sorted(maps.Keys(byOrder)) {
 		held = append(held, byOrder[order])
 	}
+
 	match := slices.EqualFunc(held, reserved, func(h []*gpu.Assignment, r []gpu.DeviceRef) bool {
 		return len(h) == len(r)
 	})
 	if !match {
 		return
 	}
+
 	for c := range held {
 		for d, a := range held[c] {
 			a.Device = reserved[c][d]

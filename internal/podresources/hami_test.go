@@ -19,6 +19,7 @@ func TestReadUsesWhatHAMiReserved(t *testing.T) {
 	two := container("two", devices("nvidia.com/gpu", gpuA+"-1", gpuA+"-2"))
 	none := container("none", nil)
 	own := container("own", devices("nvidia.com/mig-1g.5gb", migA))
+
 	kept := []string{"one hami 3 GPU", "two hami 1 GPU", "two hami 2 GPU"}
 	for _, tc := range []struct {
 		name     string
@@ -37,21 +38,26 @@ func TestReadUsesWhatHAMiReserved(t *testing.T) {
 		g := newTestLedger(t, &fakeCluster{pods: map[string]gpu.PodMetadata{"ns/" + tc.pod: {MIGDevices: tc.reserved}},
 			asked: time.Unix(9999, 0)})
 		var got []string
+
 		for _, a := range g.list(pod("ns", "p", none, one, own, two)).List {
 			device := "GPU"
+
 			switch {
 			case a.Holder.Name == "own":
 				if a.Device != (gpu.DeviceRef{MIG: migA}) || a.Holder.Sharing != gpu.SharingExclusive {
 					t.Errorf("%s: a device that is not HAMi's became %+v", tc.name, a)
 				}
+
 				continue
 			case a.Device.MIG != "":
 				device = "MIG"
 			case a.Device == placed:
 				device = "placed"
 			}
+
 			got = append(got, fmt.Sprintf("%s %s %s %s", a.Holder.Name, a.Holder.Sharing, a.Holder.Replica, device))
 		}
+
 		if slices.Sort(got); !slices.Equal(got, slices.Sorted(slices.Values(tc.want))) {
 			t.Errorf("%s: got\n%s\nwant\n%s", tc.name, strings.Join(got, "\n"), strings.Join(tc.want, "\n"))
 		}

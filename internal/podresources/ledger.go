@@ -66,11 +66,13 @@ type ledger struct {
 func (g *ledger) resetForRestart(now time.Time) {
 	g.settlement.reset(now)
 	g.epoch++
+
 	g.settled, g.free = false, nil
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
 		g.holdings[n].dismissed = false
 	}
+
 	for _, device := range g.unlisted.byDevice {
 		device.dismissed = false
 	}
@@ -85,6 +87,7 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	before := g.holdings
 	g.holdings = make([]holding, 0, len(l.entries))
 	missing := 0
+
 	miss := func(h holding) {
 		if missing < maxMissing && g.keepMissing(&h, l, settled, now) {
 			g.holdings = append(g.holdings, h)
@@ -97,21 +100,27 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 			miss(before[0])
 			before = before[1:]
 		}
+
 		h.Seen, h.Listed = g.listCount, now
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
 			before = before[1:]
 		}
+
 		g.holdings = append(g.holdings, h)
 	}
+
 	for _, h := range before {
 		miss(h)
 	}
+
 	g.overflow = missing == maxMissing || g.overflow && !settled
+
 	g.settled, g.lastAnswer, g.unreadable = settled, now, l.unreadable
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
 		g.free = nil // the list is complete, or a device may have been assigned since
 	}
+
 	g.copyPodUIDs(linked)
 	g.pods.updateStates(g.holdings, g.listCount, now)
 	g.unlisted.compareWithLedger(g, now)
@@ -129,6 +138,7 @@ func (g *ledger) markAllMissing(now time.Time) {
 	var nothing listing
 	g.seenLive = nil
 	before := g.holdings
+
 	g.settled, g.holdings = false, g.holdings[:0]
 	for _, h := range before {
 		if g.keepMissing(&h, &nothing, false, now) {
@@ -149,22 +159,28 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	if h.missingSince.IsZero() && settled && g.settled {
 		proof = "left a settled list"
 	}
+
 	h.markMissing(g.checkpoint, now)
+
 	if settled && h.lackedBySettled.IsZero() {
 		h.lackedBySettled = now
 	}
+
 	if proof == "" {
 		if proof = g.proofOfEnd(h, l, settled, now); proof == "" {
 			return true
 		}
 	}
+
 	if g.isRunning(&h.Assignment) || g.hasLiveContainer(h, l) {
 		return true // what is seen to run outweighs every proof
 	}
+
 	level.Debug(g.logger).Log("msg", "container no longer holds a device", "namespace", h.Holder.Namespace, "pod",
 		h.Holder.Pod,
 		"container", h.Holder.Name, "id", h.ID, "proof", proof)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())
+
 	return false
 }
 
@@ -179,6 +195,7 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 		if g.isAPIPod(h.podName(), uid) && g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
 			return "the API server has no such pod"
 		}
+
 		if _, _, bound := g.metadata.PodByUID(uid); bound {
 			return ""
 		}
@@ -187,9 +204,11 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 	if h.inCheckpoint && g.checkpoint.rewrittenWithout(h) {
 		return "the checkpoint was rewritten without it"
 	}
+
 	if settled && now.Sub(h.lackedBySettled) >= pollGap && !g.checkpoint.hasDevice(h) {
 		return "two settled lists lack it"
 	}
+
 	return ""
 }
 
@@ -199,6 +218,7 @@ func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 	if uid != "" {
 		return isAPIUID(uid)
 	}
+
 	return len(g.settlement.nodes) > 0 && !g.settlement.isNamedAfterNode(pod)
 }
 
@@ -212,7 +232,9 @@ func (l *listing) givesToAnother(h *holding) bool {
 			}
 		}
 	}
+
 	owner, listed := l.deviceOwners[h.pluginDevice()]
+
 	return listed && owner != h.podName()
 }
 
@@ -221,7 +243,9 @@ func (g *ledger) isStatic(pod gpu.PodName) bool {
 	if g.metadata == nil {
 		return false
 	}
+
 	meta, ok := g.metadata.PodMetadata(pod.Namespace, pod.Name, time.Time{})
+
 	return ok && !isAPIUID(meta.UID)
 }
 
@@ -230,6 +254,7 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	if g.checkpoint == nil || !linked {
 		return
 	}
+
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if uids := g.checkpoint.podUIDs(h); h.missingSince.IsZero() && len(uids) == 1 {
@@ -245,14 +270,18 @@ func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 	if epoch != g.epoch {
 		return false
 	}
+
 	for _, d := range devices {
 		if !slices.Contains(g.free, d) {
 			g.free = append(g.free, d)
 		}
 	}
+
 	g.freeUntil = now.Add(freeFor)
+
 	for n := range unconfirmed {
 		a := &unconfirmed[n]
+
 		for k := range g.holdings {
 			h := &g.holdings[k]
 			if known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
@@ -260,7 +289,9 @@ func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 				h.dismissed = true
 			}
 		}
+
 		g.unlisted.dismissDevice(a)
 	}
+
 	return true
 }

@@ -30,6 +30,7 @@ func newLiveContainers() *liveContainers {
 // add adds a container, with the UID of its pod, which is empty if it is not known.
 func (l *liveContainers) add(c gpu.Container, uid string) {
 	l.containers[c] = true
+
 	l.pods[gpu.PodName{Namespace: c.Namespace, Name: c.Pod}] = true
 	if uid != "" {
 		l.byUID[uidContainer{uid, c.Name}] = true
@@ -41,6 +42,7 @@ func (l *liveContainers) has(c gpu.Container, uid string) bool {
 	if uid == "" {
 		return l.containers[c]
 	}
+
 	return l.byUID[uidContainer{uid, c.Name}]
 }
 
@@ -52,6 +54,7 @@ func (c *Containers) readLive() *liveContainers {
 	if _, err := os.Stat(c.opts.LogDir); err != nil {
 		return live // as in a pod that sees its own processes alone
 	}
+
 	cgroups := c.readCgroups()
 
 	c.mu.Lock()
@@ -84,10 +87,12 @@ func (c *Containers) readCgroups() []string {
 	}
 
 	seen := map[string]bool{}
+
 	for _, name := range names {
 		if _, err := strconv.ParseUint(name, 10, 32); err != nil {
 			continue // not a process
 		}
+
 		if cgroup, err := c.readCgroup(name); err == nil {
 			seen[cgroup] = true
 		}
@@ -102,15 +107,18 @@ func podUIDOf(cgroup string) string {
 	elements := strings.FieldsFunc(cgroup, func(r rune) bool { return r == '/' || r == ':' || r == '\n' })
 	for _, element := range slices.Backward(elements) {
 		element = strings.TrimSuffix(element, ".slice")
+
 		at := strings.LastIndex(element, "pod")
 		if at < 0 {
 			continue
 		}
+
 		// With the systemd driver it has underscores.
 		if uid := strings.ReplaceAll(element[at+len("pod"):], "_", "-"); isPodUID(uid) {
 			return uid
 		}
 	}
+
 	return ""
 }
 
@@ -120,5 +128,6 @@ func isPodUID(s string) bool {
 	if len(s) == uuid && s[8] == '-' && s[13] == '-' && s[18] == '-' && s[23] == '-' {
 		s = strings.ReplaceAll(s, "-", "")
 	}
+
 	return len(s) == hash && isHex(s)
 }

@@ -13,10 +13,12 @@ import (
 // writeCgroup writes the cgroup file of a process, or of "self".
 func (h *fakeHost) writeCgroup(process, cgroup string) {
 	h.t.Helper()
+
 	dir := filepath.Join(h.proc, process)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		h.t.Fatal(err)
 	}
+
 	if err := os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o644); err != nil {
 		h.t.Fatal(err)
 	}
@@ -31,6 +33,7 @@ func TestLiveContainers(t *testing.T) {
 	h.writeCgroup("13", "0::/user.slice\n")
 	h.writeCgroup("irq", "0::/kubepods/besteffort/pod"+uidB+"/"+idB+"\n") // not a process
 	live := h.containers().readLive()
+
 	a, ended := gpu.Container{Namespace: "ns", Pod: "a", Name: "main"}, gpu.Container{Namespace: "ns", Pod: "ended",
 		Name: "main"}
 	for name, tt := range map[string]struct {
@@ -47,6 +50,7 @@ func TestLiveContainers(t *testing.T) {
 	} {
 		cmptest.Equal(t, name, live.has(tt.container, tt.uid), tt.want)
 	}
+
 	cmptest.Equal(t, "pods", len(live.pods), 1)
 }
 

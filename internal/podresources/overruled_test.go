@@ -21,10 +21,12 @@ func TestAProcessOfTheSuccessorIsOnItsOwnDevice(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.running = func(a *gpu.Assignment) bool { return a.Holder.Pod == "web-0" && a.ID == gpuB }
 	g.listUntilSettled(t, podWithDevices("web-0", gpuA))
+
 	var got gpu.Assignments
 	for range 100 {
 		got = g.list(podWithDevices("web-0", gpuB), witness())
 	}
+
 	for _, a := range got.List {
 		if a.ID == gpuA {
 			t.Errorf("web-0 was created again with B, but A is reported as held by %s, unconfirmed %q", a.Holder.Pod,
@@ -41,6 +43,7 @@ func TestAListedHolderOverrulesAnOperator(t *testing.T) {
 	seen := g.list() // a? : what control has seen
 	g.list(podWithDevices("a", gpuA), witness())
 	g.confirm(nil, seen.List)
+
 	for range 3 {
 		if got := g.list(podWithDevices("a", gpuA), witness()); formatAssignments(got.List) != "a" {
 			t.Fatalf("the kubelet lists a, reported is %q, incomplete %q", formatAssignments(got.List), got.Incomplete)
@@ -55,9 +58,11 @@ func TestAConfirmationIsOfAnEpoch(t *testing.T) {
 	seen := g.list()
 	g.resetForRestart(g.now)
 	g.list()
+
 	if g.confirmFree(seen.Epoch, []gpu.DeviceRef{{GPU: gpuB}}, nil, g.now) {
 		t.Error("taken")
 	}
+
 	if got := g.list(); len(got.Free) > 0 {
 		t.Errorf("free %v after the kubelet has started again", got.Free)
 	}
@@ -71,6 +76,7 @@ func TestALiveProcessOverrulesAnOperator(t *testing.T) {
 	g.resetForRestart(g.now)
 	g.confirm(nil, g.list().List)
 	running = true
+
 	if got := formatAssignments(g.list().List); got != "a" {
 		t.Errorf("its process runs, reported is %q", got)
 	}
@@ -83,6 +89,7 @@ func TestTheAPIServerOverrulesAnOperator(t *testing.T) {
 	g.checkpoint = testCheckpoint(t, uidA+" init "+gpuA)
 	g.confirm(nil, g.listUntilSettled(t).List)
 	c.pods = map[string]gpu.PodMetadata{"ns/a": {UID: uidA}}
+
 	if got := formatAssignments(g.list(witness()).List); got != "a" {
 		t.Errorf("the API server has the pod, reported is %q", got)
 	}
@@ -94,10 +101,13 @@ func TestAConfirmationBesideUnreadableIDs(t *testing.T) {
 	strange := podWithDevices("strange", "some-vendor-id")
 	g.list(strange, witness())
 	g.list(strange, witness())
+
 	if got := g.list(strange, witness()); !strings.Contains(got.Incomplete, "no known form") {
 		t.Fatalf("incomplete %q", got.Incomplete)
 	}
+
 	g.confirm([]gpu.DeviceRef{{GPU: gpuA}}, nil)
+
 	if got := g.list(strange, witness()); got.Incomplete != "" && len(got.Free) == 0 {
 		t.Errorf("still incomplete (%s), and the confirmation is forgotten", got.Incomplete)
 	}
@@ -112,6 +122,7 @@ func TestAStaticPodThatIsPutBack(t *testing.T) {
 	g.list(witness()) // the manifest was removed
 	// It is put back, with an init container that has the device first.
 	writeCheckpoint(t, g.checkpoint.path, uid+" init "+gpuB)
+
 	for range 3 {
 		if got := g.list(pod("ns", "static", container("c", nil)), witness()); len(got.List) == 0 && got.Incomplete == "" {
 			t.Fatal("the device of the static pod's init container is reported as free")
@@ -128,16 +139,20 @@ func TestAClaimOfTheSameName(t *testing.T) {
 	p := pod("ns", "web-0", container("c", nil))
 	p.Containers[0].DynamicResources = claim("ns", "gpu", claimResource(draDriver, "gpu-0"))
 	c.admin[device] = true
+
 	if got := formatAssignments(g.listUntilSettled(t, p).List); got != "" {
 		t.Fatalf("an administrative claim: %q", got)
 	}
+
 	c.admin[device] = false
 	c.pods["ns/web-0"] = gpu.PodMetadata{UID: uidB}
+
 	for range 100 {
 		if got := g.list(p, witness()); formatAssignments(got.List) == "web-0" {
 			return
 		}
 	}
+
 	t.Error("the API server has pod web-0 under another UID with an exclusive claim, and its device is reported as free")
 }
 
@@ -149,9 +164,11 @@ func TestTheSamePodComesBack(t *testing.T) {
 	g := newTestLedger(t, c)
 	g.listUntilSettled(t, podWithDevices("a", gpuA))
 	g.list(witness())
+
 	for range 2000 {
 		g.list(podWithDevices("a", gpuA), witness())
 	}
+
 	if got := g.list(podWithDevices("a", gpuA), witness()).List[0].Holder; got.Workload != "Job/first" {
 		t.Errorf("workload %q", got.Workload)
 	}
@@ -166,9 +183,11 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 	g.checkpoint.now = func() time.Time { return g.now }
 	initializing := pod("ns", "a", container("main", nil))
 	g.listUntilSettled(t, initializing)
+
 	for range 10 {
 		g.list(initializing, witness())
 	}
+
 	got := g.list(initializing, witness())
 	if a := got.List[0]; a.Holder.Unconfirmed != "" || !a.Listed.Equal(g.now) {
 		t.Errorf("unconfirmed %q, listed %v ago; poll drops it for every device that was first seen since",
@@ -180,10 +199,12 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 func TestReplicasWithoutAWitness(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.settlement.witness = ""
+
 	var got gpu.Assignments
 	for n := range 500 {
 		got = g.list(podWithDevices(fmt.Sprint("job-", n), gpuA+"::0"))
 	}
+
 	if len(got.List) > 10 {
 		t.Errorf("one replica has %d holders", len(got.List))
 	}
@@ -196,6 +217,7 @@ func TestCheckpointStateDoesNotWait(t *testing.T) {
 	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		close(asked)
 		<-release
+
 		return nil
 	})
 	t.Cleanup(func() { close(release) })
@@ -209,11 +231,13 @@ func TestCheckpointStateDoesNotWait(t *testing.T) {
 	}()
 	<-asked
 	c.CheckpointState()
+
 	select {
 	case <-ended:
 		t.Error("it has waited for the end of the call")
 	default:
 	}
+
 	cancel()
 	<-ended
 }
@@ -222,12 +246,15 @@ func TestCheckpointStateDoesNotWait(t *testing.T) {
 func TestACallerWithoutTimeIsNotTheKubeletsFault(t *testing.T) {
 	c := New(Options{Socket: serveRaw(t, "kubelet.sock", nil), Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
+
 	if _, err := c.List(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+
 	expired, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	<-expired.Done()
+
 	_, _ = c.List(expired) // as after a long wait for c.mu
 	if _, err := c.List(t.Context()); err != nil {
 		t.Errorf("the kubelet answers, but: %v", err)
@@ -243,10 +270,13 @@ func TestTwoListsAreBothSettled(t *testing.T) {
 	g.list()
 	g.list(podWithDevices("a", gpuA), witness())
 	g.list(podWithDevices("a", gpuA), witness())
+
 	if got := formatAssignments(g.list(podWithDevices("a", gpuA), witness()).List); got != "a b?" {
 		t.Fatalf("one settled list: %q", got)
 	}
+
 	g.resetForRestart(g.now) // the kubelet crashes and starts again
+
 	if got := g.list(); formatAssignments(got.List) != "a? b?" {
 		t.Errorf("an empty list that is not settled ends b: %q", formatAssignments(got.List))
 	}
@@ -277,10 +307,13 @@ func TestAnOrdinaryClaimOverrulesAnOperator(t *testing.T) {
 	p := pod("ns", "a", container("c", nil))
 	p.Containers[0].DynamicResources = claim("ns", "gpu", claimResource(draDriver, "gpu-0"))
 	g.confirm(nil, g.listUntilSettled(t, p).List)
+
 	if got := formatAssignments(g.list(p, witness()).List); got != "" {
 		t.Errorf("the confirmation does not count: %q", got)
 	}
+
 	c.err = nil
+
 	for range 2 {
 		if got := formatAssignments(g.list(p, witness()).List); got != "a" {
 			t.Errorf("an ordinary claim is hidden: %q", got)
@@ -294,11 +327,13 @@ func TestAFileThatIsNoCheckpoint(t *testing.T) {
 	if err := syscall.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	c := &checkpoint{path: path, names: newResourceNames(nil), now: time.Now}
 	c.readIfChanged()
 	state, shown := c.sourceState()
 	cmptest.Equal(t, "shown", shown, true)
 	cmptest.Equal(t, "up", state.Up, false)
+
 	if got, want := fmt.Sprint(state.Err), "expected a regular file"; !strings.Contains(got, want) {
 		t.Errorf("error %s, want %s", got, want)
 	}

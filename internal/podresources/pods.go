@@ -26,18 +26,23 @@ type podStates struct {
 // updateStates updates the states from the holdings, in which those of one pod are adjacent.
 func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	states := make(map[gpu.PodName]*podState, len(p.byName))
+
 	for group := range groupByPod(held) {
 		name := group[0].podName()
+
 		state, uid := p.byName[name], listedUID(group)
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
 			forgetClaims(group)
 		}
+
 		if state.uid == "" {
 			state.uid = uid
 		}
+
 		states[name] = state
 	}
+
 	p.byName = states
 }
 
@@ -48,6 +53,7 @@ func listedUID(group []holding) string {
 			return h.Holder.PodUID
 		}
 	}
+
 	return ""
 }
 
@@ -56,6 +62,7 @@ func (p *podStates) podUID(h *holding) string {
 	if state := p.byName[h.podName()]; h.Holder.PodUID == "" && state != nil && state.isOfPod(h) {
 		return state.metadata.UID
 	}
+
 	return h.Holder.PodUID
 }
 
@@ -77,15 +84,19 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
 	}
+
 	listed := 0
+
 	for n := range group {
 		if group[n].missingSince.IsZero() {
 			if group[n].Seen != round {
 				return false
 			}
+
 			listed++
 		}
 	}
+
 	return listed > 0
 }
 
@@ -95,14 +106,17 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (aw
 	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
 		return false
 	}
+
 	meta, ok := m.PodMetadata(group[0].Holder.Namespace, group[0].Holder.Pod, s.since)
 	if ok && (s.uid == "" || meta.UID == s.uid) {
 		if s.hasMetadata && meta.UID != s.metadata.UID {
 			s.since = now
 			forgetClaims(group)
 		}
+
 		s.metadata, s.hasMetadata = meta, true
 	}
+
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait
 }
 
@@ -114,9 +128,11 @@ func groupByPod(held []holding) func(yield func([]holding) bool) {
 			for n < len(held) && held[n].podName() == held[0].podName() {
 				n++
 			}
+
 			if !yield(held[:n:n]) {
 				return
 			}
+
 			held = held[n:]
 		}
 	}

@@ -59,6 +59,7 @@ type replyReader struct {
 // readReply returns the content of a reply. It does not depend on the order of the reply's pods and devices.
 func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
 	l := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
+
 	shared := sharedClaims(reply)
 	for _, pod := range reply.GetPodResources() {
 		l.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
@@ -69,12 +70,14 @@ func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listi
 			readClaims(&l, e, c.GetDynamicResources(), shared)
 		}
 	}
+
 	// A device that is listed twice for one container is held once, and has one series.
 	slices.SortFunc(l.entries, func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) })
 	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool {
 		return compareAssignments(&a.Assignment, &b.Assignment) == 0
 	})
 	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
+
 	return l
 }
 
@@ -83,6 +86,7 @@ func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeleta
 		if !r.names.matches(given.GetResourceName()) {
 			continue
 		}
+
 		e.Holder.Resource = given.GetResourceName()
 		for _, id := range given.GetDeviceIds() {
 			d, ok := parseDeviceID(id)
@@ -90,6 +94,7 @@ func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeleta
 				l.addUnreadable(e, id)
 				continue
 			}
+
 			e.ID, e.Device, e.Holder.Sharing, e.Holder.Replica = id, d.ref, d.sharing, d.replica
 			l.entries = append(l.entries, e)
 		}
@@ -105,16 +110,20 @@ func readClaims(l *listing, e listedDevice, claims []*kubeletapi.DynamicResource
 			if resource.GetDriverName() != draDriver || name == "" || strings.HasPrefix(name, draPassthrough) {
 				continue
 			}
+
 			ref, ok := parseDRADevice(name)
 			if !ok {
 				l.addUnreadable(e, name)
 				continue
 			}
+
 			e.ID, e.Device, e.claim = name, ref, claimDeviceOf(claim, resource)
+
 			e.Holder.Sharing, e.Holder.Replica = gpu.SharingExclusive, resource.GetShareId()
 			if e.Holder.Replica != "" || shared[e.claim] > 1 {
 				e.Holder.Sharing = gpu.SharingReplica
 			}
+
 			l.entries = append(l.entries, e)
 		}
 	}
@@ -124,6 +133,7 @@ func (l *listing) addUnreadable(e listedDevice, id string) {
 	if len(id) > maxIDLength {
 		id = strings.ToValidUTF8(id[:maxIDLength], "") + "..."
 	}
+
 	l.unreadable = append(l.unreadable, gpu.Assignment{ID: id, Holder: e.Holder})
 }
 
@@ -138,6 +148,7 @@ func claimDeviceOf(claim *kubeletapi.DynamicResource, resource *kubeletapi.Claim
 // pods, may name one claim and share its devices.
 func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevice]int {
 	holders := map[gpu.ClaimDevice]int{}
+
 	for _, pod := range reply.GetPodResources() {
 		for _, c := range pod.GetContainers() {
 			for _, claim := range c.GetDynamicResources() {
@@ -147,6 +158,7 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 			}
 		}
 	}
+
 	return holders
 }
 
@@ -154,6 +166,7 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 // same.
 func compareAssignments(a, b *gpu.Assignment) int {
 	x, y := &a.Holder, &b.Holder
+
 	return cmp.Or(
 		strings.Compare(x.Namespace, y.Namespace),
 		strings.Compare(x.Pod, y.Pod),

@@ -30,6 +30,7 @@ func TestReadIgnoresOtherResources(t *testing.T) {
 	if got := readReply(in); len(got.entries) != 4 || len(got.unreadable) != 0 {
 		t.Errorf("got %+v, want four entries and nothing unreadable", got)
 	}
+
 	if got := readReply(in, "example.com/*", "mellanox.com/rdm"); len(got.unreadable) != 1 {
 		t.Errorf("%d unreadable with example.com/* configured, want 1", len(got.unreadable))
 	}
@@ -37,6 +38,7 @@ func TestReadIgnoresOtherResources(t *testing.T) {
 
 func TestReadNamesTheHolder(t *testing.T) {
 	got := readReply(reply(pod("vision", "resnet-0", container("main", devices("nvidia.com/gpu", gpuA+"::3")))))
+
 	want := gpu.Assignment{
 		ID:     gpuA + "::3",
 		Device: gpu.DeviceRef{GPU: gpuA},
@@ -55,19 +57,23 @@ func TestReadDoesNotDependOnOrder(t *testing.T) {
 	for i := range 20 {
 		all = append(all, devices("nvidia.com/gpu", fmt.Sprintf("%s::%d", gpuA, i), fmt.Sprintf("nvidia%d", i))...)
 	}
+
 	in := reply(pod("b", "x", container("c", devices("nvidia.com/gpu", gpuB))), pod("a", "y", container("c", all)),
 		pod("a", "x", container("c", devices("nvidia.com/gpu", "MIG-"+gpuA+"/2/1")),
 			container("d", devices("nvidia.com/gpu", migA))))
+
 	want := readReply(in)
 	if len(want.entries) != 43 {
 		t.Fatalf("%d entries, want 43", len(want.entries))
 	}
+
 	order := rand.New(rand.NewPCG(1, 1))
 	for range 20 {
 		order.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
 		order.Shuffle(len(in.PodResources), func(i, j int) {
 			in.PodResources[i], in.PodResources[j] = in.PodResources[j], in.PodResources[i]
 		})
+
 		if got := readReply(in); fmt.Sprint(got) != fmt.Sprint(want) {
 			t.Fatalf("another order gives\n%v\nwant\n%v", got, want)
 		}
@@ -84,13 +90,16 @@ func TestReadListsADeviceOnceForAContainer(t *testing.T) {
 
 func TestReadKeepsUnreadableIDs(t *testing.T) {
 	long := strings.Repeat("é", 1000)
+
 	got := readReply(reply(podWithDevices("p", "garbage", gpuA, "two words", long)))
 	if len(got.unreadable) != 3 || len(got.entries) != 1 {
 		t.Fatalf("got %+v, want three unreadable ids and an entry", got)
 	}
+
 	for _, a := range got.unreadable {
 		cmptest.Equal(t, "pod", a.Holder.Pod, "p")
 		cmptest.Equal(t, "id without invalid UTF-8", a.ID, strings.ToValidUTF8(a.ID, ""))
+
 		if n := len(a.ID); n == 0 || n > maxIDLength+3 {
 			t.Errorf("id of %d bytes, want 1 to %d", n, maxIDLength+3)
 		}
@@ -110,11 +119,13 @@ func TestReadClaims(t *testing.T) {
 		DriverName: draDriver, PoolName: "node-1", DeviceName: "gpu-3", ShareId: &share})}
 	got := readReply(reply(pod("ml", "train-0", alone, one, two, part)))
 	var text []string
+
 	for _, e := range got.entries {
 		minor, _ := e.Device.Minor.Get()
 		text = append(text, fmt.Sprintf("%s gpu %d %s %s %q", e.Holder.Name, minor, e.Holder.Resource, e.Holder.Sharing,
 			e.Holder.Replica))
 	}
+
 	want := []string{
 		`alone gpu 2 claim/ml/train-gpu exclusive ""`,
 		`one gpu 1 claim/ml/both replica ""`,
@@ -125,6 +136,7 @@ func TestReadClaims(t *testing.T) {
 		t.Errorf("%d unreadable, got\n%s\nwant 1 and\n%s", len(got.unreadable), strings.Join(text, "\n"),
 			strings.Join(want, "\n"))
 	}
+
 	if claim := (gpu.ClaimDevice{Namespace: "ml", Claim: "part", Driver: draDriver, Pool: "node-1",
 		Device: "gpu-3"}); got.entries[2].claim != claim {
 		t.Errorf("the claim is %+v, want %+v", got.entries[2].claim, claim)
@@ -134,13 +146,16 @@ func TestReadClaims(t *testing.T) {
 // manyDevices is a node with n devices, in entries of their own, a hundred to a pod.
 func manyDevices(n int) *kubeletapi.ListPodResourcesResponse {
 	out := &kubeletapi.ListPodResourcesResponse{}
+
 	for i := 0; i < n; i += 100 {
 		var all []*kubeletapi.ContainerDevices
 		for j := i; j < min(i+100, n); j++ {
 			all = append(all, devices("nvidia.com/gpu", fmt.Sprintf("GPU-%08x-0000-0000-0000-000000000000::%d", j%977, j))...)
 		}
+
 		out.PodResources = append(out.PodResources, pod("ns", fmt.Sprint("pod-", i), container("main", all)))
 	}
+
 	return out
 }
 
@@ -149,6 +164,7 @@ func TestTwentyThousandDevices(t *testing.T) {
 	if got := g.list(in.PodResources...); len(got.List) != 20_000 || len(got.Unreadable) != 0 {
 		t.Fatalf("%d assignments, %d unreadable, want 20000 and 0", len(got.List), len(got.Unreadable))
 	}
+
 	// No allocation per device: the kubelet is asked every second.
 	if allocs := testing.AllocsPerRun(3, func() { g.list(in.PodResources...) }); allocs > 1000 {
 		t.Errorf("%.0f allocations for 20,000 devices", allocs)
@@ -158,6 +174,7 @@ func TestTwentyThousandDevices(t *testing.T) {
 func BenchmarkList20000(b *testing.B) {
 	g, in := newTestLedger(&testing.T{}, nil), manyDevices(20_000)
 	b.ReportAllocs()
+
 	for b.Loop() {
 		g.list(in.PodResources...)
 	}

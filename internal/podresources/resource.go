@@ -19,6 +19,7 @@ func newResourceNames(configured []string) resourceNames {
 		exact:    []string{"nvidia.com/gpu", "nvidia.com/gpu.shared"},
 		prefixes: []string{"nvidia.com/mig-"},
 	}
+
 	for _, name := range configured {
 		if prefix, ok := strings.CutSuffix(name, "*"); ok {
 			r.prefixes = append(r.prefixes, prefix)
@@ -26,6 +27,7 @@ func newResourceNames(configured []string) resourceNames {
 			r.exact = append(r.exact, name)
 		}
 	}
+
 	return r
 }
 

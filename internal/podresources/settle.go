@@ -20,6 +20,7 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 	}
 
 	s.recordPods(l.pods, g.isStatic, now)
+
 	s.awaited = ""
 	if !s.isQuiet(settleAfter, now) {
 		return false
@@ -48,6 +49,7 @@ func (g *ledger) awaitedBy(now time.Time) string {
 	if unlisted == "" {
 		unlisted = g.findUnlistedLivePod()
 	}
+
 	if unlisted == "" {
 		return ""
 	}
@@ -91,6 +93,7 @@ func (g *ledger) findUnlistedLivePod() string {
 			first = name
 		}
 	}
+
 	if first == "" {
 		return ""
 	}
@@ -117,5 +120,6 @@ func (g *ledger) hasLiveContainer(h *holding, l *listing) bool {
 	if uid == "" && l.pods[h.podName()] {
 		return false
 	}
+
 	return g.liveContainers().has(h.Holder.Container, uid)
 }

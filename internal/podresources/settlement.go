@@ -41,6 +41,7 @@ func (s *settlement) recordPods(listed map[gpu.PodName]bool, isStatic func(gpu.P
 			s.podsSeen[pod], s.lastNewPod = true, now
 		}
 	}
+
 	s.witnessListed = s.witnessListed || s.hasWitness(listed, isStatic)
 }
 
@@ -55,16 +56,20 @@ func (s *settlement) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.P
 	if s.witness == "" {
 		return false
 	}
+
 	prefix, isPrefix := strings.CutSuffix(s.witness, "*")
+
 	for pod := range listed {
 		name := pod.String()
 		if name != s.witness && !(isPrefix && strings.HasPrefix(name, prefix)) {
 			continue
 		}
+
 		if !s.isNamedAfterNode(pod) && !isStatic(pod) {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -79,9 +84,11 @@ func (s *settlement) unsettledReason() string {
 	if !s.sinceProgramStart {
 		began = "the kubelet"
 	}
+
 	began += " began at " + formatTime(s.startedAt)
 
 	const prefix = "the kubelet's list may lack pods: "
+
 	switch {
 	case s.witness == "":
 		return "the kubelet's list may lack pods, and no pod is named whose presence would show that it is complete " +
@@ -92,5 +99,6 @@ func (s *settlement) unsettledReason() string {
 	case s.awaited != "":
 		return prefix + s.awaited + " since " + began
 	}
+
 	return prefix + "new ones still appear since " + began
 }

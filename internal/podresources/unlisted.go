@@ -32,9 +32,11 @@ func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
 	}
+
 	if u.endedPods == nil {
 		u.endedPods = map[string]uint64{}
 	}
+
 	u.endedPods[h.Holder.PodUID] = version
 }
 
@@ -59,35 +61,44 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 		u.byDevice, u.endedPods = nil, nil
 		return
 	}
+
 	held, listed, owned := u.indexLedger(g)
 	devices := make(map[checkpointDevice]*unlistedDevice, len(u.byDevice))
+
 	uids := map[string]bool{}
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
 		byUID, byName := d, d
+
 		byName.uid = ""
 		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
+
 		device := u.byDevice[d]
 		if device == nil {
 			device = &unlistedDevice{since: now, listCount: g.listCount}
 		}
+
 		device.pod, device.alive = listed[d.uid]
 		if !device.alive && g.metadata != nil {
 			if isAPIUID(d.uid) && g.metadata.PodGone("", "", d.uid, device.since) {
 				continue
 			}
+
 			device.pod.Namespace, device.pod.Name, device.alive = g.metadata.PodByUID(d.uid)
 		}
+
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
 			if meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since); ok && meta.UID == d.uid {
 				device.metadata = meta
 			}
 		}
+
 		devices[d] = device
 	}
+
 	u.byDevice = devices
 	for uid := range u.endedPods {
 		if _, again := listed[uid]; again || !uids[uid] {
@@ -102,21 +113,26 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
 	owned map[pluginDevice]bool) {
 	held, listed, owned = map[checkpointDevice]bool{}, map[string]gpu.PodName{}, map[pluginDevice]bool{}
+
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if h.Holder.PodUID != "" || !h.dismissed {
 			held[checkpointDevice{h.Holder.PodUID, h.Holder.Name, h.Holder.Resource, h.ID}] = true
 		}
+
 		if !h.missingSince.IsZero() {
 			continue
 		}
+
 		if h.Holder.PodUID != "" {
 			listed[h.Holder.PodUID] = h.podName()
 		}
+
 		if h.fromPlugin() && (g.checkpoint.err != nil || len(g.checkpoint.podUIDs(h)) > 0) {
 			owned[h.pluginDevice()] = true
 		}
 	}
+
 	return held, listed, owned
 }
 
@@ -128,11 +144,13 @@ func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 // holds its devices; all others are unconfirmed. read is when the checkpoint was read.
 func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
+
 	for d, device := range u.byDevice {
 		parsed, ok := parseDeviceID(d.id)
 		if device.dismissed || !ok {
 			continue
 		}
+
 		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
 			Container: gpu.Container{Namespace: device.pod.Namespace, Pod: device.pod.Name, Name: d.container},
 			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
@@ -146,7 +164,9 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 		default:
 			a.Holder.Unconfirmed = "the kubelet's checkpoint has it, its list does not yet"
 		}
+
 		list = append(list, a)
 	}
+
 	return list
 }

@@ -26,14 +26,18 @@ type socketWatch struct {
 
 func newSocketWatch(socket string, logger log.Logger) *socketWatch {
 	w := &socketWatch{socket: socket, dir: filepath.Dir(socket), logger: logger, done: make(chan struct{})}
+
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		w.warnOnce(err)
 		close(w.done)
+
 		return w
 	}
+
 	w.watcher = notify
 	go w.handleEvents()
+
 	return w
 }
 
@@ -42,14 +46,19 @@ func (w *socketWatch) startWatching() {
 	if w.watcher == nil || w.watching.Load() {
 		return
 	}
+
 	w.watching.Store(true) // before Add: the goroutine may see at once that the directory was removed
+
 	if err := w.watcher.Add(w.dir); err != nil {
 		w.watching.Store(false)
+
 		if !errors.Is(err, fs.ErrNotExist) {
 			w.warnOnce(err)
 		}
+
 		return
 	}
+
 	w.socketCreated.Store(true) // a socket may have been created before Add
 }
 
@@ -61,22 +70,26 @@ func (w *socketWatch) close() {
 		// The only error is that it is closed already.
 		_ = w.watcher.Close()
 	}
+
 	<-w.done
 }
 
 func (w *socketWatch) handleEvents() {
 	defer close(w.done)
+
 	for {
 		select {
 		case event, ok := <-w.watcher.Events:
 			if !ok {
 				return
 			}
+
 			w.handleEvent(event)
 		case err, ok := <-w.watcher.Errors:
 			if !ok {
 				return
 			}
+
 			// Events were lost, perhaps that of a new socket.
 			level.Debug(w.logger).Log("msg", "cannot watch the kubelet's socket", "dir", w.dir, "err", err)
 			w.socketCreated.Store(true)
@@ -99,6 +112,7 @@ func (w *socketWatch) warnOnce(err error) {
 	if w.warned {
 		return
 	}
+
 	w.warned = true
 	level.Warn(w.logger).Log("msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly", "dir",
 		w.dir, "err", err)

@@ -21,13 +21,16 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 	if !own {
 		t.applyProfiling(g, at)
 	}
+
 	if g.ActivitySource == gpu.ActivityUnknown {
 		return
 	}
+
 	if own || !t.profiling.anomaliesCounted {
 		t.profiling.anomaliesCounted = !own
 		t.countAnomalies(g, at)
 	}
+
 	rollUpActivity(g)
 }
 
@@ -39,9 +42,11 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
+
 	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.GPU, p.Rates, p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]
+
 		gi.Activity = p.Instances[gi.ID]
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
@@ -56,15 +61,18 @@ func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := countAboveOne(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
+
 		above += countAboveOne(&gi.Activity)
 		for c := range gi.ComputeInstances {
 			above += countAboveOne(&gi.ComputeInstances[c].Activity)
 		}
 	}
+
 	counter, begun := t.totals.ActivityAnomalies.Get()
 	if !begun {
 		counter.Since = at
 	}
+
 	counter.Value += float64(above + g.InvalidActivity)
 	t.totals.ActivityAnomalies = gpu.Some(counter)
 }
@@ -74,11 +82,13 @@ const ratioTolerance = 1e-9
 
 func countAboveOne(a *gpu.Activity) int {
 	n := 0
+
 	for _, ratio := range a.All() {
 		if ratio.Or(0) > 1+ratioTolerance {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -90,14 +100,17 @@ func rollUpActivity(g *gpu.GPU) {
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return
 	}
+
 	g.ActivityRollup = true
 	bySM, byMemory := smShares(g), memoryShares(g)
+
 	dram := &g.Activity.DRAM
 	for m, whole := range g.Activity.All() {
 		weights := bySM
 		if whole == dram {
 			weights = byMemory
 		}
+
 		*whole = weightedRatio(g, m, weights)
 	}
 }
@@ -106,17 +119,21 @@ func rollUpActivity(g *gpu.GPU) {
 // missing.
 func weightedRatio(g *gpu.GPU, m int, weights []float64) gpu.Opt[float64] {
 	sum := 0.0
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if gi.IsEmpty() {
 			continue
 		}
+
 		ratio, ok := gi.Activity.All()[m].Get()
 		if !ok || weights == nil || weights[i] == 0 {
 			return gpu.None[float64]()
 		}
+
 		sum += ratio * weights[i]
 	}
+
 	return gpu.Some(sum)
 }
 
@@ -128,6 +145,7 @@ func hasComputeInstances(g *gpu.GPU) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -138,12 +156,15 @@ func memoryShares(g *gpu.GPU) []float64 {
 	for i := range g.Profiles {
 		most = max(most, g.Profiles[i].MemorySlices)
 	}
+
 	if most == 0 {
 		return nil
 	}
+
 	shares := make([]float64, len(g.Instances))
 	for i := range g.Instances {
 		shares[i] = float64(g.Instances[i].MemorySlices.Or(0)) / float64(most)
 	}
+
 	return shares
 }

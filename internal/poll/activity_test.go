@@ -15,6 +15,7 @@ import (
 func profiledGPU(first, second gpu.Opt[float64]) gpu.GPU {
 	g := migGPU()
 	g.ActivitySource = gpu.ActivityGPM
+
 	g.Profiles[1].MemorySlices = 8
 	for i, ratio := range []gpu.Opt[float64]{first, second} {
 		g.Instances[i].MemorySlices = gpu.Some(4)
@@ -22,6 +23,7 @@ func profiledGPU(first, second gpu.Opt[float64]) gpu.GPU {
 			*r = ratio
 		}
 	}
+
 	return g
 }
 
@@ -31,12 +33,15 @@ func TestActivityIsRolledUp(t *testing.T) {
 	g := profiledGPU(gpu.Some(0.986), gpu.Some(0.986))
 	g.Activity.SM = gpu.Some(0.1) // the GPU's own counters give way
 	tr.recordReading(g, time.Unix(1, 0))
+
 	if !tr.last.ActivityRollup {
 		t.Error("not marked as rolled up")
 	}
+
 	if got := tr.last.Activity.SM.Or(-1); math.Abs(got-0.845) > 0.0005 {
 		t.Errorf("SM activity of the GPU %v, want 0.845", got)
 	}
+
 	if got := tr.last.Activity.DRAM.Or(-1); math.Abs(got-0.986) > 1e-9 {
 		t.Errorf("DRAM activity of the GPU %v, want 0.986: both halves of the memory", got)
 	}
@@ -63,10 +68,12 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 			g.Activity.SM = gpu.Some(0.25)
 			tt.change(&g)
 			tr.recordReading(g, time.Unix(1, 0))
+
 			got := tr.last.Activity.SM
 			if got.Present() != tt.want.Present() || math.Abs(got.Or(0)-tt.want.Or(0)) > 1e-9 {
 				t.Errorf("SM activity %v, want %v", got, tt.want)
 			}
+
 			cmptest.Equal(t, "rolled up", tr.last.ActivityRollup, tt.rollup)
 		})
 	}
@@ -78,15 +85,19 @@ func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	g.Instances[0].Activity.SM, g.Instances[1].ComputeInstances[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
 	g.InvalidActivity = 3
 	tr.recordReading(g, time.Unix(1, 0))
+
 	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
 		t.Errorf("an activity of 1.2 was made %v", got)
 	}
+
 	if got := tr.totals.ActivityAnomalies.Or(gpu.Counter{}); got.Value != 5 || !got.Since.Equal(time.Unix(1, 0)) {
 		t.Errorf("counted %+v; want 2 above 1 and 3 invalid", got)
 	}
+
 	plain := migGPU()
 	fresh := newTestGPU()
 	fresh.recordReading(plain, time.Unix(1, 0))
+
 	if fresh.totals.ActivityAnomalies.Present() || fresh.last.ActivityRollup {
 		t.Error("a GPU that nothing profiles has a count of what its profiling said")
 	}
@@ -104,10 +115,13 @@ func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, err
 	if p.wait != nil {
 		<-p.wait
 	}
+
 	out := map[gpu.UUID]gpu.Profiling{}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		p.seen = append(p.seen, g.MIG.LayoutGeneration)
+
 		answer := gpu.Profiling{
 			LayoutGeneration: g.MIG.LayoutGeneration, Source: gpu.ActivityDCGM, GPU: gpu.Activity{SM: gpu.Some(p.sm)},
 			Instances: map[gpu.InstanceID]gpu.Activity{}, ComputeInstances: map[[2]uint32]gpu.Activity{},
@@ -118,8 +132,10 @@ func (p *fakeProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, err
 			answer.ComputeInstances[[2]uint32{uint32(gi.ID),
 				uint32(gi.ComputeInstances[0].ID)}] = gpu.Activity{SM: gpu.Some(p.sm)}
 		}
+
 		out[g.UUID] = answer
 	}
+
 	return out, p.err
 }
 
@@ -141,19 +157,23 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	cmptest.Equal(t, "source of A", a.ActivitySource, gpu.ActivityDCGM)
 	cmptest.Equal(t, "SM activity of a GPU instance", a.Instances[0].Activity.SM, gpu.Some(0.5))
 	cmptest.Equal(t, "SM activity of a compute instance", a.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(0.5))
+
 	if b.ActivitySource != gpu.ActivityGPM || b.Activity.SM != gpu.Some(0.9) {
 		t.Errorf("what the driver said was replaced: %q, %v", b.ActivitySource, b.Activity.SM)
 	}
+
 	state := s.Sources[len(s.Sources)-1]
 	if state.Name != gpu.SourceDCGM || !state.Up {
 		t.Errorf("source state %+v", state)
 	}
 
 	p.err = errors.New("connection lost")
+
 	s = h.pollAfter(10 * time.Second)
 	if a := findGPU(t, s, uuidA); a.ActivitySource != "" || a.Instances[0].Activity.SM.Present() {
 		t.Error("values outlive a profiler that is gone")
 	}
+
 	if state := s.Sources[len(s.Sources)-1]; state.Up || state.Err == nil {
 		t.Errorf("source state %+v, want down with the reason", state)
 	}
@@ -167,18 +187,22 @@ func TestProfilingEndsWithItsLayout(t *testing.T) {
 	stop := h.startLoop()
 	defer stop()
 	h.pollAfter(time.Second)
+
 	if g := findGPU(t, h.pollAfter(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
 		t.Fatal("no activity to begin with")
 	}
+
 	src.set(func() {
 		g := migGPU()
 		g.Instances[0].Placement = gpu.Some(gpu.Placement{Start: 0, Size: 2})
 		src.gpus[uuidA] = g
 	})
+
 	if g := findGPU(t, h.pollAfter(time.Second), uuidA); g.Instances[0].Activity.SM.Present() ||
 		g.Instances[1].Activity.SM.Present() {
 		t.Errorf("activity of the layout before: %v", g.Instances[0].Activity)
 	}
+
 	if g := findGPU(t, h.pollAfter(time.Second), uuidA); !g.Instances[0].Activity.SM.Present() {
 		t.Error("no activity of the new layout in the poll after it was seen")
 	}
@@ -190,17 +214,21 @@ func TestHungProfilerCostsNoReading(t *testing.T) {
 		src := newFakeSource(uuidA)
 		p := &fakeProfiler{wait: make(chan struct{})}
 		h := newHarness(t, src, withProfiler(p))
+
 		stop := h.startLoop()
 		for range 7 {
 			h.pollAfter(time.Second)
 		}
+
 		s := h.Current()
 		if g := findGPU(t, s, uuidA); !g.Up || !g.LastRead.Equal(s.Time) {
 			t.Errorf("the GPU is up: %v, read at %v of %v", g.Up, g.LastRead, s.Time)
 		}
+
 		cmptest.Equal(t, "profiler", s.Sources[len(s.Sources)-1], gpu.SourceState{Name: gpu.SourceDCGM, Err: gpu.ErrTimeout})
 		cmptest.Equal(t, "hung calls", s.HungCalls, 1)
 		close(p.wait)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -233,29 +261,38 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
 	got := []int{len(a.Jobs), len(a.Instances[0].Jobs), len(a.Instances[1].Jobs), len(b.Jobs)}
 	cmptest.Equal(t, "number of jobs of A, its instances, and B", got, []int{0, 2, 0, 1})
+
 	want := map[gpu.JobDevice]bool{{Index: 0}: true, {Index: 1}: true}
 	for _, gi := range a.Instances {
 		want[gpu.JobDevice{Instance: gpu.Some(gi.ID)}] = true
 	}
+
 	for _, d := range jobs.asked {
 		if !want[d] {
 			t.Errorf("asked for the jobs of %+v, which does not exist or was asked for before", d)
 		}
+
 		delete(want, d)
 	}
+
 	if len(want) > 0 {
 		t.Errorf("not asked for the jobs of %+v", want)
 	}
+
 	jobs.err = errors.New("one file cannot be read")
+
 	s = h.pollAfter(time.Second)
 	if b, state := findGPU(t, s, uuidB), s.Sources[len(s.Sources)-1]; len(b.Jobs) != 1 || state.Up {
 		t.Errorf("jobs %v of a mapping that can be read in part, source %+v", b.Jobs, state)
 	}
+
 	jobs.jobs, jobs.err = nil, errors.New("stale file handle")
+
 	s = h.pollAfter(time.Second)
 	if b := findGPU(t, s, uuidB); len(b.Jobs) != 0 {
 		t.Errorf("jobs %v of a mapping that cannot be read", b.Jobs)
 	}
+
 	if state := s.Sources[len(s.Sources)-1]; state.Name != gpu.SourceJobs || state.Up {
 		t.Errorf("source state %+v", state)
 	}

@@ -61,6 +61,7 @@ func newPacedTier(every, longest time.Duration) pacedTier {
 	if every > 0 {
 		most = max(1, int(longest/every))
 	}
+
 	return pacedTier{every: every, factor: 1, most: most}
 }
 
@@ -69,6 +70,7 @@ func (t *pacedTier) perSecond(gpus, factor int) float64 {
 	if t.every <= 0 {
 		return 0
 	}
+
 	return t.cost * float64(gpus) / (float64(factor) * t.every.Seconds())
 }
 
@@ -81,6 +83,7 @@ func (t *pacedTier) shorter() int {
 	for 2*factor < t.factor {
 		factor *= 2
 	}
+
 	return factor
 }
 
@@ -104,6 +107,7 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	if p.budget.Seconds <= 0 || p.budget.Costs == nil || gpus == 0 {
 		return false
 	}
+
 	costs := p.budget.Costs()
 	if p.began.IsZero() {
 		p.began, p.atBegin = now, costs
@@ -111,22 +115,28 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	}
 
 	spent := (costs.Fast.Took + costs.Slow.Took - p.atBegin.Fast.Took - p.atBegin.Slow.Took).Seconds()
+
 	ended := now.Sub(p.began) >= budgetWindow
 	if !ended && spent <= p.budget.Seconds*budgetWindow.Seconds() {
 		return false
 	}
+
 	p.fast.measure(costs.Fast, p.atBegin.Fast)
 	p.slow.measure(costs.Slow, p.atBegin.Slow)
+
 	if !p.stretch(gpus) && !ended {
 		return false // a slow tier that is seldom read costs much at once
 	}
+
 	if ended && p.perSecond(gpus) <= p.budget.Seconds {
 		p.ease(gpus)
 	}
+
 	p.began, p.atBegin = now, costs
 
 	before := p.overrun
 	p.overrun = p.fast.factor > 1 || p.slow.factor > 1
+
 	return p.overrun != before
 }
 
@@ -152,16 +162,20 @@ func (p *pacer) stretch(gpus int) bool {
 	}
 
 	var dearest *pacedTier
+
 	highest := leastShare * all
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
 		if cost := t.perSecond(gpus, t.factor); t.factor < t.most && cost >= highest {
 			dearest, highest = t, cost
 		}
 	}
+
 	if dearest == nil {
 		return false
 	}
+
 	dearest.factor = dearest.longer()
+
 	return true
 }
 
@@ -188,8 +202,10 @@ func (p *Poller) keepToBudget() {
 		level.Warn(p.opts.Logger).Log("msg", "driver calls take more than their budget: reading the GPUs less often",
 			"budget", p.opts.Budget.Seconds, "seconds_per_second", cost, "interval", pace.Fast.Now,
 			"slow_interval", pace.Slow.Now, "see", "mig_exporter_poll_interval_seconds")
+
 		return
 	}
+
 	level.Info(p.opts.Logger).Log("msg", "driver calls are within their budget: reading the GPUs as often as configured",
 		"budget", p.opts.Budget.Seconds, "seconds_per_second", cost)
 }

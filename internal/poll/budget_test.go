@@ -27,6 +27,7 @@ func newCostedLoop(interval, slowEvery time.Duration) *costedLoop {
 	l := &costedLoop{now: time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)}
 	l.pacer = newPacer(Budget{Seconds: 0.05, Interval: interval, SlowEvery: slowEvery,
 		Costs: func() gpu.ReadCosts { return l.costs }})
+
 	return l
 }
 
@@ -38,6 +39,7 @@ func (l *costedLoop) run(d time.Duration) (pace gpu.Pace, changes int) {
 		if l.skipped >= l.pacer.fast.factor {
 			l.skipped = 0
 			l.costs.Fast.Readings++
+
 			l.costs.Fast.Took += l.fast
 			if l.now.Sub(l.slowAt) >= l.pacer.slow.pace().Now {
 				l.slowAt = l.now
@@ -45,10 +47,12 @@ func (l *costedLoop) run(d time.Duration) (pace gpu.Pace, changes int) {
 				l.costs.Slow.Took += l.slow
 			}
 		}
+
 		if l.judge(l.now, 1) {
 			changes++
 		}
 	}
+
 	return l.pace(), changes
 }
 
@@ -137,6 +141,7 @@ func (l *logLines) Log(keyvals ...any) error {
 	if strings.Contains(fmt.Sprint(keyvals...), l.text) {
 		l.count.Add(1)
 	}
+
 	return nil
 }
 
@@ -161,12 +166,14 @@ func stretchedLoop(t *testing.T, src *fakeSource, logger log.Logger) (h *harness
 	time.Sleep(30*time.Second + time.Millisecond)
 	synctest.Wait()
 	cmptest.Equal(t, "pace", h.Current().Pace, paces(5*time.Second, 15*time.Second))
+
 	return h, stop
 }
 
 func (s *fakeSource) countReads(id gpu.UUID) int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	return s.reads[id]
 }
 
@@ -180,13 +187,16 @@ func TestStretchedLoop(t *testing.T) {
 
 		reads, generation := src.countReads(uuidA), h.Current().Generation
 		between := 0
+
 		for range 20 {
 			time.Sleep(time.Second)
 			synctest.Wait()
+
 			if h.Current().BetweenPolls {
 				between++
 			}
 		}
+
 		cmptest.Equal(t, "readings in 20 s", src.countReads(uuidA)-reads, 4)
 		cmptest.Equal(t, "Snapshots in 20 s", h.Current().Generation-generation, uint64(20))
 		cmptest.Equal(t, "Snapshots without readings", between, 16)
@@ -194,7 +204,9 @@ func TestStretchedLoop(t *testing.T) {
 		if err := h.PollGPUs(t.Context(), uuidA); err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "last read", h.Current().GPUs[0].LastRead, h.Current().Time)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -209,17 +221,21 @@ func TestStaleAfterFollowsThePace(t *testing.T) {
 
 		src.set(func() { src.errs[uuidA] = gpu.ErrDriver })
 		kept := 0
+
 		for range 30 {
 			time.Sleep(time.Second)
 			synctest.Wait()
+
 			if g := &h.Current().GPUs[0]; !g.Up && g.Readings.PowerWatts.Present() {
 				kept++
 			}
 		}
+
 		if kept < 9 || kept > 15 {
 			t.Errorf("the readings of a GPU that is down are kept for %d s, want 9 to 15: three readings 5 s apart, less "+
 				"the time until it was down", kept)
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -244,10 +260,12 @@ func TestProgressKeepsAGPUUp(t *testing.T) {
 
 		for second := range 48 { // begun a second ago
 			call()
+
 			if s := h.pollAfter(time.Second); !s.GPUs[0].Up {
 				t.Fatalf("down after %d s although it makes calls", second+2)
 			}
 		}
+
 		call()
 		s := h.pollAfter(time.Second)
 		cmptest.Equal(t, "up after ten times the timeout", s.GPUs[0].Up, true)
@@ -270,6 +288,7 @@ func TestProgressKeepsAGPUUp(t *testing.T) {
 		cmptest.Equal(t, "up 5 s into a call", s.GPUs[0].Up, false)
 
 		close(again)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -290,6 +309,7 @@ func TestReadingOfMinutesIsNotFresh(t *testing.T) {
 		isUp := func() bool {
 			synctest.Wait()
 			g := findGPU(t, h.Current(), uuidA)
+
 			return g.Up || g.Readings.PowerWatts.Present()
 		}
 		time.Sleep(5 * time.Minute)
@@ -306,6 +326,7 @@ func TestReadingOfMinutesIsNotFresh(t *testing.T) {
 		close(next)
 		time.Sleep(2 * time.Second)
 		cmptest.Equal(t, "after the next reading", isUp(), true)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -21,15 +21,18 @@ func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
 	}
+
 	if c.done == nil {
 		c.done = make(chan callResult[T], 1)
 	}
+
 	c.running, c.started = true, now
 	done := c.done
 	go func() {
 		v, err := f()
 		done <- callResult[T]{value: v, err: err}
 	}()
+
 	return true
 }
 
@@ -39,14 +42,17 @@ func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 	if !c.running {
 		return callResult[T]{}, false
 	}
+
 	select {
 	case r := <-c.done:
 		return c.finish(r), true
 	default:
 	}
+
 	if expired == nil {
 		return callResult[T]{}, false
 	}
+
 	select {
 	case r := <-c.done:
 		return c.finish(r), true
@@ -58,6 +64,7 @@ func (c *asyncCall[T]) receive(expired <-chan struct{}) (callResult[T], bool) {
 func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	c.running = false
 	r.started = c.started
+
 	return r
 }
 

@@ -11,30 +11,37 @@ import (
 // which the next reading corrects. With time.Now neither happens, since it has a monotonic reading.
 func (p *Poller) adjustForClockSetBack(now time.Time) {
 	last := p.lastCycle
+
 	p.lastCycle = now
 	if last.IsZero() || !now.Before(last) {
 		return
 	}
+
 	by := now.Sub(last)
 	shiftTimes(by, &p.discovery.started, &p.driverAnsweredAt, &p.pods.call.started, &p.pods.success,
 		&p.profiling.call.started, &p.profiling.success, &p.jobs.call.started, &p.jobs.success, &p.jobs.readAt)
+
 	for _, t := range p.gpus {
 		shiftTimes(by, &t.firstSeen, &t.receivedAt, &t.read.started, &t.progressed, &t.last.LastRead,
 			&t.profiling.requestedAt, &t.lastReported, &t.lastReportedAll, &t.completeSince, &t.displacedSince,
 			&t.energyReadAt)
+
 		for _, h := range t.holdings.open {
 			shiftTimes(by, &h.since, &h.countedSince)
 		}
+
 		for _, list := range [][]gpu.GPUInstance{t.last.Instances, t.layout.instances} {
 			for i := range list {
 				gi := &list[i]
 				shiftTimes(by, &gi.LastRead, &gi.Since)
+
 				for c := range gi.ComputeInstances {
 					shiftTimes(by, &gi.ComputeInstances[c].Since)
 				}
 			}
 		}
 	}
+
 	for _, t := range p.missing {
 		shiftTimes(by, &t.firstSeen)
 	}

@@ -23,6 +23,7 @@ func busyGPU(n int) gpu.GPU {
 	g.Readings.ClockEvents = gpu.Some(gpu.ClockEvents(4))
 	g.Readings.PCIe.ReceiveBytes = gpu.Some(uint64(1000 * n))
 	g.Instances[0].Processes = gpu.Some(1)
+
 	return g
 }
 
@@ -33,9 +34,11 @@ func growingTotals(g *gpu.GPU) []float64 {
 	for _, r := range g.Totals.ClockEvents {
 		list = append(list, r.Seconds.Value)
 	}
+
 	for i := range g.Instances {
 		list = append(list, g.Instances[i].EnergyJoules.Or(gpu.Counter{}).Value)
 	}
+
 	return list
 }
 
@@ -50,6 +53,7 @@ func TestClockThatJumps(t *testing.T) {
 		src.gpus[uuidA] = busyGPU(0)
 		stop := h.startLoop()
 		var before []float64
+
 		for n, jump := range jumps {
 			src.set(func() { src.gpus[uuidA] = busyGPU(n + 1) })
 			s := h.pollAfter(jump)
@@ -58,23 +62,29 @@ func TestClockThatJumps(t *testing.T) {
 			cmptest.Equal(t, at+": up", g.Up, true)
 			cmptest.Equal(t, at+": last read", g.LastRead, s.Time)
 			cmptest.Equal(t, at+": power", g.Readings.PowerWatts, busyGPU(0).Readings.PowerWatts)
+
 			for _, source := range s.Sources {
 				cmptest.Equal(t, at+": source", source, gpu.SourceState{Name: source.Name, Up: true, LastSuccess: s.Time})
 			}
+
 			if holders := g.Instances[1].ComputeInstances[0].Holders; len(holders) != 1 {
 				t.Errorf("%d: after %s: holders %+v", n, jump, holders)
 			}
+
 			now := growingTotals(g)
 			for i := range before {
 				if now[i] < before[i] {
 					t.Errorf("%d: after %s: counter %d went from %g to %g", n, jump, i, before[i], now[i])
 				}
 			}
+
 			before = now
+
 			if g.Totals.LayoutChanges.Value != 0 {
 				t.Errorf("%d: after %s: the layout changed", n, jump)
 			}
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -106,21 +116,27 @@ func TestClockSetBackInAnOutage(t *testing.T) {
 		cmptest.Equal(t, "past the timeout: up", b.Up, false)
 		cmptest.Equal(t, "past the timeout: power", b.Readings.PowerWatts, gpu.None[float64]())
 		cmptest.Equal(t, "past the timeout: hung calls", s.HungCalls, 1)
+
 		if a := findGPU(t, s, uuidA); !a.Up || len(a.Holders) != 1 {
 			t.Errorf("past the timeout: the other GPU is up %v, held by %v", a.Up, a.Holders)
 		}
+
 		pods.unconfirmed = true
+
 		s = h.pollAfter(h.opts.PodsStaleAfter)
 		if a := findGPU(t, s, uuidA); len(a.Holders) != 1 || a.Holders[0].Unconfirmed == "" {
 			t.Errorf("past stale-after: held by %v, want it unconfirmed", a.Holders)
 		}
+
 		src.set(func() { delete(src.hang, uuidB) })
 		close(release)
 		synctest.Wait()
+
 		s = h.pollAfter(time.Second)
 		if b := findGPU(t, s, uuidB); !b.Up || !b.LastRead.Equal(s.Time) {
 			t.Errorf("after the hang: up %v, last read %s at %s", b.Up, b.LastRead, s.Time)
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -134,23 +150,28 @@ func TestLookupThatHangs(t *testing.T) {
 		src.inv.Missing = []gpu.MissingGPU{{Index: 1, Err: gpu.ErrTimeout, Hung: true}}
 		h := newHarness(t, src, nil)
 		stop := h.startLoop()
+
 		s := h.pollAfter(4 * time.Second)
 		if len(s.GPUs) != 1 || s.HungCalls != 0 {
 			t.Errorf("before the timeout: %d GPUs, %d hung calls", len(s.GPUs), s.HungCalls)
 		}
+
 		for range 3 {
 			s = h.pollAfter(time.Second)
 			if len(s.GPUs) != 2 {
 				t.Fatalf("after the timeout: %d GPUs, want 2", len(s.GPUs))
 			}
+
 			cmptest.Equal(t, "after the timeout: up", s.GPUs[1].Up, false)
 			cmptest.Equal(t, "after the timeout: errors", s.GPUs[1].Errors,
 				[]gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrTimeout}})
 			cmptest.Equal(t, "after the timeout: hung calls", s.HungCalls, 1)
+
 			if n := errorCount(&s.GPUs[1], gpu.ReadingDevice, gpu.ReasonTimeout); n != 1 {
 				t.Errorf("%g timeouts", n)
 			}
 		}
+
 		src.set(func() {
 			src.inv = gpu.Inventory{Driver: src.inv.Driver, GPUs: foundGPUs(uuidA, uuidB)}
 			src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1}}
@@ -159,6 +180,7 @@ func TestLookupThatHangs(t *testing.T) {
 		cmptest.Equal(t, "GPUs that are found at last", gpuUUIDs(s), []gpu.UUID{uuidA, uuidB})
 		cmptest.Equal(t, "found at last: up", findGPU(t, s, uuidB).Up, true)
 		cmptest.Equal(t, "found at last: hung calls", s.HungCalls, 0)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -18,18 +18,22 @@ func TestFreeByConfirmation(t *testing.T) {
 	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 	defer h.startLoop()()
 	s := h.pollAfter(time.Second)
+
 	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
 	if !b.ConfirmedFree || a.ConfirmedFree {
 		t.Errorf("GPUs: %v of the one that was confirmed, %v of the other", b.ConfirmedFree, a.ConfirmedFree)
 	}
+
 	for i := range a.Instances {
 		gi := &a.Instances[i]
+
 		want := gi.ComputeInstances[0].UUID == "MIG-3"
 		if gi.ConfirmedFree != want || gi.ComputeInstances[0].ConfirmedFree != want {
 			t.Errorf("GPU instance %d: %v, its compute instance %v; want %v", gi.ID, gi.ConfirmedFree,
 				gi.ComputeInstances[0].ConfirmedFree, want)
 		}
 	}
+
 	pods.list = gpu.Assignments{}
 	s = h.pollAfter(time.Second)
 	a, b = findGPU(t, s, uuidA), findGPU(t, s, uuidB)
@@ -50,10 +54,12 @@ func TestFreeByConfirmationWithoutAKubelet(t *testing.T) {
 	a := findGPU(t, h.pollAfter(time.Second), uuidA)
 	for i := range a.Instances {
 		ci := &a.Instances[i].ComputeInstances[0]
+
 		want := gpu.None[bool]()
 		if ci.UUID == "MIG-3" {
 			want = gpu.Some(false)
 		}
+
 		cmptest.Equal(t, "allocated: "+string(ci.UUID), ci.Allocated, want)
 		cmptest.Equal(t, "confirmed: "+string(ci.UUID), ci.ConfirmedFree, want.Present())
 	}

@@ -32,6 +32,7 @@ func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 func (p *Poller) updateCues(s *gpu.Snapshot) {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
+
 		t := p.gpus[g.UUID]
 		if t == nil {
 			continue
@@ -64,10 +65,12 @@ type cueSum struct {
 func (c *cueSum) addGPU(g *gpu.GPU) {
 	c.addHolders(g.Holders)
 	c.addActive(&g.Activity, g.Readings.Utilization)
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		c.addHolders(gi.Holders)
 		c.addActive(&gi.Activity, gpu.None[float64]())
+
 		for k := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[k]
 			c.addHolders(ci.Holders)
@@ -92,6 +95,7 @@ func (c *cueSum) addHolders(list []gpu.Holder) {
 // addActive adds whether anything was active, or that it is unknown.
 func (c *cueSum) addActive(a *gpu.Activity, utilization gpu.Opt[float64]) {
 	state := byte('?')
+
 	for _, ratio := range [...]gpu.Opt[float64]{a.GraphicsEngine, a.SM, utilization} {
 		value, known := ratio.Get()
 		switch {

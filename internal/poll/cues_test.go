@@ -131,6 +131,7 @@ func TestReadingsThatAreAskedForLookAnew(t *testing.T) {
 		if err := h.PollGPUs(h.t.Context(), uuidB); err != nil {
 			h.t.Fatal(err)
 		}
+
 		cmptest.Equal(h.t, "cues", h.src.cues[len(h.src.cues)-1].Changed, true)
 	})
 }

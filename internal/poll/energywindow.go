@@ -32,10 +32,12 @@ func (w *energyWindow) measure(joules float64, at time.Time, least, most time.Du
 	if w.open && joules == w.joules && length >= 0 {
 		return gpu.None[float64]()
 	}
+
 	if !w.open || joules < w.joules || length < 0 || length > most {
 		*w = energyWindow{began: at, joules: joules, open: true}
 		return gpu.None[float64]()
 	}
+
 	if length < least {
 		return gpu.None[float64]()
 	}
@@ -56,11 +58,13 @@ type derivedPower struct {
 // one, and reports whether it did.
 func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	d, at := &t.derived, g.Readings.EnergyAt
+
 	joules, counts := g.Readings.EnergyJoules.Get()
 	if g.Readings.PowerWatts.Present() {
 		*d = derivedPower{}
 		return false
 	}
+
 	if !counts {
 		return false
 	}
@@ -71,6 +75,7 @@ func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	if !watts.Present() && d.window.open && !d.window.began.Equal(at) && at.Sub(d.window.began) < minEnergyWindow {
 		watts = d.watts
 	}
+
 	d.watts = watts
 	g.Readings.PowerWatts = watts
 
@@ -81,13 +86,16 @@ func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 // the driver's own, or the mean by the energy counter over a longer time of rest.
 func (p *idlePower) measureRest(g *gpu.GPU) gpu.Opt[float64] {
 	joules, counts := g.Readings.EnergyJoules.Get()
+
 	if p.quiet < quietWindows {
 		p.rest = energyWindow{}
 		return gpu.None[float64]()
 	}
+
 	if !g.Power.FromEnergy {
 		return g.Readings.PowerWatts
 	}
+
 	if !counts {
 		return gpu.None[float64]()
 	}

@@ -30,6 +30,7 @@ func (r *energyReader) after(d time.Duration, joules float64) gpu.Opt[float64] {
 	g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.None[float64](), gpu.Some(joules)
 	g.Readings.EnergyAt = r.at.Add(r.late)
 	r.recordReading(g, r.at)
+
 	return r.last.Readings.PowerWatts
 }
 
@@ -38,10 +39,12 @@ func TestEnergyCounterThatStandsStill(t *testing.T) {
 	r := newEnergyReader()
 	none := gpu.None[float64]()
 	r.after(0, 5000)
+
 	for range 5 {
 		cmptest.Equal(t, "power", r.after(time.Second, 5000), none)
 		cmptest.Equal(t, "method", r.last.Power.Method, gpu.PowerUnknown)
 	}
+
 	cmptest.Equal(t, "power over a window of which most is not known", r.after(time.Second, 5100), none)
 	cmptest.Equal(t, "power after that", r.after(time.Second, 5200), gpu.Some(100.0))
 
@@ -71,10 +74,12 @@ func TestPowerOfFrequentReadings(t *testing.T) {
 	r := newEnergyReader()
 	r.after(0, 5000)
 	want := gpu.None[float64]()
+
 	for i := 1; i <= 12; i++ {
 		if i%3 == 0 {
 			want = gpu.Some(100.0)
 		}
+
 		cmptest.Equal(t, "power of readings every 200 ms", r.after(200*time.Millisecond, 5000+20*float64(i)), want)
 	}
 
@@ -91,11 +96,13 @@ func TestPowerOfLateCounters(t *testing.T) {
 	r := newEnergyReader()
 	r.after(0, 5000)
 	joules, read := 5000.0, time.Duration(0)
+
 	for i := range 30 {
 		late := 10 * time.Millisecond
 		if i%5 == 0 {
 			late = 400 * time.Millisecond
 		}
+
 		joules += 128 * (time.Second + late - read).Seconds()
 		r.late, read = late, late
 
@@ -103,6 +110,7 @@ func TestPowerOfLateCounters(t *testing.T) {
 		if math.Abs(watts-128) > 1e-6 {
 			t.Fatalf("reading %d: %v W, want 128", i, watts)
 		}
+
 		if idle := r.last.Power.IdleWatts.Or(128); i > 15 && math.Abs(idle-128) > 1e-6 {
 			t.Fatalf("reading %d: idle power %v W, want 128", i, idle)
 		}
@@ -113,14 +121,17 @@ func TestPowerOfLateCounters(t *testing.T) {
 // learned from long ones, and that of a sensor is not kept.
 func TestIdlePowerByTheEnergyCounter(t *testing.T) {
 	r := newEnergyReader()
+
 	joules := 5000.0
 	for i := range 40 {
 		joules += []float64{60, 140}[i%2] // the counter is updated late, and late no more
 		r.after(time.Second, joules)
+
 		if idle, ok := r.last.Power.IdleWatts.Get(); ok && (i < 10 || idle < 95) {
 			t.Fatalf("after %d s: idle power %v, want 100 W after ten seconds", i, idle)
 		}
 	}
+
 	if !r.last.Power.IdleWatts.Present() {
 		t.Error("no idle power was learned")
 	}
@@ -129,6 +140,7 @@ func TestIdlePowerByTheEnergyCounter(t *testing.T) {
 		r.at = r.at.Add(time.Second)
 		r.recordReading(idleSlices(130), r.at)
 	}
+
 	cmptest.Equal(t, "by the sensor", r.last.Power.IdleWatts, gpu.Some(130.0))
 }
 
@@ -136,6 +148,7 @@ func TestIdlePowerByTheEnergyCounter(t *testing.T) {
 func TestHiddenComputeInstances(t *testing.T) {
 	g := idleSlices(200)
 	g.Instances[0].Activity.GraphicsEngine = gpu.Some(0.5)
+
 	g.Instances[1].ComputeInstances, g.Instances[1].Activity = nil, gpu.Activity{}
 	for _, hidden := range []bool{false, true} {
 		g.Instances[1].ComputesHidden = hidden
@@ -143,10 +156,12 @@ func TestHiddenComputeInstances(t *testing.T) {
 		readEverySecond(tr, g)
 
 		cmptest.Equal(t, "the GPU's activity is known", tr.last.Activity.GraphicsEngine.Present(), !hidden)
+
 		method := gpu.PowerByActivity
 		if hidden {
 			method = gpu.PowerUnallocated
 		}
+
 		cmptest.Equal(t, "method", tr.last.Power.Method, method)
 	}
 }

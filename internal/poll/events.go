@@ -28,6 +28,7 @@ func (r *eventReads) add(id gpu.UUID, e extent) {
 	if r.gpus == nil {
 		r.gpus = map[gpu.UUID]extent{}
 	}
+
 	r.gpus[id] = max(r.gpus[id], e)
 }
 
@@ -52,6 +53,7 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 // countLost logs and counts, for each GPU, that XIDs may have been missed.
 func (p *Poller) countLost(msg string, at time.Time) {
 	level.Warn(p.opts.Logger).Log("msg", msg)
+
 	for _, t := range p.gpus {
 		t.countError(gpu.ReadError{Reading: gpu.ReadingEvents, Err: gpu.ErrUnavailable}, at)
 	}
@@ -63,6 +65,7 @@ func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
 		p.recordXID(t, e)
 		return
 	}
+
 	p.recordHealthEvent(t, e)
 }
 
@@ -74,6 +77,7 @@ func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
 	}
 
 	total.Value++
+
 	if t.shouldLog(&e, p.opts.Now()) {
 		level.Warn(p.opts.Logger).Log("msg", msg, "gpu", e.GPU, "index", t.last.Index)
 	}
@@ -96,6 +100,7 @@ func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 	var reads eventReads
 	p.handleEvent(e, &reads)
 	p.drainEvents(&reads)
+
 	return p.read(ctx, reads)
 }
 
@@ -114,6 +119,7 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	case len(reads.gpus) > 0:
 		return p.readSome(ctx, reads.gpus)
 	}
+
 	return nil
 }
 
@@ -136,12 +142,14 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 		if err := p.receiveReading(t, t.last.Index, now, nil); err != nil {
 			return err
 		}
+
 		if !t.up {
 			continue // as that reading has found
 		}
 
 		cues := p.nextCues(t)
 		cues.Asked = true
+
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
 		if begun { // else one that began in an earlier cycle has not returned yet
 			started = append(started, t)
@@ -153,6 +161,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 			return err
 		}
 	}
+
 	if ctx.Err() != nil {
 		return nil // the cycle was interrupted
 	}
@@ -164,6 +173,7 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 		return !isListed(p.current.Load().Unmatched, &a)
 	})
 	p.publish(s, time.Since(began))
+
 	return nil
 }
 
@@ -178,5 +188,6 @@ func (p *Poller) readGPU(id gpu.UUID, e extent, cues gpu.ReadCues) (reading, err
 	if whole {
 		e = wholeGPU
 	}
+
 	return reading{GPU: g, extent: e}, err
 }

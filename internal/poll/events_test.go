@@ -30,6 +30,7 @@ func withEvents(t *testing.T, change func(*Options), test func(*eventHarness)) {
 		synctest.Wait()
 
 		test(&eventHarness{harness: h, src: src})
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -51,6 +52,7 @@ func layoutGPU(joules float64, ids ...gpu.InstanceID) gpu.GPU {
 			ComputeInstances: []gpu.ComputeInstance{{Up: true, UUID: gpu.MIGUUID("MIG-" + string(rune('0'+id)))}},
 		})
 	}
+
 	return g
 }
 
@@ -59,6 +61,7 @@ func (h *eventHarness) send(e gpu.Event) *gpu.Snapshot {
 	h.clock.advance(time.Second)
 	h.src.events <- e
 	synctest.Wait()
+
 	return h.Current()
 }
 
@@ -110,10 +113,12 @@ func TestMIGEventReadsOneLayout(t *testing.T) {
 func TestMIGEventCountsNothingTwice(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		h.pollAfter(time.Second)
+
 		for range 3 {
 			h.changeLayout(100, 1, 2)
 			h.changeLayout(100, 1)
 		}
+
 		h.src.set(func() { h.src.gpus[uuidB] = layoutGPU(170, 1) })
 		b := findGPU(t, h.pollAfter(time.Second), uuidB)
 
@@ -121,6 +126,7 @@ func TestMIGEventCountsNothingTwice(t *testing.T) {
 		for _, gi := range b.Instances {
 			energy += gi.EnergyJoules.Or(gpu.Counter{}).Value
 		}
+
 		cmptest.Equal(t, "energy used", energy, 70)
 		cmptest.Equal(t, "seconds of the clock event", b.Totals.ClockEvents[0].Seconds.Value, 1+3) // StaleAfter at most
 		cmptest.Equal(t, "layout changes", b.Totals.LayoutChanges.Value, 6)
@@ -259,6 +265,7 @@ func TestGPUsThatWereNotReadYet(t *testing.T) {
 		s = h.pollAfter(5 * time.Second)
 		cmptest.Equal(t, "GPUs at last", len(s.GPUs), 3)
 		cmptest.Equal(t, "GPUs that were not read at last", s.Unread, nil)
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -269,9 +276,11 @@ func TestGPUsThatWereNotReadYet(t *testing.T) {
 func TestPollGPUs(t *testing.T) {
 	withEvents(t, nil, func(h *eventHarness) {
 		h.src.set(func() { h.src.gpus[uuidB] = layoutGPU(100, 1, 2) })
+
 		if err := h.PollGPUs(h.t.Context(), uuidB); err != nil {
 			t.Fatal(err)
 		}
+
 		b := findGPU(t, h.Current(), uuidB)
 		cmptest.Equal(t, "instances", len(b.Instances), 2)
 		cmptest.Equal(t, "memory of the new one", b.Instances[1].Memory.Used, gpu.Some(uint64(7)))
@@ -322,6 +331,7 @@ func TestUnmatchedBetweenPolls(t *testing.T) {
 			for _, a := range s.Unmatched {
 				pods = append(pods, a.Holder.Pod)
 			}
+
 			return pods
 		}
 		cmptest.Equal(t, "unmatched at first", unmatched(h.pollAfter(time.Second)), []string{"q"})

@@ -49,6 +49,7 @@ func newFakeSource(ids ...gpu.UUID) *fakeSource {
 		s.gpus[id] = gpu.GPU{Facts: gpu.Facts{UUID: id, Index: i, Minor: gpu.Some(i)},
 			Readings: gpu.Readings{PowerWatts: gpu.Some(100.0)}}
 	}
+
 	return s
 }
 
@@ -57,6 +58,7 @@ func foundGPUs(ids ...gpu.UUID) []gpu.FoundGPU {
 	for i, id := range ids {
 		list = append(list, gpu.FoundGPU{Index: i, UUID: id})
 	}
+
 	return list
 }
 
@@ -64,6 +66,7 @@ func (s *fakeSource) Discover() (gpu.Inventory, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.discover++
+
 	return s.inv, s.invErr
 }
 
@@ -73,13 +76,16 @@ func (s *fakeSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	s.reads[id]++
 	hang := s.hang[id]
 	s.mu.Unlock()
+
 	if hang != nil {
 		<-hang
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	g := s.gpus[id]
 	g.Instances = cloneInstances(g.Instances)
+
 	return g, s.errs[id]
 }
 
@@ -88,20 +94,25 @@ func (s *fakeSource) ReadLayout(id gpu.UUID) (gpu.GPU, bool, error) {
 	s.layouts[id]++
 	hang := s.hang[id]
 	s.mu.Unlock()
+
 	if hang != nil {
 		<-hang
 	}
+
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	g := s.gpus[id]
 	if s.whole {
 		return g, true, s.errs[id]
 	}
+
 	layout := gpu.GPU{Facts: gpu.Facts{UUID: id}, MIG: g.MIG, Errors: s.layoutErrs}
 	for _, gi := range cloneInstances(g.Instances) {
 		dropInstanceReadings(&gi)
 		layout.Instances = append(layout.Instances, gi)
 	}
+
 	return layout, false, s.errs[id]
 }
 
@@ -126,15 +137,18 @@ type fakePods struct {
 func (p *fakePods) List(context.Context) (gpu.Assignments, error) {
 	list := p.list
 	list.List = slices.Clone(list.List)
+
 	if p.err == nil {
 		p.last = p.now()
 	}
+
 	for n := range list.List {
 		list.List[n].Listed = p.last
 		if p.unconfirmed {
 			list.List[n].Holder.Unconfirmed = "no answer"
 		}
 	}
+
 	return list, p.err
 }
 
@@ -157,6 +171,7 @@ func newClock() *clock { return &clock{now: time.Date(2026, 1, 1, 0, 0, 0, 0, ti
 func (c *clock) Now() time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return c.now
 }
 
@@ -176,6 +191,7 @@ type harness struct {
 func newHarness(t *testing.T, src GPUReader, change func(*Options)) *harness {
 	t.Helper()
 	c := newClock()
+
 	opts := Options{
 		Hostname: "node", Grace: time.Second, Timeout: 5 * time.Second, StaleAfter: 3 * time.Second,
 		PodsStaleAfter: time.Minute, Now: c.Now, Logger: log.NewNopLogger(),
@@ -183,10 +199,13 @@ func newHarness(t *testing.T, src GPUReader, change func(*Options)) *harness {
 	if change != nil {
 		change(&opts)
 	}
+
 	if pods, ok := opts.Pods.(*fakePods); ok {
 		pods.now = c.Now
 	}
+
 	h := &harness{Poller: New(src, opts), t: t, clock: c}
+
 	return h
 }
 
@@ -195,6 +214,7 @@ func (h *harness) startLoop() (stop func() error) {
 	ctx, cancel := context.WithCancel(h.t.Context())
 	done := make(chan error, 1)
 	go func() { done <- h.Run(ctx) }()
+
 	return func() error {
 		cancel()
 		return <-done
@@ -204,19 +224,24 @@ func (h *harness) startLoop() (stop func() error) {
 // pollAfter advances the clock, polls and returns the new Snapshot.
 func (h *harness) pollAfter(d time.Duration) *gpu.Snapshot {
 	h.t.Helper()
+
 	if err := h.Poll(h.t.Context(), func() error { h.clock.advance(d); return nil }); err != nil {
 		h.t.Fatalf("poll: %v", err)
 	}
+
 	return h.Current()
 }
 
 func findGPU(t *testing.T, s *gpu.Snapshot, id gpu.UUID) *gpu.GPU {
 	t.Helper()
+
 	for i := range s.GPUs {
 		if s.GPUs[i].UUID == id {
 			return &s.GPUs[i]
 		}
 	}
+
 	t.Fatalf("no GPU %s in the Snapshot", id)
+
 	return nil
 }

@@ -24,6 +24,7 @@ func (s *gpmSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 			g.Instances[i].Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.5), SM: gpu.Some(0.5)}
 		}
 	}
+
 	return g, err
 }
 
@@ -40,15 +41,18 @@ type reportingProfiler struct {
 
 func (p *reportingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, error) {
 	out := map[gpu.UUID]gpu.Profiling{}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if g.UUID == p.without {
 			continue
 		}
+
 		answer := gpu.Profiling{LayoutGeneration: g.MIG.LayoutGeneration - p.behind, Source: gpu.ActivityDCGM,
 			Paused: p.paused}
 		if !p.blank && !p.paused {
 			answer.Time = p.now()
+
 			answer.GPU.GraphicsEngine = gpu.Some(0.25)
 			if !p.withoutInstances {
 				answer.Instances = map[gpu.InstanceID]gpu.Activity{}
@@ -57,8 +61,10 @@ func (p *reportingProfiler) Profile(s *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling
 				}
 			}
 		}
+
 		out[g.UUID] = answer
 	}
+
 	return out, p.err
 }
 
@@ -75,11 +81,13 @@ func startFallback(t *testing.T, change ...func(*Options)) (n *fallbackNode, sto
 	n.source.gpus[uuidA] = migGPU()
 	n.harness = newHarness(t, n.source, func(o *Options) {
 		withProfiler(n.profiler)(o)
+
 		for _, c := range change {
 			c(o)
 		}
 	})
 	n.source.askDriver, n.profiler.now = n.ProfilerFails, n.clock.Now
+
 	return n, n.startLoop()
 }
 
@@ -91,6 +99,7 @@ func (n *fallbackNode) pollSecond() (a, b gpu.ActivitySource) {
 	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(n.joules), gpu.Some(100.0)
 	n.source.set(func() { n.source.gpus[uuidA] = g })
 	s := n.pollAfter(time.Second)
+
 	return findGPU(n.t, s, uuidA).ActivitySource, findGPU(n.t, s, uuidB).ActivitySource
 }
 
@@ -100,6 +109,7 @@ func (n *fallbackNode) totalEnergy() (sum float64) {
 	for i := range g.Instances {
 		sum += g.Instances[i].EnergyJoules.Or(gpu.Counter{}).Value
 	}
+
 	return sum + g.Totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
 }
 
@@ -108,6 +118,7 @@ func (n *fallbackNode) totalEnergy() (sum float64) {
 // counted twice or lost meanwhile.
 func TestFallBackToTheDriver(t *testing.T) {
 	lost := errors.New("connection lost")
+
 	for _, tt := range []struct {
 		name   string
 		change func(*reportingProfiler)
@@ -123,35 +134,43 @@ func TestFallBackToTheDriver(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			n, stop := startFallback(t)
 			defer stop()
+
 			for range 5 {
 				n.pollSecond()
 			}
+
 			before := n.totalEnergy()
 			tt.change(n.profiler)
+
 			for second := 1; second <= 30; second++ {
 				a, b := n.pollSecond()
 				if (a == gpu.ActivityGPM) != (second >= tt.after) || second >= tt.after && b != tt.other {
 					t.Errorf("second %d: by %q, the other by %q, want GPM and %q from second %d on", second, a, b, tt.other, tt.after)
 				}
+
 				if spent := n.totalEnergy() - before; math.Abs(spent-float64(second)*100) > 1e-6 {
 					t.Errorf("second %d: %v J", second, spent)
 				}
 			}
+
 			*n.profiler = reportingProfiler{now: n.clock.Now, withoutInstances: true}
 			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("back without its instances: by %q", a)
 			}
+
 			n.profiler.withoutInstances = false
 			for second := 1; second <= 5; second++ {
 				if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 					t.Errorf("complete for %d s: by %q", second, a)
 				}
 			}
+
 			a, b := n.pollSecond()
 			g := findGPU(t, n.Current(), uuidA)
 			cmptest.Equal(t, "sources with the profiler back", []gpu.ActivitySource{a, b},
 				[]gpu.ActivitySource{gpu.ActivityDCGM, gpu.ActivityDCGM})
 			cmptest.Equal(t, "SM activity with the profiler back", g.Instances[0].Activity.SM, gpu.Some(0.25))
+
 			if spent := n.totalEnergy() - before; math.Abs(spent-3700) > 1e-6 {
 				t.Errorf("after it: %v J", spent)
 			}
@@ -165,25 +184,30 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 	for _, outage := range []int{4, 8, 30} {
 		n, stop := startFallback(t)
 		n.pollSecond()
+
 		n.profiler.err = errors.New("connection lost")
 		for range outage {
 			n.pollSecond()
 		}
+
 		for second, p := range []reportingProfiler{
 			{blank: true}, {blank: true}, {without: uuidA}, {withoutInstances: true}, {withoutInstances: true}, {blank: true},
 			{}, {}, {}, {}, {}, {}, {},
 		} {
 			p.now = n.clock.Now
 			*n.profiler = p
+
 			want, sm := gpu.ActivityGPM, 0.5
 			if second >= 11 {
 				want, sm = gpu.ActivityDCGM, 0.25
 			}
+
 			a, _ := n.pollSecond()
 			if got := findGPU(t, n.Current(), uuidA).Instances[0].Activity.SM; a != want || got != gpu.Some(sm) {
 				t.Errorf("outage of %d s, second %d after it: by %q, SM activity %v", outage, second+1, a, got)
 			}
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -196,20 +220,24 @@ func TestProfilerThatAnswersInPart(t *testing.T) {
 	for _, part := range []reportingProfiler{{withoutInstances: true}, {blank: true}, {behind: 1}} {
 		n, stop := startFallback(t)
 		n.pollSecond()
+
 		n.profiler.err = errors.New("connection lost")
 		for range 5 {
 			n.pollSecond()
 		}
+
 		for second := range 60 {
 			*n.profiler = reportingProfiler{}
 			if second%4 == 3 {
 				*n.profiler = part
 			}
+
 			n.profiler.now = n.clock.Now
 			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("%+v, second %d: by %q", part, second, a)
 			}
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -222,19 +250,23 @@ func TestOneCompleteAnswerIsNotEnough(t *testing.T) {
 	for _, failing := range []reportingProfiler{{err: errors.New("connection lost")}, {without: uuidA}} {
 		n, stop := startFallback(t, func(o *Options) { o.StaleAfter = 20 * time.Second })
 		n.pollSecond()
+
 		n.profiler.err = errors.New("connection lost")
 		for range 25 {
 			n.pollSecond()
 		}
+
 		*n.profiler = reportingProfiler{now: n.clock.Now}
 		n.pollSecond()
 		failing.now = n.clock.Now
+
 		*n.profiler = failing
 		for second := range 15 {
 			if a, _ := n.pollSecond(); a != gpu.ActivityGPM {
 				t.Errorf("%+v, second %d: by %q", failing, second, a)
 			}
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -246,16 +278,19 @@ func TestPausedProfilerIsLeftAlone(t *testing.T) {
 	for _, before := range []reportingProfiler{{}, {err: errors.New("connection lost")}, {paused: true}} {
 		n, stop := startFallback(t)
 		before.now = n.clock.Now
+
 		*n.profiler = before
 		for range 5 {
 			n.pollSecond()
 		}
+
 		*n.profiler = reportingProfiler{paused: true}
 		for range 60 {
 			if a, _ := n.pollSecond(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
 				t.Fatal("the driver was asked")
 			}
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

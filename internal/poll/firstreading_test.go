@@ -40,6 +40,7 @@ func TestDevicesOfGPUsThatWereNotReadAreNotUnmatched(t *testing.T) {
 		cmptest.Equal(t, "unread GPUs at last", len(s.Unread), 0)
 		cmptest.Equal(t, "warnings", logged.count.Load(), int64(0))
 		cmptest.Equal(t, "instances that are said to be created", created.count.Load(), int64(0))
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

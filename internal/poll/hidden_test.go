@@ -13,6 +13,7 @@ import (
 func TestSharingByWhatIsKnown(t *testing.T) {
 	known := gpu.Some([]gpu.Process{})
 	clients := gpu.Some([]gpu.Process{{PID: 7, MPS: true}})
+
 	var hidden gpu.Opt[[]gpu.Process]
 	for _, tt := range []struct {
 		mode      gpu.Opt[bool]
@@ -27,6 +28,7 @@ func TestSharingByWhatIsKnown(t *testing.T) {
 		{gpu.None[bool](), clients, gpu.SharingMPS},
 	} {
 		g := gpu.GPU{Readings: gpu.Readings{ExclusiveComputeMode: tt.mode, Processes: tt.processes}}
+
 		whole := gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}
 		if got := replicaSharing(&g, whole, gpu.Holder{Resource: "nvidia.com/gpu"}); got != tt.want {
 			t.Errorf("mode %v, processes %v: %s, want %s", tt.mode, tt.processes, got, tt.want)
@@ -70,10 +72,12 @@ func TestAllocationBesideHiddenDevices(t *testing.T) {
 		{"one that shows is held", true, held, true, gpu.Some(true)},
 	} {
 		g := migGPU()
+
 		g.MIG.DevicesHidden = tt.hidden
 		if !tt.seen {
 			g.Instances = nil
 		}
+
 		gpus := []gpu.GPU{g}
 		attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Unix(1, 0), nil)
 		cmptest.Equal(t, tt.what, gpus[0].Allocated, tt.want)

@@ -18,11 +18,13 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, conta
 		doubtful: map[gpu.DeviceIndex]bool{}}
 	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
 	var held []gpu.DeviceIndex
+
 	for _, a := range known.List {
 		d, match := index.Resolve(a.Device)
 		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" && !isPartOfReleased(gpus, d, match) {
 			unmatched = append(unmatched, a)
 		}
+
 		switch d = narrowToCompute(gpus, d); {
 		case match == gpu.MatchNothing:
 			continue
@@ -31,23 +33,29 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, conta
 			state.doubtful[d] = true
 			continue
 		}
+
 		if byDevice[d] == nil {
 			held = append(held, d)
 		}
+
 		byDevice[d] = append(byDevice[d], a)
 	}
+
 	// GPU instances before their compute instances, whose own holders take precedence.
 	slices.SortFunc(held, func(a, b gpu.DeviceIndex) int {
 		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
 	})
+
 	for _, d := range held {
 		storeHolders(&gpus[d.GPU], d, resolveSharing(&gpus[d.GPU], d, byDevice[d], containers))
 	}
+
 	for g := range gpus {
 		if gpus[g].UUID != "" {
 			state.summarizeGPU(gpus, g)
 		}
 	}
+
 	return unmatched
 }
 
@@ -62,6 +70,7 @@ func narrowToCompute(gpus []gpu.GPU, d gpu.DeviceIndex) gpu.DeviceIndex {
 	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
+
 	return d
 }
 
@@ -73,6 +82,7 @@ func firstSeenAt(gpus []gpu.GPU, d gpu.DeviceIndex) time.Time {
 	case d.Compute == gpu.Whole:
 		return gpus[d.GPU].Instances[d.Instance].Since
 	}
+
 	return gpus[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute].Since
 }
 
@@ -86,9 +96,11 @@ func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
 		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
 			ci.Holders = nil // they were inherited from the GPU instance
 		}
+
 		ci.Holders = append(ci.Holders, holders...)
 	default:
 		gi := &g.Instances[d.Instance]
+
 		gi.Holders = holders
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Holders = slices.Clone(holders)
@@ -101,6 +113,7 @@ func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
 func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
+
 	for _, c := range assignments {
 		h := c.Holder
 		switch {
@@ -110,11 +123,14 @@ func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment,
 		case h.Sharing == gpu.SharingReplica:
 			h.Sharing = replicaSharing(g, d, h)
 		}
+
 		holders = append(holders, h)
 	}
+
 	if len(exclusive) > 0 {
 		holders = append(holders, resolveExclusive(g, d, exclusive, containers)...)
 	}
+
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
 		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
 			strings.Compare(a.Replica, b.Replica), strings.Compare(a.Unconfirmed, b.Unconfirmed))
@@ -132,7 +148,9 @@ func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
+
 	processes, listKnown := g.Readings.Processes.Get()
+
 	isClient := func(p gpu.Process) bool { return p.MPS && runsOn(g, d, p) }
 	switch {
 	case g.Readings.ExclusiveComputeMode.Or(false) || slices.ContainsFunc(processes, isClient):
@@ -140,6 +158,7 @@ func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 	case !listKnown:
 		return gpu.SharingUnknown
 	}
+
 	return gpu.SharingTimeSlicing
 }
 
@@ -153,17 +172,21 @@ func resolveExclusive(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignmen
 		best := slices.MaxFunc(assignments, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
 		latest = slices.DeleteFunc(slices.Clone(assignments), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
 	}
+
 	if len(latest) == 1 {
 		return []gpu.Holder{latest[0].Holder}
 	}
+
 	if h, ok := holderWithProcess(g, d, latest, containers); ok && isOnePluginDevice(assignments) {
 		return []gpu.Holder{h}
 	}
+
 	holders := make([]gpu.Holder, len(latest))
 	for n := range latest {
 		holders[n] = latest[n].Holder
 		holders[n].Sharing = gpu.SharingUnknown
 	}
+
 	return holders
 }
 
@@ -180,24 +203,32 @@ func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignme
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
+
 	found := -1
+
 	for _, p := range g.Readings.Processes.Or(nil) {
 		if !runsOn(g, d, p) {
 			continue
 		}
+
 		c, ok := containers.ContainerOf(p.PID)
+
 		at := slices.IndexFunc(assignments, func(l gpu.Assignment) bool { return l.Holder.Container == c })
 		if !ok || at < 0 || at == found {
 			continue
 		}
+
 		if found >= 0 {
 			return gpu.Holder{}, false
 		}
+
 		found = at
 	}
+
 	if found < 0 {
 		return gpu.Holder{}, false
 	}
+
 	return assignments[found].Holder, true
 }
 
@@ -206,10 +237,12 @@ func runsOn(g *gpu.GPU, d gpu.DeviceIndex, p gpu.Process) bool {
 	if d.Instance == gpu.Whole {
 		return true
 	}
+
 	gi := &g.Instances[d.Instance]
 	if p.Instance != gpu.Some(gi.ID) {
 		return false
 	}
+
 	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.ComputeInstances[d.Compute].ID)
 }
 
@@ -235,6 +268,7 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 	case !v.complete, firstSeenAt(v.gpus, d).After(v.asked): // its absence in the list proves nothing
 		return gpu.None[bool]()
 	}
+
 	return gpu.Some(false)
 }
 
@@ -251,22 +285,28 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	if len(g.Holders) > 0 {
 		v.doubtful[gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // the holder may have any part
 	}
+
 	parts := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		var computes []gpu.Opt[bool]
+
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			ci.Allocated = v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: c}, ci.Holders)
 			computes = append(computes, ci.Allocated)
 		}
+
 		if len(computes) == 0 || len(gi.Holders) > 0 {
 			computes = append(computes, v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
 		}
+
 		if gi.ComputesHidden {
 			computes = append(computes, gpu.None[bool]())
 		}
+
 		gi.Allocated = anyAllocated(computes)
+
 		parts = append(parts, gi.Allocated)
 		switch {
 		case len(gi.Holders) > 0, gi.ComputesHidden:
@@ -276,15 +316,19 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 			gi.Holders = slices.Clone(gi.ComputeInstances[0].Holders)
 		}
 	}
+
 	if len(parts) == 0 || len(g.Holders) > 0 {
 		parts = append(parts, v.allocated(gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
 	}
+
 	if g.MIG.DevicesHidden { // those that do not show may be held
 		parts = append(parts, gpu.None[bool]())
 	}
+
 	if g.Released.Present() { // what has no known holder may have a user that no kubelet knows
 		parts = append(parts, gpu.None[bool]())
 	}
+
 	g.Allocated = anyAllocated(parts)
 }
 
@@ -293,9 +337,11 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	if slices.Contains(parts, gpu.Some(true)) {
 		return gpu.Some(true)
 	}
+
 	if slices.Contains(parts, gpu.None[bool]()) {
 		return gpu.None[bool]()
 	}
+
 	return gpu.Some(false)
 }
 
@@ -303,6 +349,7 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 // name and resource are kept if they are the same everywhere; the holder is confirmed if all are.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
+
 	for c := range gi.ComputeInstances {
 		h := gpu.ExclusiveHolder(gi.ComputeInstances[c].Holders)
 		switch {
@@ -314,18 +361,23 @@ func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 		case h.Namespace != common.Namespace || h.Pod != common.Pod:
 			return nil
 		}
+
 		if h.Name != common.Name {
 			common.Name = ""
 		}
+
 		if h.Resource != common.Resource {
 			common.Resource = ""
 		}
+
 		common.Unconfirmed = cmp.Or(common.Unconfirmed, h.Unconfirmed)
 		common.Undescribed = common.Undescribed || h.Undescribed
 	}
+
 	if len(gi.ComputeInstances) == 0 {
 		return nil
 	}
+
 	return []gpu.Holder{common}
 }
 

@@ -19,6 +19,7 @@ func migGPU() gpu.GPU {
 			Placement: gpu.Some(gpu.Placement{Start: start, Size: 4}), Processes: gpu.Some(0), ComputeInstances: cis,
 		}
 	}
+
 	return gpu.GPU{
 		Facts: gpu.Facts{
 			UUID: uuidA, Index: 0, Minor: gpu.Some(4), SMs: gpu.Some(108),
@@ -52,6 +53,7 @@ func newAssignment(ref gpu.DeviceRef, pod string, seen uint64) gpu.Assignment {
 func unconfirmedAssignment(ref gpu.DeviceRef, pod string) gpu.Assignment {
 	a := newAssignment(ref, pod, 1)
 	a.Holder.Unconfirmed = "for a test"
+
 	return a
 }
 
@@ -63,6 +65,7 @@ func withID(a gpu.Assignment, id string) gpu.Assignment {
 func replicaAssignment(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
 	a := newAssignment(ref, pod, 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingReplica, n
+
 	return a
 }
 
@@ -75,19 +78,24 @@ func formatHolders(g *gpu.GPU) map[string][]string {
 			if h.Unconfirmed != "" {
 				text += "?"
 			}
+
 			if h.Sharing != gpu.SharingExclusive {
 				text += " " + string(h.Sharing) + " " + h.Replica
 			}
+
 			out[key] = append(out[key], text)
 		}
 	}
 	add("gpu", g.Holders)
+
 	for _, gi := range g.Instances {
 		add(fmt.Sprintf("gi/%d", gi.ID), gi.Holders)
+
 		for _, ci := range gi.ComputeInstances {
 			add(fmt.Sprintf("ci/%d/%d", gi.ID, ci.ID), ci.Holders)
 		}
 	}
+
 	return out
 }
 
@@ -111,13 +119,16 @@ func attachTests() []attachTest {
 		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))},
 			pod, 1)
 		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
+
 		return a
 	}
 	claimOf := func(pod string, seen uint64) gpu.Assignment {
 		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4)}, pod, seen)
 		a.Holder.Resource = "claim/ns/" + pod
+
 		return a
 	}
+
 	return []attachTest{
 		{name: "whole GPU by UUID", list: []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)},
 			want: map[string][]string{"gpu": {"p"}}},
@@ -187,13 +198,16 @@ func TestAttach(t *testing.T) {
 			g := migGPU()
 			g.Readings.ExclusiveComputeMode = gpu.Some(tt.mps)
 			gpus := []gpu.GPU{g}
+
 			unmatched := len(attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, tt.pids))
 			if got := formatHolders(&gpus[0]); !reflect.DeepEqual(got, tt.want) {
 				t.Errorf("holders %v, want %v", got, tt.want)
 			}
+
 			if unmatched != tt.unmatched {
 				t.Errorf("unmatched %d, want %d", unmatched, tt.unmatched)
 			}
+
 			if got, ok := gpus[0].Allocated.Get(); ok == tt.doubtful || got != (len(tt.want) > 0) {
 				t.Errorf("allocated %v", gpus[0].Allocated)
 			}
@@ -205,6 +219,7 @@ func TestAttach(t *testing.T) {
 func TestAllocated(t *testing.T) {
 	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
 	p, q := newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q")
+
 	all := []gpu.Opt[bool]{no, no, no, no, no, no}
 	for _, tt := range []struct {
 		name  string
@@ -231,6 +246,7 @@ func TestAllocated(t *testing.T) {
 		gpus := []gpu.GPU{migGPU()}
 		attachHolders(gpus, tt.known, time.Time{}, nil)
 		g := &gpus[0]
+
 		got := []gpu.Opt[bool]{g.Allocated}
 		for _, gi := range g.Instances {
 			got = append(got, gi.Allocated)
@@ -238,6 +254,7 @@ func TestAllocated(t *testing.T) {
 				got = append(got, ci.Allocated)
 			}
 		}
+
 		if !slices.Equal(got, tt.want) {
 			t.Errorf("%s: got %v, want %v", tt.name, got, tt.want)
 		}
@@ -249,10 +266,12 @@ func TestKubeletGone(t *testing.T) {
 	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w: %w", gpu.ErrNotFound, gpu.ErrNoKubelet)}
 	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 	defer h.startLoop()()
+
 	s := h.pollAfter(time.Second)
 	if len(s.Sources) != 1 || s.GPUs[0].Allocated.Present() {
 		t.Errorf("a node without a kubelet: sources %+v, allocated %v", s.Sources, s.GPUs[0].Allocated)
 	}
+
 	pods.err, pods.list = fmt.Errorf("no socket: %w", gpu.ErrNotFound), gpu.Assignments{Incomplete: "no socket"}
 	s = h.pollAfter(time.Second)
 	kubelet := gpu.SourceState{Name: gpu.SourceKubelet, Err: gpu.ErrNotFound}
@@ -285,6 +304,7 @@ func TestSourcesOfOthers(t *testing.T) {
 		o.Sources = func() []gpu.SourceState { return []gpu.SourceState{{Name: gpu.SourceKubernetes, Up: true}} }
 	})
 	defer h.startLoop()()
+
 	if s := h.pollAfter(time.Second); len(s.Sources) != 2 || s.Sources[1].Name != gpu.SourceKubernetes {
 		t.Errorf("sources %+v", s.Sources)
 	}
@@ -299,21 +319,26 @@ func TestMappingIsOlderThanTheInstance(t *testing.T) {
 	h := newHarness(t, src, func(o *Options) { o.Pods = pods })
 	defer h.startLoop()()
 	holders := func(s *gpu.Snapshot) []gpu.Holder { return s.GPUs[0].Instances[1].ComputeInstances[0].Holders }
+
 	s := h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now().Add(-time.Second)) {
 		t.Errorf("holders %+v, want p since the start", got)
 	}
+
 	pods.err = gpu.ErrUnavailable
 	src.set(func() {
 		g := migGPU()
 		g.Instances[1].Profile, g.Instances[1].ProfileID = "4g.20gb", gpu.Some(uint32(5))
 		src.gpus[uuidA] = g
 	})
+
 	s = h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 0 || len(s.Unmatched) != 0 {
 		t.Errorf("holders %+v of an instance that is newer than the mapping", got)
 	}
+
 	pods.err = nil
+
 	s = h.pollAfter(time.Second)
 	if got := holders(s); len(got) != 1 || !got[0].Since.Equal(h.clock.Now()) {
 		t.Errorf("holders %+v, want p since now", got)
@@ -329,6 +354,7 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 	a := newAssignment(gpu.DeviceRef{MIG: "MIG-3"}, "p", 1)
 	a.Listed = t0
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
+
 	if got := g[0].Instances[1].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("a confirmed holder was dropped and its device is reported as free")
 	}
@@ -340,6 +366,7 @@ func TestHolderOfAGPUWithInstances(t *testing.T) {
 	a := newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)
 	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
+
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("an instance of a GPU that a pod has a part of is reported as free")
 	}
@@ -350,6 +377,7 @@ func TestUnconfirmedParent(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := unconfirmedAssignment(gpu.DeviceRef{GPU: uuidA, PlacementStart: gpu.Some(2)}, "p")
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
+
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {
 		t.Error("reported as free, though control holds the whole GPU")
 	}

@@ -59,9 +59,11 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
 		by.container, by.podUID = holder.Container, holder.PodUID
 	}
+
 	if len(jobs) == 1 {
 		by.job = jobs[0]
 	}
+
 	return by, holder, holder != nil || by.job != ""
 }
 
@@ -69,14 +71,17 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 // says whether the energy of the whole GPU is known.
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
+
 	h.open, h.ended = make(map[deviceKey]*holding, len(before)), nil
 	if !hasHeldParts(g) {
 		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
 	}
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		key := instanceDeviceKey(gi)
 		h.updateHolding(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
+
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.SMs.Present())
@@ -98,23 +103,30 @@ func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.
 				Sharing: gpu.SharingExclusive, EnergyJoules: current.energy,
 			})
 		}
+
 		current = nil
 	}
+
 	if !held {
 		return
 	}
+
 	if current == nil {
 		current = &holding{tenant: by, since: now}
 	}
+
 	if by.podUID != "" {
 		current.tenant.podUID = by.podUID
 	}
+
 	if holder != nil {
 		holder.Since = current.since
 	}
+
 	if energyKnown && !current.energy.Present() && (holder == nil || !holder.Undescribed) {
 		current.energy, current.countedSince = gpu.Some(gpu.Counter{Since: now}), now
 	}
+
 	h.open[key] = current
 }
 
@@ -125,12 +137,14 @@ func hasHeldParts(g *gpu.GPU) bool {
 		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
 			return true
 		}
+
 		for c := range g.Instances[i].ComputeInstances {
 			if len(g.Instances[i].ComputeInstances[c].Holders) > 0 {
 				return true
 			}
 		}
 	}
+
 	return false
 }
 
@@ -141,17 +155,21 @@ func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time
 	if current == nil {
 		return
 	}
+
 	counter, begun := current.energy.Get()
 	if !begun {
 		return
 	}
+
 	if current.countedSince.After(before) {
 		whole, own := at.Sub(before), at.Sub(current.countedSince)
 		if own <= 0 || whole <= 0 {
 			return
 		}
+
 		joules *= float64(own) / float64(whole)
 	}
+
 	counter.Value += joules
 	current.energy = gpu.Some(counter)
 }

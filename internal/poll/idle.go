@@ -67,9 +67,11 @@ func (p *idlePower) update(g *gpu.GPU, totals *gpu.Totals, at, windowEnd time.Ti
 	if watts, ok := p.measureRest(g).Get(); ok && watts > 0 {
 		p.lowest, p.from = gpu.Some(min(watts, p.lowest.Or(watts))), p.seen
 	}
+
 	if p.lowest.Present() {
 		return p.lowest
 	}
+
 	return defaultIdlePower(g)
 }
 
@@ -79,9 +81,11 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	if !hasActivity(g) {
 		return
 	}
+
 	if now := evidenceOf(g); now != p.seen {
 		p.seen, p.same, p.quiet = now, 0, 0
 	}
+
 	p.same++
 	if p.seen != p.from && p.same >= changedAfter {
 		p.lowest = gpu.None[float64]()
@@ -101,6 +105,7 @@ func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	default:
 		p.quiet++
 	}
+
 	p.windowEnd = windowEnd
 }
 
@@ -111,12 +116,15 @@ func (p *idlePower) interrupt() { p.quiet, p.rest = 0, energyWindow{} }
 func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
 	allowed := idleTraffic * max(at.Sub(p.readAt).Seconds(), 0)
 	moved := false
+
 	for i, now := range trafficOf(totals) {
 		total, known := now.Get()
 		before, knownBefore := p.traffic[i].Get()
 		moved = moved || known && knownBefore && total.Value-before.Value > allowed
 	}
+
 	p.traffic, p.readAt = trafficOf(totals), at
+
 	return moved
 }
 
@@ -126,14 +134,17 @@ func trafficOf(t *gpu.Totals) [4]gpu.Opt[gpu.Counter] {
 
 func evidenceOf(g *gpu.GPU) evidence {
 	var denied []string
+
 	for _, e := range g.Errors {
 		isDenied := errors.Is(e.Err, gpu.ErrNoPermission) || errors.Is(e.Err, gpu.ErrPIDNamespace)
 		if isDenied && !slices.Contains(denied, string(e.Reading)) {
 			denied = append(denied, string(e.Reading))
 		}
 	}
+
 	slices.Sort(denied)
 	sensor := g.Readings.PowerWatts.Present() && !g.Power.FromEnergy
+
 	return evidence{
 		mig: g.MIG.Enabled, source: g.ActivitySource, denied: strings.Join(denied, " "), sensor: sensor,
 	}
@@ -162,6 +173,7 @@ func showsWork(g *gpu.GPU) bool {
 		works = works || isActive(&gi.Activity) || isMediaActive(gi.Media) ||
 			slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return isActive(&ci.Activity) })
 	}
+
 	return works
 }
 
@@ -182,9 +194,11 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	if w, ok := defaultIdleWatts(g.Name); ok {
 		return gpu.Some(w)
 	}
+
 	if limit, ok := g.Readings.PowerLimitWatts.Get(); ok {
 		return gpu.Some(limit * defaultIdleShare)
 	}
+
 	return gpu.None[float64]()
 }
 
@@ -203,5 +217,6 @@ func defaultIdleWatts(name string) (float64, bool) {
 			return d.watts, true
 		}
 	}
+
 	return 0, false
 }

@@ -20,10 +20,12 @@ func idleGPU(watts float64) gpu.GPU {
 func idleSlices(watts float64) gpu.GPU {
 	g := migGPU()
 	g.Readings.PowerWatts, g.Readings.Processes = gpu.Some(watts), gpu.None[[]gpu.Process]()
+
 	g.ActivitySource = gpu.ActivityGPM
 	for i := range g.Instances {
 		g.Instances[i].Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.0), SM: gpu.Some(0.0)}
 	}
+
 	return g
 }
 
@@ -32,6 +34,7 @@ func readEverySecond(tr *trackedGPU, list ...gpu.GPU) gpu.Opt[float64] {
 	for _, g := range list {
 		tr.recordReading(g, tr.last.LastRead.Add(time.Second))
 	}
+
 	return tr.last.Power.IdleWatts
 }
 
@@ -43,7 +46,9 @@ func TestIdlePowerIsLearnedFromTwoWindows(t *testing.T) {
 			t.Errorf("at %v W: idle power %v, want %v", step.watts, got, step.want)
 		}
 	}
+
 	busy := idleGPU(75)
+
 	busy.Activity.SM = gpu.Some(0.5)
 	if got := readEverySecond(tr, busy, idleGPU(75), busy, idleGPU(75)); got != gpu.Some(80.0) {
 		t.Errorf("after single windows without work: %v, want 80", got)
@@ -64,11 +69,13 @@ func TestShortWindowsAreOne(t *testing.T) {
 	}
 
 	read(time.Second, 600, 1)
+
 	for n := range 9 {
 		if got := read(100*time.Millisecond, 500-50*float64(n), 0); got != gpu.Some(70.0) {
 			t.Errorf("%d ms after the work: idle power %v, want the default of 70", 100*(n+1), got)
 		}
 	}
+
 	if got := read(100*time.Millisecond, 85, 0); got != gpu.Some(85.0) {
 		t.Errorf("a second after the work: idle power %v, want 85", got)
 	}
@@ -79,9 +86,11 @@ func TestAnOutageIsNoWindow(t *testing.T) {
 	tr := newTestGPU()
 	readEverySecond(tr, idleGPU(80))
 	tr.markDown(gpu.ErrTimeout, tr.last.LastRead.Add(time.Second))
+
 	if got := readEverySecond(tr, idleGPU(500)); got != gpu.Some(70.0) {
 		t.Errorf("after one window: idle power %v, want the default of 70", got)
 	}
+
 	if got := readEverySecond(tr, idleGPU(85)); got != gpu.Some(85.0) {
 		t.Errorf("after two: idle power %v, want 85", got)
 	}
@@ -91,6 +100,7 @@ func TestAnOutageIsNoWindow(t *testing.T) {
 // GPU, however short the list of processes is.
 func TestWorkIsNotTakenForIdle(t *testing.T) {
 	moved := uint64(1 << 40)
+
 	for name, tt := range map[string]struct {
 		slices bool
 		work   func(g *gpu.GPU)
@@ -127,18 +137,22 @@ func TestWorkIsNotTakenForIdle(t *testing.T) {
 		}},
 	} {
 		tr := newTestGPU()
+
 		for range 5 {
 			g := idleGPU(373)
 			if tt.slices {
 				g = idleSlices(373)
 				g.Name = "NVIDIA H100 80GB HBM3"
 			}
+
 			tt.work(&g)
+
 			if got := readEverySecond(tr, g); got != gpu.Some(70.0) {
 				t.Errorf("%s: idle power %v, want the default", name, got)
 			}
 		}
 	}
+
 	if got := readEverySecond(newTestGPU(), idleSlices(60), idleSlices(60)); got != gpu.Some(60.0) {
 		t.Errorf("idle slices: idle power %v, want 60", got)
 	}
@@ -148,6 +162,7 @@ func TestWorkIsNotTakenForIdle(t *testing.T) {
 func TestMonitoringIsNoWork(t *testing.T) {
 	tr := newTestGPU()
 	bytes := uint64(1 << 40)
+
 	for range 3 {
 		g := idleGPU(80)
 		bytes += 40_000
@@ -155,6 +170,7 @@ func TestMonitoringIsNoWork(t *testing.T) {
 		g.Activity.DRAM = gpu.Some(0.00002)
 		readEverySecond(tr, g)
 	}
+
 	if got := tr.last.Power.IdleWatts; got != gpu.Some(80.0) {
 		t.Errorf("idle power %v, want 80", got)
 	}
@@ -185,10 +201,12 @@ func TestIdlePowerIsDroppedWithItsEvidence(t *testing.T) {
 		nothing := idleGPU(300)
 		nothing.Activity, nothing.ActivitySource = gpu.Activity{}, gpu.ActivityUnknown
 		busy := idleGPU(300)
+
 		busy.Activity.SM = gpu.Some(0.9)
 		if got := readEverySecond(tr, nothing, nothing, nothing, other, busy, other); got != gpu.Some(50.0) {
 			t.Errorf("%s: idle power %v after single readings, want 50", name, got)
 		}
+
 		if got := readEverySecond(tr, other); got != gpu.Some(70.0) {
 			t.Errorf("%s: idle power %v, want the default again", name, got)
 		}
@@ -200,10 +218,12 @@ func TestAProfilersWindowCountsOnce(t *testing.T) {
 	tr := newTestGPU()
 	ofDCGM := idleGPU(50)
 	ofDCGM.ActivitySource = gpu.ActivityDCGM
+
 	tr.profiling.Time = time.Unix(10, 0)
 	if got := readEverySecond(tr, ofDCGM, ofDCGM, ofDCGM); got != gpu.Some(70.0) {
 		t.Errorf("one window in three readings: idle power %v, want the default", got)
 	}
+
 	tr.profiling.Time = time.Unix(11, 0)
 	if got := readEverySecond(tr, ofDCGM); got != gpu.Some(50.0) {
 		t.Errorf("two windows: idle power %v, want 50", got)

@@ -50,10 +50,12 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	})
 
 	perChannel := gpu.XIDByNumber(e.XID).PerChannel
+
 	known := l.find(e, func(k *incident) bool {
 		if perChannel {
 			return k.isNear(e.Time, burstGap)
 		}
+
 		return k.logged != e.Logged && !k.paired && k.isNear(e.Time, pairGap)
 	})
 	if known != nil {
@@ -61,20 +63,25 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 		if e.Time.After(known.last) {
 			known.last = e.Time
 		}
+
 		if e.Time.Before(known.first) {
 			known.first = e.Time
 		}
+
 		if e.Instance.Present() && !known.instance.Present() {
 			known.instance = e.Instance // one of another instance is another incident from now on
 			located = !known.before
 		}
+
 		return false, located
 	}
 
 	if len(*l) == maxIncidents {
 		*l = slices.Delete(*l, 0, 1)
 	}
+
 	*l = append(*l, incident{xid: e.XID, instance: e.Instance, first: e.Time, last: e.Time, logged: e.Logged})
+
 	return true, false
 }
 
@@ -91,6 +98,7 @@ func (l *incidents) recordBefore(e *gpu.Event, now time.Time) {
 // krcGetMigAttributionForError_KERNEL). It returns nil if there is none.
 func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
 	var other *incident
+
 	for i := range *l {
 		known := &(*l)[i]
 		switch {
@@ -101,5 +109,6 @@ func (l *incidents) find(e *gpu.Event, matches func(*incident) bool) *incident {
 			other = known
 		}
 	}
+
 	return other
 }

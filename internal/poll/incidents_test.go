@@ -19,10 +19,12 @@ type report struct {
 // TestOneIncidentIsOneCount counts the incidents in reports of both sources.
 func TestOneIncidentIsOneCount(t *testing.T) {
 	const s, ms = time.Second, time.Millisecond
+
 	burst := func(xid uint64, n int, gap time.Duration) (list []report) {
 		for i := range n {
 			list = append(list, report{at: time.Duration(i) * gap, xid: xid, instance: 0})
 		}
+
 		return list
 	}
 	for name, tc := range map[string]struct {
@@ -58,14 +60,17 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 	} {
 		var tracked trackedGPU
 		var now time.Time
+
 		for _, r := range tc.reports {
 			e := gpu.Event{Kind: gpu.EventXID, XID: r.xid, Logged: r.logged, Time: time.Unix(1e9, 0).Add(r.at)}
 			if r.instance >= 0 && gpu.XIDByNumber(r.xid).Scope != gpu.XIDOfGPU {
 				e.Instance = gpu.Some(gpu.InstanceID(r.instance))
 			}
+
 			now = laterOf(now, e.Time)
 			tracked.countXID(e, now)
 		}
+
 		cmptest.Equal(t, name, tracked.totals.XIDs.Value, tc.want)
 	}
 }
@@ -74,12 +79,14 @@ func TestOneIncidentIsOneCount(t *testing.T) {
 func TestIncidentsAreBounded(t *testing.T) {
 	var l incidents
 	counted := 0
+
 	for i := range 10 * maxIncidents {
 		at := time.Unix(1e9, int64(i))
 		if isNew, _ := l.record(&gpu.Event{XID: 13, Time: at}, at); isNew {
 			counted++
 		}
 	}
+
 	cmptest.Equal(t, "counted", counted, 10*maxIncidents)
 	cmptest.Equal(t, "remembered", len(l), maxIncidents)
 }

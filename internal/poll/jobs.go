@@ -32,9 +32,11 @@ func (p *Poller) jobDevices() []gpu.JobDevice {
 			known[gpu.JobDevice{Index: t.last.Index, Instance: gpu.Some(t.last.Instances[i].ID)}] = true
 		}
 	}
+
 	for index := range p.missing {
 		known[gpu.JobDevice{Index: index}] = true
 	}
+
 	return slices.Collect(maps.Keys(known))
 }
 
@@ -44,6 +46,7 @@ func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.
 	if !s.requested {
 		expired = nil
 	}
+
 	if !s.receive(expired) && s.call.isHung(now, timeout) {
 		s.err, s.last = gpu.ErrTimeout, nil
 	}
@@ -55,10 +58,12 @@ func (s *jobState) receive(expired <-chan struct{}) bool {
 	if !ok {
 		return false
 	}
+
 	s.readAt = r.started
 	if s.err, s.last = r.err, r.value; r.err == nil {
 		s.success = r.started
 	}
+
 	return true
 }
 
@@ -68,17 +73,20 @@ func attachJobs(gpus []gpu.GPU, jobs gpu.Jobs, readAt time.Time) {
 	if len(jobs) == 0 {
 		return
 	}
+
 	for i := range gpus {
 		g := &gpus[i]
 		if i > 0 && gpus[i-1].Index == g.Index {
 			continue // it is lost, and another GPU has its index
 		}
+
 		g.Jobs = jobs[gpu.JobDevice{Index: g.Index}]
 		for k := range g.Instances {
 			gi := &g.Instances[k]
 			if gi.Since.After(readAt) {
 				continue
 			}
+
 			gi.Jobs = jobs[gpu.JobDevice{Index: g.Index, Instance: gpu.Some(gi.ID)}]
 		}
 	}

@@ -42,6 +42,7 @@ func (p *Poller) readKernelLog(now time.Time) {
 	}
 
 	lines, lost := p.opts.KernelLog.Take()
+
 	p.log.state = p.opts.KernelLog.State()
 	if lost {
 		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
@@ -62,6 +63,7 @@ func (p *Poller) readKernelLog(now time.Time) {
 		}
 
 		t.recordLogged(p, x)
+
 		return true
 	})
 	p.boundWaiting(now)
@@ -74,13 +76,16 @@ func (p *Poller) boundWaiting(now time.Time) {
 	if more <= 0 {
 		return
 	}
+
 	p.countLost("too many lines of the kernel's log wait for their GPUs; XIDs will be missing from the counts", now)
 
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
 		if more == 0 || p.findByAddress(x.PCI) != nil {
 			return false
 		}
+
 		more--
+
 		return true
 	})
 	p.log.waiting = slices.Delete(p.log.waiting, 0, more)
@@ -93,6 +98,7 @@ func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 		if p.findByAddress(x.PCI) != nil { // it is only too young
 			continue
 		}
+
 		i, found := slices.BinarySearchFunc(list, x, func(a, b gpu.LoggedXID) int {
 			return cmp.Or(a.PCI.Compare(b.PCI), cmp.Compare(a.XID, b.XID))
 		})
@@ -103,6 +109,7 @@ func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 			list[i] = x
 		}
 	}
+
 	return list
 }
 
@@ -110,12 +117,14 @@ func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 // with this address was ever read.
 func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 	var found *trackedGPU
+
 	for _, t := range p.gpus {
 		address, ok := gpu.ParsePCIAddress(t.last.PCIBusID)
 		if ok && address == at && (found == nil || t.receivedAt.After(found.receivedAt)) {
 			found = t
 		}
 	}
+
 	return found
 }
 
@@ -124,6 +133,7 @@ func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) || len(p.log.strangers) >= maxWaiting {
 		return
 	}
+
 	p.log.strangers = append(p.log.strangers, x.PCI)
 	level.Warn(p.opts.Logger).Log("msg", "the kernel's log has an XID of a GPU that has not been read", "pci", x.PCI,
 		"xid", x.XID)
@@ -143,6 +153,7 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // else its burst has ended
 		t.incidents.recordBefore(&e, p.opts.Now())
 	}
+
 	t.totals.XIDErrors = setLastXID(t.totals.XIDErrors, &e, t.firstSeen)
 	if xid.Scope == gpu.XIDOfGPU || !x.Instance.Present() {
 		t.totals.GPUXIDs = setLastXID(t.totals.GPUXIDs, &e, t.firstSeen)
@@ -157,5 +168,6 @@ func (p *Poller) xidsAreKnown(t *trackedGPU) bool {
 	}
 
 	_, ok := gpu.ParsePCIAddress(t.last.PCIBusID)
+
 	return ok && p.log.state.Up
 }

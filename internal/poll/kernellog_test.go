@@ -25,8 +25,10 @@ func (l *fakeKernelLog) Take() ([]gpu.LoggedXID, bool) {
 	if l.taken != nil {
 		l.taken()
 	}
+
 	lines, lost := l.lines, l.lost
 	l.lines, l.lost = nil, false
+
 	return lines, lost
 }
 
@@ -52,6 +54,7 @@ func newLoggingNode(t *testing.T) *loggingNode {
 	n.harness = newHarness(t, n.src, func(o *Options) {
 		o.KernelLog, o.Logger = n.log, log.NewLogfmtLogger(&n.out)
 	})
+
 	return n
 }
 
@@ -72,6 +75,7 @@ func xidsOf(list []gpu.XIDCount) map[uint64]float64 {
 	for _, x := range list {
 		counts[x.XID] = x.Value
 	}
+
 	return counts
 }
 
@@ -82,9 +86,11 @@ func TestXIDsThatTheDriverOnlyPrints(t *testing.T) {
 	n.pollAfter(time.Second)
 
 	n.logXIDs(addressB(), 62, 119, 79)
+
 	if g := findGPU(t, n.pollAfter(0), uuidB); g.Totals.XIDs.Value != 0 {
 		t.Errorf("%v XIDs at once, want none before their events can have come", g.Totals.XIDs.Value)
 	}
+
 	s := n.pollAfter(logDelay)
 
 	g := findGPU(t, s, uuidB)
@@ -134,15 +140,18 @@ func TestLinesBetweenReadings(t *testing.T) {
 	n := newLoggingNode(t)
 	stop := n.startLoop()
 	n.pollAfter(time.Second)
+
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
 
 	n.logXIDs(addressB(), 79)
 	n.clock.advance(logDelay)
+
 	if err := n.runCycle(t.Context(), false); err != nil {
 		t.Fatal(err)
 	}
+
 	g := findGPU(t, n.Current(), uuidB)
 	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{79: 1})
 }
@@ -154,9 +163,11 @@ func TestLinesNameInstances(t *testing.T) {
 	n.pollAfter(time.Second)
 
 	n.logXIDs(addressA(), 31, 119)
+
 	for i := range n.log.lines {
 		n.log.lines[i].Instance, n.log.lines[i].Compute = gpu.Some(gpu.InstanceID(2)), gpu.Some(gpu.ComputeID(0))
 	}
+
 	g := findGPU(t, n.pollAfter(logDelay), uuidA)
 
 	cmptest.Equal(t, "of the instance", xidsOf(g.Instances[0].XIDErrors), map[uint64]float64{31: 1})
@@ -181,6 +192,7 @@ func TestLinesFromBeforeTheStart(t *testing.T) {
 	cmptest.Equal(t, "counts", xidsOf(g.Totals.XIDErrors), map[uint64]float64{13: 0, 79: 0})
 	cmptest.Equal(t, "of the GPU alone", xidsOf(g.Totals.GPUXIDs), map[uint64]float64{79: 0})
 	cmptest.Equal(t, "of the instance", len(g.Instances[0].XIDErrors), 0)
+
 	for _, x := range g.Totals.XIDErrors {
 		cmptest.Equal(t, "time of the last", x.Last, printed)
 		cmptest.Equal(t, "the count is from before the GPU was seen", x.Since.Before(printed.Add(time.Hour)), false)
@@ -218,9 +230,11 @@ func TestOldLinesForgetNoIncident(t *testing.T) {
 	n.pollAfter(0)
 
 	n.logXIDs(addressA(), 94, 31)
+
 	for i := range n.log.lines {
 		n.log.lines[i].Time, n.log.lines[i].BeforeStart = n.clock.Now().Add(-time.Hour), i == 0
 	}
+
 	n.logXIDs(addressA(), 79)
 	s := n.pollAfter(logDelay)
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidA).Totals.XIDErrors), map[uint64]float64{31: 0, 79: 1, 94: 0})
@@ -251,6 +265,7 @@ func TestFilteredEventsAndTheLog(t *testing.T) {
 		g.NoXIDs = true
 		n.src.gpus[id] = g
 	}
+
 	unknown := n.src.gpus[uuidB]
 	unknown.PCIBusID = "" // no line can be about it
 	n.src.gpus[uuidB] = unknown
@@ -282,10 +297,12 @@ func TestLinesOfAGPUThatIsReadLater(t *testing.T) {
 	n.pollAfter(logDelay)
 	n.pollAfter(time.Second)
 	cmptest.HasTexts(t, n.out.String(), "pci=0000:43:00", "pci=0001:00:00")
+
 	var unlisted []string
 	for _, x := range n.Current().UnlistedXIDs {
 		unlisted = append(unlisted, fmt.Sprintf("%s %d", x.PCI, x.XID))
 	}
+
 	cmptest.Equal(t, "XIDs of GPUs that were not read", unlisted, []string{"0000:43:00 62", "0000:43:00 119", "0001:00:00 79"})
 
 	n.src.set(func() { n.src.errs[uuidB] = nil })
@@ -301,9 +318,11 @@ func TestLinesThatWaitAreBounded(t *testing.T) {
 	n.pollAfter(time.Second)
 
 	n.logXIDs(addressB(), 13)
+
 	for range maxWaiting + 10 {
 		n.logXIDs(gpu.PCIAddress{Domain: 1}, 79)
 	}
+
 	n.logXIDs(addressB(), 31)
 	n.pollAfter(0)
 	n.pollAfter(time.Minute)
@@ -314,6 +333,7 @@ func TestLinesThatWaitAreBounded(t *testing.T) {
 	if waiting := len(n.Poller.log.waiting); waiting > maxWaiting {
 		t.Errorf("%d lines wait, want %d at most", waiting, maxWaiting)
 	}
+
 	cmptest.Equal(t, "counts", xidsOf(findGPU(t, s, uuidB).Totals.XIDErrors), map[uint64]float64{13: 1, 31: 1})
 }
 
@@ -324,10 +344,12 @@ func TestLostLines(t *testing.T) {
 	n.pollAfter(time.Second)
 
 	n.log.lost = true
+
 	s := n.pollAfter(time.Second)
 	for _, id := range []gpu.UUID{uuidA, uuidB} {
 		cmptest.Equal(t, "errors of "+string(id), errorCount(findGPU(t, s, id), gpu.ReadingEvents, gpu.ReasonOther), 1)
 	}
+
 	cmptest.HasTexts(t, n.out.String(), "lost lines of the kernel's log")
 }
 
@@ -375,6 +397,7 @@ func TestLinesThatAreOlderThanTheInstance(t *testing.T) {
 		})
 		n.pollAfter(time.Second)
 	}
+
 	n.log.lines = late
 	g := findGPU(t, n.pollAfter(logDelay), uuidA)
 

@@ -16,7 +16,9 @@ func TestLastCompleteAnswerStays(t *testing.T) {
 		for range 3 {
 			n.pollSecond()
 		}
+
 		lesser.now = n.clock.Now
+
 		*n.profiler = lesser
 		for second := 1; second <= 2; second++ {
 			a, _ := n.pollSecond()
@@ -24,10 +26,13 @@ func TestLastCompleteAnswerStays(t *testing.T) {
 				t.Errorf("%+v, second %d: by %q, SM activity %v", lesser, second, a, got)
 			}
 		}
+
 		n.pollSecond()
+
 		if got := findGPU(t, n.Current(), uuidA).Instances[0].Activity.SM; got == gpu.Some(0.25) {
 			t.Errorf("%+v: the answer stays for too long", lesser)
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

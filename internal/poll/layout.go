@@ -35,29 +35,37 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
 	hidden := l.hiddenInstances(g)
+
 	changed := first || len(g.Instances)+len(hidden) != len(l.instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Generation, gi.Since = next, at
 		var computes []gpu.ComputeInstance
+
 		if old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) }); old != nil {
 			gi.Generation, gi.Since, gi.XIDErrors, gi.EnergyJoules = old.Generation, old.Since, old.XIDErrors, old.EnergyJoules
 			computes = old.ComputeInstances
 		}
+
 		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(computes)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
+
 			ci.Generation, ci.Since = next, at
 			if old := find(computes, func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) }); old != nil {
 				ci.Generation, ci.Since = old.Generation, old.Since
 			}
+
 			changed = changed || ci.Generation == next
 		}
 	}
+
 	if changed {
 		l.generation, l.instances = next, append(cloneInstances(g.Instances), hidden...)
 	}
+
 	g.MIG.LayoutGeneration = l.generation
+
 	return changed && !first
 }
 
@@ -65,6 +73,7 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 // the times of these; new ones have no readings yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
+
 	before := t.last
 	if !t.up || isTreeUnknown(&read, &before) {
 		return // the next reading shows it
@@ -81,12 +90,14 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if old := findInstance(before.Instances, gi.ID); old != nil && old.Generation == gi.Generation && gi.Up {
 			keepReadings(gi, old)
 		}
 	}
+
 	g.Capacity = t.capacity.get(&g)
 	t.last = g
 }
@@ -103,6 +114,7 @@ func keepReadings(gi, old *gpu.GPUInstance) {
 
 	for i := range computes {
 		ci := &computes[i]
+
 		before := find(old.ComputeInstances, func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID })
 		if before != nil && before.Generation == ci.Generation {
 			*ci = *before
@@ -116,6 +128,7 @@ func (l *layoutTracker) hiddenInstances(g *gpu.GPU) []gpu.GPUInstance {
 	if !mayLackInstances(g) {
 		return nil
 	}
+
 	return slices.DeleteFunc(slices.Clone(l.instances), func(gi gpu.GPUInstance) bool {
 		return len(gi.ComputeInstances) > 0 || findInstance(g.Instances, gi.ID) != nil
 	})
@@ -133,6 +146,7 @@ func find[T any](list []T, matches func(*T) bool) *T {
 			return &list[i]
 		}
 	}
+
 	return nil
 }
 
@@ -142,6 +156,7 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	for i := range list {
 		list[i].ComputeInstances = slices.Clone(list[i].ComputeInstances)
 	}
+
 	return list
 }
 
@@ -164,24 +179,31 @@ type capacityCache struct {
 // off nothing can be created and there are no slices: only the maximum of each profile is set.
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
+
 	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })
 	if !hasMIG || !placeable || mayLackInstances(g) || g.MIG.LayoutGeneration == 0 {
 		return gpu.None[gpu.Capacity]()
 	}
+
 	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {
 		return gpu.Some(c.value)
 	}
+
 	placed := make([]mig.Placed, 0, len(g.Instances))
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		at, ok := gi.Placement.Get()
+
 		id, idOK := gi.ProfileID.Get()
 		if !ok || !idOK {
 			return gpu.None[gpu.Capacity]()
 		}
+
 		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: at})
 	}
+
 	c.generation, c.profiles, c.enabled = g.MIG.LayoutGeneration, len(g.Profiles), enabled
+
 	c.value = mig.CapacityOf(g.Profiles, placed)
 	if !enabled {
 		c.value.Compute, c.value.Memory = gpu.SliceCount{}, gpu.SliceCount{}
@@ -189,5 +211,6 @@ func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 			c.value.Profiles[i].Available = 0
 		}
 	}
+
 	return gpu.Some(c.value)
 }

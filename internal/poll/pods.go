@@ -25,6 +25,7 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 		s.requested = false
 		return
 	}
+
 	// The deadline is real time: a hung kubelet hangs for real, whatever the simulated clock says.
 	ctx, cancel := context.WithTimeout(ctx, max(opts.Timeout, opts.Grace))
 	s.cancel = cancel
@@ -40,14 +41,17 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	if !s.requested {
 		expired = nil
 	}
+
 	r, ok := s.call.receive(expired)
 	if !ok {
 		return
 	}
+
 	s.err = r.err
 	if r.err == nil {
 		s.success = r.started
 	}
+
 	s.stale = r.err != nil && !s.success.IsZero() && now.Sub(s.success) <= staleAfter
 	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
 }
@@ -57,10 +61,12 @@ func (s *podState) sources() []gpu.SourceState {
 	if errors.Is(s.err, gpu.ErrNoKubelet) {
 		return nil
 	}
+
 	states := s.sourceStatus.sources(gpu.SourceKubelet)
 	for i := range states {
 		states[i].Stale = s.stale
 	}
+
 	return states
 }
 

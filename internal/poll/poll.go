@@ -124,6 +124,7 @@ func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 
 func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	done := make(chan error, 1)
+
 	r.done = done
 	select {
 	case p.requests <- r:
@@ -132,6 +133,7 @@ func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+
 	select {
 	case err := <-done:
 		return err
@@ -146,6 +148,7 @@ func (p *Poller) request(ctx context.Context, r pollRequest) error {
 // and maxJoin, and abandons those that hang. It returns an error only if it cannot go on: gpu.ErrVersionMismatch.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
+
 	events := p.source.Events()
 	if p.opts.Interval > 0 {
 		ticker := time.NewTicker(p.opts.Interval)
@@ -154,13 +157,17 @@ func (p *Poller) Run(ctx context.Context) error {
 	} else {
 		events = nil // with a stepped clock, events wait for the next cycle
 	}
+
 	defer close(p.stopped)
 	defer p.waitForCalls()
+
 	if err := p.runCycle(ctx, true); err != nil {
 		return err
 	}
+
 	for {
 		var err error
+
 		select {
 		case <-ctx.Done():
 			return nil
@@ -171,6 +178,7 @@ func (p *Poller) Run(ctx context.Context) error {
 		case e := <-events:
 			err = p.readAfterEvent(ctx, e)
 		}
+
 		if err != nil {
 			return err
 		}
@@ -190,8 +198,10 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	for _, id := range r.gpus {
 		reads.add(id, wholeGPU)
 	}
+
 	err := p.read(ctx, reads)
 	r.done <- err
+
 	return err
 }
 
@@ -200,6 +210,7 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 func (p *Poller) tick(ctx context.Context) error {
 	err := p.runCycle(ctx, p.pacer.isDue())
 	p.keepToBudget()
+
 	return err
 }
 
@@ -211,6 +222,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	p.adjustForClockSetBack(now)
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
+
 	if p.opts.Pods != nil {
 		p.pods.request(ctx, now, &p.opts)
 	}
@@ -221,16 +233,20 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	} else {
 		err = p.skipReading(now)
 	}
+
 	if err != nil {
 		return err
 	}
 
 	p.readKernelLog(now) // after the readings, which have the GPUs' addresses
+
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
 	}
+
 	p.pods.collect(now, expired, p.opts.PodsStaleAfter)
 	p.jobs.collect(now, expired, p.opts.Timeout)
+
 	if ctx.Err() != nil {
 		return nil // the cycle was interrupted
 	}
@@ -239,6 +255,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	s.BetweenPolls = !readsGPUs
 	p.updateCues(s)
 	p.publish(s, time.Since(began))
+
 	return nil
 }
 
@@ -250,9 +267,11 @@ func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan 
 	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
 	p.requestProfiling(ctx, now)
 	p.chooseSources(now)
+
 	if err := p.discoverGPUs(now, expired); err != nil {
 		return err
 	}
+
 	return p.readGPUs(now, expired)
 }
 
@@ -265,10 +284,12 @@ func (p *Poller) skipReading(now time.Time) error {
 // publish makes a Snapshot the current one.
 func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
+
 	s.UnlistedXIDs = p.unlistedXIDs()
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, took)
 	}
+
 	p.current.Store(s)
 	p.logChanges(before, s)
 }
@@ -288,20 +309,25 @@ const maxJoin = 2 * time.Second
 func (p *Poller) waitForCalls() {
 	expired, stop := closedAfter(context.Background(), min(p.opts.Grace, maxJoin))
 	defer stop()
+
 	abandoned := 0
 	if _, ok := p.discovery.receive(expired); !ok && p.discovery.running {
 		abandoned++
 	}
+
 	for _, t := range p.gpus {
 		if _, ok := t.read.receive(expired); !ok && t.read.running {
 			abandoned++
 		}
 	}
+
 	if _, ok := p.profiling.call.receive(expired); !ok && p.profiling.call.running {
 		abandoned++
 	}
+
 	p.jobs.call.receive(expired)
 	p.pods.cancelAndWait()
+
 	if abandoned > 0 {
 		level.Warn(p.opts.Logger).Log("msg", "abandoned driver calls that did not return", "calls", abandoned)
 	}

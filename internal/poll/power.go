@@ -18,39 +18,51 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
 	idle := g.Power.IdleWatts
 	defer t.writeEnergy(g)
+
 	if t.hasMIG && !g.MIG.Enabled.Present() {
 		return // the next reading with a MIG mode shares the energy since the last one
 	}
+
 	gpuJoules, before := g.Readings.EnergyJoules, t.energyReadAt
+
 	spent := counterGrowth(t.energyCounter, gpuJoules)
 	if gpuJoules.Present() {
 		t.energyCounter, t.energyReadAt = gpuJoules, at
 	}
+
 	t.holdings.addEnergy(deviceKey{}, spent, before, at)
 	t.reportMissingPower(g, at)
+
 	if !g.MIG.Enabled.Or(false) {
 		t.totals.EnergyUnallocatedJoules = gpu.None[gpu.Counter]()
 		return
 	}
+
 	gpuWatts, ok := g.Readings.PowerWatts.Get()
 	g.Power.Method = gpu.PowerUnknown
+
 	if ok {
 		var parts []devicePower
 		parts, g.Power.Method = sharePower(g, gpuWatts, min(idle.Or(gpuWatts), gpuWatts))
 		rest := gpuWatts
+
 		for i := range g.Instances {
 			gi := &g.Instances[i]
 			if !gi.SMs.Present() {
 				continue
 			}
+
 			gi.PowerWatts = gpu.Some(parts[i].total())
+
 			rest -= parts[i].total()
 			if gi.IsSplit() {
 				sharePowerOfInstance(gi, parts[i])
 			}
 		}
+
 		g.Power.UnallocatedWatts = gpu.Some(max(rest, 0))
 	}
+
 	if gpuJoules.Present() {
 		t.addEnergy(g, spent, before, at)
 	}
@@ -60,6 +72,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 // for as long as that lasts.
 func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
+
 	failed := readingFailed(g, gpu.ReadingPower) || readingFailed(g, gpu.ReadingEnergy)
 	if reported || failed || !g.MIG.Enabled.Or(false) {
 		t.powerMissing = false
@@ -80,6 +93,7 @@ func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
 		return t.profiling.Time
 	}
+
 	return at
 }
 
@@ -100,16 +114,20 @@ func (w devicePower) total() float64 { return w.idle + w.active }
 func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
 	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
+
 	activity := make([]gpu.Opt[float64], len(g.Instances))
 	for i := range g.Instances {
 		if g.Instances[i].SMs.Present() {
 			activity[i] = engineActivity(&g.Instances[i])
 		}
+
 		parts[i].idle = idleWatts * weights[i]
 	}
+
 	if !shareActive(parts, weights, activity, gpuWatts-idleWatts) {
 		return parts, gpu.PowerUnallocated
 	}
+
 	return parts, gpu.PowerByActivity
 }
 
@@ -119,10 +137,12 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
 	activity := make([]gpu.Opt[float64], len(gi.ComputeInstances))
+
 	total := 0
 	for c := range gi.ComputeInstances {
 		total += gi.ComputeInstances[c].SMs.Or(0)
 	}
+
 	total = max(total, gi.SMs.Or(0))
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
@@ -130,9 +150,12 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 			weights[c] = float64(sms) / float64(total)
 			activity[c] = ci.Activity.GraphicsEngine
 		}
+
 		parts[c].idle = instance.idle * weights[c]
 	}
+
 	shareActive(parts, weights, activity, instance.active)
+
 	for c := range gi.ComputeInstances {
 		if gi.ComputeInstances[c].SMs.Present() {
 			gi.ComputeInstances[c].PowerWatts = gpu.Some(parts[c].total())
@@ -144,19 +167,24 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 // part is unknown or all are idle.
 func shareActive(parts []devicePower, weights []float64, activity []gpu.Opt[float64], active float64) bool {
 	sum := 0.0
+
 	for i := range parts {
 		activity, known := activity[i].Get()
 		if !known {
 			return false
 		}
+
 		sum += weights[i] * max(activity, 0)
 	}
+
 	if sum <= 0 {
 		return false
 	}
+
 	for i := range parts {
 		parts[i].active = active * weights[i] * max(activity[i].Or(0), 0) / sum
 	}
+
 	return true
 }
 
@@ -166,6 +194,7 @@ func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if gi.IsEmpty() {
 		return gpu.Some(0.0)
 	}
+
 	return gi.Activity.GraphicsEngine
 }
 
@@ -178,24 +207,30 @@ func smShares(g *gpu.GPU) []float64 {
 			largest = max(largest, g.Profiles[i].SMs)
 		}
 	}
+
 	shares := make([]float64, len(g.Instances))
+
 	total := 0
 	for i := range g.Instances {
 		total += g.Instances[i].SMs.Or(0)
 	}
+
 	largest = max(largest, total)
 	if largest == 0 {
 		return shares
 	}
+
 	for i := range g.Instances {
 		shares[i] = float64(g.Instances[i].SMs.Or(0)) / float64(largest)
 	}
+
 	return shares
 }
 
 // counterGrowth returns by how much the GPU's counter grew; a counter that fell has restarted at 0.
 func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	from, ok := before.Get()
+
 	to, okNow := now.Get()
 	switch {
 	case !ok || !okNow:
@@ -203,6 +238,7 @@ func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	case to < from:
 		return to
 	}
+
 	return to - from
 }
 
@@ -215,14 +251,18 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 		if gpuWatts <= 0 {
 			return 0
 		}
+
 		return spent * power.Or(0) / gpuWatts
 	}
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if !gi.SMs.Present() {
 			continue
 		}
+
 		total := &findInstance(t.layout.instances, gi.ID).EnergyJoules
+
 		counter, begun := total.Get()
 		if !begun {
 			counter.Since = at
@@ -231,21 +271,26 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 			counter.Value += own
 			rest -= own
 			t.holdings.addEnergy(instanceDeviceKey(gi), own, before, at)
+
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {
 					own = share(ci.PowerWatts)
 				}
+
 				t.holdings.addEnergy(computeDeviceKey(gi, ci), own, before, at)
 			}
 		}
+
 		*total = gpu.Some(counter)
 	}
+
 	unallocated, begun := t.totals.EnergyUnallocatedJoules.Get()
 	if !begun {
 		unallocated = gpu.Counter{Since: at}
 	} else {
 		unallocated.Value += max(rest, 0)
 	}
+
 	t.totals.EnergyUnallocatedJoules = gpu.Some(unallocated)
 }

@@ -18,11 +18,13 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 		for i := range g.Instances {
 			g.Instances[i].Activity.GraphicsEngine = gpu.Some(0.5)
 		}
+
 		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.None[float64](), joules
 		g.Readings.EnergyAt = at
 		g.ActivitySource = gpu.ActivityGPM
 		tr.recordReading(g, at)
 		at = at.Add(2 * time.Second)
+
 		return &tr.last
 	}
 	wantUnknown := func(when string, g *gpu.GPU) {
@@ -30,6 +32,7 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 		cmptest.Equal(t, when+": power", g.Readings.PowerWatts, gpu.None[float64]())
 		cmptest.Equal(t, when+": method", g.Power.Method, gpu.PowerUnknown)
 		cmptest.Equal(t, when+": unallocated", g.Power.UnallocatedWatts, gpu.None[float64]())
+
 		for _, gi := range g.Instances {
 			cmptest.Equal(t, when+": estimate of "+gi.Profile, gi.PowerWatts, gpu.None[float64]())
 		}
@@ -41,14 +44,17 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 	cmptest.Equal(t, "power", g.Readings.PowerWatts, gpu.Some(300.0))
 	cmptest.Equal(t, "it is said to be by energy", g.Power.FromEnergy, true)
 	cmptest.Equal(t, "method", g.Power.Method, gpu.PowerByActivity)
+
 	watts, joules := g.Power.UnallocatedWatts.Or(0), tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
 	for _, gi := range g.Instances {
 		if own, ok := gi.PowerWatts.Get(); !ok || own <= 0 {
 			t.Errorf("estimate of %s: %v", gi.Profile, gi.PowerWatts)
 		}
+
 		watts += gi.PowerWatts.Or(0)
 		joules += gi.EnergyJoules.Or(gpu.Counter{}).Value
 	}
+
 	if watts < 299.999 || watts > 300.001 || joules < 599.999 || joules > 600.001 {
 		t.Errorf("the parts add up to %v W and %v J, want 300 and 600", watts, joules)
 	}
@@ -63,6 +69,7 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 func TestMissingPowerIsSaid(t *testing.T) {
 	tr := newTestGPU()
 	at := time.Unix(1000, 0)
+
 	for _, c := range []struct {
 		when        string
 		mig         bool
@@ -83,27 +90,33 @@ func TestMissingPowerIsSaid(t *testing.T) {
 		g := migGPU()
 		g.MIG.Enabled = gpu.Some(c.mig)
 		g.Readings.PowerWatts, g.Readings.EnergyJoules = c.watts, c.joules
+
 		g.Readings.EnergyAt = at
 		if c.denied {
 			g.Errors = append(g.Errors, gpu.ReadError{Reading: gpu.ReadingPower, Err: gpu.ErrNoPermission})
 		}
+
 		tr.recordReading(g, at)
 		at = at.Add(2 * time.Second)
 
 		said := gpu.None[gpu.Reason]()
+
 		for _, e := range tr.last.Errors {
 			if e.Reading == gpu.ReadingPower {
 				said = gpu.Some(e.Reason())
 			}
 		}
+
 		cmptest.Equal(t, c.when+": said", said, c.said)
 
 		counted := 0.0
+
 		for _, e := range tr.totals.ReadErrors {
 			if e.Reading == gpu.ReadingPower && e.Reason == gpu.ReasonNotSupported {
 				counted = e.Value
 			}
 		}
+
 		cmptest.Equal(t, c.when+": counted", counted, c.wantCounted)
 	}
 }

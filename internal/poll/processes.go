@@ -9,9 +9,11 @@ func setProcessContainers(g *gpu.GPU, containers Containers) {
 	if !ok || len(list) == 0 {
 		return
 	}
+
 	list = gpu.LargestFirst(list)
 	for i := range list[:min(len(list), gpu.MaxProcesses)] {
 		list[i].Container, _ = containers.ContainerOf(list[i].PID)
 	}
+
 	g.Readings.Processes = gpu.Some(list)
 }

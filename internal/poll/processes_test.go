@@ -24,6 +24,7 @@ func (c countingContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
 // and for devices that are not shared, and what the source handed out stays as it is.
 func TestProcessContainers(t *testing.T) {
 	main := gpu.Container{Namespace: "ns", Pod: "p", Name: "main"}
+
 	for _, asked := range []bool{true, false} {
 		src := newFakeSource(uuidA)
 		list := []gpu.Process{
@@ -35,22 +36,28 @@ func TestProcessContainers(t *testing.T) {
 		h := newHarness(t, src, func(o *Options) { o.Containers, o.ProcessContainers = containers, asked })
 		stop := h.startLoop()
 		s := h.pollAfter(time.Second)
+
 		if err := stop(); err != nil {
 			t.Fatal(err)
 		}
+
 		got := map[uint32]gpu.Container{}
 		for _, p := range s.GPUs[0].Readings.Processes.Or(nil) {
 			got[p.PID] = p.Container
 		}
+
 		want := gpu.Container{}
 		if asked {
 			want = main
 		}
+
 		cmptest.Equal(t, fmt.Sprintf("containers by process, asked %v", asked), got,
 			map[uint32]gpu.Container{11: want, 12: {}})
+
 		if list[0] != (gpu.Process{PID: 11, MemoryBytes: gpu.Some[uint64](1)}) {
 			t.Errorf("asked %v: the reading was changed: %+v", asked, list[0])
 		}
+
 		if n := len(containers.asked); asked != (n == 2) {
 			t.Errorf("asked %v: %d processes were looked up", asked, n)
 		}
@@ -60,16 +67,19 @@ func TestProcessContainers(t *testing.T) {
 // TestProcessContainersAreBounded: only the largest processes, which have series, are looked up.
 func TestProcessContainersAreBounded(t *testing.T) {
 	g := gpu.GPU{}
+
 	var list []gpu.Process
 	for i := range uint32(1000) {
 		list = append(list, gpu.Process{PID: i, MemoryBytes: gpu.Some(uint64(i))})
 	}
+
 	g.Readings.Processes = gpu.Some(list)
 	containers := countingContainers{fakeContainers{}, map[uint32]int{}}
 	setProcessContainers(&g, containers)
 	cmptest.Equal(t, "number of looked-up processes", len(containers.asked), gpu.MaxProcesses)
 	cmptest.Equal(t, "lookups of the largest process", containers.asked[999], 1)
 	cmptest.Equal(t, "lookups of the smallest process", containers.asked[0], 0)
+
 	if n := len(g.Readings.Processes.Or(nil)); n != 1000 {
 		t.Errorf("%d processes are left, want all", n)
 	}

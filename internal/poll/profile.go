@@ -22,23 +22,28 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	if p.opts.Profiler == nil || before == nil {
 		return
 	}
+
 	expired, stop := closedAfter(ctx, p.opts.Grace/2)
 	defer stop()
 	s := &p.profiling
 	p.receiveProfiling(now, nil) // the result of a call that outlasted its cycle
+
 	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
 			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+
 				"engine for all GPUs", gpu.ErrTimeout)
 		}
+
 		return
 	}
+
 	p.receiveProfiling(now, expired)
 }
 
 // receiveProfiling stores the result, if there is one. It waits until expired is closed.
 func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	s := &p.profiling
+
 	r, ok := s.call.receive(expired)
 	if !ok {
 		return
@@ -68,6 +73,7 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	// A profiler that has just gone on or been found again reports nothing, or a part, for its first samples. The last
 	// complete answer stays for as long as it would if there were none, unless its layout is gone.
 	last := &t.profiling
+
 	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration && now.Sub(last.requestedAt) < t.maxGap
 	if complete || !keep {
 		t.profiling = profilerReading{}
@@ -83,9 +89,11 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	case t.completeSince.IsZero():
 		t.completeSince = now
 	}
+
 	if complete {
 		t.lastReportedAll = requested
 	}
+
 	if complete || !answer.Time.IsZero() {
 		t.lastReported = requested
 	}
@@ -104,15 +112,18 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	if answer.LayoutGeneration != g.MIG.LayoutGeneration {
 		return false
 	}
+
 	if !g.MIG.Enabled.Or(false) || !hasComputeInstances(g) {
 		return answer.GPU.GraphicsEngine.Present()
 	}
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		if !gi.IsEmpty() && !answer.Instances[gi.ID].GraphicsEngine.Present() {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -123,7 +134,9 @@ func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
 	}
+
 	own := map[gpu.UUID]bool{}
+
 	for id, t := range p.gpus {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
@@ -132,10 +145,12 @@ func (p *Poller) chooseSources(now time.Time) {
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}
+
 		if t.activityFromDriver {
 			own[id] = true
 		}
 	}
+
 	p.activityFromDriver.Store(&own)
 }
 
@@ -143,6 +158,7 @@ func laterOf(a, b time.Time) time.Time {
 	if a.Before(b) {
 		return b
 	}
+
 	return a
 }
 

@@ -16,6 +16,7 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	if !p.discovery.start(now, p.source.Discover) {
 		wait = nil // an earlier cycle has waited for it
 	}
+
 	r, ok := p.discovery.receive(wait)
 	switch {
 	case ok && errors.Is(r.err, gpu.ErrLibraryClosed):
@@ -31,11 +32,14 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
+
 		p.keepReleased(r.value.Released)
 	default:
 		p.driverErr, p.libraryClosed, p.inventory, p.driverAnsweredAt = nil, nil, r.value, r.started
 	}
+
 	p.updateTracked(now)
+
 	return nil
 }
 
@@ -60,17 +64,22 @@ func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 // down.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
 	for _, found := range p.inventory.GPUs {
 		present[found.UUID], taken[found.Index] = true, true
+
 		t := p.gpus[found.UUID]
 		if t == nil {
 			t = newTrackedGPU(found.UUID, now, &p.opts)
 			p.gpus[found.UUID] = t
 		}
+
 		t.last.Index, t.displacedSince = found.Index, time.Time{}
 	}
+
 	p.updateReleased(now)
+
 	for id, t := range p.gpus {
 		switch {
 		case present[id] || t.released.Present():
@@ -81,12 +90,14 @@ func (p *Poller) updateTracked(now time.Time) {
 		case t.up:
 			t.markDown(p.lossReason(t.last.Index), now)
 		}
+
 		if !taken[t.last.Index] {
 			t.displacedSince = time.Time{}
 		} else if t.isDisplacedTooLong(now) {
 			delete(p.gpus, id)
 		}
 	}
+
 	p.updateMissing(now)
 }
 
@@ -121,6 +132,7 @@ func (t *trackedGPU) isDisplacedTooLong(now time.Time) bool {
 	if t.displacedSince.IsZero() {
 		t.displacedSince = now
 	}
+
 	return now.Sub(t.displacedSince) >= keepDisplaced
 }
 
@@ -131,18 +143,22 @@ func (p *Poller) updateMissing(now time.Time) {
 	for _, t := range p.gpus {
 		known[t.last.Index] = true
 	}
+
 	still := make(map[int]bool, len(p.inventory.Missing))
 	for _, m := range p.inventory.Missing {
 		if known[m.Index] {
 			continue
 		}
+
 		still[m.Index] = true
+
 		t := p.missing[m.Index]
 		if t == nil {
 			t = newTrackedGPU("", now, &p.opts)
 			t.last.Index = m.Index
 			p.missing[m.Index] = t
 		}
+
 		switch {
 		case !m.Hung:
 			t.markDown(m.Err, now)
@@ -150,6 +166,7 @@ func (p *Poller) updateMissing(now time.Time) {
 			t.markHung(t.firstSeen)
 		}
 	}
+
 	for index := range p.missing {
 		if !still[index] {
 			delete(p.missing, index)
@@ -163,6 +180,7 @@ func (p *Poller) absenceReason(id gpu.UUID, index int) error {
 	if listed || p.libraryClosed != nil {
 		return errNoAnswerYet
 	}
+
 	return p.lossReason(index)
 }
 
@@ -173,9 +191,11 @@ func (p *Poller) lossReason(index int) error {
 			return m.Err
 		}
 	}
+
 	if p.driverErr != nil {
 		return p.driverErr
 	}
+
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
@@ -190,27 +210,35 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			t.markUnread(p.libraryClosed, now, p.staleAfter())
 			continue
 		}
+
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
 			return err
 		}
+
 		cues := p.nextCues(t)
+
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) })
 		if begun {
 			t.cues.changed = false
 		}
+
 		fresh[found.UUID] = begun
 	}
+
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
 		if fresh[found.UUID] {
 			wait = expired
 		}
+
 		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, wait); err != nil {
 			return err
 		}
 	}
+
 	p.dropOutdatedReadings(fresh)
 	p.markHungReadings()
+
 	return nil
 }
 
@@ -221,7 +249,9 @@ func (p *Poller) receiveLateReadings(now time.Time) error {
 			return err
 		}
 	}
+
 	p.markHungReadings()
+
 	return nil
 }
 
@@ -231,6 +261,7 @@ func (p *Poller) dropOutdatedReadings(inventory map[gpu.UUID]bool) {
 		if _, present := inventory[id]; present {
 			continue
 		}
+
 		if _, ended := t.read.receive(nil); ended {
 			t.hangCounted = false
 		}
@@ -260,12 +291,15 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 
 	if at := p.opts.Progress(id); !at.Equal(t.progress) {
 		t.progress = at
+
 		t.progressed = at
 		if at.After(now) { // the clock was set back
 			t.progressed = now
 		}
 	}
+
 	since := laterOf(t.read.started, t.progressed)
+
 	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
 
@@ -292,5 +326,6 @@ func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired
 		t.recordReading(r.value.GPU, r.started)
 		t.receivedAt = now
 	}
+
 	return nil
 }

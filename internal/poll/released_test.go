@@ -27,15 +27,18 @@ func TestReleasedGPU(t *testing.T) {
 		src.invErr = fmt.Errorf("%w: a reason", gpu.ErrLibraryClosed)
 	})
 	s := h.pollAfter(time.Second)
+
 	a, b := &s.GPUs[0], &s.GPUs[1]
 	if a.Up || !a.Released.Present() || len(a.Errors) > 0 || a.Readings.PowerWatts.Present() {
 		t.Errorf("the released GPU: %+v", a)
 	}
+
 	if !b.Up || !b.Readings.PowerWatts.Present() || !s.Sources[0].Up {
 		t.Errorf("the other GPU: %+v, sources %+v", b, s.Sources)
 	}
 
 	s = h.pollAfter(h.opts.StaleAfter)
+
 	b = &s.GPUs[1]
 	if b.Up || b.Readings.PowerWatts.Present() || s.Sources[0].Up || b.Released.Present() {
 		t.Errorf("the other GPU once it is stale: %+v, sources %+v", b, s.Sources)
@@ -44,6 +47,7 @@ func TestReleasedGPU(t *testing.T) {
 	src.set(func() {
 		src.inv, src.invErr = gpu.Inventory{GPUs: foundGPUs(uuidA, uuidB)}, nil
 	})
+
 	s = h.pollAfter(time.Second)
 	for i := range s.GPUs {
 		if g := &s.GPUs[i]; !g.Up || g.Released.Present() || g.Totals.ReadErrors[0].Value != 0 {
@@ -61,19 +65,24 @@ func TestClosedLibraryFollowsThePace(t *testing.T) {
 
 		src.set(func() { src.invErr = fmt.Errorf("%w: a reason", gpu.ErrLibraryClosed) })
 		kept := 0
+
 		for range 30 {
 			time.Sleep(time.Second)
 			synctest.Wait()
+
 			if s := h.Current(); s.GPUs[0].Up && s.Sources[0].Up {
 				kept++
 			}
 		}
+
 		if kept < 9 || kept > 20 {
 			t.Errorf("the GPU is up for %d s after the library was closed, want 9 to 20", kept)
 		}
+
 		if h.Current().GPUs[0].Readings.PowerWatts.Present() {
 			t.Error("expected no readings after 30 s")
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}
@@ -95,6 +104,7 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 	defer stop()
 	s := h.pollAfter(time.Second)
 	cmptest.Equal(t, "allocated before", s.GPUs[0].Allocated, gpu.Some(true))
+
 	if useOf(&s.GPUs[0], "held", gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0))) == nil {
 		t.Fatalf("uses before: %+v", s.GPUs[0].Containers)
 	}
@@ -103,7 +113,9 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 	for i, found := range foundGPUs(uuidA, uuidB) {
 		released[i] = gpu.ReleasedGPU{FoundGPU: found, Release: gpu.Release{Cause: gpu.ReleasedByOperator}}
 	}
+
 	src.set(func() { src.inv = gpu.Inventory{Released: released} })
+
 	for range 3 {
 		s = h.pollAfter(time.Second)
 		a, b := &s.GPUs[0], &s.GPUs[1]
@@ -112,6 +124,7 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 		cmptest.Equal(t, "MIG mode", a.MIG.Enabled, gpu.None[bool]())
 		cmptest.Equal(t, "unmatched", len(s.Unmatched), 0)
 		cmptest.Equal(t, "allocated, without a pod", b.Allocated, gpu.None[bool]())
+
 		if useOf(a, "held", gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.ComputeID(0))) == nil {
 			t.Errorf("the pod's holding has ended: %+v", a.Containers)
 		}
@@ -119,10 +132,12 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 
 	pods.list.List = append(pods.list.List, newAssignment(legacyRef(9, 0), "new layout", 2),
 		newAssignment(gpu.DeviceRef{MIG: "MIG-gone"}, "gone", 2))
+
 	s = h.pollAfter(time.Second)
 	if len(s.Unmatched) != 1 || s.Unmatched[0].Holder.Pod != "gone" {
 		t.Errorf("unmatched: %+v, want that of another GPU alone", s.Unmatched)
 	}
+
 	cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 }
 
@@ -136,19 +151,24 @@ func TestReleasedGPUWithoutDriver(t *testing.T) {
 		h.pollAfter(time.Second)
 
 		src.set(func() { src.inv, src.invErr = gpu.Inventory{Released: []gpu.ReleasedGPU{released}}, err })
+
 		for range 3 {
 			s := h.pollAfter(time.Second)
+
 			a, b := &s.GPUs[0], &s.GPUs[1]
 			if !a.Released.Present() || len(a.Errors) > 0 || s.Sources[0].Up {
 				t.Errorf("%v: the released GPU: %+v, sources %+v", err, a, s.Sources)
 			}
+
 			cmptest.Equal(t, "released: the other GPU", b.Released.Present(), false)
 		}
 
 		src.set(func() { src.inv, src.invErr = gpu.Inventory{}, err })
+
 		if s := h.pollAfter(time.Second); s.GPUs[0].Released.Present() || s.GPUs[0].Up {
 			t.Errorf("%v: not released any more, without an answer: %+v", err, s.GPUs[0])
 		}
+
 		if err := stop(); err != nil {
 			t.Error(err)
 		}

@@ -11,26 +11,33 @@ import (
 // logChanges logs what changed between two Snapshots, and what is missing, once each.
 func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
+
 	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
 	for _, id := range d.Appeared {
 		info.Log("msg", "found GPU", "gpu", id)
 	}
+
 	for _, id := range d.Vanished {
 		warn.Log("msg", "GPU is gone", "gpu", id)
 	}
+
 	for _, id := range d.WentUp {
 		info.Log("msg", "GPU answers again", "gpu", id)
 	}
+
 	for _, id := range d.WentDown {
 		if r, ok := p.gpus[id].released.Get(); ok {
 			info.Log("msg", "GPU is released", "gpu", id, "by", r.Cause)
 			continue
 		}
+
 		warn.Log("msg", "GPU does not answer", "gpu", id, "err", p.gpus[id].failure[0].Err)
 	}
+
 	for _, id := range d.ModeChanged {
 		info.Log("msg", "MIG mode changed", "gpu", id)
 	}
+
 	if before == nil {
 		before = &gpu.Snapshot{}
 	} else {
@@ -38,17 +45,21 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 			if slices.Contains(d.Appeared, c.Key.GPU) {
 				continue // it may be as old as its GPU, of which this is the first reading
 			}
+
 			info.Log("msg", "MIG instance created", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
 				"mig_uuid", c.UUID)
 		}
+
 		for _, c := range d.Destroyed {
 			info.Log("msg", "MIG instance destroyed", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
 				"mig_uuid", c.UUID)
 		}
 	}
+
 	for _, s := range now.Sources {
 		p.logSource(before, s)
 	}
+
 	p.logHolders(before, now)
 	p.logUnmatched(before.Unmatched, now.Unmatched)
 }
@@ -71,11 +82,13 @@ func firstUnknown(s *gpu.Snapshot) string {
 	if s.HoldersIncomplete != "" {
 		return s.HoldersIncomplete
 	}
+
 	for i := range s.GPUs {
 		if h := unconfirmedHolder(&s.GPUs[i]); h != nil {
 			return h.Namespace + "/" + h.Pod + ": " + h.Unconfirmed
 		}
 	}
+
 	return ""
 }
 
@@ -85,8 +98,10 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 		if at < 0 {
 			return nil
 		}
+
 		return &holders[at]
 	}
+
 	found := find(g.Holders)
 	for i := range g.Instances {
 		for c := range g.Instances[i].ComputeInstances {
@@ -95,6 +110,7 @@ func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 			}
 		}
 	}
+
 	return found
 }
 
@@ -104,15 +120,19 @@ const maxUnmatchedLogged = 20
 // logUnmatched logs the device ids that name no device of this node and were not in the Snapshot before.
 func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 	logged := 0
+
 	for _, a := range now {
 		if isListed(before, &a) {
 			continue
 		}
+
 		if logged++; logged > maxUnmatchedLogged {
 			level.Warn(p.opts.Logger).Log("msg", "more device ids from the kubelet match no device of this node",
 				"ids", len(now))
+
 			return
 		}
+
 		level.Warn(p.opts.Logger).
 			Log("msg", "pod was given a device that is not on this node: restart the device plugin, then delete the pod",
 				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod,
@@ -130,11 +150,13 @@ func isListed(list []gpu.Assignment, a *gpu.Assignment) bool {
 // logSource logs a source that stopped or resumed answering, and each new reason why it does not answer.
 func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	was := gpu.SourceState{Up: true}
+
 	for _, s := range before.Sources {
 		if s.Name == now.Name {
 			was = s
 		}
 	}
+
 	switch {
 	case now.Up && !was.Up:
 		level.Info(p.opts.Logger).Log("msg", "source answers", "source", now.Name)

@@ -13,6 +13,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	p.generation++
 	s := &gpu.Snapshot{Generation: p.generation, Time: now, Hostname: p.opts.Hostname}
 	up := p.driverErr == nil
+
 	s.Sources = append(s.Sources, gpu.SourceState{
 		Name:        gpu.SourceNVML,
 		Up:          up,
@@ -23,20 +24,26 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	if p.inventory.Driver != (gpu.Driver{}) {
 		s.Driver = gpu.Some(p.inventory.Driver)
 	}
+
 	s.Sources = append(s.Sources, p.pods.sources()...)
 	if p.opts.Sources != nil {
 		s.Sources = append(s.Sources, p.opts.Sources()...)
 	}
+
 	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
+
 	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
 	if p.opts.KernelLog != nil {
 		s.Sources = append(s.Sources, p.log.state)
 	}
+
 	s.GPUs, s.Unread = p.listGPUs(now)
 	attachJobs(s.GPUs, p.jobs.last, p.jobs.readAt)
+
 	if p.pods.known {
 		p.addPods(s)
 	}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
@@ -44,17 +51,22 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 			g.Containers = t.holdings.collectUses(g, p.opts.Containers, t.isStale(now, p.staleAfter()))
 		}
 	}
+
 	if p.opts.ProcessContainers && p.opts.Containers != nil {
 		for i := range s.GPUs {
 			setProcessContainers(&s.GPUs[i], p.opts.Containers)
 		}
 	}
+
 	hideReleasedLayouts(s.GPUs)
+
 	if p.opts.Servers != nil {
 		s.Servers = p.opts.Servers()
 	}
+
 	s.HungCalls = p.hungCalls()
 	s.Pace = p.pacer.pace()
+
 	return s
 }
 
@@ -90,23 +102,28 @@ func (p *Poller) hungCalls() int {
 	if p.opts.HungElsewhere != nil {
 		n = p.opts.HungElsewhere()
 	}
+
 	late := p.opts.Now()
 	for id, t := range p.gpus {
 		if p.isReadingHung(id, t, late) {
 			n++
 		}
 	}
+
 	for _, t := range p.missing {
 		if t.hangCounted {
 			n++
 		}
 	}
+
 	if p.discovery.isHung(late, p.opts.Timeout) {
 		n++
 	}
+
 	if p.profiling.call.isHung(late, p.opts.Timeout) {
 		n++
 	}
+
 	return n
 }
 
@@ -119,24 +136,30 @@ func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 			unread = append(unread, t.last.Index)
 			continue
 		}
+
 		g := t.snapshotGPU(now, p.staleAfter())
 		if !p.xidsAreKnown(t) {
 			g.Totals.XIDs = gpu.Counter{}
 		}
+
 		list = append(list, g)
 	}
+
 	for _, t := range p.missing {
 		if len(t.failure) == 0 {
 			unread = append(unread, t.last.Index)
 			continue
 		}
+
 		list = append(list, t.snapshotGPU(now, p.staleAfter()))
 	}
+
 	slices.SortFunc(list, func(a, b gpu.GPU) int {
 		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),
 			cmp.Compare(a.UUID, b.UUID))
 	})
 	slices.Sort(unread)
+
 	return list, unread
 }
 
@@ -145,45 +168,56 @@ func (p *Poller) displacedRank(id gpu.UUID) int {
 	if t := p.gpus[id]; t != nil && !t.displacedSince.IsZero() {
 		return 1
 	}
+
 	return 0
 }
 
 // snapshotGPU returns a copy of the GPU for a Snapshot, without its readings if they are stale.
 func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g := t.last
+
 	g.Up = t.up
 	if !t.up {
 		g.Errors = t.failure
 	}
+
 	g.Totals = t.totals
 	if g.ReportsUnavailable {
 		g.Totals.Unavailable = gpu.Some(t.unavailable)
 	}
+
 	if g.ReportsRecovery {
 		g.Totals.RecoveryActions = gpu.Some(t.recoveryActions)
 	}
+
 	if !t.hasMIG {
 		g.Totals.LayoutChanges = gpu.Counter{}
 	}
+
 	g.Totals.XIDErrors = slices.Clone(t.totals.XIDErrors)
 	g.Totals.GPUXIDs = slices.Clone(t.totals.GPUXIDs)
 	g.Totals.ReadErrors = slices.Clone(t.totals.ReadErrors)
 	g.Totals.ClockEvents = slices.Clone(t.totals.ClockEvents)
+
 	g.Instances = cloneInstances(g.Instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.XIDErrors = slices.Clone(findInstance(t.layout.instances, gi.ID).XIDErrors)
+
 		gi.Up = gi.Up && t.up
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Up = gi.ComputeInstances[c].Up && t.up
 		}
 	}
+
 	if t.isStale(now, staleAfter) {
 		dropReadings(&g)
 	}
+
 	if g.Released = t.released; g.Released.Present() {
 		dropReadings(&g)
 	}
+
 	return g
 }
 
@@ -204,6 +238,7 @@ func dropReadings(g *gpu.GPU) {
 	g.Totals.ClockEvents = nil
 	g.Totals.PCIeReceive, g.Totals.PCIeTransmit = noCounter, noCounter
 	g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = noCounter, noCounter
+
 	g.Totals.EnergyUnallocatedJoules = noCounter
 	for i := range g.Instances {
 		dropInstanceReadings(&g.Instances[i])
@@ -213,6 +248,7 @@ func dropReadings(g *gpu.GPU) {
 func dropInstanceReadings(gi *gpu.GPUInstance) {
 	gi.Memory, gi.Activity, gi.Media, gi.Rates = gpu.Memory{}, gpu.Activity{}, gpu.Media{}, gpu.LinkRates{}
 	gi.Processes = gpu.None[int]()
+
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]

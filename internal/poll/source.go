@@ -59,5 +59,6 @@ func (s *sourceStatus) sources(name string) []gpu.SourceState {
 	if s.success.IsZero() && s.err == nil {
 		return nil
 	}
+
 	return []gpu.SourceState{{Name: name, Up: s.err == nil, LastSuccess: s.success, Err: s.err}}
 }

@@ -75,6 +75,7 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 	t.unavailable.Since, t.recoveryActions.Since = now, now
 	t.totals.LayoutChanges.Since = now
 	t.totals.ReadErrors = initialErrors(now)
+
 	return t
 }
 
@@ -83,6 +84,7 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 // a hundred series for each GPU.
 func initialErrors(now time.Time) []gpu.ErrorCount {
 	begun := gpu.Counter{Since: now}
+
 	return []gpu.ErrorCount{
 		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonLost, Counter: begun},
 		{Reading: gpu.ReadingDevice, Reason: gpu.ReasonResetRequired, Counter: begun},
@@ -97,27 +99,34 @@ func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	before := t.last
 	t.up, t.failure, t.hangCounted = true, nil, false
 	t.countErrors(&g, at)
+
 	if g.MIG.Enabled.Present() || !readingFailed(&g, gpu.ReadingMIG) {
 		t.hasMIG = g.MIG.Enabled.Present()
 	}
+
 	if isTreeUnknown(&g, &before) {
 		g.Instances, g.MIG.LayoutGeneration = lastInstances(&before), t.layout.generation
 	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
+
 	g.Capacity = t.capacity.get(&g)
+
 	elapsed := at.Sub(before.LastRead)
 	if before.LastRead.IsZero() || elapsed < 0 { // the clock was set back
 		elapsed = 0
 	}
+
 	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
 	t.addTraffic(&g, at)
 	t.addActivity(&g, at)
 	t.estimatePower(&g, at)
+
 	g.LastRead = at
 	for i := range g.Instances {
 		g.Instances[i].LastRead = at
 	}
+
 	t.last = g
 }
 
@@ -135,11 +144,13 @@ func lastInstances(before *gpu.GPU) []gpu.GPUInstance {
 	for i := range list {
 		gi := &list[i]
 		dropInstanceReadings(gi)
+
 		gi.Up = false
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Up = false
 		}
 	}
+
 	return list
 }
 
@@ -169,6 +180,7 @@ func (t *trackedGPU) markHung(since time.Time) {
 	if t.hangCounted {
 		return
 	}
+
 	t.markDown(gpu.ErrTimeout, since)
 	t.hangCounted = true
 }
@@ -177,10 +189,12 @@ func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
 	for _, e := range g.Errors {
 		t.countError(e, at)
 	}
+
 	for i := range g.Instances {
 		for _, e := range g.Instances[i].Errors {
 			t.countError(e, at)
 		}
+
 		for c := range g.Instances[i].ComputeInstances {
 			for _, e := range g.Instances[i].ComputeInstances[c].Errors {
 				t.countError(e, at)
@@ -194,16 +208,20 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	if e.Remembered { // it has been counted
 		return
 	}
+
 	reason := e.Reason()
 	for i := range t.totals.ReadErrors {
 		if c := &t.totals.ReadErrors[i]; c.Reading == e.Reading && c.Reason == reason {
 			if c.Value == 0 {
 				t.logFailure(e)
 			}
+
 			c.Value++
+
 			return
 		}
 	}
+
 	t.logFailure(e)
 	t.totals.ReadErrors = append(t.totals.ReadErrors,
 		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
@@ -214,6 +232,7 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	if errors.Is(e.Err, gpu.ErrPIDNamespace) {
 		return
 	}
+
 	level.Warn(t.logger).Log("msg", "reading failed; further failures of this kind are only counted",
 		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
 }
@@ -225,14 +244,17 @@ func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.T
 		if !readingFailed(g, gpu.ReadingClockEvents) {
 			t.totals.ClockEvents = nil
 		}
+
 		return // the totals survive a failed reading
 	}
+
 	if t.totals.ClockEvents == nil {
 		for _, r := range gpu.ClockEventReasons() {
 			t.totals.ClockEvents = append(t.totals.ClockEvents,
 				gpu.ReasonSeconds{Reason: r.Name, Seconds: gpu.Counter{Since: at}})
 		}
 	}
+
 	for i, r := range gpu.ClockEventReasons() {
 		c := &t.totals.ClockEvents[i]
 		if c.Active = bits&r.Bit != 0; c.Active {

@@ -26,9 +26,12 @@ func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time
 		if !failed {
 			*w = growingCounter{}
 		}
+
 		return w.total
 	}
+
 	w.wide = w.wide || now >= wrap32
+
 	total, begun := w.total.Get()
 	switch {
 	case !begun:
@@ -40,7 +43,9 @@ func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time
 	default:
 		total.Value += float64(now)
 	}
+
 	w.last, w.total = now, gpu.Some(total)
+
 	return w.total
 }
 

@@ -12,16 +12,20 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 	if containers != nil && hasSharedDevice(g) {
 		u.processes = sumMemoryByContainer(g, containers)
 	}
+
 	if !hasHeldParts(g) {
 		u.addDevice(deviceKey{}, g.Holders, g.Jobs,
 			gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
 	}
+
 	for i := range g.Instances {
 		u.addInstance(&g.Instances[i])
 	}
+
 	if !stale {
 		u.list = append(u.list, h.ended...)
 	}
+
 	return u.list
 }
 
@@ -38,18 +42,22 @@ type useCollector struct {
 // them is held. A batch job uses all of its GPU instance unless containers hold parts of it.
 func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
+
 	held := slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
 	if !held {
 		u.addDevice(instanceDeviceKey(gi), gi.Holders, gi.Jobs, whole)
 		return
 	}
+
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
 		part := whole
+
 		part.Compute = gpu.Some(ci.ID)
 		if gi.IsSplit() {
 			part.MemoryUsed, part.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
 		}
+
 		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, part)
 	}
 }
@@ -65,6 +73,7 @@ func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []str
 		if holding := u.holdings.open[key]; holding != nil && !u.stale {
 			use.EnergyJoules, holding.reported = holding.energy, true
 		}
+
 		u.list = append(u.list, use)
 	}
 }
@@ -74,17 +83,21 @@ func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []str
 func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.ContainerUse) {
 	anyConfirmed := slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" })
 	added := map[gpu.Container]bool{} // one may have several replicas
+
 	for i := range holders {
 		h := &holders[i]
 		if h.Undescribed || h.Sharing == gpu.SharingExclusive || anyConfirmed && h.Unconfirmed != "" || added[h.Container] {
 			continue
 		}
+
 		added[h.Container] = true
+
 		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute,
 			Sharing: h.Sharing}
 		if len(u.processes) > 0 { // the host's processes are visible
 			shared.MemoryUsed = u.sharedMemory(h.Container, &use)
 		}
+
 		u.list = append(u.list, shared)
 	}
 }
@@ -93,6 +106,7 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 // if that of one of its processes is not known, or whether it is on the device.
 func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
 	memory := gpu.Some(uint64(0))
+
 	for i := range u.processes {
 		by := &u.processes[i]
 		switch {
@@ -117,17 +131,22 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	}
 
 	sum := uint64(0)
+
 	for _, p := range list {
 		if p.Instance.Or(instance) != instance || p.Compute.Or(compute) != compute {
 			continue
 		}
+
 		used, ok := p.MemoryBytes.Get()
+
 		ok = ok && p.Instance.Present() && p.Compute.Present() // else it may be on another
 		if !ok {
 			return gpu.None[uint64]()
 		}
+
 		sum += used
 	}
+
 	return gpu.Some(sum)
 }
 
@@ -135,6 +154,7 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 // that of one of them is not known.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
+
 	for _, p := range g.Readings.Processes.Or(nil) {
 		c, ok := containers.ContainerOf(p.PID)
 		if !ok {
@@ -153,11 +173,13 @@ func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse 
 
 		used, known := p.MemoryBytes.Get()
 		sum, knownSum := list[i].MemoryUsed.Get()
+
 		list[i].MemoryUsed = gpu.None[uint64]()
 		if known && knownSum {
 			list[i].MemoryUsed = gpu.Some(sum + used)
 		}
 	}
+
 	return list
 }
 
@@ -167,11 +189,13 @@ func hasSharedDevice(g *gpu.GPU) bool {
 	if isShared(g.Holders) {
 		return true
 	}
+
 	for i := range g.Instances {
 		if slices.ContainsFunc(g.Instances[i].ComputeInstances,
 			func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
 			return true
 		}
 	}
+
 	return false
 }

@@ -19,6 +19,7 @@ func useOf(g *gpu.GPU, pod string, instance gpu.Opt[gpu.InstanceID], compute gpu
 			return u
 		}
 	}
+
 	return nil
 }
 
@@ -31,6 +32,7 @@ func TestUses(t *testing.T) {
 	g.Instances[0].ComputeInstances[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
 	split, other := gpu.Some(gpu.InstanceID(2)), gpu.Some(gpu.InstanceID(1))
+
 	first := gpu.Some(gpu.ComputeID(0))
 	for _, tt := range []struct {
 		name string
@@ -62,19 +64,23 @@ func TestUses(t *testing.T) {
 			h.update(&gpus[0], true, time.Unix(1, 0))
 			gpus[0].Containers = h.collectUses(&gpus[0], pids, false)
 			of := 0
+
 			for i := range gpus[0].Containers {
 				if gpus[0].Containers[i].Pod == "p" {
 					of++
 				}
 			}
+
 			if of != len(tt.want) {
 				t.Errorf("%+v, want %d uses of p", gpus[0].Containers, len(tt.want))
 			}
+
 			for _, want := range tt.want {
 				got := useOf(&gpus[0], "p", want.Instance, want.Compute)
 				if got == nil {
 					t.Fatalf("%+v, want %+v", gpus[0].Containers, want)
 				}
+
 				want.Container, want.EnergyJoules = got.Container, got.EnergyJoules
 				cmptest.Equal(t, "use", *got, want)
 			}
@@ -93,6 +99,7 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 	beside := at(12, memory)
 	anywhere, inInstance := at(11, memory), at(11, memory)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+
 	inInstance.Compute = gpu.None[gpu.ComputeID]()
 	for what, c := range map[string]struct {
 		list []gpu.Process
@@ -118,6 +125,7 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 		if use == nil {
 			t.Fatalf("%s: no use of p: %+v", what, gpus[0].Containers)
 		}
+
 		cmptest.Equal(t, what, use.MemoryUsed, c.want)
 	}
 }
@@ -130,6 +138,7 @@ func TestMemoryOfAPart(t *testing.T) {
 	elsewhere, anywhere, inInstance := here, here, here
 	elsewhere.Instance = gpu.Some[gpu.InstanceID](1)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+
 	inInstance.Compute = gpu.None[gpu.ComputeID]()
 	for what, c := range map[string]struct {
 		list gpu.Opt[[]gpu.Process]
@@ -177,11 +186,14 @@ func TestPowerOfASplitInstance(t *testing.T) {
 			t.Errorf("compute instance %d draws %v W, want %v", c, got, want)
 		}
 	}
+
 	if tr.last.Instances[1].ComputeInstances[0].PowerWatts.Present() {
 		t.Error("the compute instance of a GPU instance that is not split has power of its own")
 	}
+
 	g.Instances[0].ComputeInstances[1].Activity = gpu.Activity{}
 	tr.recordReading(g, time.Unix(3, 0))
+
 	for c, want := range []float64{14, 28} {
 		if got := tr.last.Instances[0].ComputeInstances[c].PowerWatts.Or(-1); math.Abs(got-want) > 1e-9 {
 			t.Errorf("activity unknown: compute instance %d draws %v W, want its %v W idle", c, got, want)
@@ -195,6 +207,7 @@ func TestPowerOfASplitInstance(t *testing.T) {
 func TestEnergyOfHoldings(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 7))
+
 		c := &holdingsModel{
 			tr: newTestGPU(), at: time.Unix(1000, 0), pods: map[gpu.MIGUUID]gpu.Holder{}, used: map[gpu.MIGUUID]float64{}, reported: map[holdingKey]reportedUse{},
 		}
@@ -202,8 +215,10 @@ func TestEnergyOfHoldings(t *testing.T) {
 			if err := c.step(r, step); err != nil {
 				t.Fatalf("seed %d, step %d: %v", seed, step, err)
 			}
+
 			c.at = c.at.Add(time.Second)
 		}
+
 		if min(c.ended, c.handovers, c.compared) == 0 {
 			t.Errorf("seed %d: %d hand-overs, %d last increases, %d compared: want some of each", seed, c.handovers, c.ended, c.compared)
 		}
@@ -243,37 +258,47 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 	if c.read == 0 || r.IntN(10) > 0 {
 		c.readGPU(r)
 	}
+
 	c.changePods(r, step)
 	var list []gpu.Assignment
+
 	for uuid, h := range c.pods {
 		a := newAssignment(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
 		a.Holder.PodUID, a.Listed = h.PodUID, c.at
 		list = append(list, a)
 	}
+
 	gpus := []gpu.GPU{c.tr.snapshotGPU(c.at, time.Hour)}
 	attachHolders(gpus, gpu.Assignments{List: list}, time.Time{}, nil)
 	c.tr.holdings.update(&gpus[0], true, c.at)
+
 	now := map[holdingKey]reportedUse{}
 	for _, u := range c.tr.holdings.collectUses(&gpus[0], nil, false) {
 		if err := c.compareUse(&u, now); err != nil {
 			return err
 		}
 	}
+
 	if len(now) != len(c.pods) {
 		return fmt.Errorf("%d holdings reported, %d pods", len(now), len(c.pods))
 	}
+
 	c.reported = now
+
 	return nil
 }
 
 // compareUse compares one use with what its device has used since the last Snapshot.
 func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]reportedUse) error {
 	uuid := map[[2]uint32]gpu.MIGUUID{{2, 0}: "MIG-1", {2, 1}: "MIG-2", {1, 0}: "MIG-3"}[[2]uint32{uint32(u.Instance.Or(0)), uint32(u.Compute.Or(9))}]
+
 	joules, ok := u.EnergyJoules.Get()
 	if !ok || uuid == "" {
 		return fmt.Errorf("no energy, or no device: %+v", u)
 	}
+
 	key := holdingKey{uuid, u.Pod, c.pods[uuid].PodUID}
+
 	isOpen := c.pods[uuid].Pod == u.Pod
 	if !isOpen { // its last use
 		for k := range c.reported {
@@ -281,37 +306,48 @@ func (c *holdingsModel) compareUse(u *gpu.ContainerUse, now map[holdingKey]repor
 				key = k
 			}
 		}
+
 		c.ended++
 	}
+
 	before, held := c.reported[key]
 	device := c.used[uuid]
+
 	if !held {
 		if !isOpen {
 			return fmt.Errorf("the holding of %s ends before it began", u.Pod)
 		}
+
 		if joules.Value != 0 || !joules.Since.Equal(c.at) {
 			return fmt.Errorf("the holding of %s begins with %+v, want 0 J since %v", u.Pod, joules, c.at)
 		}
+
 		now[key] = reportedUse{device: device, read: c.since, begun: c.at}
+
 		return nil
 	}
+
 	want := device - before.device
 	if before.begun.After(before.read) && c.since.After(before.begun) { // it came between two readings
 		want *= float64(c.since.Sub(before.begun)) / float64(c.since.Sub(before.read))
 	}
+
 	if grew := joules.Value - before.value; math.Abs(grew-want) > 1e-6 {
 		return fmt.Errorf("energy of %s grew by %v, want %v", u.Pod, grew, want)
 	}
+
 	c.compared++
 	if isOpen {
 		now[key] = reportedUse{joules.Value, device, c.since, before.begun}
 	}
+
 	return nil
 }
 
 // readGPU records a reading, perhaps an incomplete one, and adds up what each device has used, by its estimated power.
 func (c *holdingsModel) readGPU(r *rand.Rand) {
 	g := energyReading(r, c.joules)
+
 	first := c.read == 0
 	if lacks := r.IntN(12); !first {
 		switch lacks {
@@ -323,12 +359,16 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 			g.Readings.PowerWatts = gpu.None[float64]()
 		}
 	}
+
 	spent := c.joules - c.read
 	c.tr.recordReading(g, c.at)
+
 	if !g.MIG.Enabled.Present() || !g.Readings.EnergyJoules.Present() {
 		return
 	}
+
 	c.read, c.since = c.joules, c.at
+
 	gpuWatts, known := c.tr.last.Readings.PowerWatts.Get() // also if it is derived from energy
 	for i := range c.tr.last.Instances {
 		gi := &c.tr.last.Instances[i]
@@ -337,6 +377,7 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 			if gi.IsSplit() {
 				watts = gi.ComputeInstances[k].PowerWatts
 			}
+
 			if known && !first {
 				c.used[gi.ComputeInstances[k].UUID] += spent * watts.Or(math.NaN()) / gpuWatts
 			}
@@ -347,14 +388,17 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 // energyReading is a reading with random activity.
 func energyReading(r *rand.Rand, gpuWatts float64) gpu.GPU {
 	g := migGPU()
+
 	g.Readings.EnergyJoules, g.Readings.PowerWatts = gpu.Some(gpuWatts), gpu.Some(150+r.Float64()*200)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
+
 		gi.Activity.GraphicsEngine = gpu.Some(r.Float64())
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].SMs, gi.ComputeInstances[c].Activity.GraphicsEngine = gpu.Some(42/len(gi.ComputeInstances)), gpu.Some(r.Float64())
 		}
 	}
+
 	return g
 }
 
@@ -363,10 +407,12 @@ func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 	device := []gpu.MIGUUID{"MIG-1", "MIG-2", "MIG-3"}[r.IntN(3)]
 	if _, held := c.pods[device]; held {
 		delete(c.pods, device)
+
 		if c.handovers++; r.IntN(2) == 0 {
 			return
 		}
 	}
+
 	if r.IntN(2) == 0 {
 		c.pods[device] = gpu.Holder{Container: gpu.Container{Pod: fmt.Sprint(device, "-", r.IntN(2))}, PodUID: fmt.Sprint(step)}
 	}
@@ -378,6 +424,7 @@ func TestUsesOfContradictions(t *testing.T) {
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
 	ref, gpuRef := gpu.DeviceRef{MIG: "MIG-1"}, gpu.DeviceRef{GPU: uuidA}
 	doubtful := func(a gpu.Assignment) gpu.Assignment { a.Holder.Unconfirmed = "for a test"; return a }
+
 	undescribed := func(a gpu.Assignment) gpu.Assignment { a.Holder.Undescribed = true; return a }
 	for name, tt := range map[string]struct {
 		list []gpu.Assignment
@@ -401,10 +448,12 @@ func TestUsesOfContradictions(t *testing.T) {
 			attachHolders(gpus, gpu.Assignments{List: tt.list}, time.Time{}, pids)
 			var h holdings
 			h.update(&gpus[0], true, time.Unix(1, 0))
+
 			var got []string
 			for _, u := range h.collectUses(&gpus[0], pids, false) {
 				got = append(got, fmt.Sprint(u.Pod, " ", u.Sharing, " ", u.MemoryUsed.Or(999)))
 			}
+
 			if text := strings.Join(got, ", "); text != tt.want {
 				t.Errorf("%q, want %q", text, tt.want)
 			}

@@ -31,25 +31,31 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
 		e.Instance, e.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 	}
+
 	now := p.opts.Now()
 	t.countXID(e, now)
 
 	if !t.shouldLog(&e, now) {
 		return
 	}
+
 	fields := []any{"msg", "XID error", "gpu", e.GPU, "index", t.last.Index, "xid", e.XID}
 	if name := gpu.XIDName(e.XID); name != "" {
 		fields = append(fields, "name", name)
 	}
+
 	if id, ok := e.Instance.Get(); ok {
 		fields = append(fields, "gpu_instance", id)
 	}
+
 	if id, ok := e.Compute.Get(); ok {
 		fields = append(fields, "compute_instance", id)
 	}
+
 	if pods := podsOnDevice(p.current.Load(), e); pods != "" {
 		fields = append(fields, "pod", pods)
 	}
+
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
@@ -65,10 +71,13 @@ func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 	if last, ok := t.lastEventLog[key]; ok && !now.Before(last) && now.Sub(last) < eventLogInterval {
 		return false
 	}
+
 	if t.lastEventLog == nil {
 		t.lastEventLog = map[eventKey]time.Time{}
 	}
+
 	t.lastEventLog[key] = now
+
 	return true
 }
 
@@ -79,10 +88,12 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
 	}
+
 	i := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == e.GPU })
 	if i < 0 {
 		return ""
 	}
+
 	var pods []string
 	add := func(holders []gpu.Holder) {
 		for _, h := range holders {
@@ -93,21 +104,25 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 		}
 	}
 	add(s.GPUs[i].Holders)
+
 	for _, gi := range s.GPUs[i].Instances {
 		if id, ok := e.Instance.Get(); ok && id != gi.ID || gi.Since.After(e.Time) {
 			continue
 		}
 
 		add(gi.Holders)
+
 		for _, ci := range gi.ComputeInstances {
 			if id, ok := e.Compute.Get(); !ok || id == ci.ID {
 				add(ci.Holders)
 			}
 		}
 	}
+
 	if more := len(pods) - maxXIDPods; more > 0 {
 		pods = append(pods[:maxXIDPods], fmt.Sprintf("and %d more", more))
 	}
+
 	return strings.Join(pods, ", ")
 }
 
@@ -116,10 +131,12 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 // ones did not, the count moves there.
 func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	isNew, located := t.incidents.record(&e, now)
+
 	increment := 0.0
 	if isNew {
 		increment = 1
 	}
+
 	t.totals.XIDs.Value += increment
 	t.totals.XIDErrors = addXID(t.totals.XIDErrors, e, increment)
 
@@ -128,10 +145,12 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 			increment = 1
 			t.totals.GPUXIDs = removeXID(t.totals.GPUXIDs, e.XID)
 		}
+
 		gi.XIDErrors = addXID(gi.XIDErrors, e, increment)
 
 		return
 	}
+
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
 }
 
@@ -147,6 +166,7 @@ func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	if gi == nil || gi.Since.After(e.Time) {
 		return nil
 	}
+
 	return gi
 }
 
@@ -156,6 +176,7 @@ func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
 	if !found {
 		return list
 	}
+
 	if list[i].Value--; list[i].Value > 0 {
 		return list
 	}
@@ -177,9 +198,11 @@ func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCou
 	if !found {
 		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: since}})
 	}
+
 	if e.Time.After(list[i].Last) {
 		list[i].Last = e.Time
 	}
+
 	return list
 }
 
@@ -189,6 +212,7 @@ func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount 
 	if !found && increment == 0 {
 		return list
 	}
+
 	if !found {
 		list = slices.Insert(list, i, gpu.XIDCount{XID: e.XID, Counter: gpu.Counter{Since: e.Time}})
 	}
@@ -197,5 +221,6 @@ func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount 
 	if e.Time.After(list[i].Last) || increment > 0 {
 		list[i].Last = e.Time
 	}
+
 	return list
 }

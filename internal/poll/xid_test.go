@@ -29,22 +29,26 @@ func TestXIDsOfALostGPUStay(t *testing.T) {
 		src.inv.GPUs = foundGPUs(uuidB)
 		src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 0}}
 	})
+
 	left := time.Duration(0)
 	for ; left < keepDisplaced; left += 30 * time.Second {
 		s := h.pollAfter(30 * time.Second)
 		if want := []gpu.UUID{uuidB, uuidA}; !slices.Equal(gpuUUIDs(s), want) {
 			t.Fatalf("%v after the loss: %v, want %v", left, gpuUUIDs(s), want)
 		}
+
 		g := &s.GPUs[1]
 		what := fmt.Sprintf("%v after the loss: ", left)
 		cmptest.Equal(t, what+"up", g.Up, false)
 		cmptest.Equal(t, what+"all XIDs", g.Totals.XIDs.Value, 1)
 		cmptest.Equal(t, what+"number of XIDs", len(g.Totals.XIDErrors), 1)
 		cmptest.Equal(t, what+"layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
+
 		if n := errorCount(g, gpu.ReadingDevice, gpu.ReasonLost); n != 1 {
 			t.Errorf("the loss counts %v times, want once", n)
 		}
 	}
+
 	if s := h.pollAfter(30 * time.Second); len(s.GPUs) != 1 || s.GPUs[0].UUID != uuidB {
 		t.Errorf("%v after the loss: %v, want the other GPU alone", left, gpuUUIDs(s))
 	}
@@ -56,13 +60,17 @@ func TestLostGPUComesBack(t *testing.T) {
 	h := newHarness(t, src, nil)
 	defer h.startLoop()()
 	h.pollAfter(time.Second)
+
 	for range 2 {
 		src.set(func() { src.inv.GPUs = foundGPUs(uuidB) })
 		h.pollAfter(time.Second)
+
 		if s := h.pollAfter(10 * time.Minute); len(s.GPUs) != 2 {
 			t.Fatalf("ten minutes after the loss: %v", gpuUUIDs(s))
 		}
+
 		src.set(func() { src.inv.GPUs = foundGPUs(uuidA, uuidB) })
+
 		s := h.pollAfter(time.Second)
 		if want := []gpu.UUID{uuidA, uuidB}; !slices.Equal(gpuUUIDs(s), want) || !s.GPUs[0].Up {
 			t.Fatalf("after it came back: %v, first up %v, want %v", gpuUUIDs(s), s.GPUs[0].Up, want)
@@ -85,9 +93,11 @@ func TestLayoutOfADownGPUStays(t *testing.T) {
 	cmptest.Equal(t, "MIG mode", g.MIG.Enabled, gpu.Some(true))
 	cmptest.Equal(t, "number of instances", len(g.Instances), len(migGPU().Instances))
 	cmptest.Equal(t, "layout changes are counted", g.Totals.LayoutChanges.Since.IsZero(), false)
+
 	if g.MIG.Pending.Present() || g.Readings.PowerWatts.Present() {
 		t.Errorf("pending MIG mode %v, power %v, want neither", g.MIG.Pending, g.Readings.PowerWatts)
 	}
+
 	if plain := findGPU(t, s, uuidB); !plain.Totals.LayoutChanges.Since.IsZero() {
 		t.Errorf("a GPU without MIG counts layout changes: %+v", plain.Totals.LayoutChanges)
 	}
@@ -98,12 +108,15 @@ func TestKnownReadErrorsBeginAtZero(t *testing.T) {
 	h := newHarness(t, newFakeSource(uuidA), nil)
 	defer h.startLoop()()
 	var got []string
+
 	for _, e := range h.pollAfter(time.Second).GPUs[0].Totals.ReadErrors {
 		if e.Value != 0 || e.Since.IsZero() {
 			t.Errorf("%s, %s: %+v, want 0 since the start", e.Reading, e.Reason, e.Counter)
 		}
+
 		got = append(got, fmt.Sprintf("%s/%s", e.Reading, e.Reason))
 	}
+
 	if got, want := strings.Join(got, " "), "device/lost device/reset_required device/timeout device/other "+
 		"events/other"; got != want {
 		t.Errorf("%s, want %s", got, want)
@@ -126,24 +139,31 @@ func TestXIDIsLogged(t *testing.T) {
 	src.events <- of(43)
 	pods.list = gpu.Assignments{} // it ends its pod
 	h.pollAfter(time.Second)
+
 	for range 58 { // within the minute
 		src.events <- of(43)
 		h.pollAfter(time.Second)
 	}
+
 	src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: 9999, Time: h.clock.Now()}
 	h.pollAfter(time.Second)
 	src.events <- of(43)
 	h.pollAfter(2 * time.Second)
+
 	if err := stop(); err != nil {
 		t.Fatal(err)
 	}
+
 	var lines []string
+
 	for line := range strings.Lines(out.String()) {
 		if strings.Contains(line, "XID error") {
 			lines = append(lines, strings.TrimSpace(line))
 		}
 	}
+
 	start := `level=warn msg="XID error" gpu=` + string(uuidA) + ` index=0 `
+
 	want := []string{
 		start + fmt.Sprintf(`xid=43 name="GPU stopped processing" gpu_instance=%d pod=ns/train-0`, held.ID),
 		start + `xid=9999`,
@@ -177,6 +197,7 @@ func TestXIDOfAnEarlierHolder(t *testing.T) {
 	n.pollAfter(logDelay)
 
 	named := map[string]bool{}
+
 	for line := range strings.Lines(n.out.String()) {
 		for _, xid := range []string{"xid=13", "xid=31"} {
 			if strings.Contains(line, xid) {
@@ -184,6 +205,7 @@ func TestXIDOfAnEarlierHolder(t *testing.T) {
 			}
 		}
 	}
+
 	cmptest.Equal(t, "lines that name the pod", named, map[string]bool{"xid=13": false, "xid=31": true})
 }
 
@@ -196,6 +218,7 @@ func TestEventsOfAnUnknownGPU(t *testing.T) {
 	for _, kind := range []gpu.EventKind{gpu.EventXID, gpu.EventUnavailable, gpu.EventRecoveryAction} {
 		n.src.events <- gpu.Event{Kind: kind, XID: 79, Time: n.clock.Now()}
 	}
+
 	s := n.pollAfter(time.Second)
 	for _, id := range []gpu.UUID{uuidA, uuidB} {
 		g := findGPU(t, s, id)
@@ -209,6 +232,7 @@ func gpuUUIDs(s *gpu.Snapshot) []gpu.UUID {
 	for i := range s.GPUs {
 		ids = append(ids, s.GPUs[i].UUID)
 	}
+
 	return ids
 }
 
@@ -223,6 +247,7 @@ func TestXIDsOfTheGPU(t *testing.T) {
 	defer h.startLoop()()
 	h.pollAfter(time.Second)
 	first := h.clock.Now()
+
 	send := func(xid uint64) {
 		src.events <- gpu.Event{Kind: gpu.EventXID, GPU: uuidA, XID: xid, Time: h.clock.Now(),
 			Instance: gpu.Some(gpu.InstanceID(0)), Compute: gpu.Some(gpu.ComputeID(0))}
@@ -230,10 +255,13 @@ func TestXIDsOfTheGPU(t *testing.T) {
 	for range 10 {
 		send(79)
 	}
+
 	h.pollAfter(time.Second)
+
 	for _, xid := range []uint64{79, 119, 120, 13} {
 		send(xid)
 	}
+
 	s := h.pollAfter(time.Second)
 
 	second := first.Add(time.Second)

@@ -18,6 +18,7 @@ func countsOf(list []gpu.XIDCount) map[uint64]float64 {
 	for _, x := range list {
 		counts[x.XID] = x.Value
 	}
+
 	return counts
 }
 
@@ -25,6 +26,7 @@ func countsOf(list []gpu.XIDCount) map[uint64]float64 {
 func TestCountMovesToItsInstance(t *testing.T) {
 	tr := newTestGPU()
 	tr.recordReading(migGPU(), time.Unix(1000, 0))
+
 	at := time.Unix(1001, 0)
 	for _, instance := range []gpu.Opt[gpu.InstanceID]{
 		{}, {}, gpu.Some(gpu.InstanceID(1)), // the first line is the event's, the second is one of its own
@@ -62,10 +64,12 @@ func TestIDsOfNoInstance(t *testing.T) {
 	} {
 		var out bytes.Buffer
 		src := newFakeSource(uuidA)
+
 		g := migGPU()
 		for i, id := range tc.layout {
 			g.Instances[i].ID = id
 		}
+
 		src.gpus[uuidA] = g
 		h := newHarness(t, src, func(o *Options) { o.Logger = log.NewLogfmtLogger(&out) })
 		stop := h.startLoop()
@@ -96,6 +100,7 @@ func TestHealthEventsAreLoggedOnceAMinute(t *testing.T) {
 			src.events <- gpu.Event{Kind: gpu.EventRecoveryAction, GPU: uuidA, Time: h.clock.Now()}
 			h.pollAfter(0)
 		}
+
 		return h.pollAfter(0)
 	}
 	lines := func() []int {

@@ -22,7 +22,9 @@ func (r *ruler) gpusOf(name string) string {
 	for _, a := range r.firingNow(name) {
 		gpus = append(gpus, a.Labels.Get("gpu"))
 	}
+
 	slices.Sort(gpus)
+
 	return strings.Join(gpus, " ")
 }
 
@@ -38,49 +40,67 @@ func TestRightsizingLoop(t *testing.T) {
 	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-underused.yaml"), advisorPolls, "--control.enabled",
 		"--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+
 	n.exporters[0].target.keep = nil                                 // migctl fleet asks for more than the rules
 	for ; n.elapsed < 160*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
+
 	n.runLong(164 * time.Hour)
+
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
 		t.Errorf("before seven days GpuRightsizingCandidate fires for GPUs %q", got)
 	}
+
 	n.runLong(172 * time.Hour)
+
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 5" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 5", got)
 	}
+
 	n.expectSummary("GpuRightsizingCandidate", "GPU 1 of gpu-node-1:9401 is larger than its work needs: 1g.20gb would do and "+
 		"set 80.3% of its SMs free (held by search/embedder-0).")
 	n.expectOneAnswer(socket, "0 1 2 5", false)
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio{gpu=~"[0125]"})`)
+
 	layouts := filepath.Join(dir, "layouts.yaml")
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	expectAdviceShown(t, socket)
+
 	pods := movedPods(t, socket)
 	if len(pods) != 4 {
 		t.Errorf("pods that move: %v, want 4", pods)
 	}
+
 	migctl(t, socket, "mode", "on", "7", "--yes")
+
 	if plan := migctl(t, socket, "plan", "-f", layouts, "--layout", "gpu-7"); !strings.Contains(plan, "3g.40gb") {
 		t.Errorf("the plan creates no 3g.40gb:\n%s", plan)
 	}
+
 	applied := printed(t, socket, "apply", "-f", layouts, "--layout", "gpu-7", "--yes")
 	examplePage().expect(t, "Takes    8 steps", applied, "GPU 7  H100", "\n\nOperation")
+
 	for _, p := range pods {
 		q := url.Values{"namespace": {p.namespace}, "pod": {p.name}, "resource": {p.resource}}
 		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
 	}
+
 	n.runLong(204 * time.Hour) // a day in which the notebook's slice is idle
+
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "" {
 		t.Errorf("GpuRightsizingCandidate still fires for GPUs %q", got)
 	}
+
 	n.expectOneAnswer(socket, "", false)
+
 	if got := n.gpusOf("MigSliceRightsizingGrow") + n.gpusOf("MigSliceRightsizingShrink"); got != "" {
 		t.Errorf("the advisor wants other slices now: %q", got)
 	}
+
 	n.expectMoreActivity(before)
 	n.expectPredicted(4)
 	expectEffectShown(t, socket, n.exporters[0].url)
@@ -95,12 +115,15 @@ func TestRightsizingLoop(t *testing.T) {
 // and four GPUs are free.
 func (r *rollout) expectMoreActivity(before float64) {
 	r.t.Helper()
+
 	if got := r.valueNow(`count(nvidia_mig_gpu_instance_pod_info)`); got != 4 {
 		r.t.Errorf("%v slices are held, want 4", got)
 	}
+
 	if got := r.valueNow(`count(nvidia_gpu_allocated == 0)`); got != 4 {
 		r.t.Errorf("%v GPUs are free, want 4", got)
 	}
+
 	if after := r.valueNow(`avg(nvidia_mig_gpu_instance_sm_activity_ratio)`); after < 3*before {
 		r.t.Errorf("SM activity of the slices is %.3f; that of the GPUs was %.3f", after, before)
 	}
@@ -130,10 +153,12 @@ func expectEffectShown(t *testing.T, socket, url string) {
 // valueNow returns the one sample of a query.
 func (r *rollout) valueNow(expr string) float64 {
 	r.t.Helper()
+
 	v, err := singleValue(r.EvalAt(expr, r.now()))
 	if err != nil {
 		r.t.Errorf("%s: %v", expr, err)
 	}
+
 	return v
 }
 
@@ -142,6 +167,7 @@ type movedPod struct{ namespace, name, resource string }
 
 func movedPods(t *testing.T, socket string) []movedPod {
 	t.Helper()
+
 	var report struct {
 		Devices []struct {
 			Action             string
@@ -152,13 +178,16 @@ func movedPods(t *testing.T, socket string) []movedPod {
 	if err := json.Unmarshal([]byte(migctl(t, socket, "recommend", "-o", "json")), &report); err != nil {
 		t.Fatal(err)
 	}
+
 	var pods []movedPod
+
 	for _, d := range report.Devices {
 		if d.Action == "slice" {
 			resource := "nvidia.com/mig-" + strings.ReplaceAll(d.RecommendedProfile, "+", ".")
 			pods = append(pods, movedPod{d.Pod.Namespace, d.Pod.Name, resource})
 		}
 	}
+
 	return pods
 }
 
@@ -187,6 +216,7 @@ func TestAdvisorOnSlices(t *testing.T) {
 	n.runLong(4 * time.Hour)
 	fires := func(name, want string) {
 		t.Helper()
+
 		if got := n.gpusOf(name); got != want {
 			t.Errorf("%s fires for slices of GPUs %q, want %q", name, got, want)
 		}
@@ -223,22 +253,28 @@ func TestSliceThatIsTooBig(t *testing.T) {
 	n := newRollout(t, roomy, advisorPolls, "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
 		"--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+
 	for ; n.elapsed < 164*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
+
 	n.runLong(172 * time.Hour)
+
 	if got := n.gpusOf("MigSliceRightsizingShrink"); got != "0" {
 		t.Fatalf("MigSliceRightsizingShrink fires for GPUs %q, want 0", got)
 	}
+
 	command := regexp.MustCompile(`(?m)^ +migctl (apply --gpus 0 --devices \S+)$`).
 		FindStringSubmatch(migctl(t, socket, "recommend"))
 	if command == nil {
 		t.Fatalf("no command to repartition:\n%s", migctl(t, socket, "recommend"))
 	}
+
 	apply := append(strings.Fields(command[1]), "--yes")
 	if out, code := tryMigctl(t, socket, apply...); code == 0 || !strings.Contains(out, "narrow-0") {
 		t.Errorf("with its pod on the slice: exit code %d\n%s", code, out)
 	}
+
 	replace := func(resource string) {
 		q := url.Values{"namespace": {"ml"}, "pod": {"narrow-0"}, "resource": {resource}}
 		n.exporters[0].request(http.MethodPost, "/-/sim/replace-pod?"+q.Encode())
@@ -250,6 +286,7 @@ func TestSliceThatIsTooBig(t *testing.T) {
 	n.expectStory("MigSliceRightsizingShrink")
 	n.expectSummary("MigSliceRightsizingShrink", "3g.40gb (instance 1) on GPU 0 of gpu-node-1:9401 is larger than its "+
 		"work needs, its memory 10.14% full: 1g.10gb would do (held by ml/narrow-0).")
+
 	if got := n.valueNow(`count(nvidia_mig_gpu_instance_pod_info{mig_profile="1g.10gb",pod="narrow-0"})`); got != 1 {
 		t.Errorf("%v slices of 1g.10gb are held by the pod, want 1", got)
 	}

@@ -36,6 +36,7 @@ func isAlert(expr parser.Expr) bool {
 			return isAlert(e.LHS)
 		}
 	}
+
 	return false
 }
 
@@ -44,42 +45,52 @@ func isAlert(expr parser.Expr) bool {
 func alertsIn(page string) []string {
 	p := parser.NewParser(parser.Options{})
 	var texts []string
+
 	blocks := regexp.MustCompile("(?s)```[a-z]*\n(.*?)```")
 	for _, block := range blocks.FindAllStringSubmatch(page, -1) {
 		if _, err := p.ParseExpr(block[1]); err == nil {
 			texts = append(texts, block[1])
 			continue
 		}
+
 		for line := range strings.Lines(block[1]) {
 			_, rule, _ := strings.Cut(line, "expr:")
 			texts = append(texts, line, strings.Trim(strings.TrimSpace(rule), `'"`))
 		}
 	}
+
 	for _, span := range regexp.MustCompile("`([^`\n]+)`").FindAllStringSubmatch(blocks.ReplaceAllString(page, ""), -1) {
 		texts = append(texts, span[1])
 	}
+
 	ours := regexp.MustCompile(`\b(nvidia_|mig_|DCGM_)`)
 	var alerts []string
+
 	for _, text := range texts {
 		text = strings.Join(strings.Fields(text), " ")
 		if !ours.MatchString(text) {
 			continue
 		}
+
 		if expr, err := p.ParseExpr(text); err == nil && isAlert(expr) && !slices.Contains(alerts, text) {
 			alerts = append(alerts, text)
 		}
 	}
+
 	return alerts
 }
 
 // documentedAlerts are those of the README and of every page.
 func documentedAlerts(t *testing.T) []string {
 	t.Helper()
+
 	var alerts []string
 	for _, page := range documentPages(t) {
 		alerts = append(alerts, alertsIn(readFile(t, page))...)
 	}
+
 	slices.Sort(alerts)
+
 	return slices.Compact(alerts)
 }
 
@@ -88,6 +99,7 @@ func TestAlertsAreFound(t *testing.T) {
 		"```promql\nincrease(nvidia_gpu_xids_total[5m]) > 0\nnvidia_gpu_mig_enabled\n```\n" +
 		"```promql\n(time() - mig_exporter_a < 60)\n  * on (uuid) b\n```\n" +
 		"```yaml\n- expr: 'DCGM_EXP_XID_ERRORS_COUNT > 0'\n```\n"
+
 	want := []string{
 		"increase(nvidia_gpu_xids_total[5m]) > 0", "(time() - mig_exporter_a < 60) * on (uuid) b", "DCGM_EXP_XID_ERRORS_COUNT > 0",
 		"nvidia_gpu_up == 0",
@@ -100,6 +112,7 @@ func TestAlertsAreFound(t *testing.T) {
 // chaos is the shipped scenario without its end, with a successor for the pod that ends.
 func chaos(t *testing.T) string {
 	t.Helper()
+
 	changed := strings.NewReplacer(
 		"  - {at: 15m, kind: version-mismatch}\n", "",
 		"faults:\n", "  - {namespace: batch, name: short-1, owner: Job/short, container: main, resource: nvidia.com/gpu, device: \"7\", workload: serve, at: 9m7s}\nfaults:\n",
@@ -107,6 +120,7 @@ func chaos(t *testing.T) string {
 	if strings.Contains(changed, "version-mismatch") || !strings.Contains(changed, "short-1") {
 		t.Fatal("chaos.yaml is not what this test expects")
 	}
+
 	return changed
 }
 
@@ -118,17 +132,21 @@ DCGM_EXP_XID_ERRORS_TOTAL,counter,XIDs
 // TestDocumentedAlertsFireAndClear runs every alert that is printed anywhere on the chaos.
 func TestDocumentedAlertsFireAndClear(t *testing.T) {
 	t.Parallel()
+
 	alerts := documentedAlerts(t)
 	if len(alerts) < 6 {
 		t.Fatalf("only %d alerts in the documents: %q", len(alerts), alerts)
 	}
+
 	alerts = slices.DeleteFunc(alerts, func(alert string) bool { // TestXIDThatEndsItsPod and TestControlAlertsFireAndClear run these
 		return alert == xidJoin || isControlAlert(alert)
 	})
+
 	csv := filepath.Join(t.TempDir(), "counters.csv")
 	if err := os.WriteFile(csv, []byte(counters), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	n := startNode(t, chaos(t), "--metrics.names=both", "--dcgm.counters="+csv)
 	n.run(50*time.Second, func(at time.Time) {
 		for _, alert := range alerts {
@@ -144,18 +162,22 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 			if err != nil {
 				t.Fatalf("after %s: %v", n.elapsed, err)
 			}
+
 			if firing[alert] = len(v) > 0; firing[alert] && fired[alert] == 0 {
 				fired[alert] = n.elapsed
 			}
 		}
 	})
+
 	for _, alert := range alerts {
 		if fired[alert] == 0 {
 			t.Errorf("%s never fires", alert)
 		}
+
 		if firing[alert] != (alert == neverClears) {
 			t.Errorf("%s: firing at the end: %v", alert, firing[alert])
 		}
+
 		t.Logf("%-8s %s", fired[alert], alert)
 	}
 }
@@ -166,42 +188,52 @@ func isControlAlert(alert string) bool { return strings.Contains(alert, "mig_con
 // state that it is in, 0 for the others. While it is "unsettled" it is idle, with an operation that is unsettled.
 func TestControlAlertsFireAndClear(t *testing.T) {
 	t.Parallel()
+
 	alerts := slices.DeleteFunc(documentedAlerts(t), func(alert string) bool { return !isControlAlert(alert) })
 	if len(alerts) < 4 {
 		t.Errorf("only %d alerts in the documents: %q", len(alerts), alerts)
 	}
+
 	e := NewPrometheus(t)
 	at := scraped()
 	states := []string{"idle", "running", "degraded", "stuck", "read-only", "off"}
 	fired := map[string]int{}
+
 	for _, in := range []string{"idle", "running", "degraded", "running", "stuck", "idle", "read-only", "idle", "off", "idle",
 		"unsettled", "idle"} {
 		text := fmt.Sprintf("# TYPE mig_control_unsettled_operations gauge\nmig_control_unsettled_operations %d\n"+
 			"# TYPE mig_control_state gauge\n", strings.Count(in, "unsettled"))
+
 		for _, state := range states {
 			value := "0"
 			if state == in || state == "idle" && in == "unsettled" {
 				value = "1"
 			}
+
 			text += `mig_control_state{state="` + state + `"} ` + value + "\n"
 		}
+
 		at = at.Add(scrapeInterval)
 		e.AddScrape(t, at, Text, []byte(text))
+
 		for _, alert := range alerts {
 			want := strings.Contains(alert, `"`+in+`"`) || strings.Contains(alert, "=~") && !slices.Contains(
 				[]string{"idle", "running", "unsettled"}, in)
 			if strings.Contains(alert, "mig_control_unsettled_operations") {
 				want = in == "unsettled"
 			}
+
 			got := len(e.Query(t, alert)) > 0
 			if got != want {
 				t.Errorf("in state %s: %s: fires %v, want %v", in, alert, got, want)
 			}
+
 			if got {
 				fired[alert]++
 			}
 		}
 	}
+
 	for _, alert := range alerts {
 		if fired[alert] == 0 {
 			t.Errorf("%s never fires", alert)

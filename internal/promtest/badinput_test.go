@@ -23,6 +23,7 @@ type ruledFleet struct {
 func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 	t.Helper()
 	e := NewPrometheus(t)
+
 	f := &ruledFleet{Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
 		at: scraped()}
 	for _, node := range nodes {
@@ -30,12 +31,14 @@ func newFleet(t *testing.T, nodes ...string) *ruledFleet {
 			"instance", node, "job", "mig-exporter", "namespace", "monitoring", "pod", "mig-exporter-"+node, "container",
 			"mig-exporter")}})
 	}
+
 	return f
 }
 
 // run lets minutes pass. Each target is scraped in each; one whose exposition is empty does not answer.
 func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) string) {
 	f.t.Helper()
+
 	for m := range minutes {
 		f.at = f.at.Add(time.Minute)
 		for _, x := range f.targets {
@@ -45,6 +48,7 @@ func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) s
 				x.failScrape(f.t, f.at)
 			}
 		}
+
 		f.eval(f.at)
 	}
 }
@@ -53,13 +57,16 @@ func (f *ruledFleet) run(minutes int, exposition func(node string, minute int) s
 func (f *ruledFleet) expectFiring(want ...string) {
 	f.t.Helper()
 	var got []string
+
 	for name, story := range f.fired {
 		for _, a := range story.now {
 			got = append(got, strings.TrimSpace(name+" "+a.Labels.Get("instance")))
 		}
 	}
+
 	slices.Sort(got)
 	slices.Sort(want)
+
 	if !slices.Equal(got, want) {
 		f.t.Errorf("%s fire, want %s", got, want)
 	}
@@ -100,6 +107,7 @@ func TestRulesWithOneNodeMissing(t *testing.T) {
 		if node == "b" && m >= 10 {
 			return ""
 		}
+
 		return wellNode(node, "GPU-"+node, "train-"+node, f.at)
 	})
 	f.expectFiring("MigExporterDown b")
@@ -116,9 +124,11 @@ func TestRulesOverAScrapeGap(t *testing.T) {
 	}
 	f.run(15, exposition)
 	f.expectFiring()
+
 	if f.fired["GpuXidNode"] == nil {
 		t.Error("the XID was not reported")
 	}
+
 	f.at = f.at.Add(20 * time.Minute)
 	for range 10 {
 		f.run(1, exposition)
@@ -135,6 +145,7 @@ func TestRulesOverCounterResets(t *testing.T) {
 		if m >= 20 {
 			n = 0
 		}
+
 		text := wellNode(node, "GPU-a", "train", f.at)
 		for _, family := range []string{
 			`nvidia_gpu_clock_event_seconds_total{reason="hw_power_brake_slowdown",%s} %d`,
@@ -146,9 +157,11 @@ func TestRulesOverCounterResets(t *testing.T) {
 		} {
 			text += fmt.Sprintf(family, `gpu="0",uuid="GPU-a"`, n) + "\n"
 		}
+
 		return text + "mig_control_state{state=\"idle\"} 1\n"
 	})
 	f.expectFiring()
+
 	if len(f.fired) > 0 {
 		f.log()
 		t.Error("alerts fired")
@@ -169,14 +182,17 @@ func TestRulesOnAReplacedGPU(t *testing.T) {
 		case m < 45:
 			return wellNode(node, "GPU-new", "after", f.at)
 		}
+
 		return strings.Replace(wellNode(node, "GPU-new", "after", f.at), `nvidia_gpu_up{gpu="0",uuid="GPU-new"} 1`,
 			`nvidia_gpu_up{gpu="0",uuid="GPU-new"} 0`, 1)
 	})
 	f.expectFiring("GpuDown a")
+
 	if got := f.firingNow("GpuDown")[0].Annotations.Get("summary"); got != "GPU 0 of a does not answer (held by "+
 		"ml/after)." {
 		t.Errorf("%q", got)
 	}
+
 	if f.fired["GpuMissing"] != nil {
 		t.Error("GpuMissing fired")
 	}
@@ -188,6 +204,7 @@ func TestRulesOnHostilePods(t *testing.T) {
 	t.Parallel()
 	pods := map[string]string{}
 	var nodes, want []string
+
 	for i, pod := range []string{
 		`quo"te`, `back\slash`, `{{ .Labels }}`, `{{ query "up" }}`, `"} or up{a="`, `brace}`, `<b>`, `$value`,
 		"line\nbreak", "𝒰nicode", `%s%q`,
@@ -197,14 +214,17 @@ func TestRulesOnHostilePods(t *testing.T) {
 		nodes = append(nodes, node)
 		want = append(want, "GpuAllocatedIdle "+node, "GpuXidApplication "+node)
 	}
+
 	f := newFleet(t, nodes...)
 	f.run(90, func(node string, _ int) string {
 		quoted := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(pods[node])
 		text := strings.Replace(wellNode(node, "GPU-"+node, quoted, f.at), "} 0.7", "} 0", 1)
+
 		return text + fmt.Sprintf("nvidia_gpu_xid_last_timestamp_seconds{gpu=\"0\",uuid=\"GPU-%s\",xid=\"31\"} %d\n", node,
 			f.start.Add(85*time.Minute).Unix())
 	})
 	f.expectFiring(want...)
+
 	for _, name := range []string{"GpuAllocatedIdle", "GpuXidApplication"} {
 		for _, a := range f.firingNow(name) {
 			pod := pods[a.Labels.Get("instance")]
@@ -225,13 +245,16 @@ func TestRulesWhileAnExporterIsReplaced(t *testing.T) {
 		if node == "old" && m > 80 || node == "new" && m < 70 {
 			return ""
 		}
+
 		pod := "first"
 		if node == "new" {
 			pod = "second"
 		}
+
 		return strings.Replace(wellNode(node, "GPU-a", pod, f.at), "} 0.7", "} 0", 1)
 	})
 	f.expectFiring("GpuAllocatedIdle new", "MigExporterDown old")
+
 	for alert := range f.fired["GpuAllocatedIdle"].alerts {
 		if !strings.Contains(alert, `namespace="ml"`) || strings.Contains(alert, `pod="mig-exporter`) {
 			t.Errorf("the alert is about %s", alert)

@@ -49,8 +49,10 @@ func (l level) exclusive(x exposition) (map[string]series, error) {
 		if _, two := holders[device]; two {
 			return nil, fmt.Errorf("%s: two exclusive holders of %s", l.holders, device)
 		}
+
 		holders[device] = s
 	}
+
 	return holders, nil
 }
 
@@ -61,15 +63,18 @@ func (l level) shown(x exposition) (map[string]series, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	all := map[string][]series{}
 	for _, s := range x.of(l.holders) {
 		all[s.key(l.on)] = append(all[s.key(l.on)], s)
 	}
+
 	for device, of := range all {
 		if len(of) == 1 && of[0].labels["sharing"] == "exclusive" {
 			holders[device] = of[0]
 		}
 	}
+
 	return holders, nil
 }
 
@@ -77,13 +82,16 @@ func (l level) shown(x exposition) (map[string]series, error) {
 func checkJoins(e *Prometheus, x exposition) ([]int, error) {
 	results := make([]int, len(levels()))
 	var errs []error
+
 	for i, l := range levels() {
 		holders, err := l.exclusive(x)
 		if err != nil {
 			errs = append(errs, err)
 		}
+
 		for _, family := range l.families(x) {
 			want := map[string]float64{}
+
 			for _, s := range x.of(family) {
 				if holder, held := holders[s.key(l.on)]; held {
 					joined := s.without(podLabels)
@@ -92,13 +100,16 @@ func checkJoins(e *Prometheus, x exposition) ([]int, error) {
 							joined[label] = v
 						}
 					}
+
 					want[fmt.Sprint(joined)] = s.value
 				}
 			}
+
 			results[i] += len(want)
 			errs = append(errs, expect(e, l.join(family), want))
 		}
 	}
+
 	return results, errors.Join(errs...)
 }
 
@@ -108,12 +119,15 @@ func expect(e *Prometheus, expr string, want map[string]float64) error {
 	if err != nil {
 		return err
 	}
+
 	var errs []error
 	seen := map[string]bool{}
+
 	for _, sample := range v {
 		labels := fmt.Sprint(sample.Metric.Map())
 		w, ok := want[labels]
 		seen[labels] = true
+
 		switch {
 		case !ok:
 			errs = append(errs, fmt.Errorf("%s: unexpected %s = %v", expr, labels, sample.F))
@@ -121,11 +135,13 @@ func expect(e *Prometheus, expr string, want map[string]float64) error {
 			errs = append(errs, fmt.Errorf("%s: %s = %v, want %v", expr, labels, sample.F, w))
 		}
 	}
+
 	for _, labels := range slices.Sorted(maps.Keys(want)) {
 		if !seen[labels] {
 			errs = append(errs, fmt.Errorf("%s: %s is missing", expr, labels))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -138,6 +154,7 @@ func same(a, b float64) bool {
 // instance, and memory is not repeated per compute instance.
 func checkOnce(x exposition) error {
 	var errs []error
+
 	for _, l := range levels() {
 		for _, family := range l.families(x) {
 			seen := map[string]bool{}
@@ -147,15 +164,18 @@ func checkOnce(x exposition) error {
 				} else {
 					seen[id] = true
 				}
+
 				if l.prefix == "nvidia_gpu_" && s.labels["gpu_instance"] != "" {
 					errs = append(errs, fmt.Errorf("%s: a fact of the GPU on GPU instance %s", family, s.labels["gpu_instance"]))
 				}
 			}
+
 			if strings.HasPrefix(family, "nvidia_mig_compute_instance_memory_") {
 				errs = append(errs, fmt.Errorf("%s: memory belongs to the GPU instance", family))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -171,6 +191,7 @@ func isUse(family string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -178,48 +199,59 @@ func isUse(family string) bool {
 // names any.
 func checkPodLabels(x exposition, mode string) error {
 	var errs []error
+
 	for _, l := range levels() {
 		holders, err := l.shown(x)
 		errs = append(errs, err)
+
 		for _, family := range l.families(x) {
 			for _, s := range x.of(family) {
 				var want series
 				if mode == "series" && isUse(family) {
 					want = holders[s.key(l.on)]
 				}
+
 				if got, want := s.key(podLabels), want.key(podLabels); got != want {
 					errs = append(errs, fmt.Errorf("%s{%s}: pod labels %s, want %s", family, s.key(l.on), got, want))
 				}
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
 // checkHolders: one pod holds a split GPU instance exactly if it alone holds every compute instance of it.
 func checkHolders(x exposition) error {
 	instance, compute := levels()[1], levels()[2]
+
 	have, err := instance.exclusive(x)
 	if err != nil {
 		return err
 	}
+
 	held, err := compute.exclusive(x)
 	if err != nil {
 		return err
 	}
+
 	pods := map[string]map[string]bool{} // by GPU instance; "" for a compute instance without an exclusive holder
+
 	for _, ci := range x.of("nvidia_mig_compute_instance_up") {
 		gi := ci.key(instance.on)
 		if pods[gi] == nil {
 			pods[gi] = map[string]bool{}
 		}
+
 		if holder, ok := held[ci.key(compute.on)]; ok {
 			pods[gi][holder.key([]string{"namespace", "pod"})] = true
 		} else {
 			pods[gi][""] = true
 		}
 	}
+
 	var errs []error
+
 	for _, gi := range slices.Sorted(maps.Keys(pods)) {
 		holder, ok := have[gi]
 		switch one := len(pods[gi]) == 1 && !pods[gi][""]; {
@@ -229,6 +261,7 @@ func checkHolders(x exposition) error {
 			errs = append(errs, fmt.Errorf("%s: its holder %s holds none of its compute instances", gi, holder.key(podLabels)))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -239,21 +272,25 @@ const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_e
 func checkPower(e *Prometheus, x exposition) error {
 	total := 0.0
 	parts, estimates := map[string]float64{}, map[string]float64{}
+
 	for _, family := range []string{"nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_gpu_power_unallocated_watts"} {
 		for _, s := range x.of(family) {
 			estimates[fmt.Sprint(map[string]string{"uuid": s.labels["uuid"]})] += s.value
 		}
 	}
+
 	on := map[string]bool{}
 	for _, s := range x.of("nvidia_gpu_mig_enabled") {
 		on[s.labels["uuid"]] = s.value == 1
 	}
+
 	for _, s := range x.of("nvidia_gpu_power_watts") {
 		total += s.value
 		if on[s.labels["uuid"]] {
 			parts[fmt.Sprint(map[string]string{"uuid": s.labels["uuid"]})] = s.value
 		}
 	}
+
 	return errors.Join(
 		expect(e, `sum(nvidia_gpu_power_watts)`, map[string]float64{"map[]": total}),
 		expect(e, allEstimates, estimates),
@@ -263,24 +300,29 @@ func checkPower(e *Prometheus, x exposition) error {
 // checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of the instances.
 func checkSlices(e *Prometheus, x exposition) error {
 	totals, used := map[string]float64{}, map[string]float64{}
+
 	model := map[string]string{}
 	for _, s := range x.of("nvidia_gpu_info") {
 		model[s.labels["uuid"]] = s.labels["name"]
 	}
+
 	for _, s := range x.of("nvidia_gpu_mig_slices") {
 		id := map[string]string{"uuid": s.labels["uuid"], "kind": s.labels["kind"]}
 		totals[fmt.Sprint(id)] = slicesOf(model[s.labels["uuid"]], s.labels["kind"])
 		used[fmt.Sprint(id)] = 0
 	}
+
 	for _, s := range x.of("nvidia_mig_gpu_instance_info") {
 		for _, kind := range []string{"compute", "memory"} {
 			var n float64
 			if _, err := fmt.Sscan(s.labels[kind+"_slices"], &n); err != nil {
 				return fmt.Errorf("nvidia_mig_gpu_instance_info: %s_slices %q: %w", kind, s.labels[kind+"_slices"], err)
 			}
+
 			used[fmt.Sprint(map[string]string{"uuid": s.labels["uuid"], "kind": kind})] += n
 		}
 	}
+
 	return errors.Join(
 		expect(e, `sum by (uuid, kind) (nvidia_gpu_mig_slices)`, totals),
 		expect(e, `sum by (uuid, kind) (nvidia_gpu_mig_slices{state="used"})`, used))
@@ -307,22 +349,27 @@ const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) gr
 // of it. If that is not known, as on a node without a kubelet, the family is absent.
 func checkFree(e *Prometheus, x exposition) error {
 	held := map[string]bool{}
+
 	for _, l := range levels() {
 		for _, s := range x.of(l.holders) {
 			held[s.labels["uuid"]] = true
 		}
 	}
+
 	free := map[string]float64{}
+
 	for _, s := range x.of("nvidia_gpu_info") {
 		model := fmt.Sprint(map[string]string{"name": s.labels["name"]})
 		if len(x.of("nvidia_gpu_allocated", "uuid="+s.labels["uuid"])) == 0 {
 			continue
 		}
+
 		if !held[s.labels["uuid"]] {
 			free[model]++
 		} else {
 			free[model] += 0
 		}
 	}
+
 	return expect(e, freeGPUs, free)
 }

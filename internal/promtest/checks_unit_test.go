@@ -13,13 +13,16 @@ func scraped() time.Time { return time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC) }
 // checkAll runs every check and returns the results of the joins per level.
 func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 	t.Helper()
+
 	x, err := readExposition(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), Text, text)
 	results, err := checkJoins(e, x)
+
 	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x),
 		checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
 }
@@ -34,6 +37,7 @@ func TestChecksAcceptAGoodNode(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
+
 	for i, want := range []int{7, 2, 6} {
 		if results[i] != want {
 			t.Errorf("level %d: %d joined series, want %d", i, results[i], want)
@@ -47,6 +51,7 @@ func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
 	node := readNode(t)
 	unconfirmed := strings.Replace(held, `"true"`, `"false"`, 1)
 	alone := strings.Replace(node, held, unconfirmed, 1)
+
 	followed := strings.Replace(node, held,
 		held+"\n"+`nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="before",`+unconfirmed, 1)
 	for name, text := range map[string]string{"alone": alone, "followed": followed} {
@@ -54,6 +59,7 @@ func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
 		if err != nil || text == node {
 			t.Errorf("%s: %v", name, err)
 		}
+
 		if want := map[string]int{"alone": 0, "followed": 7}[name]; results[0] != want {
 			t.Errorf("%s: %d joined series, want %d", name, results[0], want)
 		}
@@ -63,6 +69,7 @@ func TestChecksAcceptAnUnconfirmedHolder(t *testing.T) {
 // TestChecksFindWhatIsWrong changes one thing of the good node at a time.
 func TestChecksFindWhatIsWrong(t *testing.T) {
 	const gpu1 = `nvidia_gpu_power_watts{gpu="1",uuid="GPU-1"} 99.25` + "\n"
+
 	const held = `nvidia_gpu_pod_info{gpu="0",uuid="GPU-0",namespace="vision",pod="resnet-0",container="main",workload="Deployment/resnet",resource="nvidia.com/gpu",sharing="exclusive",replica="",confirmed="true"} 1` + "\n"
 	for _, c := range []struct{ name, from, to, mode, err string }{
 		{"a pod that has ended still holds the GPU beside its successor", held,
@@ -114,6 +121,7 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 			if !strings.Contains(text, c.from) {
 				t.Fatalf("the good node has no %s", c.from)
 			}
+
 			_, err := checkAll(t, []byte(strings.Replace(text, c.from, c.to, 1)), c.mode)
 			if err == nil || !strings.Contains(err.Error(), c.err) {
 				t.Errorf("checks say %v, want something with %q", err, c.err)
@@ -130,10 +138,12 @@ func TestJoinsHoldWhenAPodFollowsAnother(t *testing.T) {
 	after := strings.ReplaceAll(before, "resnet-0", "resnet-1")
 	e.AddScrape(t, scraped(), Text, []byte(before))
 	e.AddScrape(t, scraped().Add(15*time.Second), Text, []byte(after))
+
 	x, err := readExposition([]byte(after))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if _, err := checkJoins(e, x); err != nil {
 		t.Error(err)
 	}

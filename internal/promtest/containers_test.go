@@ -15,13 +15,16 @@ type containerFamily struct {
 
 func containerFamilies() []containerFamily {
 	var list []containerFamily
+
 	for _, ratio := range []string{"sm_activity_ratio", "tensor_activity_ratio", "dram_activity_ratio"} {
 		f := containerFamily{name: "nvidia_gpu_container_" + ratio}
 		for i, l := range levels() {
 			f.of[i] = l.prefix + ratio
 		}
+
 		list = append(list, f)
 	}
+
 	return append(list,
 		containerFamily{"nvidia_gpu_container_memory_used_bytes",
 			[3]string{"nvidia_gpu_memory_used_bytes", "nvidia_mig_gpu_instance_memory_used_bytes"}, true},
@@ -33,59 +36,73 @@ func containerFamilies() []containerFamily {
 // of a split GPU instance never add up to more than it; shared devices have memory alone.
 func checkContainers(x exposition, mode string) error {
 	var errs []error
+
 	for _, f := range containerFamilies() {
 		seen, sums := map[string]bool{}, map[string]float64{}
+
 		for _, c := range x.of(f.name) {
 			if c.labels["sharing"] != "exclusive" {
 				if f.name != "nvidia_gpu_container_memory_used_bytes" {
 					errs = append(errs, fmt.Errorf("%s of a shared device: %v", f.name, c.labels))
 				}
+
 				continue
 			}
+
 			l := levelOf(x, c)
+
 			device := c.key(levels()[l].on)
 			if l == 2 && f.adds {
 				sums[c.key(levels()[1].on)] += c.value
 				continue
 			}
+
 			if id := fmt.Sprint(l, device); seen[id] {
 				errs = append(errs, fmt.Errorf("%s: two containers have %s", f.name, device))
 			} else {
 				seen[id] = true
 			}
+
 			if want, ok := valueOf(x, f.of[l], levels()[l].on, device); !ok || !same(c.value, want) {
 				errs = append(errs, fmt.Errorf("%s of %s is %v, %s is %v", f.name, device, c.value, f.of[l], want))
 			}
 		}
+
 		for gi, sum := range sums {
 			if of, ok := valueOf(x, f.of[1], levels()[1].on, gi); ok && sum > of*(1+1e-9) {
 				errs = append(errs, fmt.Errorf("%s: the parts of %s add up to %v, it has %v", f.name, gi, sum, of))
 			}
 		}
+
 		if mode == "container" || mode == "series" {
 			errs = append(errs, f.complete(x, seen))
 		} else if len(seen)+len(sums) > 0 {
 			errs = append(errs, fmt.Errorf("%s is served", f.name))
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
 // complete reports exclusively held devices that have a value and no container with it.
 func (f containerFamily) complete(x exposition, seen map[string]bool) error {
 	var errs []error
+
 	for i, l := range levels() {
 		holders, err := l.exclusive(x)
 		errs = append(errs, err)
+
 		for device, holder := range holders {
 			of := levelOf(x, holder)
 			_, known := valueOf(x, f.of[i], l.on, device)
+
 			isOnlyPart := i == 1 && hasParts(x, device) // its compute instances are what is held
 			if known && !isOnlyPart && of == i && !seen[fmt.Sprint(i, device)] {
 				errs = append(errs, fmt.Errorf("%s: no container has %s, which %s holds", f.name, device, holder.key(podLabels)))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -98,6 +115,7 @@ func levelOf(x exposition, s series) int {
 	case s.labels["compute_instance"] != "" && hasParts(x, s.key(levels()[1].on)):
 		return 2
 	}
+
 	return 1
 }
 
@@ -108,6 +126,7 @@ func hasParts(x exposition, device string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -116,10 +135,12 @@ func valueOf(x exposition, family string, on []string, device string) (float64, 
 	if family == "" || strings.HasPrefix(family, "nvidia_mig_compute_instance_dram") {
 		return 0, false
 	}
+
 	for _, s := range x.of(family) {
 		if s.key(on) == device {
 			return s.value, true
 		}
 	}
+
 	return 0, false
 }

@@ -17,12 +17,15 @@ import (
 // alertExpr returns the expression of an alert that is shipped.
 func alertExpr(t *testing.T, name string) string {
 	t.Helper()
+
 	for _, r := range shippedAlerts(t) {
 		if r.Alert == name {
 			return r.Expr
 		}
 	}
+
 	t.Fatalf("there is no alert %s", name)
+
 	return ""
 }
 
@@ -30,19 +33,24 @@ func alertExpr(t *testing.T, name string) string {
 func (f *fleet) alerts(t *testing.T, name string, pause time.Duration, v view, by ...string) []string {
 	t.Helper()
 	var kept map[string]string // text of the labels by all of them
+
 	for at := v.to.Add(-pause); !at.After(v.to); at = at.Add(time.Minute) {
 		result, err := f.EvalAt(alertExpr(t, name), at)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		now := map[string]string{}
+
 		for _, s := range result {
 			if _, before := kept[s.Metric.String()]; before || kept == nil {
 				now[s.Metric.String()] = joined(s.Metric, by...)
 			}
 		}
+
 		kept = now
 	}
+
 	return slices.Sorted(maps.Values(kept))
 }
 
@@ -52,6 +60,7 @@ func joined(of labels.Labels, names ...string) string {
 	for _, name := range names {
 		values = append(values, of.Get(name))
 	}
+
 	return strings.Join(values, " ")
 }
 
@@ -59,24 +68,29 @@ func joined(of labels.Labels, names ...string) string {
 func (p grafanaPanel) colors(t *testing.T, title string) map[string]string {
 	t.Helper()
 	colors := map[string]string{}
+
 	for _, o := range p.FieldConfig.Overrides {
 		for _, property := range o.Properties {
 			if o.Matcher.Options != title || property.ID != "mappings" {
 				continue
 			}
+
 			var list []struct{ Options json.RawMessage }
 			if err := json.Unmarshal(property.Value, &list); err != nil {
 				t.Fatal(err)
 			}
+
 			var named map[string]struct{ Color string }
 			if err := json.Unmarshal(list[0].Options, &named); err != nil {
 				t.Fatal(err)
 			}
+
 			for value, shown := range named {
 				colors[value] = shown.Color
 			}
 		}
 	}
+
 	return colors
 }
 
@@ -88,52 +102,64 @@ func TestXIDColors(t *testing.T) {
 	const xids = 200
 	v := loadBad(t, f, "xids", func(since time.Duration) string {
 		var b strings.Builder
+
 		for xid := range xids {
 			on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, xid, xid)
 			slice := on + `,gpu_instance="1",mig_profile="3g.40gb"`
 			seen := (scraped().Add(badRuns - time.Minute)).Unix()
 			fmt.Fprintf(&b, "nvidia_gpu_up%[1]s} 1\nnvidia_gpu_xid_last_timestamp_seconds%[1]s,xid=\"%[2]d\"} %[3]d\n", on, xid, seen)
+
 			if xid%2 == 0 {
 				fmt.Fprintf(&b, "nvidia_gpu_mig_enabled%[1]s} 1\nnvidia_mig_gpu_instance_up%[2]s} 1\nnvidia_mig_gpu_instance_info%[2]s,placement=\"0:4\"} 1\n"+
 					"nvidia_mig_compute_instance_info%[2]s,compute_instance=\"0\"} 1\nnvidia_mig_gpu_instance_xid_last_timestamp_seconds%[2]s,xid=\"%[3]d\"} %[4]d\n",
 					on, slice, xid, seen)
 			}
 		}
+
 		return b.String()
 	})
 	f.recordRules(t, alertRecords, v.to, v.to, time.Minute)
 	fatal := map[string]bool{}
+
 	for _, name := range []string{"GpuXidNode", "GpuXidHardware"} {
 		for _, gpu := range f.alerts(t, name, 0, v, "gpu") {
 			fatal[gpu] = true
 		}
 	}
+
 	if len(fatal) < 20 {
 		t.Fatalf("alerts fire for %d XIDs", len(fatal))
 	}
+
 	for board, title := range map[string]string{"mig-node": "GPUs and slices, and the pods that hold them", "mig-fleet": "Problems and affected pods"} {
 		p := loadDashboards(t)[board].panel(t, title)
 		colors := p.colors(t, "State")
 		found := map[string]int{}
+
 		for _, s := range f.query(t, p, "State", v).series {
 			color := colors[fmt.Sprint(s.Floats[0].F)]
 			if color == "transparent" {
 				continue
 			}
+
 			gpu, want := s.Metric.Get("gpu"), colors["8"] // as a GPU that is slowed down
 			if fatal[gpu] {
 				want = colors["1"] // as a GPU that does not answer
 			}
+
 			if color != want {
 				t.Errorf("%s: XID %s is %s on %s, want %s", board, gpu, color, s.Metric.Get("slice"), want)
 			}
+
 			found[gpu]++
 		}
+
 		for gpu, n := range found {
 			if n != 1 {
 				t.Errorf("%s: XID %s has %d rows", board, gpu, n)
 			}
 		}
+
 		if len(found) != xids {
 			t.Errorf("%s: %d of %d XIDs have a row", board, len(found), xids)
 		}
@@ -146,6 +172,7 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 	t.Parallel()
 	f, to := &fleet{Prometheus: NewPrometheus(t)}, scraped().Add(badRuns)
 	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
+
 	serve := func(node fleetNode, uuid string, at time.Time) {
 		on := fmt.Sprintf(`{gpu="0",uuid="%s"`, uuid)
 		f.addScrapeOf(t, node.target("pod"), at, Text, []byte("nvidia_gpu_up"+on+"} 1\nnvidia_gpu_info"+on+",name=\"A30\",pci_bus_id=\"0\"} 1\n"+
@@ -158,25 +185,32 @@ func TestRolledOutNodeIsNotGone(t *testing.T) {
 			serve(dead, "GPU-b", at)
 			continue
 		}
+
 		serve(replaced, "GPU-a", at)
+
 		for _, node := range []fleetNode{old, dead} {
 			if f.targets[node.target("pod").String()].seen != nil {
 				f.removeTarget(t, node.target("pod"), at)
 			}
 		}
 	}
+
 	f.recordAll(t, 5*time.Minute, to)
 	v := view{from: scraped(), to: to, step: fleetStep, set: map[string]string{}}
+
 	board := loadDashboards(t)["mig-fleet"]
 	if n := f.query(t, board.panel(t, "Nodes without data"), "A", v).series[0].Floats[0].F; n != 1 {
 		t.Errorf("%v nodes without data, want one", n)
 	}
+
 	var gone []string
+
 	for _, s := range f.query(t, board.panel(t, "Problems and affected pods"), "State", v).series {
 		if s.Metric.Get("slice") == "(node)" {
 			gone = append(gone, s.Metric.Get("instance"))
 		}
 	}
+
 	if !slices.Equal(gone, []string{dead.name}) {
 		t.Errorf("rows of nodes without data: %q, want %s", gone, dead.name)
 	}
@@ -198,6 +232,7 @@ func idleDevices() []idleDevice {
 			}
 		}
 	}
+
 	return []idleDevice{
 		{pods: []string{"idle"}},
 		{pods: []string{"slice"}, slice: true},
@@ -221,23 +256,29 @@ func idleDevices() []idleDevice {
 
 func (d idleDevice) serve(i int) string {
 	on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
+
 	family, text, held := "nvidia_gpu_", "nvidia_gpu_up"+on+"} 1\n", 0
 	if d.slice {
 		text += "nvidia_gpu_mig_enabled" + on + "} 1\n"
 		on += `,gpu_instance="1",mig_profile="3g.40gb"`
 		family, text = "nvidia_mig_gpu_instance_", text+"nvidia_mig_gpu_instance_info"+on+",placement=\"0:4\"} 1\n"
 	}
+
 	if len(d.pods) > 0 {
 		held = 1
 	}
+
 	text += fmt.Sprintf("%[1]sallocated%[2]s} %[3]d\n%[1]sgraphics_engine_activity_ratio%[2]s} %[4]v\n%[1]ssm_activity_ratio%[2]s} 0\n", family, on, held, d.busy)
+
 	sharing := "exclusive"
 	if len(d.pods) > 1 {
 		sharing = "time-slicing"
 	}
+
 	for _, pod := range d.pods {
 		text += fmt.Sprintf("%spod_info%s,namespace=\"ml\",pod=\"%s\",container=\"c\",sharing=\"%s\",confirmed=\"%v\"} 1\n", family, on, pod, sharing, pod != "unconfirmed")
 	}
+
 	return text
 }
 
@@ -248,41 +289,54 @@ func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
 	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "idle", func(since time.Duration) string {
 		text := ""
+
 		for i, d := range idleDevices() {
 			if d.more != nil {
 				d.more(&d, since)
 			}
+
 			text += d.serve(i)
 		}
+
 		return text
 	})
 	f.recordAll(t, time.Minute, v.to)
 	want := append(f.alerts(t, "GpuAllocatedIdle", time.Hour, v, "gpu"), f.alerts(t, "MigSliceAllocatedIdle", time.Hour, v, "gpu")...)
 	slices.Sort(want)
+
 	if !slices.Equal(want, []string{"0", "1", "2", "5", "9"}) {
 		t.Fatalf("alerts fire for %q", want)
 	}
+
 	boards, got, pods := loadDashboards(t), map[string]bool{}, []string{}
 	for _, s := range f.query(t, boards["mig-fleet"].panel(t, "Idle devices and their pods"), "Busy", v).series {
 		got[s.Metric.Get("gpu")], pods = true, append(pods, s.Metric.Get("pod"))
 	}
+
 	if devices := slices.Sorted(maps.Keys(got)); !slices.Equal(devices, want) {
 		t.Errorf("idle devices %q, alerts fire for %q", devices, want)
 	}
+
 	slices.Sort(pods)
+
 	if !slices.Equal(pods, []string{"idle", "nearly", "one", "slice", "stopped", "two"}) {
 		t.Errorf("pods of idle devices %q", pods)
 	}
+
 	if n := f.query(t, boards["mig-fleet"].panel(t, "Held and idle for an hour"), "A", v).totalAt(v.to); n != float64(len(want)) {
 		t.Errorf("%v are held and idle, alerts fire for %d", n, len(want))
 	}
+
 	var marked []string
+
 	for _, s := range f.query(t, boards["mig-workloads"].panel(t, "All pods with a GPU or slice"), "State", v).series {
 		if s.Floats[0].F == 3 {
 			marked = append(marked, s.Metric.Get("pod"))
 		}
 	}
+
 	slices.Sort(marked)
+
 	if !slices.Equal(marked, pods) {
 		t.Errorf("pods marked idle %q, want %q", marked, pods)
 	}

@@ -24,6 +24,7 @@ func hostileNames() []string {
 // hostileNode serves a GPU for each name: its pod, its namespace and its container have it. The first is not confirmed.
 func hostileNode(time.Duration) string {
 	text := ""
+
 	for i, name := range hostileNames() {
 		label := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`).Replace(name)
 		on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
@@ -38,12 +39,14 @@ func hostileNode(time.Duration) string {
 			"DCGM_FI_DEV_FB_USED{gpu=\"%[5]d\",UUID=\"GPU-%[5]d\",namespace=\"of "+
 			"%[4]s\",pod=\"%[4]s\",container=\"%[4]s\"} 5\n", on, pod, i != 0, label, i)
 	}
+
 	return text
 }
 
 // deniedNode serves two GPUs with a slice each, of which no compute instance is known: those of the second are denied.
 func deniedNode(time.Duration) string {
 	text := ""
+
 	for i, denied := range []int{0, 1} {
 		on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
 		slice := on + `,gpu_instance="1",mig_profile="3g.40gb"`
@@ -51,6 +54,7 @@ func deniedNode(time.Duration) string {
 			"nvidia_mig_gpu_instance_info%[2]s,placement=\"0:4\"} 1\nnvidia_mig_gpu_instance_up%[2]s} 1\n"+
 			"nvidia_gpu_read_errors_total%[1]s,reading=\"mig\",reason=\"no_permission\"} %[3]d\n", on, slice, denied)
 	}
+
 	return text
 }
 
@@ -62,11 +66,13 @@ func TestDeniedComputeInstances(t *testing.T) {
 	v := loadBad(t, f, "denied", deniedNode)
 	table := loadDashboards(t)["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
 	states := map[string]float64{}
+
 	for _, s := range f.query(t, table, "State", v).series {
 		if s.Metric.Get("slice") == "3g.40gb@0:4" {
 			states[s.Metric.Get("gpu")] = s.Floats[0].F
 		}
 	}
+
 	if states["0"] != 7 || states["1"] != 11 || len(states) != 2 {
 		t.Errorf("states %v, want no compute instance (7) of GPU 0 and ok (11) of GPU 1", states)
 	}
@@ -100,6 +106,7 @@ func TestHostileNames(t *testing.T) {
 		if c.text == "" {
 			c.text = p.Targets[0].LegendFormat
 		}
+
 		var said []string
 		for _, s := range f.query(t, p, c.ref, v).series {
 			said = append(said, legend(c.text, s))
@@ -108,19 +115,23 @@ func TestHostileNames(t *testing.T) {
 				t.Errorf("%s, %s: GPU %d, of %q, says %q", c.board, c.title, i, names[i], said[len(said)-1])
 			}
 		}
+
 		names := names
 		if c.title == "Idle devices and their pods" {
 			names = names[1:] // confirmed holders alone
 		}
+
 		for _, name := range names {
 			if !slices.ContainsFunc(said, func(s string) bool { return strings.Contains(s, "of "+name) }) {
 				t.Errorf("%s, %s: nothing about %q: %q", c.board, c.title, name, said)
 			}
 		}
+
 		if len(said) != len(names) {
 			t.Errorf("%s, %s: %d for %d names: %q", c.board, c.title, len(said), len(names), said)
 		}
 	}
+
 	for _, d := range boards {
 		for _, p := range d.all() {
 			f.linksOf(t, d.UID, p, v)
@@ -132,6 +143,7 @@ func TestHostileNames(t *testing.T) {
 // replaced.
 func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 	followed := 0
+
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			for _, node := range []string{"mixed", "shared", "bare", "sick|gone", "dcgm", "advised", where(uid, p.Title)} {
@@ -139,6 +151,7 @@ func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 			}
 		}
 	}
+
 	if followed < 250 {
 		t.Errorf("%d links", followed)
 	}
@@ -147,15 +160,18 @@ func (f *fleet) linksAreFull(t *testing.T, boards map[string]grafanaDashboard) {
 // linksOf follows the links of a table's cells, and returns how many there are.
 func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 	t.Helper()
+
 	if p.Type != "table" {
 		return 0
 	}
+
 	links, followed := p.links(t), 0
 	for _, row := range f.rows(t, p, v) {
 		for field, link := range links {
 			if row[field] == "" {
 				continue
 			}
+
 			followed++
 			filled := regexp.MustCompile(`\$\{__data\.fields\.(\w+):percentencode\}`).
 				ReplaceAllStringFunc(link, func(use string) string {
@@ -163,13 +179,16 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 					if row[name] == "" {
 						t.Errorf("%s, %s: the link of %s needs %s, which %v has not", uid, p.Title, field, name, row)
 					}
+
 					return strings.ReplaceAll(url.QueryEscape(row[name]), "+", "%20") // as encodeURIComponent does
 				})
 			_, query, _ := strings.Cut(filled, "?")
+
 			values, err := url.ParseQuery(strings.ReplaceAll(query, "&${__url_time_range}", ""))
 			if err != nil {
 				t.Errorf("%s, %s: %s: %v", uid, p.Title, filled, err)
 			}
+
 			for _, of := range []string{"pod", "namespace"} {
 				if got := values.Get("var-" + of); values.Has("var-"+of) && got != row[of] {
 					t.Errorf("%s, %s: %s leads to %s %q", uid, p.Title, row[of], of, got)
@@ -177,6 +196,7 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 			}
 		}
 	}
+
 	return followed
 }
 
@@ -184,25 +204,31 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string]string {
 	t.Helper()
 	rows := map[string]map[string]string{}
+
 	for _, target := range p.Targets {
 		for _, s := range f.query(t, p, target.RefID, v).series {
 			labels := s.Metric.Map()
+
 			key := ""
 			for _, name := range []string{"cluster", "instance", "gpu", "uuid", "UUID", "gpu_instance", "GPU_I_ID", "slice",
 				"compute_instance"} {
 				key += labels[name] + "\x00"
 			}
+
 			if _, held := rows[key]["holder"]; !held && p.Targets[0].RefID != "State" {
 				key += labels["namespace"] + "\x00" + labels["pod"]
 			}
+
 			if rows[key] == nil {
 				rows[key] = map[string]string{}
 			}
+
 			for name, value := range labels {
 				rows[key][name] = value
 			}
 		}
 	}
+
 	return rows
 }
 
@@ -210,15 +236,18 @@ func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string
 func (p grafanaPanel) links(t *testing.T) map[string]string {
 	t.Helper()
 	field, links := map[string]string{}, map[string]string{}
+
 	for _, x := range p.Transformations {
 		var organize struct{ RenameByName map[string]string }
 		if err := json.Unmarshal(x.Options, &organize); err != nil {
 			t.Fatal(err)
 		}
+
 		for name, title := range organize.RenameByName {
 			field[title] = name
 		}
 	}
+
 	for _, o := range p.FieldConfig.Overrides {
 		for _, property := range o.Properties {
 			var list []grafanaLink
@@ -227,5 +256,6 @@ func (p grafanaPanel) links(t *testing.T) map[string]string {
 			}
 		}
 	}
+
 	return links
 }

@@ -18,12 +18,14 @@ func where(board, title string) string {
 	case "Operations", "State of partition control":
 		return "control"
 	}
+
 	switch board {
 	case "mig-node":
 		return "mixed"
 	case "mig-node-dcgm":
 		return "dcgm"
 	}
+
 	return ".*"
 }
 
@@ -54,29 +56,37 @@ func TestDashboards(t *testing.T) {
 // panel returns the panel with a title.
 func (d grafanaDashboard) panel(t *testing.T, title string) grafanaPanel {
 	t.Helper()
+
 	for _, p := range d.all() {
 		if p.Title == title {
 			return p
 		}
 	}
+
 	t.Fatalf("%s has no panel %q", d.UID, title)
+
 	return grafanaPanel{}
 }
 
 // query asks one query of a panel.
 func (f *fleet) query(t *testing.T, p grafanaPanel, ref string, v view) answer {
 	t.Helper()
+
 	for _, target := range p.Targets {
 		if target.RefID != ref {
 			continue
 		}
+
 		a, err := f.ask(target, v)
 		if err != nil {
 			t.Fatalf("%s: %v", p.Title, err)
 		}
+
 		return a
 	}
+
 	t.Fatalf("%s has no query %s", p.Title, ref)
+
 	return answer{}
 }
 
@@ -86,8 +96,10 @@ func (f *fleet) everyQueryAnswers(t *testing.T, boards map[string]grafanaDashboa
 			if p.Title == underusedPanel {
 				continue // it is about two days
 			}
+
 			for _, target := range p.Targets {
 				a := f.query(t, p, target.RefID, fleetView(where(uid, p.Title)))
+
 				known := slices.ContainsFunc(a.series, func(s promqlSeries) bool {
 					return slices.ContainsFunc(s.Floats, func(x promqlPoint) bool { return !math.IsNaN(x.F) })
 				})
@@ -102,6 +114,7 @@ func (f *fleet) everyQueryAnswers(t *testing.T, boards map[string]grafanaDashboa
 // noDataIsNoZero: of a node that never was there is nothing, not a 0, and where Prometheus has nothing at all.
 func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard) {
 	empty := &fleet{Prometheus: NewPrometheus(t)}
+
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			for _, target := range p.Targets {
@@ -113,6 +126,7 @@ func (f *fleet) noDataIsNoZero(t *testing.T, boards map[string]grafanaDashboard)
 			}
 		}
 	}
+
 	// A node that stopped has no row and no sum.
 	for _, title := range []string{"GPUs", "GPUs that do not answer", "Power",
 		"GPUs and slices, and the pods that hold them"} {
@@ -129,18 +143,22 @@ func (f *fleet) noLegendTwice(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type == "table" {
 				continue
 			}
+
 			for _, node := range []string{"mixed", "underused", "full", "shared", "a30", "bare", "sick", "chaos", "gone",
 				"dcgm", "foreign", "advised", ".*"} {
 				if node == ".*" && strings.HasPrefix(uid, "mig-node") {
 					continue // they are of one node
 				}
+
 				seen := map[string]bool{}
+
 				for _, target := range p.Targets {
 					for _, s := range f.query(t, p, target.RefID, fleetView(node)).series {
 						name := legend(target.LegendFormat, s)
 						if seen[name] || strings.TrimSpace(name) == "" {
 							t.Errorf("%s, %s on %s: %q again: %s", uid, p.Title, node, name, s.Metric)
 						}
+
 						seen[name] = true
 					}
 				}
@@ -157,6 +175,7 @@ func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) 
 			if p.Type != "table" || len(p.Targets) == 1 {
 				continue
 			}
+
 			for _, node := range []string{"mixed", "full", "shared", "a30", "bare", "sick", "chaos", "dcgm", "foreign",
 				"advised", where(uid, p.Title)} {
 				rows := map[string]map[string]int{} // by query
@@ -167,18 +186,22 @@ func (f *fleet) tablesAreFull(t *testing.T, boards map[string]grafanaDashboard) 
 						if labels["slice"] == "(all that report)" {
 							continue // it has no holder
 						}
+
 						for _, extra := range extraColumns(uid) {
 							delete(labels, extra)
 						}
+
 						rows[target.RefID][fmt.Sprint(labels)]++
 					}
 				}
+
 				first := rows[p.Targets[0].RefID]
 				for ref, of := range rows {
 					if !maps.Equal(of, first) {
 						t.Errorf("%s, %s on %s: the rows of %s are not those of %s:\n%v\n%v", uid, p.Title, node, ref,
 							p.Targets[0].RefID, of, first)
 					}
+
 					for row, n := range of {
 						if n > 1 {
 							t.Errorf("%s, %s on %s: %s has %d rows %s", uid, p.Title, node, ref, n, row)
@@ -195,31 +218,38 @@ func extraColumns(uid string) []string {
 	if uid == "mig-workloads" {
 		return []string{"workload"}
 	}
+
 	return []string{"holder", "namespace", "pod", "version", "recommended_profile", "reason", "known"}
 }
 
 func (f *fleet) variablesAnswer(t *testing.T, boards map[string]grafanaDashboard) {
 	for uid, d := range boards {
 		node := where(uid, "")
+
 		for _, v := range d.Templating.List {
 			if v.Type != "query" {
 				continue
 			}
+
 			call := strings.TrimSuffix(strings.TrimPrefix(v.Definition, "label_values("), ")")
 			at := strings.LastIndex(call, ",")
+
 			expr := "group by (" + strings.TrimSpace(call[at+1:]) + ") (" + call[:at] + ")"
 			if a, err := f.ask(grafanaTarget{Expr: expr, Instant: true}, fleetView(node)); err != nil || len(a.series) == 0 {
 				t.Errorf("%s: variable %s has no values: %v", uid, v.Name, err)
 			}
 		}
+
 		for _, x := range d.Annotations.List {
 			if x.BuiltIn != 0 {
 				continue
 			}
+
 			a, err := f.ask(grafanaTarget{Expr: x.Expr}, fleetView(node))
 			if err != nil || len(a.series) == 0 {
 				t.Errorf("%s: annotation %s: none, %v", uid, x.Name, err)
 			}
+
 			healthy, err := f.ask(grafanaTarget{Expr: x.Expr}, fleetView("shared"))
 			if err != nil || len(healthy.series) != 0 {
 				t.Errorf("%s: annotation %s on a node without events: %v, %v", uid, x.Name, healthy.series, err)
@@ -231,15 +261,19 @@ func (f *fleet) variablesAnswer(t *testing.T, boards map[string]grafanaDashboard
 // gaps: while a node is not scraped there are no points, and afterwards its lines go on.
 func (f *fleet) gaps(t *testing.T, boards map[string]grafanaDashboard) {
 	p := boards["mig-node"].panel(t, "SM activity of each device")
+
 	a := f.query(t, p, "A", fleetView("full"))
 	if len(a.series) != 56 {
 		t.Errorf("%d lines, want one for each of 56 slices", len(a.series))
 	}
+
 	from, to := scraped().Add(31*time.Minute).UnixMilli(), scraped().Add(40*time.Minute).UnixMilli()
+
 	for _, s := range a.series {
 		if inside := slices.ContainsFunc(s.Floats, func(x promqlPoint) bool { return x.T > from && x.T <= to }); inside {
 			t.Errorf("%s has points in the gap", s.Metric)
 		}
+
 		if last := s.Floats[len(s.Floats)-1].T; last != fleetEnd().UnixMilli() {
 			t.Errorf("%s ends at %d", s.Metric, last)
 		}

@@ -33,11 +33,13 @@ func underusedGPUs() []underusedGPU {
 	with := func(pod string, change func(g *underusedGPU)) underusedGPU {
 		g := well(pod)
 		change(&g)
+
 		return g
 	}
 	at := func(pod string, change func(g *underusedGPU, since time.Duration)) underusedGPU {
 		return with(pod, func(g *underusedGPU) { g.more = change })
 	}
+
 	return []underusedGPU{
 		well("candidate"),
 		with("nearly", func(g *underusedGPU) { g.sm, g.busy, g.memory = 0.29, 0.49, 0.44 }),
@@ -72,18 +74,22 @@ func (g underusedGPU) serve(i int) string {
 	if g.absent {
 		return ""
 	}
+
 	on, mig := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i), 0
 	if g.mig {
 		mig = 1
 	}
+
 	held := ""
 	if g.pod != "" {
 		held = fmt.Sprintf("nvidia_gpu_pod_info%s,namespace=\"ml\",pod=\"%s\",container=\"c\",sharing=\"%s\",confirmed=\"%v\"} 1\n",
 			on, g.pod, g.sharing, !g.unconfirmed)
 	}
+
 	if g.rejected != "" {
 		held += fmt.Sprintf("nvidia_gpu_rightsizing_rejected%s,reason=%q} 1\n", on, g.rejected)
 	}
+
 	return held + fmt.Sprintf("nvidia_gpu_allocated%[1]s} %[6]d\nnvidia_gpu_up%[1]s} 1\nnvidia_gpu_mig_enabled%[1]s} %[2]d\nnvidia_gpu_sm_activity_ratio%[1]s} "+
 		"%[3]v\n"+
 		"nvidia_gpu_graphics_engine_activity_ratio%[1]s} %[4]v\nnvidia_gpu_memory_used_bytes%[1]s} "+
@@ -95,36 +101,46 @@ func (g underusedGPU) serve(i int) string {
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
 	f, node := &fleet{Prometheus: NewPrometheus(t)}, fleetNode{name: "days"}
+
 	end := scraped().Add(underusedRuns)
 	for since := 2 * time.Minute; since <= underusedRuns; since += 2 * time.Minute {
 		text := ""
+
 		for i, g := range underusedGPUs() {
 			if g.more != nil {
 				g.more(&g, since)
 			}
+
 			text += g.serve(i)
 		}
+
 		f.AddScrapeFrom(t, node.target("old"), scraped().Add(since), Text, []byte(text))
 		// storage takes no samples that are much older than its last
 		if to := scraped().Add(since); since%(10*time.Hour) == 0 {
 			f.recordRules(t, alertRecords, to.Add(5*time.Minute-10*time.Hour), to, 5*time.Minute)
 		}
 	}
+
 	f.recordRules(t, alertRecords, end.Add(time.Second), end.Add(time.Second), time.Minute) // what reads what was recorded
 
 	fires, err := f.EvalAt(alertExpr(t, "GpuUnderused"), end.Add(time.Second))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var want []string
+
 	for _, s := range fires {
 		gpu, err := strconv.Atoi(s.Metric.Get("gpu"))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		want = append(want, underusedGPUs()[gpu].pod+" "+s.Metric.Get("evidence"))
 	}
+
 	slices.Sort(want)
+
 	expected := []string{"back means", "candidate means", "narrow-busy means", "nearly means", "provisional provisional", "rolled means",
 		"unconfirmed means"}
 	if !slices.Equal(want, expected) {
@@ -140,27 +156,34 @@ func (f *fleet) expectUnderused(t *testing.T, want []string, end time.Time) {
 	board := loadDashboards(t)["mig-fleet"]
 	v := view{from: end.Add(-time.Hour), to: end.Add(time.Second), step: fleetStep}
 	p := board.panel(t, underusedPanel)
+
 	for ref, value := range map[string]float64{"Mean": 0.1, "Highest": 0.1, "Memory": 0.3, "Known": 1} {
 		var got []string
+
 		a := f.query(t, p, ref, v)
 		if n := a.samples / int64(len(underusedGPUs())) * 8 * fleetSize; n > mostSamples {
 			t.Errorf("%s reads %d samples of %d nodes with eight GPUs, want at most %d", ref, n, fleetSize, mostSamples)
 		}
+
 		for _, s := range a.series {
 			gpu, err := strconv.Atoi(s.Metric.Get("gpu"))
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			evidence := "means"
 			if underusedGPUs()[gpu].rejected != "" {
 				evidence = "provisional"
 			}
+
 			got = append(got, underusedGPUs()[gpu].pod+" "+evidence)
 			if underusedGPUs()[gpu].pod == "candidate" && !same(s.Floats[0].F, value) {
 				t.Errorf("%s of the candidate is %v, want %v", ref, s.Floats[0].F, value)
 			}
 		}
+
 		slices.Sort(got)
+
 		if !slices.Equal(got, want) {
 			t.Errorf("%s lists %q, the alert fires for %q", ref, got, want)
 		}

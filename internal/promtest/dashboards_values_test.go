@@ -20,11 +20,13 @@ func (a answer) total() float64 { return a.totalAt(fleetEnd()) }
 
 func (a answer) totalAt(end time.Time) float64 {
 	sum := 0.0
+
 	for _, s := range a.series {
 		if last := s.Floats[len(s.Floats)-1]; last.T == end.UnixMilli() && !math.IsNaN(last.F) {
 			sum += last.F
 		}
 	}
+
 	return sum
 }
 
@@ -33,6 +35,7 @@ func (x exposition) sum(family string, want ...string) float64 {
 	for _, s := range x.of(family, want...) {
 		sum += s.value
 	}
+
 	return sum
 }
 
@@ -46,6 +49,7 @@ func (x exposition) devices(family string) []series {
 			list = append(list, s)
 		}
 	}
+
 	return list
 }
 
@@ -55,17 +59,20 @@ func (x exposition) onDevices(family string) float64 {
 	for _, s := range x.devices(family) {
 		sum += s.value
 	}
+
 	return sum
 }
 
 // free counts the devices that could be held: free ones of GPUs that answer.
 func (x exposition) free() float64 {
 	n := 0.0
+
 	for _, s := range x.devices("allocated") {
 		if s.value == 0 {
 			n += x.sum("nvidia_gpu_up", "uuid="+s.labels["uuid"])
 		}
 	}
+
 	return n
 }
 
@@ -73,11 +80,13 @@ func (x exposition) free() float64 {
 func (f *fleet) eventsOnce(t *testing.T, boards map[string]grafanaDashboard) {
 	for board, title := range map[string]string{"mig-node": "XIDs", "mig-fleet": "XIDs"} {
 		most := 0.0
+
 		for _, s := range f.query(t, boards[board].panel(t, title), "A", fleetView("sick")).series {
 			for _, x := range s.Floats {
 				most = max(most, x.F)
 			}
 		}
+
 		if most < 0.9 || most > 1.5 {
 			t.Errorf("%s, %s: %v of one", board, title, most)
 		}
@@ -137,6 +146,7 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 			}
 		}
 	}
+
 	f.energy(t, boards)
 	f.dcgmSums(t, boards, "dcgm")
 	f.dcgmSums(t, boards, "foreign")
@@ -146,6 +156,7 @@ func (f *fleet) sums(t *testing.T, boards map[string]grafanaDashboard) {
 func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
 	for _, node := range []string{"mixed", "a30"} {
 		want := f.last[node].sum("nvidia_gpu_energy_joules_total") / 3.6e6
+
 		got := f.query(t, boards["mig-fleet"].panel(t, "Energy in the time range"), "A", fleetView(node)).total()
 		if math.Abs(got-want) > 0.05*want {
 			t.Errorf("energy of %s: %v kWh, its counters say %v", node, got, want)
@@ -172,15 +183,18 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 			t.Errorf("%s on %s: %v, want %v", c.title, node, got, c.want)
 		}
 	}
+
 	table := f.query(t, d.panel(t, "GPUs and slices, and the pods that hold them"), "Memory", fleetView(node))
 	if shares := slices.DeleteFunc(table.series,
 		func(s promqlSeries) bool { return math.IsNaN(s.Floats[0].F) }); len(shares) < 15 {
 		t.Errorf("the table has the memory of %d devices on %s", len(shares), node)
 	}
+
 	held := map[string]bool{}
 	for _, s := range f.query(t, d.panel(t, "Pods by device"), "A", fleetView(node)).series {
 		held[s.Metric.Get("namespace")+"/"+s.Metric.Get("pod")] = true
 	}
+
 	for pod, want := range map[string]bool{
 		"vision/resnet-7c9f-x2k4p": true, "gpu-monitoring/mig-exporter-old": false, "gpu-monitoring/mig-exporter-new": false,
 	} {
@@ -188,7 +202,9 @@ func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node 
 			t.Errorf("%s is a holder on %s: got %t, want %t", pod, node, held[pod], want)
 		}
 	}
+
 	activity := f.query(t, d.panel(t, "Tensor activity of each device"), "A", fleetView(node))
+
 	native := f.query(t, boards["mig-node"].panel(t, "Tensor activity of each device"), "A", fleetView("mixed"))
 	if len(activity.series) < 15 || math.Abs(activity.total()-native.total()) > 0.001 {
 		t.Errorf("tensor activity %v of %d devices, natively %v of %d", activity.total(), len(activity.series),
@@ -203,19 +219,23 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 		fleetView("dcgm")).series {
 		xids[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Floats[0].F
 	}
+
 	for row, want := range map[string]float64{"3 1g.5gb#8": 13, "3 1g.5gb#7": 0, "3 (whole GPU)": 0} {
 		if got, ok := xids[row]; !ok || got != want {
 			t.Errorf("the last XID of %s is %v, want %v", row, got, want)
 		}
 	}
+
 	table := boards["mig-node"].panel(t, "GPUs and slices, and the pods that hold them")
 	state := func(node string) map[string]float64 {
 		values := map[string]float64{}
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {
 			values[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Floats[0].F
 		}
+
 		return values
 	}
+
 	sick := state("sick")
 	for row, want := range map[string]float64{"0 (whole GPU)": 1, "1 (whole GPU)": 2, "1 3g.40gb@0:4": 6,
 		"1 3g.40gb@4:4": 11, "2 (whole GPU)": 11, "3 (whole GPU)": 1, "3 3g.40gb@0:4": 1} {
@@ -223,12 +243,15 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 			t.Errorf("state of %s is %v, want %v", row, sick[row], want)
 		}
 	}
+
 	if got := state("mixed")["4 3g.20gb@4:4"]; got != 7 {
 		t.Errorf("state of a slice without a compute instance is %v", got)
 	}
+
 	if got := state("a30")["1 (whole GPU)"]; got != 9 {
 		t.Errorf("state of a GPU whose MIG mode is pending is %v", got)
 	}
+
 	for _, node := range []string{"underused", "full", "shared", "bare"} {
 		for row, got := range state(node) {
 			if got != 11 {
@@ -236,6 +259,7 @@ func (f *fleet) states(t *testing.T, boards map[string]grafanaDashboard) {
 			}
 		}
 	}
+
 	f.holders(t, boards, table.Title)
 	f.owners(t, boards["mig-workloads"].panel(t, "All pods with a GPU or slice"))
 	f.problems(t, boards)
@@ -258,10 +282,12 @@ func (f *fleet) holders(t *testing.T, boards map[string]grafanaDashboard, title 
 		if node == "dcgm" || node == "foreign" {
 			board = "mig-node-dcgm"
 		}
+
 		got := map[string]string{}
 		for _, s := range f.query(t, boards[board].panel(t, title), "Holder", fleetView(node)).series {
 			got[s.Metric.Get("gpu")+" "+s.Metric.Get("slice")] = s.Metric.Get("holder")
 		}
+
 		for row, holder := range want {
 			if got[row] != holder {
 				t.Errorf("%s on %s is held by %q, want %q", row, node, got[row], holder)
@@ -275,6 +301,7 @@ func (f *fleet) owners(t *testing.T, table grafanaPanel) {
 	for _, s := range f.query(t, table, "Owner", fleetView("a30|shared")).series {
 		owner[s.Metric.Get("pod")] = s.Metric.Get("workload")
 	}
+
 	if owner["tracker-0"] != "StatefulSet/tracker" {
 		t.Errorf("owners: %v", owner)
 	}
@@ -282,24 +309,29 @@ func (f *fleet) owners(t *testing.T, table grafanaPanel) {
 
 func (f *fleet) problems(t *testing.T, boards map[string]grafanaDashboard) {
 	table := boards["mig-fleet"].panel(t, "Problems and affected pods")
+
 	rows := func(node string) string {
 		var list []string
 		for _, s := range f.query(t, table, "State", fleetView(node)).series {
 			list = append(list, s.Metric.Get("instance")+" "+s.Metric.Get("slice"))
 		}
+
 		return strings.Join(list, ", ")
 	}
 	if got := rows("underused|full|shared"); got != " (all that report)" {
 		t.Errorf("problems of healthy nodes: %s", got)
 	}
+
 	// Gone for more than an hour.
 	if got := rows("gone|shared"); got != "gone (node)" {
 		t.Errorf("problems where a node stopped: %s", got)
 	}
+
 	if got := f.query(t, boards["mig-fleet"].panel(t, "Nodes without data"), "A",
 		fleetView("gone|shared")).total(); got != 1 {
 		t.Errorf("%v nodes without data, want 1", got)
 	}
+
 	if got := rows("sick"); strings.Count(got, "sick") != 6 {
 		t.Errorf("problems of a sick node: %s", got)
 	}
@@ -320,23 +352,29 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 	if f.ruleSample > mostRuleSample {
 		t.Errorf("a rule reads %d samples for all these nodes, want at most %d", f.ruleSample, mostRuleSample)
 	}
+
 	for uid, d := range boards {
 		collapsed := map[int]bool{}
+
 		for _, row := range d.Panels {
 			for _, p := range row.Panels {
 				collapsed[p.ID] = true
 			}
 		}
+
 		for _, p := range d.all() {
 			for _, target := range p.Targets {
 				n, bound := int64(0), int64(mostSamples)
 				for _, node := range []string{"full", "underused", "advised"} {
 					n = max(n, f.samplesOf(t, uid, node, p, target))
 				}
+
 				if collapsed[p.ID] {
 					bound = mostOnRequest
 				}
+
 				t.Logf("%11d %s, %s, %s", n, uid, p.Title, target.RefID)
+
 				if n > bound {
 					t.Errorf("%s, %s, %s: %d samples for %d nodes, want at most %d", uid, p.Title, target.RefID, n, fleetSize, bound)
 				}
@@ -350,19 +388,24 @@ func (f *fleet) samplesOf(t *testing.T, uid, node string, p grafanaPanel, target
 	t.Helper()
 	v, times := fleetView(node), int64(1)
 	v.to = v.to.Add(-2 * overlap) // no exporter is being replaced
+
 	v.from = v.to
 	if strings.Contains(target.Expr, "$__range") {
 		v.from, times = v.to.Add(-time.Hour), 24 // of a day
 	}
+
 	if strings.Contains(target.Expr, "[1d]") {
 		times = int64(24 * time.Hour / fleetRuns)
 	}
+
 	n := f.query(t, p, target.RefID, v).samples * times
 	if !target.Instant {
 		n *= fleetPoints
 	}
+
 	if !strings.HasPrefix(uid, "mig-node") {
 		n *= fleetSize
 	}
+
 	return n
 }

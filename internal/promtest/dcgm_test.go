@@ -35,16 +35,20 @@ func dcgmPart() []string {
 // exposition says.
 func TestDCGMDashboards(t *testing.T) {
 	t.Parallel()
+
 	for _, file := range dcgmExpositions(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
 			text := []byte(readFile(t, file))
+
 			x, err := readExposition(text)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			e := NewPrometheus(t)
 			e.AddScrape(t, scraped(), Text, text)
 			e.AddScrape(t, scraped().Add(15*time.Second), Text, text)
+
 			if err := errors.Join(checkDCGMOnce(x), checkDCGMPanels(e, x), checkDCGMPods(e, x)); err != nil {
 				t.Error(err)
 			}
@@ -58,11 +62,13 @@ func TestDCGMFixtureHoldsWhatTheQueriesAreFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, family := range append(dcgmBoard(), dcgmPart()...) {
 		if len(x.of(family)) == 0 {
 			t.Errorf("no %s", family)
 		}
 	}
+
 	if n := len(x.of("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "GPU_CI_ID=1", "pod=tts")); n != 1 {
 		t.Errorf("%d series of a pod's compute instance beside another's", n)
 	}
@@ -72,46 +78,56 @@ func TestDCGMFixtureHoldsWhatTheQueriesAreFor(t *testing.T) {
 // DRAM activity are of no compute instance.
 func checkDCGMOnce(x exposition) error {
 	var errs []error
+
 	for _, family := range dcgmBoard() {
 		seen := map[string]bool{}
 		for _, s := range x.of(family) {
 			if s.labels["GPU_I_ID"] != "" || s.labels["GPU_CI_ID"] != "" || seen[s.labels["UUID"]] {
 				errs = append(errs, fmt.Errorf("%s: a GPU's value is there again: %v", family, s.labels))
 			}
+
 			seen[s.labels["UUID"]] = true
 		}
 	}
+
 	partitioned := map[string]bool{}
 	for _, s := range x.of("DCGM_FI_DEV_FB_USED") {
 		partitioned[s.labels["UUID"]] = partitioned[s.labels["UUID"]] || s.labels["GPU_I_ID"] != ""
 	}
+
 	for _, family := range dcgmPart() {
 		for _, s := range x.of(family) {
 			if (s.labels["GPU_I_ID"] == "") == partitioned[s.labels["UUID"]] {
 				errs = append(errs, fmt.Errorf("%s: %v, and the GPU has instances: %v", family, s.labels, partitioned[s.labels["UUID"]]))
 			}
+
 			if s.labels["GPU_CI_ID"] != "" &&
 				!slices.Contains([]string{"DCGM_FI_PROF_GR_ENGINE_ACTIVE", "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE"}, family) {
 				errs = append(errs, fmt.Errorf("%s: of a compute instance: %v", family, s.labels))
 			}
 		}
 	}
+
 	return errors.Join(errs...)
 }
 
 // by sums series up by labels, and counts them.
 func by(all []series, names ...string) (sums, counts map[string]float64) {
 	sums, counts = map[string]float64{}, map[string]float64{}
+
 	for _, s := range all {
 		group := map[string]string{}
+
 		for _, name := range names {
 			if v := s.labels[name]; v != "" {
 				group[name] = v
 			}
 		}
+
 		sums[fmt.Sprint(group)] += s.value
 		counts[fmt.Sprint(group)]++
 	}
+
 	return sums, counts
 }
 
@@ -121,31 +137,38 @@ func means(sums, counts map[string]float64) map[string]float64 {
 	for group, sum := range sums {
 		all[group] = sum / counts[group]
 	}
+
 	return all
 }
 
 // checkDCGMPanels: temperature, power, clocks, utilization and memory, of the fleet, by host and by GPU.
 func checkDCGMPanels(e *Prometheus, x exposition) error {
 	power, boards := by(x.of("DCGM_FI_DEV_POWER_USAGE"), "Hostname")
+
 	energy, _ := by(x.of("DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"), "gpu", "UUID")
 	for group := range energy {
 		energy[group] = 0 // both scrapes say the same
 	}
+
 	clocks := map[string]float64{}
 	for _, s := range x.of("DCGM_FI_DEV_SM_CLOCK") {
 		clocks[fmt.Sprint(s.labels)] = s.value * 1e6
 	}
+
 	_, models := by(x.of("DCGM_FI_DEV_GPU_TEMP"), "modelName")
 	used, _ := by(x.of("DCGM_FI_DEV_FB_USED"), "Hostname")
 	free, _ := by(x.of("DCGM_FI_DEV_FB_FREE"), "Hostname")
+
 	share := map[string]float64{}
 	for host := range used {
 		share[host] = 100 * used[host] / (used[host] + free[host])
 	}
+
 	byGPU, _ := by(x.of("DCGM_FI_DEV_FB_USED"), "Hostname", "gpu")
 	util, utils := by(x.of("DCGM_FI_DEV_GPU_UTIL"), "Hostname")
 	temps := x.of("DCGM_FI_DEV_GPU_TEMP")
 	temp, count := by(temps)
+
 	return errors.Join(
 		expect(e, `avg(DCGM_FI_DEV_GPU_TEMP{gpu=~".*", Hostname=~".*"})`, means(temp, count)),
 		expect(e, `sum by (Hostname) (DCGM_FI_DEV_POWER_USAGE{gpu=~".+"})`, power),
@@ -163,22 +186,27 @@ func checkDCGMPanels(e *Prometheus, x exposition) error {
 // several compute instances of a GPU instance.
 func checkDCGMPods(e *Prometheus, x exposition) error {
 	var instances, held, memory []series
+
 	for _, s := range x.of("DCGM_FI_PROF_GR_ENGINE_ACTIVE") {
 		if s.labels["GPU_I_ID"] != "" && s.labels["GPU_CI_ID"] == "" {
 			instances = append(instances, s)
 		}
+
 		if s.labels["pod"] != "" {
 			held = append(held, s)
 		}
 	}
+
 	for _, s := range x.of("DCGM_FI_DEV_FB_USED") {
 		if s.labels["pod"] != "" {
 			memory = append(memory, s)
 		}
 	}
+
 	activity, _ := by(instances, "UUID", "GPU_I_ID", "GPU_I_PROFILE")
 	byPod, ofPod := by(held, "namespace", "pod")
 	used, _ := by(memory, "namespace", "pod")
+
 	return errors.Join(
 		expect(e, `avg by (UUID, GPU_I_ID, GPU_I_PROFILE) (DCGM_FI_PROF_GR_ENGINE_ACTIVE{GPU_I_ID!="", GPU_CI_ID=""})`,
 			activity),
@@ -195,6 +223,7 @@ func ones(groups map[string]float64) map[string]float64 {
 	for group := range groups {
 		all[group] = 1
 	}
+
 	return all
 }
 
@@ -216,6 +245,7 @@ func TestDCGMChecksNotice(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if checkDCGMOnce(x) == nil {
 				t.Error("nothing was noticed")
 			}

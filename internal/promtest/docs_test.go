@@ -16,10 +16,12 @@ func documented(t *testing.T) []string {
 // documentedIn returns the PromQL of a page, each expression on one line.
 func documentedIn(t *testing.T, path string) []string {
 	t.Helper()
+
 	var all []string
 	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(readFile(t, path), -1) {
 		all = append(all, strings.Join(strings.Fields(block[1]), " "))
 	}
+
 	return all
 }
 
@@ -40,12 +42,15 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 func TestDocumentedQueriesAreTested(t *testing.T) {
 	alerts, computed := documentedAlerts(t), computedQueries()
 	found := 0
+
 	for _, page := range documentPages(t) {
 		for _, expr := range documentedIn(t, page) {
 			found++
+
 			if slices.Contains(computed, expr) || slices.Contains(alerts, expr) {
 				continue
 			}
+
 			for _, line := range documentedLines(t, page, expr) { // a block with an alert in each line
 				if !slices.Contains(alerts, line) && !slices.Contains(computed, line) {
 					t.Errorf("%s: nothing computes the answer of %s", page, line)
@@ -53,6 +58,7 @@ func TestDocumentedQueriesAreTested(t *testing.T) {
 			}
 		}
 	}
+
 	if found < 10 {
 		t.Errorf("only %d blocks", found)
 	}
@@ -62,6 +68,7 @@ func TestDocumentedQueriesAreTested(t *testing.T) {
 func documentedLines(t *testing.T, path, expr string) []string {
 	t.Helper()
 	var lines []string
+
 	for _, block := range regexp.MustCompile("(?s)```promql\n(.*?)```").FindAllStringSubmatch(readFile(t, path), -1) {
 		if strings.Join(strings.Fields(block[1]), " ") == expr {
 			for line := range strings.Lines(block[1]) {
@@ -69,6 +76,7 @@ func documentedLines(t *testing.T, path, expr string) []string {
 			}
 		}
 	}
+
 	return lines
 }
 
@@ -83,5 +91,6 @@ func computedQueries() []string {
 		"nvidia_mig_compute_instance_sms"} {
 		all = append(all, levels()[i].join(family))
 	}
+
 	return all
 }

@@ -25,14 +25,17 @@ func (p page) text(t *testing.T) string {
 func (p page) sample(t *testing.T, has string) string {
 	t.Helper()
 	var found []string
+
 	for _, block := range regexp.MustCompile("(?ms)^```\n(.*?)^```$").FindAllStringSubmatch(p.text(t), -1) {
 		if strings.Contains(block[1], has) {
 			found = append(found, block[1])
 		}
 	}
+
 	if len(found) != 1 {
 		t.Fatalf("%s: %d samples have %q, want one", p.path, len(found), has)
 	}
+
 	return found[0]
 }
 
@@ -40,11 +43,13 @@ func (p page) sample(t *testing.T, has string) string {
 func (p page) expect(t *testing.T, has, printed, from, to string) {
 	t.Helper()
 	sample := p.sample(t, has)
+
 	begin := strings.Index(printed, from)
 	if begin < 0 {
 		t.Errorf("%s: %q is not printed:\n%s", p.path, from, printed)
 		return
 	}
+
 	want := printed[begin:]
 	if end := strings.Index(want, to); to != "" && end >= 0 {
 		want = want[:end]
@@ -53,10 +58,12 @@ func (p page) expect(t *testing.T, has, printed, from, to string) {
 	if want = strings.TrimRight(want, "\n") + "\n"; sample == want {
 		return
 	}
+
 	if !*writeSamples {
 		t.Errorf("%s shows\n%s\nand the program prints (-samples writes it)\n%s", p.path, sample, want)
 		return
 	}
+
 	text := strings.Replace(p.text(t), "```\n"+sample+"```", "```\n"+want+"```", 1)
 	if err := os.WriteFile(p.path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
@@ -75,15 +82,18 @@ func (p page) expectLines(t *testing.T, has, printed string) {
 	for line := range strings.Lines(printed) {
 		lines = append(lines, plain(line))
 	}
+
 	for line := range strings.Lines(p.sample(t, has)) {
 		if strings.HasPrefix(line, "$ ") || strings.HasPrefix(line, "Apply? ") {
 			continue
 		}
+
 		at := slices.Index(lines, plain(line))
 		if at < 0 {
 			t.Errorf("%s: the line %q is not printed there:\n%s", p.path, strings.TrimSpace(line), printed)
 			return
 		}
+
 		lines = lines[at+1:]
 	}
 }
@@ -107,15 +117,19 @@ func TestTryItWithoutAGPU(t *testing.T) {
 // printed returns what migctl prints on a terminal of UTF-8, 80 columns wide.
 func printed(t *testing.T, socket string, args ...string) string {
 	t.Helper()
+
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "migctl"), args...)
 	cmd.Env = append(os.Environ(), "MIGCTL_ADDRESS=unix://"+socket, "LANG=C.UTF-8", "LC_ALL=C.UTF-8", "LC_CTYPE=C.UTF-8")
+
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Fatalf("migctl %s: %v\n%s", strings.Join(args, " "), err, out)
 	}
+
 	return string(out)
 }

@@ -26,12 +26,14 @@ type series struct {
 func readExposition(text []byte) (exposition, error) {
 	p := expfmt.NewTextParser(model.UTF8Validation)
 	families, err := p.TextToMetricFamilies(bytes.NewReader(text))
+
 	return families, err
 }
 
 // of returns the series of a family whose labels have all the given values ("name=value").
 func (x exposition) of(family string, want ...string) []series {
 	var all []series
+
 	for _, m := range x[family].GetMetric() {
 		s := series{labels: map[string]string{}, value: m.GetGauge().GetValue() + m.GetCounter().GetValue()}
 		for _, l := range m.GetLabel() {
@@ -39,10 +41,12 @@ func (x exposition) of(family string, want ...string) []series {
 				s.labels[l.GetName()] = l.GetValue()
 			}
 		}
+
 		if s.has(want) {
 			all = append(all, s)
 		}
 	}
+
 	return all
 }
 
@@ -53,6 +57,7 @@ func (s series) has(want []string) bool {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -62,6 +67,7 @@ func (s series) key(names []string) string {
 	for i, name := range names {
 		values[i] = name + "=" + s.labels[name]
 	}
+
 	return strings.Join(values, ",")
 }
 
@@ -71,17 +77,20 @@ func (s series) without(names []string) map[string]string {
 	for _, name := range names {
 		delete(rest, name)
 	}
+
 	return rest
 }
 
 // plain returns the families with this prefix that are gauges or counters and whose series all carry these labels.
 func (x exposition) plain(prefix string, carry []string) []string {
 	var names []string
+
 	for name, family := range x {
 		kind := family.GetType()
 		if !strings.HasPrefix(name, prefix) || kind != dto.MetricType_GAUGE && kind != dto.MetricType_COUNTER {
 			continue
 		}
+
 		lacks := func(s series) bool {
 			return slices.ContainsFunc(carry, func(label string) bool { return s.labels[label] == "" })
 		}
@@ -89,7 +98,9 @@ func (x exposition) plain(prefix string, carry []string) []string {
 			names = append(names, name)
 		}
 	}
+
 	slices.Sort(names)
+
 	return names
 }
 
@@ -102,13 +113,16 @@ func TestExpositionIsReadAsWritten(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got, want := fmt.Sprint(x.of("nvidia_gpu_up")), "[{map[gpu:0 uuid:GPU-0] 1} {map[gpu:1 "+
 		"uuid:GPU-1] 0}]"; got != want {
 		t.Errorf("series %s, want %s", got, want)
 	}
+
 	if got := x.of("nvidia_gpu_up", "gpu=1"); len(got) != 1 || got[0].value != 0 {
 		t.Errorf("with gpu=1: %v", got)
 	}
+
 	if got := x.plain("nvidia_gpu_", []string{"gpu", "uuid"}); !slices.Equal(got, []string{"nvidia_gpu_up"}) {
 		t.Errorf("families with gpu and uuid: %v", got)
 	}

@@ -38,6 +38,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 		return readFile(t, "../../testdata/scenarios/"+name+".yaml")
 	}
 	mixed, late := scenario("dgx-a100-mixed"), fleetRuns-overlap/2
+
 	return []fleetNode{
 		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
 		{name: "mixed", scenario: mixed, args: []string{"--dcgm.mode=embedded"}, replaced: time.Hour},
@@ -105,26 +106,33 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 	t.Helper()
 	e := NewPrometheus(t)
 	f := &fleet{Prometheus: e, last: map[string]exposition{}}
+
 	for _, node := range nodes {
 		n := startNode(t, node.scenario, node.args...)
 		for n.elapsed < fleetRuns {
 			n.elapsed += scrapeInterval
 			n.request(http.MethodPost, "/-/sim/advance?by="+scrapeInterval.String())
+
 			if node.ends > 0 && n.elapsed > node.ends || n.elapsed > node.gap[0] && n.elapsed <= node.gap[1] {
 				e.addFailedScrape(t, node.target("old"), n.now())
 				continue
 			}
+
 			e.scrapePods(t, n, node)
 		}
+
 		x, err := readExposition(n.get("/metrics", Text))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		f.last[node.name] = x
 	}
+
 	f.control(t)
 	f.advised(t)
 	f.ruleSample = f.recordAll(t, 5*time.Minute, fleetEnd())
+
 	return f
 }
 
@@ -133,23 +141,29 @@ func runFleet(t *testing.T, nodes []fleetNode) *fleet {
 func (f *fleet) control(t *testing.T) {
 	t.Helper()
 	node := fleetNode{name: "control"}
+
 	for at := scraped().Add(scrapeInterval); !at.After(fleetEnd()); at = at.Add(scrapeInterval) {
 		in, succeeded, failed := "idle", 0, 0
 		if at.After(scraped().Add(30 * time.Minute)) {
 			succeeded = 1
 		}
+
 		if at.After(scraped().Add(90 * time.Minute)) {
 			in, failed = "degraded", 1
 		}
+
 		text := fmt.Sprintf("mig_control_operations_total{verb=\"apply\",result=\"succeeded\"} "+
 			"%d\nmig_control_operations_total{verb=\"apply\",result=\"failed\"} %d\n", succeeded, failed)
+
 		for _, state := range []string{"idle", "running", "degraded", "stuck", "read-only", "off"} {
 			value := 0
 			if state == in {
 				value = 1
 			}
+
 			text += fmt.Sprintf("mig_control_state{state=%q} %d\n", state, value)
 		}
+
 		f.AddScrapeFrom(t, node.target("old"), at, Text, []byte(text))
 	}
 }
@@ -157,25 +171,31 @@ func (f *fleet) control(t *testing.T) {
 // scrapePods scrapes the pods of the node's exporter that there are now.
 func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	t.Helper()
+
 	if node.format == "" {
 		node.format = Text
 	}
+
 	body := n.get("/metrics", node.format)
 	if node.foreign {
 		body = asDCGMExporter(body)
 	}
+
 	before, after := node.target("old"), node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
 		e.addScrapeOf(t, before, n.now(), node.format, body)
 	}
+
 	if node.replaced > 0 && n.elapsed > node.replaced {
 		e.addScrapeOf(t, after, n.now(), node.format, body)
 	}
+
 	if node.replaced > 0 && n.elapsed == node.replaced+overlap {
 		// Series that both serve, since they have pods of their own, go on.
 		for hash := range e.targets[after.String()].seen {
 			delete(e.targets[before.String()].seen, hash)
 		}
+
 		e.removeTarget(t, before, n.now().Add(scrapeInterval/2))
 	}
 }
@@ -207,14 +227,17 @@ func (e *Prometheus) removeTarget(t *testing.T, of labels.Labels, at time.Time) 
 func (e *Prometheus) addScrapeSeries(t *testing.T, of labels.Labels, at time.Time, up, samples float64) {
 	t.Helper()
 	app := e.db.Appender(t.Context())
+
 	for name, value := range map[string]float64{"up": up, "scrape_duration_seconds": min(samples, 0.01),
 		"scrape_samples_scraped": samples} {
 		b := labels.NewBuilder(of)
 		b.Set("__name__", name)
+
 		if _, err := app.Append(0, b.Labels(), at.UnixMilli(), value); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}

@@ -68,18 +68,23 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	}}
 	read := "/metrics?" + url.Values{"collect[]": {"info", "memory", "utilization", "activity", "media", "nvlink", "mig",
 		"processes", "pods", "jobs"}}.Encode() // what migctl fleet reads is in these
+
 	week := 7*24*time.Hour + 30*time.Minute // since the pods came
 	for at, step := firstPoll, firstPoll; at <= week; at += step {
 		n.request(http.MethodPost, "/-/sim/advance?by="+step.String())
+
 		exposition := n.request(http.MethodGet, read)
 		for before := step.Truncate(5 * time.Minute); before > 5*time.Minute; before -= 5 * time.Minute {
 			target.scrape(t, scraped().Add(at-before+5*time.Minute), Text, exposition)
 		}
+
 		target.scrape(t, scraped().Add(at), Text, exposition)
+
 		if step = coarse; at >= coarseUntil {
 			step = time.Minute
 		}
 	}
+
 	want := n.advice()
 	_, server := serveAPI(t, n.Prometheus)
 	r := askFleet(t, server, "8d", scraped().Add(week))
@@ -91,9 +96,11 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 		// means over five minutes hide what lasts one
 		7: {Action: "slice", RecommendedProfile: "1g.20gb"},
 	}
+
 	if len(r.GPUs) != len(want) {
 		t.Fatalf("%d GPUs, the advisor has %d", len(r.GPUs), len(want))
 	}
+
 	for index, decodes := range map[int]device{
 		8: {Action: "slice", RecommendedProfile: "3g.40gb"}, 9: {Action: "keep", Reason: "media-engines"},
 	} {
@@ -101,15 +108,18 @@ func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 			t.Errorf("GPU %d, which decodes: the advisor says %+v, want %+v", index, got, decodes)
 		}
 	}
+
 	for _, g := range r.GPUs {
 		advised := want[g.UUID]
 		got := device{g.Action, g.Reason, g.RecommendedProfile, g.Provisional, g.MediaNotChecked}
+
 		expect, differs := explained[advised.Index]
 		if !differs {
 			expect = advised.device
 		} else if advised.device == expect {
 			t.Errorf("GPU %d: the advisor says %+v, too", advised.Index, expect)
 		}
+
 		if got != expect {
 			t.Errorf("GPU %d: %+v, want %+v; the advisor says %+v: %s", advised.Index, got, expect, advised, g.UUID)
 		}
@@ -129,12 +139,14 @@ func byIndex(all map[string]advised, index int) device {
 			return a.device
 		}
 	}
+
 	return device{}
 }
 
 // advice returns what the advisor of the node says of its GPUs.
 func (n *scrapedNode) advice() map[string]advised {
 	n.t.Helper()
+
 	var report struct {
 		Devices []struct {
 			GPU string
@@ -144,9 +156,11 @@ func (n *scrapedNode) advice() map[string]advised {
 	if err := json.Unmarshal(n.request(http.MethodGet, "/api/v1/recommendations"), &report); err != nil {
 		n.t.Fatal(err)
 	}
+
 	all := map[string]advised{}
 	for _, d := range report.Devices {
 		all[d.GPU] = d.advised
 	}
+
 	return all
 }

@@ -28,27 +28,34 @@ func serveAPI(t *testing.T, e *Prometheus) (*api, string) {
 	a := &api{engine: e, promql: e.promql}
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
+
 	return a, server.URL
 }
 
 func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a.queries.Add(1)
+
 	q, err := a.query(r)
 	if err != nil {
 		writeAnswer(w, http.StatusBadRequest,
 			map[string]any{"status": "error", "errorType": "bad_data", "error": err.Error()})
+
 		return
 	}
 	defer q.Close()
+
 	result := q.Exec(r.Context())
 	if result.Err != nil {
 		if strings.Contains(result.Err.Error(), "too many samples") {
 			a.tooMuch.Add(1)
 		}
+
 		writeAnswer(w, http.StatusUnprocessableEntity,
 			map[string]any{"status": "error", "errorType": "execution", "error": result.Err.Error()})
+
 		return
 	}
+
 	writeAnswer(w, http.StatusOK, map[string]any{
 		"status": "success", "data": map[string]any{"resultType": result.Value.Type(), "result": result.Value},
 	})
@@ -67,23 +74,29 @@ func (a *api) query(r *http.Request) (promql.Query, error) {
 		if err != nil {
 			return nil, err
 		}
+
 		return a.promql.NewInstantQuery(r.Context(), a.engine.db, nil, expr, at)
 	}
+
 	if r.URL.Path != "/api/v1/query_range" {
 		return nil, fmt.Errorf("there is no %s", r.URL.Path)
 	}
+
 	from, err := apiTime(r.FormValue("start"))
 	if err != nil {
 		return nil, err
 	}
+
 	to, err := apiTime(r.FormValue("end"))
 	if err != nil {
 		return nil, err
 	}
+
 	step, err := strconv.ParseFloat(r.FormValue("step"), 64)
 	if err != nil {
 		return nil, err
 	}
+
 	return a.promql.NewRangeQuery(r.Context(), a.engine.db, nil, expr, from, to, time.Duration(step*float64(time.Second)))
 }
 

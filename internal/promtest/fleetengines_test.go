@@ -18,6 +18,7 @@ func engineExporters() map[string]engineFamilies {
 	dcgm := func(uuid string) []string {
 		return []string{"UUID", uuid, "Hostname", "n", "modelName", "NVIDIA H100 80GB HBM3", "namespace", "video", "pod", "p-" + uuid}
 	}
+
 	return map[string]engineFamilies{
 		"dcgm-exporter": {dcgm, func(decoders float64) map[string]float64 {
 			return map[string]float64{
@@ -51,17 +52,21 @@ func TestFleetCountsEngines(t *testing.T) {
 	keep := "keep media-engines "
 	want := map[string]string{"GPU-0": "slice  1g.10gb", "GPU-1": "slice  1g.10gb", "GPU-2": "slice  3g.40gb",
 		"GPU-3": keep, "GPU-4": keep, "GPU-5": keep}
+
 	for name, exporter := range engineExporters() {
 		e := NewPrometheus(t)
 		const minutes = 2 * 24 * 60
 		app := e.db.Appender(t.Context())
+
 		for minute := range minutes {
 			at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
+
 			for uuid, use := range uses {
 				named := exporter.labels(uuid)
 				if minute < 10 {
 					named[len(named)-1] += "-before" // the pod that is judged comes within the window: its start is seen
 				}
+
 				for family, v := range exporter.families(use(minute)) {
 					series := labels.FromStrings(append(named, "__name__", family, "instance", "n:9400", "job", "gpus")...)
 					if _, err := app.Append(0, series, at, v); err != nil {
@@ -70,15 +75,18 @@ func TestFleetCountsEngines(t *testing.T) {
 				}
 			}
 		}
+
 		if err := app.Commit(); err != nil {
 			t.Fatal(err)
 		}
 
 		_, url := serveAPI(t, e)
+
 		r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
 		if len(r.GPUs) != len(uses) {
 			t.Errorf("%s: %d GPUs", name, len(r.GPUs))
 		}
+
 		for _, g := range r.GPUs {
 			if got := fmt.Sprint(g.Action, " ", g.Reason, " ", g.RecommendedProfile); got != want[g.UUID] {
 				t.Errorf("%s: %s: %q, want %q", name, g.UUID, got, want[g.UUID])

@@ -45,15 +45,19 @@ func kindOf(node, index int) string {
 	case 9:
 		return "sliced"
 	}
+
 	if node%10 == 5 && index == 6 {
 		return "nvlink"
 	}
+
 	if node%10 == 6 && index == 2 {
 		return "changed"
 	}
+
 	if node%10 == 3 && index == 0 {
 		return "gaps"
 	}
+
 	return []string{"narrow", "rare", "idle", "preallocated", "free", "visitor", "large", "narrow"}[index]
 }
 
@@ -65,6 +69,7 @@ func (u unit) uuid() string {
 func (u unit) noise(minute int, of string) float64 {
 	h := fnv.New64a()
 	fmt.Fprintf(h, "%d/%d/%d/%s", u.node, u.index, minute, of)
+
 	return float64(h.Sum64()>>11) / (1 << 53)
 }
 
@@ -78,11 +83,13 @@ func (u unit) at(minute, minutes int) reading {
 		r.busy = min(1, busy)
 		r.sms, r.dram = r.busy*width, r.busy*bandwidth
 	}
+
 	switch u.kind {
 	case "narrow":
 		load(0.3+0.5*wave+0.2*noise, 0.06+0.02*noise, 0.04)
 	case "gaps":
 		load(0.3+0.2*noise, 0.08, 0.05)
+
 		r.up = minute%10 != 0 || minute > minutes/2
 		if minute > minutes/4 && minute < minutes/4+minutes/10 {
 			r.up = false
@@ -108,6 +115,7 @@ func (u unit) at(minute, minutes int) reading {
 		r.memory = 10<<30 + 50<<30*wave
 	case "training", "nvlink":
 		load(0.9+0.1*noise, 0.9, 0.6)
+
 		r.namespace, r.nvlink = "training", 1e9*float64(minute)
 		if u.kind == "training" {
 			r.pod = fmt.Sprintf("trainer-%d", u.node)
@@ -116,17 +124,21 @@ func (u unit) at(minute, minutes int) reading {
 		r.mig = true
 	case "changed":
 		load(0.1, 0.1, 0.05)
+
 		if minute > minutes/2 {
 			r.model = "NVIDIA A100-SXM4-80GB"
 		}
 	}
+
 	if minute > minutes/3 { // a driver that was loaded again
 		r.nvlink -= float64(1000 * (minutes / 3))
 		if u.kind == "training" || u.kind == "nvlink" {
 			r.nvlink = 1e9 * float64(minute-minutes/3)
 		}
 	}
+
 	r.utilizationPercent = math.Round(100 * r.busy)
+
 	return r
 }
 
@@ -136,6 +148,7 @@ func (u unit) podAt(minute, minutes int) string {
 	if minute < minutes/4 {
 		name += before
 	}
+
 	return name
 }
 
@@ -175,9 +188,11 @@ func (w *writer) add(at int64, v float64, id seriesID, pairs func() []string) er
 		s = &written{labels: labels.FromStrings(pairs()...)}
 		w.series[id] = s
 	}
+
 	var err error
 	s.live = true
 	s.ref, err = w.app.Append(s.ref, s.labels, at, v)
+
 	return err
 }
 
@@ -187,8 +202,10 @@ func (w *writer) end(at int64, id seriesID) error {
 	if s == nil || !s.live {
 		return nil
 	}
+
 	s.live = false
 	_, err := w.app.Append(s.ref, s.labels, at, math.Float64frombits(value.StaleNaN))
+
 	return err
 }
 
@@ -203,10 +220,12 @@ func (w *writer) scrape(u unit, start time.Time, minute, minutes int, n naming) 
 	if !r.up {
 		return nil
 	}
+
 	at := scrapedAt(start, u.node, minute)
 	if n.dcgm {
 		return w.dcgm(u, &r, at, n)
 	}
+
 	return w.native(u, &r, at)
 }
 
@@ -229,18 +248,23 @@ func (w *writer) native(u unit, r *reading, at int64) error {
 	put("nvidia_gpu_nvlink_receive_bytes_total", r.nvlink/2)
 	put("nvidia_gpu_processes", boolValue(r.held && r.busy > 0))
 	put("nvidia_gpu_info", 1, "name", r.model, "architecture", "Hopper")
+
 	if err != nil {
 		return err
 	}
+
 	pod := seriesID{node: u.node, index: u.index, family: "nvidia_gpu_pod_info", pod: r.pod}
 	earlier := pod
+
 	earlier.pod += before
 	if err := w.end(at, earlier); err != nil {
 		return err
 	}
+
 	if !r.held || r.mig { // pods hold its slices
 		return w.end(at, pod)
 	}
+
 	return w.add(at, 1, pod, func() []string {
 		return append(u.target("9401", "uuid", "node"), "__name__", pod.family, "namespace", r.namespace, "pod", r.pod,
 			"container", "main",
@@ -267,24 +291,30 @@ func (w *writer) dcgm(u unit, r *reading, at int64, n naming) error {
 	if u.kind == "training" || u.kind == "nvlink" {
 		families["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"] = 16000
 	}
+
 	if n.noSMs {
 		delete(families, "DCGM_FI_PROF_SM_ACTIVE")
 	}
+
 	for family, v := range families {
 		held := seriesID{node: u.node, index: u.index, family: family, model: r.model, pod: r.pod}
 		free := held
 		free.pod = ""
+
 		now, before := held, free
 		if !r.held {
 			now, before = free, held
 		}
+
 		if err := w.end(at, before); err != nil {
 			return err
 		}
+
 		if err := w.add(at, v, now, func() []string { return u.dcgmLabels(r, family, n) }); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
@@ -293,15 +323,18 @@ func (u unit) dcgmLabels(r *reading, family string, n naming) []string {
 	if r.mig {
 		pairs = append(pairs, "GPU_I_ID", "1", "GPU_I_PROFILE", "1g.10gb")
 	}
+
 	if !r.held || !n.honored {
 		pairs = append(pairs, "namespace", "gpu-operator", "pod", fmt.Sprintf("nvidia-dcgm-exporter-%d", u.node))
 	}
+
 	switch {
 	case r.held && n.honored:
 		pairs = append(pairs, "namespace", r.namespace, "pod", r.pod)
 	case r.held:
 		pairs = append(pairs, "exported_namespace", r.namespace, "exported_pod", r.pod)
 	}
+
 	return pairs
 }
 
@@ -309,6 +342,7 @@ func boolValue(v bool) float64 {
 	if v {
 		return 1
 	}
+
 	return 0
 }
 
@@ -319,28 +353,34 @@ func appendHistory(open func() storage.Appender, units []unit, start time.Time, 
 		if w.app == nil {
 			w.app = open()
 		}
+
 		for _, u := range units {
 			if err := w.scrape(u, start, minute, minutes, n); err != nil {
 				return fmt.Errorf("minute %d of GPU %d of node %d: %w", minute, u.index, u.node, err)
 			}
 		}
+
 		if (minute-from)%30 == 29 || minute == to-1 {
 			if err := w.app.Commit(); err != nil {
 				return err
 			}
+
 			w.app = nil
 		}
 	}
+
 	return nil
 }
 
 // unitsOf are the GPUs of so many nodes.
 func unitsOf(nodes int) []unit {
 	var all []unit
+
 	for node := range nodes {
 		for index := range unitsPerNode {
 			all = append(all, unit{node, index, kindOf(node, index)})
 		}
 	}
+
 	return all
 }

@@ -21,6 +21,7 @@ func servedGPUs() map[string]servedGPU {
 	vllm := func(name string, use float64) map[string]float64 {
 		return map[string]float64{"vllm:num_requests_running": 6, "vllm:num_requests_waiting": 0, name: use}
 	}
+
 	return map[string]servedGPU{
 		"GPU-0": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "14Gi", "slice  3g.40gb", 0},
 		"GPU-1": {72, vllm("vllm:kv_cache_usage_perc", 0.1), "", "keep preallocated ", 0},
@@ -38,13 +39,16 @@ func servedGPUs() map[string]servedGPU {
 // append adds a scrape of a GPU and its pod.
 func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
+
 	pod, now := "p-"+uuid, g
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
 	}
+
 	if g.later > 0 && minute >= 24*60 {
 		pod, now = pod+"-later", servedGPU{gib: g.later}
 	}
+
 	put := func(name string, v float64, pairs ...string) error {
 		_, err := app.Append(0, labels.FromStrings(append(pairs, "__name__", name, "namespace", "chat", "pod", pod)...), at, v)
 		return err
@@ -60,14 +64,17 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 			return err
 		}
 	}
+
 	for name, v := range now.server {
 		if err := put(name, v, "instance", "10.1.2.3:8000", "job", "chat"); err != nil {
 			return err
 		}
 	}
+
 	if now.annotation == "" {
 		return nil
 	}
+
 	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", now.annotation, "job", "ksm")
 }
 
@@ -78,6 +85,7 @@ func TestFleetKnowsServers(t *testing.T) {
 	e := NewPrometheus(t)
 	const minutes = 2 * 24 * 60
 	app := e.db.Appender(t.Context())
+
 	for minute := range minutes {
 		for uuid, g := range servedGPUs() {
 			if err := g.append(app, uuid, minute); err != nil {
@@ -85,24 +93,29 @@ func TestFleetKnowsServers(t *testing.T) {
 			}
 		}
 	}
+
 	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}
 
 	_, url := serveAPI(t, e)
+
 	r := askFleet(t, url, "2d", scraped().Add(minutes*time.Minute))
 	if len(r.GPUs) != len(servedGPUs()) {
 		t.Errorf("%d GPUs", len(r.GPUs))
 	}
+
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 		if got := g.Action + " " + g.Reason + " " + g.RecommendedProfile; got != servedGPUs()[g.UUID].want {
 			t.Errorf("%s: %s, want %s: %s %+v", g.UUID, got, servedGPUs()[g.UUID].want, g.Explanation, g.Server)
 		}
 	}
+
 	if s := r.GPUs[0].PredictedServer; s == nil || s.Flag != "--gpu-memory-utilization" || s.Value != 0.9 {
 		t.Errorf("GPU-0 is to be started with %+v", s)
 	}
+
 	if s := r.GPUs[1].Server; s == nil || s.CacheUseMaxRatio != 0.1 || s.AskedHours < 47 || s.NeedBytes != 0 {
 		t.Errorf("of the server on GPU-1 it is known: %+v", s)
 	}

@@ -28,28 +28,34 @@ func required() []string {
 // TestGoldens runs the documented joins and sums on what the program serves for each scenario.
 func TestGoldens(t *testing.T) {
 	t.Parallel()
+
 	names := required()
 	for _, file := range findFiles(t, filepath.Join(goldens, "*.prom")) {
 		if name := filepath.Base(file); !slices.Contains(names, name) && !strings.HasSuffix(name, dcgmSuffix) {
 			names = append(names, name)
 		}
 	}
+
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {
 			text, err := os.ReadFile(filepath.Join(goldens, name))
 			if err != nil {
 				t.Fatalf("%v; write it with: make golden", err)
 			}
+
 			mode := "container"
+
 			for _, other := range []string{"info", "series"} {
 				if strings.HasSuffix(name, "."+other+".prom") {
 					mode = other
 				}
 			}
+
 			results, err := checkAll(t, text, mode)
 			if err != nil {
 				t.Error(err)
 			}
+
 			t.Logf("joined series: %d of GPUs, %d of GPU instances, %d of compute instances", results[0], results[1], results[2])
 		})
 	}
@@ -78,10 +84,12 @@ func TestGoldensHoldWhatTheJoinsAreFor(t *testing.T) {
 			if err != nil {
 				t.Fatalf("%v; write it with: make golden", err)
 			}
+
 			x, err := readExposition(text)
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if len(x.of(c.family, c.want...)) == 0 {
 				t.Errorf("no %s: %s%v", c.what, c.family, c.want)
 			}

@@ -29,6 +29,7 @@ workloads:
   - {name: small, memory: 4GiB, sm: 8, dram: 0.1, tensor: 0.1}
 pods:
 `
+
 	for _, d := range []struct{ name, resource, workload string }{
 		{"slice", "nvidia.com/mig-3g.40gb", "train"},
 		{"part", "nvidia.com/mig-1c.3g.40gb", "small"},
@@ -41,6 +42,7 @@ pods:
 				d.name, i, d.resource, d.workload, 240*i)
 		}
 	}
+
 	return scenario
 }
 
@@ -59,15 +61,18 @@ func TestHandOvers(t *testing.T) {
 				if err != nil {
 					t.Fatalf("%s: %s: %v", n.elapsed, l.join(lhs), err)
 				}
+
 				for _, s := range v {
 					joined[s.Metric.Get("pod")] = true
 				}
 			}
 		}
+
 		if n.elapsed%time.Minute == 0 && n.elapsed > 5*time.Minute {
 			n.compareAverages(at)
 		}
 	})
+
 	for _, device := range []string{"slice", "part", "rest", "whole"} {
 		for i := range 4 {
 			if pod := fmt.Sprint(device, "-", i); !joined[pod] {
@@ -75,6 +80,7 @@ func TestHandOvers(t *testing.T) {
 			}
 		}
 	}
+
 	n.compareEnergies()
 }
 
@@ -82,6 +88,7 @@ func TestHandOvers(t *testing.T) {
 // series after it has changed hands.
 func (n *scrapedNode) compareAverages(at time.Time) {
 	n.t.Helper()
+
 	for _, family := range []string{
 		"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_power_estimate_watts",
 		"nvidia_mig_gpu_instance_sm_activity_ratio", "nvidia_gpu_memory_used_bytes",
@@ -90,13 +97,16 @@ func (n *scrapedNode) compareAverages(at time.Time) {
 		if err != nil {
 			n.t.Fatal(err)
 		}
+
 		byTime, err := n.EvalAt("avg_over_time(sum("+family+")[5m:30s])", at)
 		if err != nil {
 			n.t.Fatal(err)
 		}
+
 		if len(byDevice) != 1 || len(byTime) != 1 {
 			n.t.Fatalf("%s: got %v and %v for %s, want one value each", n.elapsed, byDevice, byTime, family)
 		}
+
 		if !same(byDevice[0].F, byTime[0].F) {
 			n.t.Errorf("%s: the averages of %s add up to %v, their sum is %v on average", n.elapsed, family, byDevice, byTime)
 		}
@@ -107,6 +117,7 @@ func (n *scrapedNode) compareAverages(at time.Time) {
 // seconds for each pod, up to its first scrape and from its last.
 func (n *scrapedNode) compareEnergies() {
 	n.t.Helper()
+
 	for _, d := range []struct{ device, pods, own string }{
 		{"the GPU", "whole-.*", `nvidia_gpu_energy_joules_total{gpu="1"}`},
 		{"the GPU instance", "slice-.*",
@@ -116,10 +127,12 @@ func (n *scrapedNode) compareEnergies() {
 	} {
 		pods := n.queryValue(n.t,
 			`sum(max_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
+
 		own := n.queryValue(n.t, `sum(max_over_time(`+d.own+`[15m]) - min_over_time(`+d.own+`[15m]))`)
 		if pods > own*1.02 || pods < own*0.85 {
 			n.t.Errorf("pods of %s: got %v J, want 0.85 to 1.02 of its own %v J", d.device, pods, own)
 		}
+
 		first := n.queryValue(n.t,
 			`max(min_over_time(nvidia_gpu_container_energy_estimate_joules_total{pod=~"`+d.pods+`"}[15m]))`)
 		if most := own / 900 * 31; !(first <= most) { // NaN is more, too
@@ -134,25 +147,31 @@ func checkPods(e *Prometheus, x exposition) error {
 		podMemory: "nvidia_gpu_container_memory_used_bytes", podWatts: "nvidia_gpu_container_power_estimate_watts",
 	} {
 		want := map[string]float64{}
+
 		for _, s := range x.of(family) {
 			pod := map[string]string{}
+
 			for _, label := range []string{"namespace", "pod"} {
 				if s.labels[label] != "" {
 					pod[label] = s.labels[label]
 				}
 			}
+
 			want[fmt.Sprint(pod)] += s.value
 		}
+
 		if err := expect(e, query, want); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
 
 // TestEnergyOfADay: a pod of two devices that draw 500 W and 100 W for a day has used 14.4 kWh.
 func TestEnergyOfADay(t *testing.T) {
 	t.Parallel()
+
 	e := NewPrometheus(t)
 	for m := 0; m <= 24*60; m += 10 {
 		e.AddScrape(t, scraped().Add(time.Duration(m)*time.Minute), Text, fmt.Appendf(nil, `# TYPE nvidia_gpu_container_energy_estimate_joules_total counter
@@ -160,6 +179,7 @@ nvidia_gpu_container_energy_estimate_joules_total{uuid="GPU-0",namespace="ml",po
 nvidia_gpu_container_energy_estimate_joules_total{uuid="GPU-1",namespace="ml",pod="a",container="m"} %d
 `, m*60*500, m*60*100))
 	}
+
 	if err := expect(e, podEnergy, map[string]float64{"map[namespace:ml pod:a]": 14.4}); err != nil {
 		t.Error(err)
 	}

@@ -39,6 +39,7 @@ func TestRulesOnHeatAndPower(t *testing.T) {
 	n.expectSummary("MigGpuInstanceDown",
 		"3g.40gb (instance 1) on GPU 3 of gpu-node-1:9401 does not answer (held by ml/slice-0).")
 	n.expectSummary("GpuTemperatureHigh", "The die of GPU 1 of gpu-node-1:9401 is at 93 °C (held by ml/hot-0).")
+
 	for _, name := range []string{"GpuThermalSlowdownHardware", "GpuThermalSlowdownSoftware", "GpuPowerBrake"} {
 		if f := n.fired[name]; f != nil && len(f.alerts) != 1 {
 			t.Errorf("%s fires for %d GPUs", name, len(f.alerts))

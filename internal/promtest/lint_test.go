@@ -15,28 +15,36 @@ func TestDashboardsAreSound(t *testing.T) {
 	if len(boards) != 6 {
 		t.Errorf("%d dashboards", len(boards))
 	}
+
 	for uid, d := range boards {
 		if d.SchemaVersion != 39 || d.GraphTooltip != 1 {
 			t.Errorf("%s: got schema %d and tooltip %d, want 39 and 1", uid, d.SchemaVersion, d.GraphTooltip)
 		}
+
 		if d.Title == "" || d.Description == "" {
 			t.Errorf("%s: got title %q and description %q, want both", uid, d.Title, d.Description)
 		}
+
 		if !slices.Contains(d.Tags, "mig-exporter") {
 			t.Errorf("%s: got the tags %v, want mig-exporter among them", uid, d.Tags)
 		}
+
 		if len(d.Annotations.List) != 3 {
 			t.Errorf("%s: annotations %v, want layout changes, XIDs and Grafana's own", uid, d.Annotations.List)
 		}
+
 		if len(d.Links) != 1 {
 			t.Fatalf("%s: got %d links, want 1", uid, len(d.Links))
 		}
+
 		if link := d.Links[0]; !link.IncludeVars || !link.KeepTime {
 			t.Errorf("%s: the link keeps the variables: %t, the time: %t; want both", uid, link.IncludeVars, link.KeepTime)
 		}
+
 		d.lintIDs(t)
 		d.lintGrid(t)
 		d.lintVariables(t)
+
 		for _, p := range d.all() {
 			p.lint(t, uid)
 		}
@@ -46,14 +54,17 @@ func TestDashboardsAreSound(t *testing.T) {
 // lintIDs: numbers are of one panel each, those of collapsed rows included, and so are titles.
 func (d grafanaDashboard) lintIDs(t *testing.T) {
 	ids, titles := map[int]bool{}, map[string]bool{}
+
 	for _, p := range d.Panels {
 		for _, p := range append(slices.Clone(p.Panels), p) {
 			if p.ID == 0 || ids[p.ID] {
 				t.Errorf("%s: %s has the id %d, which is 0 or used twice", d.UID, p.Title, p.ID)
 			}
+
 			if titles[p.Title] {
 				t.Errorf("%s: two panels have the title %s", d.UID, p.Title)
 			}
+
 			ids[p.ID], titles[p.Title] = true, true
 		}
 	}
@@ -67,9 +78,11 @@ func (d grafanaDashboard) lintGrid(t *testing.T) {
 			if g.W < 1 || g.H < 1 {
 				t.Errorf("%s: %s is %d wide and %d high", d.UID, a.Title, g.W, g.H)
 			}
+
 			if g.X < 0 || g.X+g.W > 24 {
 				t.Errorf("%s: %s reaches from %d to %d, want 0 to 24", d.UID, a.Title, g.X, g.X+g.W)
 			}
+
 			for _, b := range panels[:i] {
 				o := b.GridPos
 				if g.X < o.X+o.W && o.X < g.X+g.W && g.Y < o.Y+o.H && o.Y < g.Y+g.H {
@@ -79,8 +92,10 @@ func (d grafanaDashboard) lintGrid(t *testing.T) {
 		}
 	}
 	check(d.Panels)
+
 	for _, row := range d.Panels {
 		check(row.Panels)
+
 		if row.Type == "row" && !row.Collapsed && len(row.Panels) > 0 || row.Collapsed && len(row.Panels) == 0 {
 			t.Errorf("%s: row %s: collapsed %v with %d panels, want some only then", d.UID, row.Title, row.Collapsed, len(row.Panels))
 		}
@@ -90,14 +105,17 @@ func (d grafanaDashboard) lintGrid(t *testing.T) {
 // lintVariables: all are used, and all that is used is there.
 func (d grafanaDashboard) lintVariables(t *testing.T) {
 	var queries []string
+
 	for _, p := range d.all() {
 		for _, target := range p.Targets {
 			queries = append(queries, target.Expr)
 		}
 	}
+
 	for _, x := range d.Annotations.List {
 		queries = append(queries, x.Expr)
 	}
+
 	names := []string{"__rate_interval", "__range", "1"}
 	for _, v := range d.Templating.List {
 		names = append(names, v.Name)
@@ -105,14 +123,17 @@ func (d grafanaDashboard) lintVariables(t *testing.T) {
 			t.Errorf("%s: variable %s: label %q, value of all %q; want a label, and .* if it includes all", d.UID, v.Name,
 				v.Label, v.AllValue)
 		}
+
 		if v.Type == "query" && v.Datasource.UID != "${datasource}" {
 			t.Errorf("%s: variable %s asks %v", d.UID, v.Name, v.Datasource)
 		}
+
 		used := slices.ContainsFunc(queries, func(q string) bool { return strings.Contains(q, "$"+v.Name) })
 		if !used && v.Name != "datasource" {
 			t.Errorf("%s: variable %s is not used", d.UID, v.Name)
 		}
 	}
+
 	for _, q := range queries {
 		for _, use := range regexp.MustCompile(`\$(\w+)`).FindAllStringSubmatch(q, -1) {
 			if !slices.Contains(names, use[1]) {
@@ -126,34 +147,43 @@ func (p grafanaPanel) lint(t *testing.T, uid string) {
 	if !slices.Contains([]string{"timeseries", "stat", "table", "state-timeline", "bargauge"}, p.Type) {
 		t.Errorf("%s, %s: a %s", uid, p.Title, p.Type)
 	}
+
 	if len(p.Description) < 10 || !strings.HasSuffix(p.Description, ".") {
 		t.Errorf("%s, %s: description %q", uid, p.Title, p.Description)
 	}
+
 	if p.FieldConfig.Defaults.Unit == "" && p.Type != "table" || p.FieldConfig.Defaults.NoValue != "no data" {
 		t.Errorf("%s, a %s, %s: unit %q, want one unless it is a table; without a value %q, want no data", uid, p.Type,
 			p.Title, p.FieldConfig.Defaults.Unit, p.FieldConfig.Defaults.NoValue)
 	}
+
 	if spans := p.FieldConfig.Defaults.Custom.SpanNulls; spans != nil && spans != false {
 		t.Errorf("%s, %s: lines are drawn over gaps: %v", uid, p.Title, spans)
 	}
+
 	if c := p.FieldConfig.Defaults.Color; slices.Contains([]string{"#d9383a", "#e5a50a"}, c.FixedColor) {
 		t.Errorf("%s, %s: lines are drawn as problems, whatever their values: %v", uid, p.Title, c)
 	}
+
 	refs := map[string]bool{}
+
 	for _, target := range p.Targets {
 		for _, got := range []string{p.Datasource.UID, target.Datasource.UID} {
 			if got != "${datasource}" {
 				t.Errorf("%s, %s, %s: got the data source %q, want ${datasource}", uid, p.Title, target.RefID, got)
 			}
 		}
+
 		if refs[target.RefID] {
 			t.Errorf("%s, %s: two queries have the name %s", uid, p.Title, target.RefID)
 		}
+
 		refs[target.RefID] = true
 		if target.LegendFormat == "" && p.Type != "table" || target.Instant == target.Range {
 			t.Errorf("%s, a %s, %s: legend %q, want one unless it is a table; instant %v, range %v, want one of both", uid, p.Type,
 				p.Title, target.LegendFormat, target.Instant, target.Range)
 		}
+
 		lintRates(t, uid+", "+p.Title, target.Expr)
 	}
 }
@@ -166,6 +196,7 @@ func lintRates(t *testing.T, about, expr string) {
 			t.Errorf("%s: %s over %s", about, use[1], use[2])
 		}
 	}
+
 	if _, err := parser.NewParser(parser.Options{}).ParseExpr(fleetView("a").fill(expr)); err != nil {
 		t.Errorf("%s: %v", about, err)
 	}
@@ -182,6 +213,7 @@ func TestLinksLeadToDashboards(t *testing.T) {
 					if property.ID != "links" {
 						continue
 					}
+
 					for _, url := range regexp.MustCompile(`"url":\s*"([^"]*)"`).FindAllStringSubmatch(string(property.Value), -1) {
 						found++
 						lintLink(t, uid+", "+p.Title, strings.ReplaceAll(url[1], `\u0026`, "&"), boards, p)
@@ -190,6 +222,7 @@ func TestLinksLeadToDashboards(t *testing.T) {
 			}
 		}
 	}
+
 	if found < 15 {
 		t.Errorf("%d links", found)
 	}
@@ -201,17 +234,20 @@ func lintLink(t *testing.T, about, url string, boards map[string]grafanaDashboar
 		t.Errorf("%s: link %s leads to no dashboard", about, url)
 		return
 	}
+
 	for _, keep := range []string{"${datasource:queryparam}", "var-cluster=${__data.fields.link_cluster:percentencode}",
 		"${__url_time_range}"} {
 		if !strings.Contains(parts[2], keep) {
 			t.Errorf("%s: link %s lacks %s", about, url, keep)
 		}
 	}
+
 	for _, set := range regexp.MustCompile(`var-(\w+)=\$\{__data\.fields\.(\w+):percentencode\}`).
 		FindAllStringSubmatch(parts[2], -1) {
 		if !slices.ContainsFunc(boards[parts[1]].Templating.List, func(v grafanaVariable) bool { return v.Name == set[1] }) {
 			t.Errorf("%s: %s has no variable %s", about, parts[1], set[1])
 		}
+
 		if !strings.Contains(p.fields(), `"`+set[2]+`"`) {
 			t.Errorf("%s: the table has no field %s", about, set[2])
 		}

@@ -30,12 +30,15 @@ var program = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
+
 	path := filepath.Join(dir, "mig-exporter")
 	cmd := exec.Command("go", "build", "-o", dir, "./cmd/mig-exporter", "./cmd/migctl")
+
 	cmd.Dir = filepath.Join("..", "..")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return path, fmt.Errorf("go build: %w\n%s", err, out)
 	}
+
 	return path, nil
 })
 
@@ -44,10 +47,12 @@ func TestMain(m *testing.M) {
 	used := false
 	program = func() (string, error) { used = true; return build() }
 	code := m.Run()
+
 	if used {
 		path, _ := build()
 		os.RemoveAll(filepath.Dir(path))
 	}
+
 	os.Exit(code)
 }
 
@@ -63,40 +68,49 @@ type scrapedNode struct {
 func startNode(t *testing.T, scenario string, args ...string) *scrapedNode {
 	t.Helper()
 	url, _ := launch(t, nil, append([]string{"--sim.scenario=" + scenarioFile(t, scenario)}, args...)...)
+
 	return &scrapedNode{Prometheus: NewPrometheus(t), t: t, url: url}
 }
 
 func scenarioFile(t *testing.T, scenario string) string {
 	t.Helper()
+
 	file := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(file, []byte(scenario), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return file
 }
 
 // launch starts the program on a simulated node whose clock stands still. The program ends with stop, or with the test.
 func launch(t *testing.T, env []string, args ...string) (url string, stop func()) {
 	t.Helper()
+
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step", "--web.listen-address=127.0.0.1:0"},
 		args...)...)
 	cmd.Env = append(os.Environ(), env...)
+
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	stop = sync.OnceFunc(func() {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
 	t.Cleanup(stop)
+
 	return "http://" + listenAddress(t, stderr), stop
 }
 
@@ -104,6 +118,7 @@ func launch(t *testing.T, env []string, args ...string) (url string, stop func()
 func listenAddress(t *testing.T, log io.Reader) string {
 	t.Helper()
 	listening := regexp.MustCompile(`msg=listening[^\n]*address=(\S+)`)
+
 	said := ""
 	for scanner := bufio.NewScanner(log); scanner.Scan(); said += scanner.Text() + "\n" {
 		if m := listening.FindStringSubmatch(scanner.Text()); m != nil {
@@ -111,7 +126,9 @@ func listenAddress(t *testing.T, log io.Reader) string {
 			return m[1]
 		}
 	}
+
 	t.Fatalf("the program does not listen:\n%s", said)
+
 	return ""
 }
 
@@ -130,22 +147,27 @@ func (n *scrapedNode) ask(method, path string, accept Format) []byte {
 	n.t.Helper()
 	ctx, cancel := context.WithTimeout(n.t.Context(), time.Minute)
 	defer cancel()
+
 	req, err := http.NewRequestWithContext(ctx, method, n.url+path, nil)
 	if err != nil {
 		n.t.Fatal(err)
 	}
+
 	if accept != "" {
 		req.Header.Set("Accept", string(accept))
 	}
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		n.t.Fatalf("after %s: %v", n.elapsed, err)
 	}
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(resp.Body)
 	if err = errors.Join(err); err != nil || resp.StatusCode != http.StatusOK {
 		n.t.Fatalf("%s %s: %d %s %v", method, path, resp.StatusCode, body, err)
 	}
+
 	return body
 }
 
@@ -153,12 +175,15 @@ func (n *scrapedNode) ask(method, path string, accept Format) []byte {
 // nil, is called whenever Prometheus evaluates its rules.
 func (n *scrapedNode) run(until time.Duration, each func(at time.Time)) {
 	n.t.Helper()
+
 	for n.elapsed < until {
 		n.elapsed += time.Second
 		n.request(http.MethodPost, "/-/sim/advance?by=1s")
+
 		if n.elapsed%scrapeInterval == scrapeOffset {
 			n.AddScrape(n.t, n.now(), Text, n.request(http.MethodGet, "/metrics"))
 		}
+
 		if each != nil && n.elapsed%ruleInterval == 0 {
 			each(n.now())
 		}

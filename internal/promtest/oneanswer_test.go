@@ -25,14 +25,17 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 	if provisional {
 		silent = "GpuRightsizingCandidate"
 	}
+
 	if answers[silent] != "" {
 		r.t.Errorf("%s fires for GPUs %q", silent, answers[silent])
 	}
+
 	delete(answers, silent)
 
 	f := &fleet{Prometheus: r.Prometheus}
 	board := loadDashboards(r.t)["mig-fleet"]
 	v := view{from: r.now().Add(-time.Hour), to: r.now(), step: fleetStep, set: map[string]string{}}
+
 	known := "advisor, a week"
 	if provisional {
 		known = "advisor, less than a week"
@@ -45,6 +48,7 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 			r.t.Errorf("the row of GPU %s is known by %q", s.Metric.Get("gpu"), s.Metric.Get("known"))
 		}
 	}
+
 	slices.Sort(rows)
 	answers["the table"] = strings.Join(rows, " ")
 
@@ -53,6 +57,7 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 			r.t.Errorf("%s names GPUs %q, want %q", who, got, want)
 		}
 	}
+
 	if n := f.query(r.t, board.panel(r.t, underusedStat), "A", v).totalAt(r.now()); n != float64(len(strings.Fields(want))) {
 		r.t.Errorf("the number is %v, want that of %q", n, want)
 	}
@@ -61,6 +66,7 @@ func (r *rollout) expectOneAnswer(socket, want string, provisional bool) {
 // recommended returns the GPUs for which migctl recommend has a slice, and the index of each GPU by UUID.
 func (r *rollout) recommended(socket string, provisional bool) (gpus string, index map[string]string) {
 	r.t.Helper()
+
 	var report struct {
 		Devices []struct {
 			GPU, Action                  string
@@ -73,6 +79,7 @@ func (r *rollout) recommended(socket string, provisional bool) (gpus string, ind
 	}
 
 	var list []string
+
 	index = map[string]string{}
 	for _, d := range report.Devices {
 		index[d.GPU] = strconv.Itoa(d.Index)
@@ -80,6 +87,7 @@ func (r *rollout) recommended(socket string, provisional bool) (gpus string, ind
 			list = append(list, index[d.GPU])
 		}
 	}
+
 	slices.Sort(list)
 
 	return strings.Join(list, " "), index
@@ -91,15 +99,19 @@ func (r *rollout) askedFleet(index map[string]string, provisional bool) string {
 	_, url := serveAPI(r.t, r.Prometheus)
 
 	var list []string
+
 	for _, g := range askFleet(r.t, url, "1d", r.now()).GPUs {
 		if g.Action != "slice" {
 			continue
 		}
+
 		if g.Provisional != provisional {
 			r.t.Errorf("migctl fleet: GPU %s is provisional: %v", index[g.UUID], g.Provisional)
 		}
+
 		list = append(list, index[g.UUID])
 	}
+
 	slices.Sort(list)
 
 	return strings.Join(list, " ")

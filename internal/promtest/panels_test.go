@@ -78,11 +78,13 @@ type grafanaPanel struct {
 // fields is what the table keeps of its columns.
 func (p grafanaPanel) fields() string {
 	text := ""
+
 	for _, x := range p.Transformations {
 		if x.ID == "filterFieldsByName" {
 			text += string(x.Options)
 		}
 	}
+
 	return text
 }
 
@@ -96,26 +98,32 @@ type grafanaTarget struct {
 func loadDashboards(t *testing.T) map[string]grafanaDashboard {
 	t.Helper()
 	all := map[string]grafanaDashboard{}
+
 	for _, file := range findFiles(t, "../../dashboards/*.json") {
 		var d grafanaDashboard
 		if err := json.Unmarshal([]byte(readFile(t, file)), &d); err != nil {
 			t.Fatalf("%s: %v", file, err)
 		}
+
 		all[d.UID] = d
 	}
+
 	return all
 }
 
 // all returns the panels but rows, those of collapsed rows included.
 func (d grafanaDashboard) all() []grafanaPanel {
 	var list []grafanaPanel
+
 	for _, p := range d.Panels {
 		if p.Type == "row" {
 			list = append(list, p.Panels...)
 			continue
 		}
+
 		list = append(list, p)
 	}
+
 	return list
 }
 
@@ -137,8 +145,10 @@ func (v view) fill(expr string) string {
 		if !ok {
 			value = ".*"
 		}
+
 		replace = append(replace, "$"+name, value)
 	}
+
 	return strings.NewReplacer(replace...).Replace(expr)
 }
 
@@ -151,29 +161,38 @@ type answer struct {
 // ask runs a query as Grafana does.
 func (e *Prometheus) ask(target grafanaTarget, v view) (answer, error) {
 	ctx := context.Background()
+
 	expr := v.fill(target.Expr)
 	if regexp.MustCompile(`\$\{?[a-zA-Z_]`).MatchString(expr) {
 		return answer{}, fmt.Errorf("a variable is left in %s", expr)
 	}
+
 	var q promql.Query
+
 	var err error
 	if target.Instant {
 		q, err = e.promql.NewInstantQuery(ctx, e.db, nil, expr, v.to)
 	} else {
 		q, err = e.promql.NewRangeQuery(ctx, e.db, nil, expr, v.from, v.to, v.step)
 	}
+
 	if err != nil {
 		return answer{}, fmt.Errorf("query %s: %w", expr, err)
 	}
+
 	defer q.Close()
+
 	result := q.Exec(ctx)
 	if result.Err != nil {
 		return answer{}, fmt.Errorf("query %s: %w", expr, result.Err)
 	}
+
 	if err := slices.DeleteFunc(result.Warnings.AsErrors(), isAboutDCGMsName); len(err) > 0 {
 		return answer{}, fmt.Errorf("query %s: %w", expr, errors.Join(err...))
 	}
+
 	a := answer{samples: q.Stats().Samples.TotalSamples}
+
 	switch value := result.Value.(type) {
 	case promql.Matrix:
 		for _, s := range value {
@@ -186,6 +205,7 @@ func (e *Prometheus) ask(target grafanaTarget, v view) (answer, error) {
 	default:
 		return answer{}, fmt.Errorf("query %s: a %s", expr, result.Value.Type())
 	}
+
 	return a, nil
 }
 

@@ -59,10 +59,12 @@ func NewPrometheus(t testing.TB) *Prometheus {
 	// One block is longer than any test's history, so that nothing is compacted away in its middle.
 	opts.MinBlockDuration = (24 * time.Hour).Milliseconds()
 	opts.MaxBlockDuration = opts.MinBlockDuration
+
 	db, err := tsdb.Open(t.TempDir(), nil, nil, opts, tsdb.NewDBStats())
 	if err != nil {
 		t.Fatalf("open storage: %v", err)
 	}
+
 	engine := promql.NewEngine(promql.EngineOpts{
 		MaxSamples:           50e6, // Prometheus' defaults
 		Timeout:              2 * time.Minute,
@@ -76,6 +78,7 @@ func NewPrometheus(t testing.TB) *Prometheus {
 			t.Errorf("close engine: %v", err)
 		}
 	})
+
 	return &Prometheus{db: db, promql: engine, targets: map[string]*target{}}
 }
 
@@ -90,6 +93,7 @@ func (e *Prometheus) AddScrape(t testing.TB, at time.Time, format Format, exposi
 // as with honor_labels.
 func (e *Prometheus) AddScrapeFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
 	t.Helper()
+
 	if err := e.addScrape(from, at, format, exposition); err != nil {
 		t.Fatalf("store the scrape of %s at %s: %v", from, at.UTC().Format(time.RFC3339), err)
 	}
@@ -101,63 +105,80 @@ func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, 
 		of = &target{labels: from}
 		e.targets[from.String()] = of
 	}
+
 	if !at.After(of.last) {
 		return fmt.Errorf("not later than the previous scrape, %s", of.last.UTC().Format(time.RFC3339))
 	}
+
 	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
 	if err != nil {
 		return err
 	}
+
 	app := e.db.Appender(context.Background())
+
 	seen, err := of.append(app, p, at.UnixMilli())
 	if err == nil {
 		err = of.markStale(app, seen, at.UnixMilli())
 	}
+
 	if err != nil {
 		return errors.Join(err, app.Rollback())
 	}
+
 	of.last, of.seen = at, seen
 	e.last = at
+
 	return app.Commit()
 }
 
 // markStale marks the series of the previous scrape that are not in seen.
 func (s *target) markStale(app storage.Appender, seen map[uint64]labels.Labels, at int64) error {
 	stale := math.Float64frombits(value.StaleNaN)
+
 	for hash, series := range s.seen {
 		if _, ok := seen[hash]; ok {
 			continue
 		}
+
 		if _, err := app.Append(0, series, at, stale); err != nil {
 			return fmt.Errorf("mark %s stale: %w", series, err)
 		}
 	}
+
 	return nil
 }
 
 // append appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
 func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
 	seen := map[uint64]labels.Labels{}
+
 	for {
 		entry, err := p.Next()
 		if errors.Is(err, io.EOF) {
 			return seen, nil
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		if entry != textparse.EntrySeries && entry != textparse.EntryHistogram {
 			continue
 		}
+
 		var series labels.Labels
 		p.Labels(&series)
+
 		if s.keep != nil && !s.keep[series.Get(model.MetricNameLabel)] {
 			continue
 		}
+
 		series = s.withLabels(series)
 		if _, twice := seen[series.Hash()]; twice {
 			return nil, fmt.Errorf("series %s occurs twice", series)
 		}
+
 		seen[series.Hash()] = series
 		if err := s.appendSample(app, p, entry, series, at); err != nil {
 			return nil, fmt.Errorf("append %s: %w", series, err)
@@ -170,8 +191,10 @@ func (s *target) withLabels(series labels.Labels) labels.Labels {
 	if s.labels.IsEmpty() {
 		return series
 	}
+
 	b := labels.NewBuilder(s.labels)
 	series.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
+
 	return b.Labels()
 }
 
@@ -182,17 +205,23 @@ func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry te
 		if ts != nil {
 			at = *ts
 		}
+
 		_, err := app.AppendHistogram(0, series, at, h, fh)
+
 		return err
 	}
+
 	_, ts, v := p.Series()
 	if ts != nil {
 		at = *ts
 	}
+
 	if strings.HasSuffix(series.Get(model.MetricNameLabel), "_timestamp_seconds") {
 		v += s.later.Seconds()
 	}
+
 	_, err := app.Append(0, series, at, v)
+
 	return err
 }
 
@@ -200,10 +229,12 @@ func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry te
 // if the result is not a vector.
 func (e *Prometheus) Query(t testing.TB, expr string) promql.Vector {
 	t.Helper()
+
 	v, err := e.Eval(expr)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return v
 }
 
@@ -213,22 +244,27 @@ func (e *Prometheus) Eval(expr string) (promql.Vector, error) { return e.EvalAt(
 // EvalAt evaluates an expression at a time.
 func (e *Prometheus) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 	ctx := context.Background()
+
 	q, err := e.promql.NewInstantQuery(ctx, e.db, nil, expr, at)
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}
 	defer q.Close()
+
 	result := q.Exec(ctx)
 	if result.Err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, result.Err)
 	}
+
 	if err := slices.DeleteFunc(result.Warnings.AsErrors(), isAboutDCGMsName); len(err) > 0 {
 		return nil, fmt.Errorf("query %s: %w", expr, errors.Join(err...))
 	}
+
 	v, err := result.Vector()
 	if err != nil {
 		return nil, fmt.Errorf("query %s: %w", expr, err)
 	}
+
 	// A copy: the samples belong to the query, and Close reuses them.
 	return append(promql.Vector(nil), v...), nil
 }

@@ -46,6 +46,7 @@ const (
 // TestQueriesOfOtherProgramsAnswer: KEDA gets one number, OpenCost a share for each pod.
 func TestQueriesOfOtherProgramsAnswer(t *testing.T) {
 	t.Parallel()
+
 	page := readFile(t, "../../docs/compatibility.md")
 	for _, query := range []string{kedaQuery, openCostQuery} {
 		if !strings.Contains(page, query+"`") {
@@ -61,10 +62,12 @@ func TestQueriesOfOtherProgramsAnswer(t *testing.T) {
 	if got := e.Query(t, kedaQuery); len(got) != 1 || got[0].F <= 0 || got[0].F > 1 {
 		t.Errorf("KEDA: got %v, want the mean activity of two pods", got)
 	}
+
 	shares := e.Query(t, openCostQuery)
 	if len(shares) == 0 {
 		t.Error("OpenCost: no pod has a share")
 	}
+
 	for _, share := range shares {
 		if share.Metric.Get("pod") == "" || share.Metric.Get("namespace") == "" {
 			t.Errorf("OpenCost: %v names no pod", share.Metric)
@@ -76,11 +79,13 @@ func TestTeamsAreJoined(t *testing.T) {
 	t.Parallel()
 	e := NewPrometheus(t)
 	e.AddScrape(t, scraped(), Text, []byte(teamFamilies))
+
 	of := func(pairs ...string) string {
 		labels := map[string]string{"namespace": "ml", "container": "m", "label_team": "red"}
 		for i := 0; i < len(pairs); i += 2 {
 			labels[pairs[i]] = pairs[i+1]
 		}
+
 		return fmt.Sprint(labels)
 	}
 	if err := errors.Join(
@@ -97,10 +102,13 @@ func TestTeamsAreJoined(t *testing.T) {
 // highest one that grew, and the part above 80 % is exact at a bucket's end.
 func TestDistributionsAnswer(t *testing.T) {
 	t.Parallel()
+
 	if !strings.Contains(readFile(t, "../../docs/metrics.md"), partAbove80) {
 		t.Errorf("docs/metrics.md has no %s", partAbove80)
 	}
+
 	e := NewPrometheus(t)
+
 	for i := range 4 {
 		n := int64(10 * i)
 		e.AddScrape(t, scraped().Add(time.Duration(i)*10*time.Minute), Protobuf, encode(t,
@@ -110,6 +118,7 @@ func TestDistributionsAnswer(t *testing.T) {
 			histogram("nvidia_mig_gpu_instance_sm_activity_distribution", -7, []int64{6 * n, 0, 0, 0, 0, 0, 0, 2 * n}),
 		))
 	}
+
 	if err := errors.Join(
 		expect(e, mostMemory, map[string]float64{"map[]": math.Exp2(33 + 2.0/8)}),
 		expect(e, partAbove80, map[string]float64{"map[]": 0.25}),
@@ -124,34 +133,41 @@ func histogram(name string, first int32, counts []int64) *dto.MetricFamily {
 		Schema: new(int32(3)), ZeroThreshold: new(1e-128), ZeroCount: new(uint64(0)), SampleSum: new(1.0),
 		PositiveSpan: []*dto.BucketSpan{{Offset: &first, Length: new(uint32(len(counts)))}},
 	}
+
 	total, last := uint64(0), int64(0)
 	for _, n := range counts {
 		h.PositiveDelta = append(h.PositiveDelta, n-last)
 		total, last = total+uint64(n), n
 	}
+
 	h.SampleCount = &total
+
 	return &dto.MetricFamily{Name: &name, Type: dto.MetricType_HISTOGRAM.Enum(), Metric: []*dto.Metric{{Histogram: h}}}
 }
 
 func encode(t *testing.T, families ...*dto.MetricFamily) []byte {
 	t.Helper()
 	var body bytes.Buffer
+
 	enc := expfmt.NewEncoder(&body, expfmt.NewFormat(expfmt.TypeProtoDelim))
 	for _, f := range families {
 		if err := enc.Encode(f); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	return body.Bytes()
 }
 
 // queryValue returns the value of an expression that must have one sample.
 func (e *Prometheus) queryValue(t testing.TB, expr string) float64 {
 	t.Helper()
+
 	value, err := singleValue(e.Eval(expr))
 	if err != nil {
 		t.Fatalf("%s: %v", expr, err)
 	}
+
 	return value
 }
 
@@ -160,8 +176,10 @@ func singleValue(v promql.Vector, err error) (float64, error) {
 	if err != nil {
 		return 0, err
 	}
+
 	if len(v) != 1 {
 		return 0, fmt.Errorf("got %v, want one sample", v)
 	}
+
 	return v[0].F, nil
 }

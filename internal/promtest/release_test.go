@@ -14,9 +14,11 @@ import (
 // missing.
 func TestRulesOnRelease(t *testing.T) {
 	t.Parallel()
+
 	if os.Getuid() != 0 {
 		t.Skip("NOT TESTED: only root may use the socket on which GPUs are released")
 	}
+
 	socket := filepath.Join(t.TempDir(), "release.sock")
 	n := startRuledNode(t, `
 version: 1
@@ -32,6 +34,7 @@ gpus: [{model: H100-SXM5-80GB, count: 2}]
 
 	n.expectStory("GpuReleased")
 	n.expectSummary("GpuReleased", "GPU 1 of gpu-node-1:9401 has been released for an hour, and nothing of it is measured.")
+
 	for _, name := range []string{"GpuDown", "GpuMissing"} {
 		if n.fired[name] != nil {
 			t.Errorf("%s fires for a GPU that is released", name)
@@ -48,15 +51,19 @@ func postRelease(t *testing.T, socket, path string) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		},
 	}}
+
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://release/api/v1/"+path, http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	res, err := client.Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	res.Body.Close()
+
 	if res.StatusCode != http.StatusOK {
 		t.Fatalf("%s: %s", path, res.Status)
 	}

@@ -18,6 +18,7 @@ const (
 // instance, and the driver does not report its memory.
 func TestSlicesAreCounted(t *testing.T) {
 	t.Parallel()
+
 	for _, query := range []string{slicesByCopies, slicesByMemory, powerOfBoards} {
 		for _, page := range []string{"../../docs/migration.md", "../../docs/dcgm-names.md"} {
 			if !slices.Contains(documentedIn(t, page), query) && (page == "../../docs/migration.md" || query == slicesByCopies) {
@@ -25,17 +26,21 @@ func TestSlicesAreCounted(t *testing.T) {
 			}
 		}
 	}
+
 	scenario := readFile(t, "../../testdata/scenarios/dgx-a100-mixed.yaml")
 	counts := func(whole, one, two, three float64) map[string]float64 {
 		want := map[string]float64{"map[]": whole}
+
 		for profile, n := range map[string]float64{"1g.5gb": one, "2g.10gb": two, "3g.20gb": three} {
 			if n > 0 {
 				want["map[GPU_I_PROFILE:"+profile+"]"] = n
 			}
 		}
+
 		return want
 	}
 	power := map[string]float64{}
+
 	for _, test := range []struct {
 		args             []string
 		copies, memories map[string]float64
@@ -45,9 +50,11 @@ func TestSlicesAreCounted(t *testing.T) {
 	} {
 		n := startNode(t, scenario, append(test.args, "--metrics.names=dcgm")...)
 		n.run(scrapeOffset, nil)
+
 		if len(power) == 0 { // without copies every series is of a GPU
 			power["map[]"] = n.Query(t, `sum(DCGM_FI_DEV_POWER_USAGE)`)[0].F
 		}
+
 		if err := errors.Join(
 			expect(n.Prometheus, slicesByCopies, test.copies), expect(n.Prometheus, slicesByMemory, test.memories),
 			expect(n.Prometheus, powerOfBoards, power),

@@ -94,12 +94,14 @@ faults:
 func TestRulesOnPartitionControl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
+
 	socket, state := filepath.Join(dir, "c.sock"), filepath.Join(dir, "state")
 	for _, path := range []string{socket, state} {
 		if err := os.WriteFile(path, []byte("in the way"), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	r := newRollout(t, blunder, "--control.enabled", "--control.mode=apply", "--control.socket="+socket,
 		"--control.state-dir="+state,
 		"--control.call-timeout=1s", "--poll.timeout=100ms")
@@ -109,18 +111,22 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	r.run(15 * time.Minute)
 	r.free(state, "idle")
 	r.run(21 * time.Minute)
+
 	if out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4"); code != 4 {
 		t.Fatalf("exit code %d\n%s", code, out)
 	}
+
 	r.run(40 * time.Minute)
 	operations, _ := tryMigctl(t, socket, "operations", "-o", "json")
 	_, id, _ := strings.Cut(operations, `"id": "`)
 	id, _, _ = strings.Cut(id, `"`)
 	migctl(t, socket, "rollback", "--yes", id)
 	r.run(61 * time.Minute)
+
 	if out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "1", "--devices", "1g.5gb=4"); code != 4 {
 		t.Fatalf("exit code %d\n%s", code, out)
 	}
+
 	r.run(75 * time.Minute)
 	r.until("idle")
 	r.run(100 * time.Minute)
@@ -132,15 +138,18 @@ func TestRulesOnPartitionControl(t *testing.T) {
 // free removes what is in the way of partition control, which sees that by itself.
 func (r *rollout) free(path, state string) {
 	r.t.Helper()
+
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		r.t.Fatal(err)
 	}
+
 	r.until(state)
 }
 
 // until waits until partition control is in a state, of which it learns by itself, or until go test ends the test.
 func (r *rollout) until(state string) {
 	r.t.Helper()
+
 	want := []byte(`mig_control_state{state="` + state + `"} 1`)
 	for !bytes.Contains(r.exporters[0].request(http.MethodGet, "/metrics"), want) {
 	}

@@ -75,10 +75,12 @@ func TestRulesOnUnsettled(t *testing.T) {
 	r.run(5 * time.Minute)
 
 	out, code := tryMigctl(t, socket, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")
+
 	operation := regexp.MustCompile(`migctl settled (\S+)`).FindStringSubmatch(out)
 	if code != 6 || operation == nil {
 		t.Fatalf("migctl apply: exit code %d, want 6 and the command that ends the wait:\n%s", code, out)
 	}
+
 	r.run(30 * time.Minute)
 	r.expectSummary("MigControlUnsettled",
 		"Layout changes on gpu-node-1 that the kubelet or a hook has not followed: 1.")

@@ -56,15 +56,19 @@ func (a *adviceText) say(family, labels string, value float64) {
 func serveAdvice(isNew bool) string {
 	a := &adviceText{isNew: isNew}
 	a.say("mig_exporter_build_info", `version="1"`, 1)
+
 	for i, g := range advisedGPUs() {
 		a.serveGPU(fmt.Sprintf(`gpu="%d",uuid="GPU-advised-%d"`, i, i), float64(i+1)/16, g)
 	}
+
 	const labels = `gpu="7",uuid="GPU-advised-7"`
 	a.say("nvidia_gpu_up", labels, 1)
 	a.say("nvidia_gpu_mig_enabled", labels, 1)
+
 	for i, s := range advisedSlices() {
 		a.serveSlice(fmt.Sprintf(`%s,gpu_instance="%d",mig_profile=%q`, labels, i, s.profile), fmt.Sprintf("%d:1", i), s)
 	}
+
 	return a.String()
 }
 
@@ -74,6 +78,7 @@ func advisedPod(holder string) string {
 	if !ok {
 		return ""
 	}
+
 	return fmt.Sprintf(`,namespace=%q,pod=%q,container="main"`, namespace, pod)
 }
 
@@ -81,24 +86,31 @@ func (a *adviceText) serveGPU(on string, used float64, g advisedGPU) {
 	a.say("nvidia_gpu_up", on, 1)
 	a.say("nvidia_gpu_mig_enabled", on, 0)
 	a.say("nvidia_gpu_allocated", on, 1)
+
 	for _, family := range []string{"graphics_engine_activity_ratio", "sm_activity_ratio", "dram_activity_ratio"} {
 		a.say("nvidia_gpu_"+family, on, used)
 	}
+
 	a.say("nvidia_gpu_memory_used_bytes", on, used*64)
 	a.say("nvidia_gpu_memory_total_bytes", on, 64)
+
 	if pod := advisedPod(g.holder); pod != "" {
 		a.say("nvidia_gpu_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
 	} else {
 		a.say("nvidia_gpu_hpc_job_info", on+fmt.Sprintf(`,hpc_job=%q`, strings.TrimPrefix(g.holder, "job ")), 1)
 	}
+
 	if a.isNew {
 		a.say("nvidia_gpu_rightsizing_confidence_ratio", on, 0)
 		return
 	}
+
 	a.say("nvidia_gpu_rightsizing_confidence_ratio", on, g.confidence)
+
 	if g.reason != "" {
 		a.say("nvidia_gpu_rightsizing_rejected", on+fmt.Sprintf(`,reason=%q`, g.reason), 1)
 	}
+
 	if g.profile != "" {
 		a.say("nvidia_gpu_rightsizing_candidate", on+advisedPod(g.holder)+fmt.Sprintf(`,recommended_profile=%q`, g.profile),
 			1)
@@ -115,9 +127,11 @@ func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
 	a.say("nvidia_mig_gpu_instance_allocated", on, 1)
 	a.say("nvidia_mig_compute_instance_info", on+`,compute_instance="0"`, 1)
 	a.say("nvidia_mig_gpu_instance_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
+
 	if a.isNew && s.action == "idle" {
 		s.action, s.recommended = "shrink", "1g.5gb" // its hour has not passed
 	}
+
 	if s.action != "" {
 		a.say("nvidia_mig_gpu_instance_rightsizing_candidate",
 			on+pod+fmt.Sprintf(`,action=%q,recommended_profile=%q`, s.action, s.recommended), 1)
@@ -127,9 +141,11 @@ func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
 // advised adds a node whose exporter has an advisor. In the end another exporter takes its place, without its evidence.
 func (f *fleet) advised(t *testing.T) {
 	t.Helper()
+
 	node := fleetNode{name: "advised"}
 	for since := scrapeInterval; since <= fleetRuns; since += scrapeInterval {
 		f.addScrapeOf(t, node.target("old"), scraped().Add(since), Text, []byte(serveAdvice(false)))
+
 		if since > fleetRuns-overlap/2 {
 			f.addScrapeOf(t, node.target("new"), scraped().Add(since), Text, []byte(serveAdvice(true)))
 		}
@@ -148,11 +164,13 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 			sum["high"] += g.high
 			sum["confidence"] += g.confidence
 		}
+
 		if g.reason != "" {
 			sum["kept"]++
 			sum["confidence of kept"] += g.confidence
 		}
 	}
+
 	const candidates, kept, changes = "Whole GPUs that should be slices", "GPUs that stay whole", "Slices that should change"
 	for _, c := range []struct {
 		title, ref string
@@ -176,12 +194,14 @@ func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 			t.Errorf("%s, %s: got %v, want %v", c.title, c.ref, got, c.want)
 		}
 	}
+
 	f.adviceInWords(t, boards, v)
 	// The alert, once its time has passed, is about the GPUs of the table.
 	fires := map[string]bool{}
 	for _, gpu := range f.alerts(t, "GpuRightsizingCandidate", 15*time.Minute, v, "gpu") {
 		fires[gpu] = true
 	}
+
 	if got := slices.Sorted(maps.Keys(fires)); !slices.Equal(got, []string{"0", "1", "2"}) {
 		t.Errorf("the alert is about GPUs %q", got)
 	}
@@ -193,38 +213,49 @@ func (f *fleet) adviceInWords(t *testing.T, boards map[string]grafanaDashboard, 
 	board := boards["mig-rightsizing"]
 	said := func(d grafanaDashboard, title, ref string, labels ...string) []string {
 		var list []string
+
 		for _, s := range f.query(t, d.panel(t, title), ref, v).series {
 			text := joined(s.Metric, labels...)
 			if d.panel(t, title).Type != "table" {
 				text += fmt.Sprintf(" %v", s.Floats[0].F)
 			}
+
 			list = append(list, text)
 		}
+
 		slices.Sort(list)
+
 		return list
 	}
 	var profiles, holders, reasons, keepers, actions, byProfile []string
+
 	for i, g := range advisedGPUs() {
 		if g.profile != "" {
 			profiles, holders = append(profiles, fmt.Sprint(i, " ", g.profile)), append(holders,
 				fmt.Sprint(i, " ", strings.Replace(g.holder, "job 4711", "n/a", 1)))
 		}
+
 		if g.reason != "" {
 			reasons, keepers = append(reasons, fmt.Sprint(i, " ", g.reason)), append(keepers, fmt.Sprint(i, " ", g.holder))
 		}
 	}
+
 	for i, s := range advisedSlices() {
 		if s.action == "" {
 			continue
 		}
+
 		slice := fmt.Sprintf("%s@%d:1", s.profile, i)
 		if s.recommended == "" {
 			s.recommended = "n/a"
 		}
+
 		actions, byProfile = append(actions, slice+" ml/"+s.pod), append(byProfile, slice+" "+s.recommended)
 	}
+
 	slices.Sort(actions)
 	slices.Sort(byProfile)
+
 	for _, c := range []struct{ got, want []string }{
 		{said(board, "Whole GPUs that should be slices", "Profile", "gpu", "recommended_profile"), profiles},
 		{said(board, "Whole GPUs that should be slices", "Holder", "gpu", "holder"), holders},

@@ -36,6 +36,7 @@ type exporter struct {
 func newRollout(t *testing.T, scenario string, args ...string) *rollout {
 	t.Helper()
 	e := NewPrometheus(t)
+
 	return &rollout{
 		Prometheus: e, ruler: newRuler(t, e.db, scraped(), rules.EngineQueryFunc(e.promql, e.db)), t: t,
 		env:  []string{"MIG_SIM_STATE=" + filepath.Join(t.TempDir(), "node.json")},
@@ -63,6 +64,7 @@ func (r *rollout) stopPod(keepTarget bool) {
 	x := r.exporters[0]
 	x.stop()
 	x.stop = nil
+
 	if !keepTarget {
 		r.dropTarget()
 	}
@@ -79,18 +81,22 @@ func (r *rollout) now() time.Time { return r.ruler.start.Add(r.elapsed) }
 // run runs the node until then, scraped every 30 seconds, with the rules evaluated every minute.
 func (r *rollout) run(until time.Duration) {
 	r.t.Helper()
+
 	for r.elapsed < until {
 		r.elapsed += scrapeInterval
+
 		r.behind += scrapeInterval
 		for _, x := range r.exporters {
 			if x.stop == nil {
 				x.target.failScrape(r.t, r.now())
 				continue
 			}
+
 			x.request(http.MethodPost, "/-/sim/advance?by="+r.behind.String()) // the clock is that of the node
 			r.behind = 0
 			x.target.scrape(r.t, r.now(), Text, x.request(http.MethodGet, "/metrics"))
 		}
+
 		if r.elapsed%time.Minute == 0 {
 			r.eval(r.now())
 			r.noteFiring()
@@ -108,9 +114,11 @@ func (r *rollout) noteFiring() {
 				"sensor"} {
 				about += " " + a.Labels.Get(label)
 			}
+
 			now[strings.Join(strings.Fields(about), " ")]++
 		}
 	}
+
 	r.firing = append(r.firing, now)
 }
 
@@ -150,28 +158,36 @@ func TestRulesWhileAnExportersPodIsReplaced(t *testing.T) {
 	undisturbed.start("gpu-node-1", "mig-exporter-a")
 	undisturbed.run(95 * time.Minute)
 	undisturbed.log()
+
 	if len(undisturbed.fired) < 9 {
 		t.Errorf("only %d alerts fire", len(undisturbed.fired))
 	}
+
 	for _, overlap := range []time.Duration{2 * time.Minute, 0} {
 		t.Run("overlap of "+overlap.String(), func(t *testing.T) {
 			r := newRollout(t, ailing)
 			r.start("gpu-node-1", "mig-exporter-a")
 			r.run(75 * time.Minute)
+
 			if overlap == 0 {
 				r.stopPod(false)
 			}
+
 			r.start("gpu-node-1", "mig-exporter-b")
 			r.run(75*time.Minute + overlap)
+
 			if overlap > 0 {
 				r.stopPod(false)
 			}
+
 			r.run(95 * time.Minute)
+
 			for m, want := range undisturbed.firing {
 				if !maps.Equal(r.firing[m], want) {
 					t.Fatalf("after %d minutes: firing %v, want %v", m+1, r.firing[m], want)
 				}
 			}
+
 			for name, f := range r.fired {
 				for alert := range f.alerts {
 					if strings.Contains(alert, "monitoring") {
@@ -195,9 +211,11 @@ func TestRulesWhereInstanceIsAnAddress(t *testing.T) {
 	r.run(77 * time.Minute)
 	r.stopPod(false)
 	r.run(130 * time.Minute)
+
 	if after := slices.Sorted(maps.Keys(r.fired)); !slices.Equal(before, after) {
 		t.Errorf("%s fired before the exporter was replaced, %s in all", before, after)
 	}
+
 	for _, name := range []string{"GpuRecoveryActionRequired", "MigSliceSaturated", "MigSliceMemoryNearlyFull"} {
 		if now := r.firingNow(name); len(now) != 1 || now[0].Labels.Get("instance") != "10.0.0.2:9401" {
 			t.Errorf("%s: firing in the end: %v", name, now)

@@ -23,6 +23,7 @@ type ruledNode struct {
 func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 	t.Helper()
 	n := startNode(t, scenario, args...)
+
 	return &ruledNode{
 		scrapedNode: n, ruler: newRuler(t, n.db, scraped(), rules.EngineQueryFunc(n.promql, n.db)),
 		format: Text,
@@ -35,10 +36,12 @@ func startRuledNode(t *testing.T, scenario string, args ...string) *ruledNode {
 // run steps the node until it has run for that long, with a scrape at each step.
 func (n *ruledNode) run(until, step time.Duration) {
 	n.scrapedNode.t.Helper()
+
 	for n.elapsed < until {
 		n.elapsed += step
 		n.request(http.MethodPost, "/-/sim/advance?by="+step.String())
 		n.target.scrape(n.scrapedNode.t, n.now(), n.format, n.requestAs(n.format))
+
 		if n.elapsed%time.Minute == 0 {
 			n.eval(n.now())
 		}
@@ -48,23 +51,29 @@ func (n *ruledNode) run(until, step time.Duration) {
 // requestAs scrapes in a format: histograms are native in protobuf, and not there in text but for that of the polls.
 func (n *ruledNode) requestAs(format Format) []byte {
 	n.scrapedNode.t.Helper()
+
 	if format == Text {
 		return n.request(http.MethodGet, "/metrics")
 	}
+
 	req, err := http.NewRequestWithContext(n.scrapedNode.t.Context(), http.MethodGet, n.url+"/metrics", nil)
 	if err != nil {
 		n.scrapedNode.t.Fatal(err)
 	}
+
 	req.Header.Set("Accept", string(format))
+
 	resp, err := http.DefaultClient.Do(req)
 	if err != nil {
 		n.scrapedNode.t.Fatal(err)
 	}
 	defer resp.Body.Close()
+
 	body, err := io.ReadAll(resp.Body)
 	if err != nil || !strings.HasPrefix(resp.Header.Get("Content-Type"), "application/vnd.google.protobuf") {
 		n.scrapedNode.t.Fatal(resp.Header.Get("Content-Type"), err)
 	}
+
 	return body
 }
 
@@ -133,6 +142,7 @@ func TestRulesOnOutages(t *testing.T) {
 		"XID 13 on GPU 6 instance 1 of gpu-node-1:9401: the application failed (held by ml/bug-0).")
 	n.expectSummary("MigAllocationUnknown", "It is not known which containers hold devices of gpu-node-1:9401 (GPUs: 2).")
 	n.expectSummary("MigHolderUnconfirmed", "It is not known whether ml/idle-1 still holds GPU 4 of gpu-node-1:9401.")
+
 	for _, name := range []string{"MigAllocationUnknown", "MigHolderUnconfirmed"} {
 		if f := n.fired[name]; f != nil && f.first < 100*time.Minute {
 			t.Errorf("%s fires after %s, beside MigSourceDown", name, f.first)
@@ -205,17 +215,21 @@ func TestRulesOnIdlers(t *testing.T) {
 // GPU; the one that has its GPU for a notebook is idle, the kernels of the last one are wide, and all of them end.
 func TestRulesOnUnderused(t *testing.T) {
 	t.Parallel()
+
 	scenario := readFile(t, "../../testdata/scenarios/h100-underused.yaml")
 	for _, pod := range []string{"classifier", "embedder", "reranker", "small-llm", "medium-llm", "notebook", "speech"} {
 		scenario = strings.Replace(scenario, "nvidia.com/gpu, workload: "+pod+"}",
 			"nvidia.com/gpu, workload: "+pod+", for: 60h}", 1)
 	}
+
 	n := newRollout(t, scenario, "--no-advise.enabled")
 	n.start("gpu-node-1:9401", "mig-exporter-a")
 	n.runLong(44 * time.Hour)
+
 	if got := n.gpusOf("GpuUnderused"); got != "0 1 2 4" {
 		t.Errorf("GpuUnderused fires for GPUs %q, want 0 1 2 4", got)
 	}
+
 	n.runLong(64 * time.Hour)
 	n.expectStory("GpuUnderused", "GpuAllocatedIdle")
 	n.expectSummary("GpuUnderused",
@@ -229,17 +243,20 @@ func TestRulesOnUnderused(t *testing.T) {
 // fires, with native histograms and without.
 func TestRulesOverHandOvers(t *testing.T) {
 	t.Parallel()
+
 	for _, format := range []Format{Text, Protobuf} {
 		n := startRuledNode(t, handOvers())
 		n.format = format
 		n.target.keep = nil
 		n.run(16*time.Minute, 30*time.Second)
 		n.expectStory()
+
 		holders, err := n.EvalAt(`count(count by (pod) (
 			max_over_time(mig:holder:info{sole="true"}[20m])))`, n.now())
 		if got, err := singleValue(holders, err); err != nil || got != 8 {
 			t.Errorf("holders of whole devices: got %v (%v), want 8", got, err)
 		}
+
 		native, err := n.EvalAt(`histogram_count(nvidia_gpu_sm_activity_distribution)`, n.now())
 		if err != nil || (len(native) > 0) != (format == Protobuf) {
 			t.Errorf("%s: native histograms: %v (%v)", format, native, err)

@@ -66,19 +66,23 @@ func (a expectedAlert) String() string {
 func ruleTestFiles(t *testing.T) map[string]ruleTests {
 	t.Helper()
 	files := map[string]ruleTests{}
+
 	for _, path := range findFiles(t, "../../deploy/prometheus/tests/*.yaml") {
 		var file ruleTests
 		if err := yaml.UnmarshalStrict([]byte(readFile(t, path)), &file); err != nil {
 			t.Fatalf("%s: %v", path, err)
 		}
+
 		for i, name := range file.RuleFiles {
 			file.RuleFiles[i] = filepath.Join(filepath.Dir(path), name)
 			if _, err := os.Stat(file.RuleFiles[i]); err != nil {
 				t.Fatalf("%s: %v", path, err)
 			}
 		}
+
 		files[path] = file
 	}
+
 	return files
 }
 
@@ -86,6 +90,7 @@ func ruleTestFiles(t *testing.T) map[string]ruleTests {
 // itself is no library.
 func TestRuleTests(t *testing.T) {
 	t.Parallel()
+
 	for path, file := range ruleTestFiles(t) {
 		for _, test := range file.Tests {
 			t.Run(filepath.Base(path)+"/"+test.Name, func(t *testing.T) { runRuleTest(t, file, test) })
@@ -97,10 +102,12 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	if test.Interval == 0 {
 		test.Interval = file.EvaluationInterval
 	}
+
 	input := fmt.Sprintf("load %s\n", test.Interval)
 	for _, s := range test.InputSeries {
 		input += "  " + s.Series + " " + s.Values + "\n"
 	}
+
 	suite, err := promqltest.NewLazyLoader(input,
 		promqltest.LazyLoaderOpts{EnableAtModifier: true, EnableNegativeOffset: true})
 	if err != nil {
@@ -113,34 +120,43 @@ func runRuleTest(t *testing.T, file ruleTests, test ruleTest) {
 	groups = slices.DeleteFunc(groups, func(g *rules.Group) bool { return g.HasAlertingRules() && !isTested(g, test) })
 	steps := map[model.Duration][]alertTest{}
 	var last model.Duration
+
 	for _, want := range test.AlertRuleTests {
 		if err := checkAlertTest(want, groups, file.EvaluationInterval); err != nil {
 			t.Fatal(err)
 		}
+
 		steps[want.EvalTime] = append(steps[want.EvalTime], want)
 		last = max(last, want.EvalTime)
 	}
+
 	queries := map[model.Duration][]queryTest{}
+
 	for _, want := range test.QueryTests {
 		if want.EvalTime%file.EvaluationInterval != 0 {
 			t.Fatalf("%s at %s: rules are evaluated every %s", want.Expr, want.EvalTime, file.EvaluationInterval)
 		}
+
 		queries[want.EvalTime] = append(queries[want.EvalTime], want)
 		last = max(last, want.EvalTime)
 	}
+
 	for elapsed := model.Duration(0); elapsed <= last; elapsed += file.EvaluationInterval {
 		at := time.Unix(0, 0).UTC().Add(time.Duration(elapsed))
 		suite.WithSamplesTill(at, func(err error) {
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			for _, g := range groups {
 				g.Eval(context.Background(), at)
 			}
 		})
+
 		for _, want := range steps[elapsed] {
 			compareAlerts(t, want, groups)
 		}
+
 		for _, want := range queries[elapsed] {
 			compareSamples(t, want, rules.EngineQueryFunc(suite.QueryEngine(), suite.Storage()), at)
 		}
@@ -153,11 +169,13 @@ func checkAlertTest(test alertTest, groups []*rules.Group, interval model.Durati
 	if test.EvalTime%interval != 0 {
 		return fmt.Errorf("%s at %s: rules are evaluated every %s", test.Alertname, test.EvalTime, interval)
 	}
+
 	for _, g := range groups {
 		if slices.ContainsFunc(g.AlertingRules(), func(r *rules.AlertingRule) bool { return r.Name() == test.Alertname }) {
 			return nil
 		}
 	}
+
 	return fmt.Errorf("no rule has the alert %s", test.Alertname)
 }
 
@@ -171,6 +189,7 @@ func isTested(g *rules.Group, test ruleTest) bool {
 // compareSamples compares what an expression gives with what is expected, to a millionth.
 func compareSamples(t *testing.T, want queryTest, query rules.QueryFunc, at time.Time) {
 	t.Helper()
+
 	found, err := query(context.Background(), want.Expr, at)
 	if err != nil {
 		t.Fatalf("%s: %v", want.Expr, err)
@@ -180,15 +199,19 @@ func compareSamples(t *testing.T, want queryTest, query rules.QueryFunc, at time
 	for _, s := range found {
 		got = append(got, fmt.Sprintf("%s %.6g", s.Metric, s.F))
 	}
+
 	for _, s := range want.ExpSamples {
 		series, err := parser.NewParser(parser.Options{}).ParseMetric(s.Labels)
 		if err != nil {
 			t.Fatalf("%s: %v", s.Labels, err)
 		}
+
 		expected = append(expected, fmt.Sprintf("%s %.6g", series, s.Value))
 	}
+
 	slices.Sort(got)
 	slices.Sort(expected)
+
 	if !slices.Equal(got, expected) {
 		t.Errorf("%s at %s:\n got %s\nwant %s", want.Expr, want.EvalTime, strings.Join(got, "\n     "),
 			strings.Join(expected, "\n     "))
@@ -198,15 +221,18 @@ func compareSamples(t *testing.T, want queryTest, query rules.QueryFunc, at time
 func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
 	t.Helper()
 	var got, expected []string
+
 	for _, g := range groups {
 		for _, r := range g.Rules() {
 			if err := r.LastError(); err != nil {
 				t.Fatalf("%s: %v", r.Name(), err)
 			}
+
 			alert, ok := r.(*rules.AlertingRule)
 			if !ok || alert.Name() != want.Alertname {
 				continue
 			}
+
 			for _, a := range alert.ActiveAlerts() {
 				if a.State == rules.StateFiring {
 					got = append(got, expectedAlert{a.Labels.Map(), a.Annotations.Map()}.String())
@@ -214,15 +240,19 @@ func compareAlerts(t *testing.T, want alertTest, groups []*rules.Group) {
 			}
 		}
 	}
+
 	for _, a := range want.ExpAlerts {
 		named := map[string]string{labels.AlertName: want.Alertname}
 		for name, value := range a.ExpLabels {
 			named[name] = value
 		}
+
 		expected = append(expected, expectedAlert{named, a.ExpAnnotations}.String())
 	}
+
 	slices.Sort(got)
 	slices.Sort(expected)
+
 	if !slices.Equal(got, expected) {
 		t.Errorf("%s at %s:\n got %s\nwant %s", want.Alertname, want.EvalTime, strings.Join(got, "\n     "),
 			strings.Join(expected, "\n     "))
@@ -234,6 +264,7 @@ func TestAlertTestsAreChecked(t *testing.T) {
 	e := NewPrometheus(t)
 	groups := loadRules(t, rules.EngineQueryFunc(e.promql, e.db), e.db, time.Minute,
 		"../../deploy/prometheus/alerts-gpu.rules.yaml")
+
 	minute := model.Duration(time.Minute)
 	for _, c := range []struct {
 		test alertTest
@@ -253,6 +284,7 @@ func TestAlertTestsAreChecked(t *testing.T) {
 // TestEveryAlertHasARuleTest: one that expects it to fire, and one later in the same story that expects it not to.
 func TestEveryAlertHasARuleTest(t *testing.T) {
 	fires, clears := map[string]bool{}, map[string]bool{}
+
 	for _, file := range ruleTestFiles(t) {
 		for _, test := range file.Tests {
 			first := map[string]model.Duration{}
@@ -262,6 +294,7 @@ func TestEveryAlertHasARuleTest(t *testing.T) {
 					fires[a.Alertname] = true
 				}
 			}
+
 			for _, a := range test.AlertRuleTests {
 				if at, ok := first[a.Alertname]; ok && a.EvalTime > at && len(a.ExpAlerts) == 0 {
 					clears[a.Alertname] = true
@@ -269,6 +302,7 @@ func TestEveryAlertHasARuleTest(t *testing.T) {
 			}
 		}
 	}
+
 	for _, rule := range shippedAlerts(t) {
 		if !fires[rule.Alert] || !clears[rule.Alert] {
 			t.Errorf("%s: a test sees it fire: %v, and clear after that: %v", rule.Alert, fires[rule.Alert], clears[rule.Alert])

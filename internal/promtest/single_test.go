@@ -22,16 +22,21 @@ func TestSingleStrategyLoop(t *testing.T) {
 	n := newRollout(t, readFile(t, "../../testdata/scenarios/h100-single.yaml"), advisorPolls, "--advise.strategy=single",
 		"--control.enabled", "--control.mode=apply", "--control.socket="+socket, "--control.state-dir="+dir)
 	n.start("gpu-node-1:9401", "mig-exporter-a")
+
 	for ; n.elapsed < 164*time.Hour; n.elapsed += 15 * time.Minute { // before there is a Prometheus
 		n.exporters[0].request(http.MethodPost, "/-/sim/advance?by=15m")
 	}
+
 	n.runLong(172 * time.Hour)
+
 	if got := n.gpusOf("GpuRightsizingCandidate"); got != "0 1 2 3" {
 		t.Errorf("GpuRightsizingCandidate fires for GPUs %q, want 0 1 2 3", got)
 	}
+
 	before := n.valueNow(`avg(nvidia_gpu_sm_activity_ratio)`)
 
 	expectRefusedAlone(t, socket)
+
 	layouts := filepath.Join(dir, "layouts.yaml")
 	if err := os.WriteFile(layouts, []byte(migctl(t, socket, "recommend", "--spec")), 0o600); err != nil {
 		t.Fatal(err)
@@ -46,6 +51,7 @@ func TestSingleStrategyLoop(t *testing.T) {
 	n.replacePods(pods, "nvidia.com/gpu")
 
 	n.runLong(180 * time.Hour)
+
 	for expr, want := range map[string]float64{
 		`count(nvidia_mig_gpu_instance_sm_activity_ratio)`:                   8,
 		`count(nvidia_mig_gpu_instance_pod_info{resource="nvidia.com/gpu"})`: 5,
@@ -56,12 +62,15 @@ func TestSingleStrategyLoop(t *testing.T) {
 			t.Errorf("%s is %v, want %v", expr, got, want)
 		}
 	}
+
 	page{"../../docs/simulated-node.md"}.expect(t, "what really happens",
 		printed(t, "none", "evaluate", "--url="+n.exporters[0].url), "Node ", "")
+
 	slices := `nvidia_mig_gpu_instance_sm_activity_ratio and on (uuid, gpu_instance) nvidia_mig_gpu_instance_pod_info`
 	if after := n.valueNow("avg(" + slices + ")"); after < 1.5*before {
 		t.Errorf("SM activity of the slices that are held is %.3f; that of the GPUs was %.3f", after, before)
 	}
+
 	n.expectPredicted(5)
 	n.expectNoMoreAdvice(socket, 180*time.Hour)
 	n.expectNoMoreAdvice(socket, 200*time.Hour)
@@ -71,13 +80,16 @@ func TestSingleStrategyLoop(t *testing.T) {
 // node.
 func expectRefusedAlone(t *testing.T, socket string) {
 	t.Helper()
+
 	const reason = "under --mig-strategy=single all GPUs of a node have one MIG mode and one profile"
 	if out := oneLine(migctl(t, socket, "recommend", "1")); !strings.Contains(out, reason) {
 		t.Errorf("migctl recommend 1 does not say that %s:\n%s", reason, out)
 	}
+
 	if out, code := tryMigctl(t, socket, "recommend", "--spec", "1"); code != 1 || !strings.Contains(oneLine(out), reason) {
 		t.Errorf("migctl recommend --spec 1: exit code %d, want 1, because %s:\n%s", code, reason, out)
 	}
+
 	if out := oneLine(migctl(t, socket, "recommend")); !strings.Contains(out, "all GPUs get 3g.40gb") {
 		t.Errorf("migctl recommend has no way for the node:\n%s", out)
 	}
@@ -87,11 +99,13 @@ func expectRefusedAlone(t *testing.T, socket string) {
 func (r *rollout) expectNoMoreAdvice(socket string, until time.Duration) {
 	r.t.Helper()
 	r.runLong(until)
+
 	for _, alert := range []string{"GpuRightsizingCandidate", "MigSliceRightsizingGrow", "MigSliceRightsizingShrink"} {
 		if got := r.gpusOf(alert); got != "" {
 			r.t.Errorf("after %s %s fires for %q", until, alert, got)
 		}
 	}
+
 	if out := oneLine(migctl(r.t, socket, "recommend")); !strings.Contains(out, "No workload is to move from a whole GPU to a slice.") {
 		r.t.Errorf("after %s migctl recommend says:\n%s", until, out)
 	}
@@ -103,6 +117,7 @@ func oneLine(text string) string { return strings.Join(strings.Fields(text), " "
 // replacePods has pods leave, and come back when there is a device of a resource.
 func (r *rollout) replacePods(pods []string, resource string) {
 	r.t.Helper()
+
 	for _, pod := range pods {
 		namespace, name, _ := strings.Cut(pod, "/")
 		q := url.Values{"namespace": {namespace}, "pod": {name}, "resource": {resource}}
@@ -125,25 +140,32 @@ func (r *rollout) expectPredicted(want int) {
 			}
 		}
 	}
+
 	out := migctl(r.t, "none", "evaluate", "--url="+r.exporters[0].url, "-o", "json")
 	if err := json.Unmarshal([]byte(out), &e); err != nil {
 		r.t.Fatalf("migctl evaluate: %v\n%s", err, out)
 	}
+
 	moved := 0
+
 	for _, p := range e.Processes {
 		if p.Failed != "" {
 			r.t.Errorf("%s was killed: %s", p.Pod, p.Failed)
 		}
+
 		if p.Predicted == nil || p.Predicted.Profile != p.Profile {
 			continue
 		}
+
 		moved++
+
 		high := p.Predicted.StretchHigh // 0: nothing ran that could tell
 		if p.ThroughputRatio < 0.95 || high > 0 && p.Stretch.P95 > 1.005*high {
 			r.t.Errorf("%s in %s: throughput %.3f, stretch %.3f; up to %.3f was predicted", p.Pod, p.Profile,
 				p.ThroughputRatio, p.Stretch.P95, high)
 		}
 	}
+
 	if moved != want {
 		r.t.Errorf("%d processes run in the slices recommended for them, want %d:\n%s", moved, want, out)
 	}

@@ -17,6 +17,7 @@ func TestVmalertTakesTheRules(t *testing.T) {
 	}
 
 	files := recordingFiles(t)
+
 	groups, err := config.Parse(files, notifier.ValidateTemplates, true)
 	if err != nil {
 		t.Fatal(err)
@@ -26,6 +27,7 @@ func TestVmalertTakesTheRules(t *testing.T) {
 	for _, g := range groups {
 		rules += len(g.Rules)
 	}
+
 	if want := len(recordedNames(t)) + len(shippedAlerts(t)); rules != want {
 		t.Errorf("vmalert takes %d rules, want %d", rules, want)
 	}

@@ -48,11 +48,13 @@ const (
 // restarted.
 func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	t.Parallel()
+
 	scenario := healthy
 	for i := range 21 {
 		scenario += fmt.Sprintf("  - {namespace: batch, name: job-%d, resource: nvidia.com/mig-3g.40gb, device: "+
 			"\"1/3g.40gb@4\", workload: batch, at: %dm, for: 28798s}\n", i, 480*i)
 	}
+
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "c.sock")
 	n := newRollout(t, scenario, "--dcgm.mode=embedded", "--control.enabled", "--control.mode=apply",
@@ -69,6 +71,7 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 	n.start("gpu-node-1", "mig-exporter-b") // the same pod: its container was restarted
 	n.runLong(7 * day)
 	n.expectStory()
+
 	for query, want := range map[string]float64{
 		`sum(max_over_time(nvidia_gpu_mig_layout_changes_total{gpu="3"}[6d]))`:                                       1,
 		`count(nvidia_mig_gpu_instance_up{gpu="3"} == 1)`:                                                            3,
@@ -85,25 +88,31 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 // migctl runs the command line of partition control, which must succeed, and returns its output.
 func migctl(t *testing.T, socket string, args ...string) string {
 	t.Helper()
+
 	out, code := tryMigctl(t, socket, args...)
 	if code != 0 {
 		t.Fatalf("migctl %s: exit code %d\n%s", strings.Join(args, " "), code, out)
 	}
+
 	return out
 }
 
 func tryMigctl(t *testing.T, socket string, args ...string) (out string, code int) {
 	t.Helper()
+
 	path, err := program()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmd := exec.CommandContext(t.Context(), filepath.Join(filepath.Dir(path), "migctl"), args...)
 	cmd.Env = append(os.Environ(), "MIGCTL_ADDRESS=unix://"+socket)
+
 	text, err := cmd.CombinedOutput()
 	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
+
 	return string(text), cmd.ProcessState.ExitCode()
 }
 
@@ -112,22 +121,26 @@ func tryMigctl(t *testing.T, socket string, args ...string) (out string, code in
 // beginning.
 func (r *rollout) runLong(until time.Duration) {
 	r.t.Helper()
+
 	if r.ahead == nil {
 		r.ahead = &rangeQueries{Prometheus: r.Prometheus, of: map[string]map[int64]promql.Vector{}}
 		r.ruler = newRuler(r.t, r.db, r.ruler.start, r.ahead.query)
 	}
+
 	x := r.exporters[0]
 	for r.elapsed < until {
 		r.ahead.from = r.now().Add(time.Minute)
 		for range span / held {
 			x.request(http.MethodPost, "/-/sim/advance?by="+(held*time.Minute).String())
 			exposition := x.request(http.MethodGet, "/metrics")
+
 			for i := range held {
 				r.elapsed += time.Minute
 				x.target.later = time.Duration(i+1-held) * time.Minute
 				x.target.scrape(r.t, r.now(), Text, exposition)
 			}
 		}
+
 		r.ahead.to = r.now()
 		r.evalSpan(r.ahead)
 	}
@@ -145,28 +158,35 @@ func (q *rangeQueries) query(ctx context.Context, expr string, at time.Time) (pr
 	if vectors, ok := q.of[expr]; ok {
 		return vectors[at.UnixMilli()], nil
 	}
+
 	return rules.EngineQueryFunc(q.promql, q.db)(ctx, expr, at) // a template's
 }
 
 // ask runs the range query of a rule.
 func (q *rangeQueries) ask(expr string) error {
 	ctx := context.Background()
+
 	query, err := q.promql.NewRangeQuery(ctx, q.db, nil, expr, q.from, q.to, time.Minute)
 	if err != nil {
 		return err
 	}
 	defer query.Close()
+
 	matrix, err := query.Exec(ctx).Matrix()
 	if err != nil {
 		return err
 	}
+
 	vectors := map[int64]promql.Vector{}
+
 	for _, s := range matrix {
 		for _, p := range s.Floats {
 			vectors[p.T] = append(vectors[p.T], promql.Sample{T: p.T, F: p.F, Metric: s.Metric})
 		}
 	}
+
 	q.of[expr] = vectors
+
 	return nil
 }
 
@@ -175,16 +195,19 @@ func (q *rangeQueries) ask(expr string) error {
 func (r *ruler) evalSpan(q *rangeQueries) {
 	r.t.Helper()
 	clear(q.of)
+
 	for _, recording := range []bool{true, false} {
 		for _, g := range r.groups {
 			if g.HasAlertingRules() == recording {
 				continue
 			}
+
 			for _, rule := range g.Rules() {
 				if err := q.ask(rule.Query().String()); err != nil {
 					r.t.Fatalf("%s: %v", rule.Name(), err)
 				}
 			}
+
 			for at := q.from; !at.After(q.to); at = at.Add(time.Minute) {
 				r.evalGroup(g, at)
 			}

@@ -39,33 +39,40 @@ faults:
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, s := range rule {
 			fired[s.Metric.Get("gpu")] = true
 			if n.elapsed < 125*time.Second {
 				t.Errorf("%s: fires before the XID: %v", n.elapsed, s)
 			}
 		}
+
 		pods, err := n.EvalAt(xidJoin, at)
 		if err != nil {
 			t.Fatalf("%s: %v", n.elapsed, err)
 		}
+
 		for _, s := range pods {
 			if joined++; s.Metric.Get("pod") != "slice-0" || s.Metric.Get("xid") != "43" {
 				t.Errorf("%s: the XID joins to %s", n.elapsed, s.Metric)
 			}
 		}
 	})
+
 	for gpu, want := range map[string]bool{"0": true, "1": true, "2": false} {
 		if fired[gpu] != want {
 			t.Errorf("the rule fired for GPU %s: got %t, want %t", gpu, fired[gpu], want)
 		}
 	}
+
 	if joined == 0 {
 		t.Error("the XID joins to no pod")
 	}
+
 	if v := n.Query(t, anyXID); len(v) != 0 {
 		t.Errorf("the rule does not clear: %v", v)
 	}
+
 	if v := n.Query(t,
 		`nvidia_mig_gpu_instance_pod_info{pod="slice-1"} and on (uuid, gpu_instance) nvidia_mig_gpu_instance_xid_errors_total`); len(v) != 1 {
 		t.Errorf("the successor does not have the device: %v", v)
@@ -93,6 +100,7 @@ faults:
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			if len(v) > 0 {
 				*count++
 			}
@@ -102,9 +110,11 @@ faults:
 	if some < 16 || some > 20 {
 		t.Errorf("%s fired %d times, want 16 to 20", anyXID, some)
 	}
+
 	if grave < 36 || grave > 40 {
 		t.Errorf("%s fired %d times, want 36 to 40", graveXIDs, grave)
 	}
+
 	for _, left := range []string{
 		`nvidia_gpu_up{gpu="1"} == 0`, `nvidia_gpu_xids_total{gpu="1"} == 1`,
 		`nvidia_gpu_xid_errors_total{gpu="1",xid="79"} == 1`,

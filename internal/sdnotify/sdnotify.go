@@ -44,21 +44,27 @@ func New(opts Options) *Notifier { return &Notifier{opts: opts} }
 // first cycle may last longer than the service has time to start.
 func (n *Notifier) Run(ctx context.Context) error {
 	defer n.send(daemon.SdNotifyStopping)
+
 	select {
 	case <-n.opts.Listening:
 	case <-ctx.Done():
 		return nil
 	}
+
 	n.ready.Store(true)
 	n.send(daemon.SdNotifyReady)
+
 	watchdog, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		level.Warn(n.opts.Logger).Log("msg", "cannot reset the watchdog of systemd", "err", err)
 	}
+
 	if watchdog > 0 {
 		n.resetWatchdog(ctx, watchdog/pingsPerWatchdog)
 	}
+
 	<-ctx.Done()
+
 	return nil
 }
 
@@ -71,6 +77,7 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 	answers := make(chan struct{}, 1)
 	var askedAt time.Time // zero: the loop owes no answer
 	stuck := false
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -86,6 +93,7 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 					}
 				})
 			}
+
 			if now.Sub(askedAt) <= n.opts.AnswerWithin {
 				n.send(daemon.SdNotifyWatchdog)
 			} else if !stuck {
@@ -103,7 +111,9 @@ func (n *Notifier) Reloading() (done func()) {
 	if n == nil || !n.ready.Load() {
 		return func() {}
 	}
+
 	n.send(daemon.SdNotifyReloading + "\n" + daemon.SdNotifyMonotonicUsec())
+
 	return func() { n.send(daemon.SdNotifyReady) }
 }
 

@@ -25,17 +25,21 @@ type manager struct {
 func newManager(t *testing.T, watchdog time.Duration) *manager {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "notify")
+
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = conn.Close() })
 	t.Setenv("NOTIFY_SOCKET", path)
 	t.Setenv("WATCHDOG_PID", strconv.Itoa(os.Getpid()))
 	t.Setenv("WATCHDOG_USEC", "")
+
 	if watchdog > 0 {
 		t.Setenv("WATCHDOG_USEC", strconv.FormatInt(watchdog.Microseconds(), 10))
 	}
+
 	return &manager{conn: conn}
 }
 
@@ -43,10 +47,12 @@ func newManager(t *testing.T, watchdog time.Duration) *manager {
 func (m *manager) next(t *testing.T) string {
 	t.Helper()
 	text := make([]byte, 4096)
+
 	size, err := m.conn.Read(text)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text[:size])
 }
 
@@ -64,6 +70,7 @@ type loop struct {
 
 func (l *loop) ask(ctx context.Context) error {
 	l.asked.Add(1)
+
 	select {
 	case <-l.answers:
 		return nil
@@ -87,6 +94,7 @@ func start(t *testing.T, opts Options) (n *Notifier, stop func()) {
 	n = New(opts)
 	ended := make(chan error, 1)
 	go func() { ended <- n.Run(ctx) }()
+
 	return n, func() {
 		t.Helper()
 		cancel()
@@ -107,10 +115,12 @@ func TestNotifications(t *testing.T) {
 	m.expect(t, "READY=1")
 	done := n.Reloading()
 	reloading := m.next(t)
+
 	usec, found := strings.CutPrefix(reloading, "RELOADING=1\nMONOTONIC_USEC=")
 	if _, err := strconv.ParseUint(strings.TrimSpace(usec), 10, 64); !found || err != nil {
 		t.Errorf("%q, want RELOADING=1 and the monotonic clock in microseconds", reloading)
 	}
+
 	done()
 	m.expect(t, "READY=1")
 	stop()
@@ -134,9 +144,11 @@ func TestEndedLoop(t *testing.T) {
 		Logger: log.NewLogfmtLogger(said)})
 	m.expect(t, "READY=1")
 	m.expect(t, "WATCHDOG=1")
+
 	if line := <-said; !strings.Contains(line, "poll loop is stuck") {
 		t.Errorf("log: %q", line)
 	}
+
 	stop()
 	m.expect(t, "STOPPING=1")
 }
@@ -144,6 +156,7 @@ func TestEndedLoop(t *testing.T) {
 func closed() chan struct{} {
 	c := make(chan struct{})
 	close(c)
+
 	return c
 }
 
@@ -156,9 +169,11 @@ func TestWatchdog(t *testing.T) {
 	_, stop := start(t, Options{Listening: closed(), AskLoop: l.ask, AnswerWithin: 0, Logger: log.NewLogfmtLogger(said)})
 	m.expect(t, "READY=1")
 	m.expect(t, "WATCHDOG=1") // with the question, which has no answer
+
 	if line := <-said; !strings.Contains(line, "poll loop is stuck") {
 		t.Errorf("log: %q", line)
 	}
+
 	l.answers <- struct{}{}
 	m.expect(t, "WATCHDOG=1") // since the answer; there was none meanwhile
 	<-said                    // stuck again
@@ -173,9 +188,11 @@ func TestWatchdogOfASlowLoop(t *testing.T) {
 	l := &loop{answers: make(chan struct{}, 1)}
 	_, stop := start(t, Options{Listening: closed(), AskLoop: l.ask, AnswerWithin: time.Hour, Logger: log.NewNopLogger()})
 	m.expect(t, "READY=1")
+
 	for range 10 { // three times the watchdog's time, with one question that has no answer
 		m.expect(t, "WATCHDOG=1")
 	}
+
 	cmptest.Equal(t, "questions", l.asked.Load(), 1)
 	stop()
 }
@@ -191,13 +208,16 @@ func TestWithoutSystemd(t *testing.T) {
 			n, stop := start(t, Options{Listening: closed(), Logger: log.NewLogfmtLogger(said)})
 			n.Reloading()()
 			stop()
+
 			want := 0
 			if socket != "" {
 				want = 1
 			}
+
 			cmptest.Equal(t, "logged lines", len(said), want)
 		})
 	}
+
 	var none *Notifier
 	none.Reloading()()
 }

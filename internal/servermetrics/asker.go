@@ -83,6 +83,7 @@ func New(opts Options) *Asker {
 	if opts.Interval == 0 {
 		opts.Interval = Interval
 	}
+
 	return &Asker{opts: opts, ask: newClient(opts.Dial), logged: map[string]logged{}}
 }
 
@@ -92,17 +93,21 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 	add := func(holders []gpu.Holder) {
 		for i := range holders {
 			h := &holders[i]
+
 			p := pod{h.Namespace, h.Pod, h.PodUID, h.Rightsizing.Server}
 			if p.uid != "" && p.endpoint.Port != 0 && len(pods) < maxPods && !slices.Contains(pods, p) {
 				pods = append(pods, p)
 			}
 		}
 	}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		add(g.Holders)
+
 		for k := range g.Instances {
 			add(g.Instances[k].Holders)
+
 			for c := range g.Instances[k].ComputeInstances {
 				add(g.Instances[k].ComputeInstances[c].Holders)
 			}
@@ -119,9 +124,11 @@ func (a *Asker) Answers() []gpu.PodServer {
 	oldest := a.opts.Now().Add(-keepAnswer)
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	if !slices.ContainsFunc(a.answers, func(s gpu.PodServer) bool { return s.Time.Before(oldest) }) {
 		return a.answers
 	}
+
 	return slices.DeleteFunc(slices.Clone(a.answers), func(s gpu.PodServer) bool { return s.Time.Before(oldest) })
 }
 
@@ -129,6 +136,7 @@ func (a *Asker) Answers() []gpu.PodServer {
 func (a *Asker) Run(ctx context.Context) error {
 	ticker := time.NewTicker(a.opts.Interval)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-ctx.Done():
@@ -148,6 +156,7 @@ func (a *Asker) AskAll(ctx context.Context) {
 
 	found := make([]gpu.Opt[gpu.PodServer], len(pods))
 	var running sync.WaitGroup
+
 	slots := make(chan struct{}, atOnce)
 	for i := range pods {
 		slots <- struct{}{}
@@ -155,11 +164,13 @@ func (a *Asker) AskAll(ctx context.Context) {
 			defer func() { <-slots }()
 			figures, err := a.askPod(ctx, &pods[i])
 			a.note(&pods[i], err)
+
 			if err == nil {
 				found[i] = gpu.Some(gpu.PodServer{PodUID: pods[i].uid, Time: a.opts.Now(), ServerFigures: figures})
 			}
 		})
 	}
+
 	running.Wait()
 	a.keep(pods, found)
 }
@@ -170,20 +181,24 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 	defer a.mu.Unlock()
 	var next []gpu.PodServer
 	still := map[string]logged{}
+
 	for i := range pods {
 		uid := pods[i].uid
 		if l, ok := a.logged[uid]; ok {
 			still[uid] = l
 		}
+
 		if answer, ok := found[i].Get(); ok {
 			next = append(next, answer)
 			continue
 		}
+
 		at := slices.IndexFunc(a.answers, func(s gpu.PodServer) bool { return s.PodUID == uid })
 		if at >= 0 {
 			next = append(next, a.answers[at])
 		}
 	}
+
 	a.answers, a.logged = next, still
 }
 
@@ -193,12 +208,15 @@ func (a *Asker) askPod(ctx context.Context, p *pod) (gpu.ServerFigures, error) {
 	if err != nil {
 		return gpu.ServerFigures{}, err
 	}
+
 	ctx, cancel := context.WithTimeoutCause(ctx, askWithin, errNoAnswer)
 	defer cancel()
+
 	body, err := a.ask.get(ctx, address, p.endpoint.Path)
 	if err != nil {
 		return gpu.ServerFigures{}, err
 	}
+
 	return a.opts.Read(body)
 }
 
@@ -209,17 +227,21 @@ var errNoAnswer = errors.New("it did not answer within " + askWithin.String())
 func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 	ctx, cancel := context.WithTimeout(ctx, findWithin)
 	defer cancel()
+
 	address, node, err := a.opts.Pods.PodAddress(ctx, p.namespace, p.name, p.uid)
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+
 	own, err := ownAddresses()
 	if err != nil {
 		return netip.AddrPort{}, err
 	}
+
 	if err := check(address, append(node, own...)); err != nil {
 		return netip.AddrPort{}, err
 	}
+
 	return netip.AddrPortFrom(address.Unmap(), p.endpoint.Port), nil
 }
 
@@ -229,6 +251,7 @@ func (a *Asker) note(p *pod, err error) {
 	now, name := a.opts.Now(), p.namespace+"/"+p.name
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	last, known := a.logged[p.uid]
 	switch {
 	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&

@@ -33,6 +33,7 @@ func (f fakePods) PodAddress(context.Context, string, string, string) (netip.Add
 	if f.err != nil {
 		return netip.Addr{}, nil, f.err
 	}
+
 	return netip.MustParseAddr(f.address), f.node, nil
 }
 
@@ -42,7 +43,9 @@ func dialTo(server *httptest.Server, dialed *atomic.Int32) func(context.Context,
 		if dialed != nil {
 			dialed.Add(1)
 		}
+
 		var d net.Dialer
+
 		return d.DialContext(ctx, network, server.Listener.Addr().String())
 	}
 }
@@ -59,6 +62,7 @@ func snapshotOf(pods ...string) *gpu.Snapshot {
 		s.GPUs = append(s.GPUs, gpu.GPU{Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "chat", Pod: name},
 			PodUID: "uid-" + name, Rightsizing: gpu.RightsizingHints{Server: gpu.ServerEndpoint{Port: 8000, Path: "/metrics"}}}}})
 	}
+
 	return s
 }
 
@@ -71,6 +75,7 @@ func askerOf(t *testing.T, handler http.HandlerFunc) (*Asker, *bytes.Buffer) {
 	a := New(Options{Pods: fakePods{address: "10.1.2.3"}, Read: readLength, Now: time.Now, Dial: dialTo(server, nil),
 		Logger: log.NewLogfmtLogger(log.NewSyncWriter(&lines))})
 	a.Observe(snapshotOf("chat-0"))
+
 	return a, &lines
 }
 
@@ -82,13 +87,16 @@ func TestAsks(t *testing.T) {
 		_, _ = w.Write([]byte("four"))
 	})
 	a.AskAll(t.Context())
+
 	answers := a.Answers()
 	if len(answers) != 1 {
 		t.Fatalf("%d answers; expected 1", len(answers))
 	}
+
 	cmptest.Equal(t, "UID", answers[0].PodUID, "uid-chat-0")
 	cmptest.Equal(t, "figures", answers[0].Running, gpu.Some(4.))
 	cmptest.Equal(t, "request", got.Method+" http://"+got.Host+got.RequestURI, "GET http://10.1.2.3:8000/metrics")
+
 	for _, secret := range []string{"Authorization", "Cookie", "Proxy-Authorization", "Accept-Encoding"} {
 		if v := got.Header.Get(secret); v != "" {
 			t.Errorf("the header %s is %q", secret, v)
@@ -117,6 +125,7 @@ func hostileServers(elsewhere string) map[string]hostileServer {
 		"slow drip": {func(w http.ResponseWriter, r *http.Request) {
 			drops := time.NewTicker(20 * time.Millisecond)
 			defer drops.Stop()
+
 			for r.Context().Err() == nil {
 				_, _ = w.Write([]byte("x"))
 				_ = http.NewResponseController(w).Flush()
@@ -150,15 +159,18 @@ func TestHostileServers(t *testing.T) {
 		t.Error("a redirect was followed")
 	}))
 	t.Cleanup(elsewhere.Close)
+
 	for about, c := range hostileServers(elsewhere.URL) {
 		t.Run(about, func(t *testing.T) {
 			t.Parallel()
 			a, lines := askerOf(t, c.handler)
 			began := time.Now()
 			a.AskAll(t.Context())
+
 			if took := time.Since(began); took > 5*time.Second {
 				t.Errorf("took %s; expected 1 s", took)
 			}
+
 			cmptest.Equal(t, "answers", len(a.Answers()), 0)
 			cmptest.HasTexts(t, lines.String(), c.says, "pod=chat/chat-0")
 		})
@@ -170,10 +182,12 @@ func TestAddressesThatAreNotAsked(t *testing.T) {
 	node := []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("2001:db8::7")}
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("was asked") }))
 	defer server.Close()
+
 	own, err := ownAddresses()
 	if err != nil || len(own) == 0 {
 		t.Fatalf("own addresses %v, %v", own, err)
 	}
+
 	list := []string{
 		"127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1", "169.254.169.254", "::ffff:169.254.169.254",
 		"fe80::1", "fe80::1%eth0", "0.0.0.0", "::", "::ffff:0.0.0.0", "224.0.0.1", "ff02::1",
@@ -183,16 +197,19 @@ func TestAddressesThatAreNotAsked(t *testing.T) {
 	for _, a := range own {
 		list = append(list, a.String())
 	}
+
 	for _, address := range list {
 		var dialed atomic.Int32
 		a := New(Options{Pods: fakePods{address: address, node: node}, Read: readLength, Now: time.Now,
 			Dial: dialTo(server, &dialed), Logger: log.NewNopLogger()})
 		a.Observe(snapshotOf("chat-0"))
 		a.AskAll(t.Context())
+
 		if n := dialed.Load(); n != 0 || len(a.Answers()) != 0 {
 			t.Errorf("%s: connected %d times, %d answers", address, n, len(a.Answers()))
 		}
 	}
+
 	for _, address := range []string{"10.1.2.3", "100.64.0.9", "2001:db8::8", "fd00::8", "::ffff:10.1.2.3"} {
 		if err := check(netip.MustParseAddr(address), node); err != nil {
 			t.Errorf("%s: %v; expected that it is asked", address, err)
@@ -204,9 +221,11 @@ func TestAddressesThatAreNotAsked(t *testing.T) {
 func TestDialedAddressIsChecked(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { t.Error("was asked") }))
 	defer server.Close()
+
 	port := server.Listener.Addr().(*net.TCPAddr).Port
 	for _, host := range []string{"127.0.0.1", "::ffff:127.0.0.1"} {
 		target := netip.AddrPortFrom(netip.MustParseAddr(host), uint16(port))
+
 		_, err := newClient(nil).get(t.Context(), target, "/metrics")
 		if err == nil || !strings.Contains(err.Error(), "a loopback address") {
 			t.Errorf("%s: error %v", host, err)
@@ -246,6 +265,7 @@ func TestTwoAtOnce(t *testing.T) {
 			mu.Lock()
 			now--
 			mu.Unlock()
+
 			return nil, errors.New("is down")
 		}
 
@@ -272,6 +292,7 @@ func TestLogOfAFlappingServer(t *testing.T) {
 	a, lines := askerOf(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) })
 	now := time.Unix(1e9, 0)
 	a.opts.Now = func() time.Time { return now }
+
 	for _, c := range []struct {
 		statuses       []int // are answered in turn
 		warned, better int   // lines so far
@@ -285,6 +306,7 @@ func TestLogOfAFlappingServer(t *testing.T) {
 			a.AskAll(t.Context())
 			now = now.Add(Interval)
 		}
+
 		cmptest.Equal(t, "warnings", strings.Count(lines.String(), "cannot read"), c.warned)
 		cmptest.Equal(t, "recoveries", strings.Count(lines.String(), "can be read again"), c.better)
 		now = now.Add(warnEvery)
@@ -303,6 +325,7 @@ func TestOldAnswersEnd(t *testing.T) {
 	a.opts.Now = func() time.Time { return now }
 	a.AskAll(t.Context())
 	up = false
+
 	for _, c := range []struct {
 		passed time.Duration
 		want   int
@@ -311,6 +334,7 @@ func TestOldAnswersEnd(t *testing.T) {
 		a.AskAll(t.Context())
 		cmptest.Equal(t, c.passed.String(), len(a.Answers()), c.want)
 	}
+
 	now = time.Unix(1e9, 0)
 	a.Observe(&gpu.Snapshot{})
 	a.AskAll(t.Context())
@@ -332,6 +356,7 @@ func TestRunEnds(t *testing.T) {
 	go func() { done <- a.Run(ctx) }()
 	<-asked
 	cancel()
+
 	if err := <-done; err != nil {
 		t.Errorf("error %v", err)
 	}

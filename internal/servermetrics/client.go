@@ -28,6 +28,7 @@ func newClient(dial func(ctx context.Context, network, address string) (net.Conn
 		dialer := net.Dialer{Timeout: askWithin, ControlContext: checkDialed}
 		dial = dialer.DialContext
 	}
+
 	return &client{http: &http.Client{
 		Transport: &http.Transport{
 			Proxy:                  nil,
@@ -43,10 +44,12 @@ func newClient(dial func(ctx context.Context, network, address string) (net.Conn
 // get returns the body of a path of a server.
 func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([]byte, error) {
 	target := url.URL{Scheme: "http", Host: server.String(), Path: path}
+
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, target.String(), http.NoBody)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", err, gpu.ErrInvalidArgument)
 	}
+
 	request.Header.Set("Accept", "text/plain;version=0.0.4")
 	request.Header.Set("User-Agent", "mig-exporter")
 
@@ -55,10 +58,12 @@ func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([
 		return nil, unansweredError(ctx, err)
 	}
 	defer response.Body.Close()
+
 	if response.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("it answers with status %d; expected 200, redirects are not followed: %w",
 			response.StatusCode, gpu.ErrUnavailable)
 	}
+
 	if encoding := response.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
 		return nil, fmt.Errorf("its answer is encoded (%.20q); expected plain text: %w", encoding, gpu.ErrUnavailable)
 	}
@@ -70,6 +75,7 @@ func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([
 	case len(body) > maxBody:
 		return nil, fmt.Errorf("its answer has more than %d bytes: %w", maxBody, gpu.ErrUnavailable)
 	}
+
 	return body, nil
 }
 
@@ -78,6 +84,7 @@ func unansweredError(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
+
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
@@ -85,13 +92,16 @@ func unansweredError(ctx context.Context, err error) error {
 // address.
 func check(address netip.Addr, own []netip.Addr) error {
 	plain := address.Unmap()
+
 	kind := refusedKind(plain, own)
 	if v4 := embedded(plain); kind == "" && v4.IsValid() {
 		kind = refusedKind(v4, own)
 	}
+
 	if kind == "" {
 		return nil
 	}
+
 	return fmt.Errorf("address %s is %s, which is not asked: %w", address, kind, gpu.ErrInvalidArgument)
 }
 
@@ -122,11 +132,14 @@ func embedded(a netip.Addr) netip.Addr {
 	if !a.Is6() {
 		return netip.Addr{}
 	}
+
 	bytes := a.As16()
+
 	prefix := netip.AddrFrom16([16]byte(append(slices.Clone(bytes[:12]), 0, 0, 0, 0)))
 	if prefix != netip.MustParseAddr("64:ff9b::") && prefix != netip.IPv6Unspecified() {
 		return netip.Addr{}
 	}
+
 	return netip.AddrFrom4([4]byte(bytes[12:]))
 }
 
@@ -136,10 +149,12 @@ func checkDialed(_ context.Context, network, address string, _ syscall.RawConn) 
 	if err != nil {
 		return fmt.Errorf("dial %s %.100q: %w", network, address, gpu.ErrInvalidArgument)
 	}
+
 	own, err := ownAddresses()
 	if err != nil {
 		return err
 	}
+
 	return check(dialed.Addr(), own)
 }
 
@@ -149,7 +164,9 @@ func ownAddresses() ([]netip.Addr, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read own addresses: %w", err)
 	}
+
 	var own []netip.Addr
+
 	for _, a := range list {
 		if n, ok := a.(*net.IPNet); ok {
 			if address, ok := netip.AddrFromSlice(n.IP); ok {
@@ -157,5 +174,6 @@ func ownAddresses() ([]netip.Addr, error) {
 			}
 		}
 	}
+
 	return own, nil
 }

@@ -30,14 +30,17 @@ func Prepare(server *http.Server) {
 func (s *silentConns) trackConn(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if state != http.StateNew {
 		delete(s.conns, conn)
 		return
 	}
+
 	if s.closed { // accepted while the listener closed
 		_ = conn.Close()
 		return
 	}
+
 	s.conns[conn] = struct{}{}
 }
 
@@ -45,6 +48,7 @@ func (s *silentConns) trackConn(conn net.Conn, state http.ConnState) {
 func (s *silentConns) closeAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.closed = true
 	for conn := range s.conns {
 		_ = conn.Close()
@@ -55,6 +59,7 @@ func (s *silentConns) closeAll() {
 func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
+
 	var all sync.WaitGroup
 	for _, server := range servers {
 		all.Go(func() {
@@ -64,5 +69,6 @@ func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
 			}
 		})
 	}
+
 	all.Wait()
 }

@@ -24,6 +24,7 @@ func (p *pipes) Accept() (net.Conn, error) {
 	if !ok {
 		return nil, net.ErrClosed
 	}
+
 	return conn, nil
 }
 
@@ -42,6 +43,7 @@ func serveOne(handler http.HandlerFunc) (*http.Server, net.Conn) {
 	near, far := net.Pipe()
 	there.conns <- far
 	go func() { _ = server.Serve(there) }()
+
 	return server, near
 }
 
@@ -52,9 +54,11 @@ func TestSilentConnections(t *testing.T) {
 		synctest.Wait()
 		begin := time.Now()
 		All([]*http.Server{server}, time.Hour, log.NewNopLogger())
+
 		if took := time.Since(begin); took > time.Second {
 			t.Errorf("shutdown took %s", took)
 		}
+
 		if _, err := conn.Read(make([]byte, 1)); err == nil {
 			t.Error("the silent connection is still open")
 		}
@@ -75,6 +79,7 @@ func TestRequestsInFlight(t *testing.T) {
 					close(begun)
 					timer := time.NewTimer(tt.takes)
 					defer timer.Stop()
+
 					select {
 					case <-timer.C:
 					case <-r.Context().Done():
@@ -89,6 +94,7 @@ func TestRequestsInFlight(t *testing.T) {
 					answered <- len(got) > 0
 				}()
 				All([]*http.Server{server}, 10*time.Second, log.NewLogfmtLogger(&said))
+
 				if got := <-answered; got == tt.cut || strings.Contains(said.String(), "closed requests") != tt.cut {
 					t.Errorf("answered: %v, said %q", got, said.String())
 				}

@@ -23,6 +23,7 @@ type use struct {
 // uses is a task's use at the moment.
 func (n *Node) uses(t *task) use {
 	w := t.workload
+
 	return use{
 		occupancy: t.now(n, w.Occupancy.Signal), tensor: t.now(n, w.Tensor.Signal),
 		fp64: t.now(n, w.FP64.Signal), fp32: t.now(n, w.FP32.Signal), fp16: t.now(n, w.FP16.Signal),
@@ -50,19 +51,24 @@ func (n *Node) useSMs(g *simGPU) {
 			c.Activity = Activity{}
 		}
 	}
+
 	n.runKernels(g)
+
 	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
+
 		u, dram := n.uses(t), n.drawn(t)
 		if i := t.on.instance; i != nil {
 			t.on.compute.Activity.add(t.sms, float64(t.on.compute.SMs), u, dram)
 			i.Activity.add(t.sms, float64(i.Profile.SMs), u, dram)
 			dram *= i.bandwidth(g)
 		}
+
 		g.sample.activity.add(t.sms, float64(g.model.sms), u, dram)
 	}
+
 	g.useEngine()
 }
 
@@ -72,9 +78,11 @@ func (n *Node) drawn(t *task) float64 {
 	if i := t.on.instance; i != nil {
 		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.gpu)
 	}
+
 	if t.workload.Demand.ofDevice {
 		return t.sms / sms * t.now(n, t.workload.DRAM.Signal)
 	}
+
 	return t.does.Bandwidth / bandwidth
 }
 
@@ -83,8 +91,10 @@ func (n *Node) drawn(t *task) float64 {
 // are 0.457. It is never below SM activity.
 func (g *simGPU) useEngine() {
 	var slices float64
+
 	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
 		busy := 0.0
+
 		for _, t := range tasks {
 			if g.sharesByMPS() {
 				busy = either(busy, t.does.Busy)
@@ -92,16 +102,20 @@ func (g *simGPU) useEngine() {
 				busy = min(1, busy+t.does.Busy)
 			}
 		}
+
 		if on.compute == nil {
 			g.sample.activity.Graphics = busy
 			continue
 		}
+
 		on.compute.Activity.Graphics = busy
 		on.instance.Activity.Graphics = either(on.instance.Activity.Graphics, busy)
 	}
+
 	for _, i := range g.instances {
 		slices += i.Activity.Graphics * float64(i.Profile.ComputeSlices)
 	}
+
 	if g.migOn {
 		g.sample.activity.Graphics = max(g.sample.activity.SM, slices/float64(g.mig.ComputeSlices))
 	}
@@ -115,5 +129,6 @@ func (p place) sms() int {
 	if p.compute != nil {
 		return p.compute.SMs
 	}
+
 	return p.gpu.model.sms
 }

@@ -29,14 +29,17 @@ func (n *Node) allocationDelay(spec *PodSpec) (delay time.Duration) {
 	for i := range spec.Containers {
 		asks = asks || spec.Containers[i].Resource != ""
 	}
+
 	if !asks || n.scenario.Node.Allocator == AllocatorDRA {
 		return 0
 	}
+
 	n.eachActiveFault(driverAsWhole, n.at, func(f *FaultSpec) {
 		if f.Kind == FaultPluginSlow {
 			delay = max(delay, f.Delay)
 		}
 	})
+
 	return delay
 }
 
@@ -46,6 +49,7 @@ func (n *Node) busyUntil() time.Duration {
 	if a := n.admission; a != nil && a.restarts == n.restartsBy(passed) {
 		return max(passed, a.end)
 	}
+
 	return passed
 }
 
@@ -67,8 +71,10 @@ func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 				n.reportEnd(p)
 				n.record(Record{Pod: p.title(), Message: "refused: " + short.missing()})
 			}
+
 			return
 		}
+
 		if again := n.handledFrom(a.end, p.spec.Static); again != never {
 			n.scheduleStart(n.start.Add(again), func() { n.admitSlowly(p, delay) })
 		}
@@ -81,7 +87,9 @@ func (n *Node) awaitsAdmission(p *pod, passed time.Duration) bool {
 	if a == nil || p.spec.Static || passed >= a.end || a.restarts == 0 || a.restarts != n.restartsBy(passed) {
 		return false
 	}
+
 	_, started := n.kubeletOutages.ended(a.begin)
 	firstBatch := a.begin == n.listsFrom(started, false)
+
 	return firstBatch && p.spec.createdAt() > a.pod.spec.createdAt()
 }

@@ -21,6 +21,7 @@ type APIPod struct {
 func (n *Node) APIServer() (answered time.Time, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	return n.answered(now)
 }
 
@@ -29,6 +30,7 @@ func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
 	if asOf < 0 {
 		return time.Time{}, false
 	}
+
 	return n.shown(n.start.Add(asOf)), up
 }
 
@@ -36,10 +38,12 @@ func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
 func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	passed := now.Sub(n.start)
 	asOf = n.apiOutages.downSince(passed)
+
 	up = n.apiOutages.upFrom(passed) == passed
 	if asOf == 0 && !up {
 		asOf = -1
 	}
+
 	return asOf, up
 }
 
@@ -48,9 +52,11 @@ func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	if answered, up := n.answered(now); !up && (answered.IsZero() || answered.Before(since)) {
 		return APIPod{}, false
 	}
+
 	return n.apiPod(now, func(p *pod) bool { return p.spec.Namespace == namespace && p.name == name })
 }
 
@@ -58,6 +64,7 @@ func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool)
 func (n *Node) PodByUID(uid string) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
 }
 
@@ -73,6 +80,7 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 			}, true
 		}
 	}
+
 	return APIPod{}, false
 }
 
@@ -81,12 +89,14 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	asOf, up := n.askedAt(now)
 	for _, p := range n.known {
 		if p.known <= asOf && asOf < p.deleted && asOf < p.endKnown {
 			pods = append(pods, gpu.PodName{Namespace: p.spec.Namespace, Name: p.name})
 		}
 	}
+
 	return pods, up
 }
 
@@ -96,16 +106,19 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	asOf, up := n.askedAt(now)
 	if !up {
 		return false
 	}
+
 	for _, p := range n.known {
 		named := name != "" && p.spec.Namespace == namespace && p.name == name
 		if runs := p.created <= asOf && asOf < p.deleted && asOf < p.endKnown; runs && (named || uid == p.uid) {
 			return false
 		}
 	}
+
 	return true
 }
 
@@ -114,14 +127,17 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	asOf, up := n.askedAt(now)
 	if !up {
 		return false, gpu.ErrUnavailable
 	}
+
 	for _, p := range n.known {
 		if asOf < p.created || p.deleted <= asOf {
 			continue
 		}
+
 		for _, c := range p.containers {
 			for _, claim := range c.claims {
 				if (gpu.ClaimDevice{Namespace: claim.Namespace, Claim: claim.Name, Driver: claim.Driver, Pool: claim.Pool,
@@ -131,6 +147,7 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 			}
 		}
 	}
+
 	return false, gpu.ErrNotFound
 }
 
@@ -138,6 +155,7 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 // pod is made once it answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
+
 	p.known, p.endKnown, p.deleted = p.created, never, never
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
@@ -145,6 +163,7 @@ func (n *Node) introduce(p *pod) {
 			p.known = max(p.known, p.created+f.Delay)
 		}
 	}
+
 	n.known = append(n.known, p)
 }
 

@@ -27,11 +27,13 @@ gpus:
 		mebibytesNow uint64
 	}
 	var got []instance
+
 	for _, i := range s.Instances {
 		e := i.Profile.Engines.Or(gpu.Engines{})
 		got = append(got, instance{i.ID, i.Placement.String(), i.Profile.SMs, e.JPEG, e.Copy, e.Decoder,
 			i.Profile.MemoryBytes >> 20, i.MemoryUsed >> 20})
 	}
+
 	want := []instance{
 		{3, "0:2", 36, 2, 4, 2, 45312, 31}, {4, "2:2", 36, 2, 4, 2, 45312, 31}, {5, "4:2", 36, 2, 4, 2, 45312, 31},
 		{13, "6:1", 18, 1, 2, 1, 22528, 13},
@@ -39,11 +41,13 @@ gpus:
 	if len(got) != len(want) {
 		t.Fatalf("instances %+v, want %+v", got, want)
 	}
+
 	for i := range want {
 		if got[i] != want[i] {
 			t.Errorf("instance %+v, want %+v", got[i], want[i])
 		}
 	}
+
 	cmptest.Equal(t, "MiB in use", s.MemoryUsed>>20, uint64(107))
 	cmptest.Equal(t, "MiB", s.MemoryTotal>>20, uint64(183359))
 	cmptest.Equal(t, "limit", s.LimitWatts, 1000.0)

@@ -7,8 +7,10 @@ import "fmt"
 func (n *Node) BootID() string {
 	n.lock()
 	defer n.mu.Unlock()
+
 	if n.shared != nil {
 		return fmt.Sprintf("sim-%s-%d", n.shared.state.ID, n.boots)
 	}
+
 	return fmt.Sprintf("sim-%s-%d", n.beginning, n.boots)
 }

@@ -29,6 +29,7 @@ func (f *FaultSpec) ofCall() bool {
 	case FaultChangeFails, FaultElsewhere, FaultProcessStarts:
 		return true
 	}
+
 	return f.Kind == FaultDestroyLies && f.On != ""
 }
 
@@ -39,26 +40,33 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
 		return nil, nil
 	}
+
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
 		if !counted(f) || !f.active(index, now.Sub(n.start)) {
 			continue
 		}
+
 		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return nil, err
 		}
+
 		err = op.commit(Change{Op: opCall, Fault: i, GI: of.instance, CI: of.compute})
 		if err == nil && n.tookCall(i, index, of) {
 			hits = append(hits, f)
 		}
+
 		op.commitOrUndo()
+
 		if err != nil {
 			return nil, err
 		}
 	}
+
 	return hits, nil
 }
 
@@ -66,21 +74,25 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 func (n *Node) tookCall(number, index int, of target) bool {
 	f := &n.scenario.Faults[number]
 	nth := n.calls[f] - f.After
+
 	n.calls[f]++
 	switch {
 	case f.beginsWithCall():
 		if nth == 0 {
 			n.triggerFault(f, index)
 		}
+
 		return false
 	case nth < 0 || nth >= f.Times:
 		return false
 	}
+
 	if g := n.gpus[index]; f.Kind == FaultProcessStarts {
 		if i, c := g.compute(of.instance, of.compute); c != nil {
 			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{gpu: g, instance: i, compute: c}})
 		}
 	}
+
 	return true
 }
 
@@ -96,6 +108,7 @@ func (op *operation) refused(what ChangeOp) error {
 			return f.Error
 		}
 	}
+
 	return nil
 }
 
@@ -115,15 +128,18 @@ func (op *operation) keepsMode(why error) bool {
 // room, elsewhere.
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
 	b := op.gpu
+
 	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 	if !op.isFaulted(FaultElsewhere) || at < 0 {
 		return start
 	}
+
 	for _, p := range b.mig.Profiles[at].Placements {
 		if gpu.Some(p.Start) != start && b.occupant(p) == nil {
 			return gpu.Some(p.Start)
 		}
 	}
+
 	return start
 }
 
@@ -132,12 +148,14 @@ func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) g
 	if !op.isFaulted(FaultElsewhere) {
 		return start
 	}
+
 	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {
 		taken := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(p) })
 		if gpu.Some(p.Start) != start && !taken {
 			return gpu.Some(p.Start)
 		}
 	}
+
 	return start
 }
 

@@ -100,6 +100,7 @@ func (n *Node) spend(function string) {
 		m.exclusive <- struct{}{}
 		<-m.exclusive
 	}
+
 	if due := m.charge(cost); due > 0 {
 		began := time.Now()
 		n.sleep(due)
@@ -112,13 +113,17 @@ func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 	if cost >= shortestWait {
 		return cost
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.owed += cost
 	if m.owed < shortestWait {
 		return 0
 	}
+
 	due, m.owed = m.owed, 0
+
 	return due
 }
 
@@ -127,6 +132,7 @@ func (m *callMeter) settle(cost, left time.Duration) {
 	if cost >= shortestWait {
 		return
 	}
+
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.owed += left
@@ -139,6 +145,7 @@ func withoutVersion(name string, known map[string]gpu.CallClass) string {
 	if at := strings.LastIndex(name, "_v"); at >= 0 && strings.Trim(name[at+2:], "0123456789") == "" {
 		plain = name[:at]
 	}
+
 	if known[plain] != "" {
 		return plain
 	}

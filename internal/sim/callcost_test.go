@@ -38,12 +38,15 @@ func TestShortCallsTakeWhatTheyCostTogether(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		n := startScenario(t, s)
 
 		began := time.Now()
+
 		for range 1000 {
 			n.BeginCall("nvmlDeviceGetUUID")
 		}
+
 		cmptest.Equal(t, "a thousand calls of 100us", time.Since(began), 100*time.Millisecond)
 	})
 }
@@ -72,6 +75,7 @@ func TestCallsAreCountedWithoutTheirVersion(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n := startScenario(t, s)
 
 	for _, function := range []string{
@@ -98,6 +102,7 @@ func TestNoCallIsCalledShared(t *testing.T) {
 
 func startCosted(t *testing.T) *Node {
 	t.Helper()
+
 	s, err := Parse("costed.yaml", []byte(costedNode))
 	if err != nil {
 		t.Fatal(err)

@@ -26,6 +26,7 @@ func (n *Node) Checkpoint() Checkpoint {
 	defer n.mu.Unlock()
 	c := n.checkpoint
 	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint })
+
 	return c
 }
 
@@ -34,25 +35,32 @@ func (n *Node) Checkpoint() Checkpoint {
 // UpdateAllocatedDevices).
 func (n *Node) checkpointPod(p *pod) {
 	var added []CheckpointEntry
+
 	for _, c := range p.containers {
 		if len(c.devices) == 0 {
 			continue
 		}
+
 		byNode := make(map[int64][]string)
+
 		for _, g := range c.grants {
 			numa := int64(g.gpu.index / gpusPerNUMANode)
 			byNode[numa] = append(byNode[numa], n.deviceID(g))
 		}
+
 		added = append(added, CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,
 			DeviceIDs: byNode})
 	}
+
 	if len(added) == 0 {
 		return
 	}
+
 	entries := slices.Clone(n.checkpoint.Entries)
 	if n.lists(n.at.Sub(n.start), false) {
 		entries = slices.DeleteFunc(entries, func(e CheckpointEntry) bool { return !n.lives(e.PodUID) })
 	}
+
 	n.checkpoint.Entries = append(entries, added...)
 	n.writeCheckpoint()
 }

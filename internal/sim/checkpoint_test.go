@@ -17,14 +17,18 @@ func checkpointed(n *Node) string {
 	for _, p := range n.known {
 		names[p.uid] = p.spec.Name
 	}
+
 	var list []string
+
 	for _, e := range n.Checkpoint().Entries {
 		count := 0
 		for _, ids := range e.DeviceIDs {
 			count += len(ids)
 		}
+
 		list = append(list, fmt.Sprintf("%s/%s:%d", names[e.PodUID], e.Container, count))
 	}
+
 	return strings.Join(list, " ")
 }
 
@@ -45,29 +49,36 @@ faults: [{at: 29s, kind: kubelet-restart}, {at: 40s, for: 5s, kind: checkpoint-i
 	step := func(to time.Duration, entries string, writes int) Checkpoint {
 		t.Helper()
 		advance(t, n, to-n.Now().Sub(StepStart()))
+
 		c := n.Checkpoint()
 		if got := checkpointed(n); got != entries || c.Version != version+writes {
 			t.Errorf("after %s: %q written %d times, want %q and %d", to, got, c.Version-version, entries, writes)
 		}
+
 		version = c.Version
+
 		return c
 	}
 	first := step(0, "a/main:1 wide/main:5", 3)
 	wide := first.Entries[1]
 	cmptest.Equal(t, "devices on each NUMA node", [2]int{len(wide.DeviceIDs[0]), len(wide.DeviceIDs[1])}, [2]int{3, 2})
 	cmptest.Equal(t, "resource", wide.Resource, "nvidia.com/gpu")
+
 	if r := first.Registered; len(r) != 1 || len(r[0].IDs) != 6 {
 		t.Errorf("registered %+v", r)
 	}
+
 	step(19*time.Second, "a/main:1 wide/main:5", 0) // a has ended
 	step(20*time.Second, "wide/main:5 b/main:1", 1) // what ended is removed
 	// the plugin registers, and nothing else
 	step(29*time.Second, "wide/main:5 b/main:1", 1)
 	// b stays: the pods are not all known yet
 	step(30*time.Second, "wide/main:5 b/main:1 static/main:1", 1)
+
 	if c := step(40*time.Second, "wide/main:5 b/main:1 static/main:1", 1); !c.Invalid { // it is damaged
 		t.Error("it is not invalid")
 	}
+
 	if c := step(45*time.Second, "wide/main:5 b/main:1 static/main:1", 1); c.Invalid {
 		t.Error("it is still invalid")
 	}
@@ -97,30 +108,38 @@ pods:
   - {name: rival, resource: nvidia.com/mig-1g.5gb, at: 10s}
   - {name: heir, resource: nvidia.com/mig-1g.5gb, at: 20s}
 `)
+
 	running := func() string {
 		var list []string
+
 		for _, c := range n.Running() {
 			if len(c.PIDs) > 0 {
 				list = append(list, c.Name)
 			}
 		}
+
 		return strings.Join(list, " ")
 	}
 	for second, want := range []string{"fetch", "fetch", "fetch", "check", "check", "main", "main"} {
 		if got := running(); got != want {
 			t.Errorf("after %d s %q runs, want %q", second, got, want)
 		}
+
 		advance(t, n, time.Second)
 	}
+
 	if got := listedPods(n); got != "mig-exporter-sim p" {
 		t.Errorf("listed: %s", got)
 	}
+
 	if c := mustContainer(t, n, "p"); c.Name != "main" || len(c.Devices[0].IDs) != 1 {
 		t.Errorf("listed: %+v", c)
 	}
+
 	if got := checkpointed(n); got != "p/main:1 p/fetch:1 p/check:2" {
 		t.Errorf("checkpoint: %s", got)
 	}
+
 	inits, devices := 0, map[gpu.UUID]bool{}
 	for _, h := range n.Holdings() {
 		devices[h.GPU] = true
@@ -128,10 +147,13 @@ pods:
 			inits++
 		}
 	}
+
 	if inits != 3 || len(devices) != 3 {
 		t.Errorf("held: %+v", n.Holdings())
 	}
+
 	advance(t, n, 13*time.Second)
+
 	if !recorded(n, "default/rival: refused") || !recorded(n, "default/heir: admitted") {
 		t.Errorf("the device of an init container: %+v", n.Records())
 	}
@@ -147,11 +169,14 @@ pods:
   - {name: p, for: 2s, containers: [{name: i, init: true, for: 5s, resource: nvidia.com/gpu, workload: w}, {name: c, resource: nvidia.com/gpu, workload: w}]}
 `)
 	advance(t, n, time.Second)
+
 	if s := state(t, n, 0); len(s.Processes) != 1 {
 		t.Errorf("%v", s.Processes)
 	}
+
 	for range 8 {
 		advance(t, n, time.Second)
+
 		if s := state(t, n, 0); len(s.Processes) != 0 || len(n.Holdings()) != 0 {
 			t.Errorf("after its end: %v, %v", s.Processes, n.Holdings())
 		}
@@ -176,33 +201,44 @@ faults:
 		for _, d := range n.Allocatable() {
 			ids = append(ids, d.IDs...)
 		}
+
 		return ids
 	}
 	before := offered()
 	advance(t, n, 12*time.Second)
+
 	if got := offered(); !slices.Equal(got, before) {
 		t.Errorf("stale: %v, want %v", got, before)
 	}
+
 	c := mustContainer(t, n, "misled")
+
 	given := c.Devices[0].IDs[0]
 	if len(c.PIDs) != 0 {
 		t.Errorf("misled has processes %v, want none", c.PIDs)
 	}
+
 	if !slices.Contains(before, given) {
 		t.Errorf("misled has %s, want one of %v", given, before)
 	}
+
 	if slices.ContainsFunc(state(t, n, 0).Devices, func(d *MIGDevice) bool { return string(d.Compute.UUID) == given }) {
 		t.Errorf("misled has %s, want a device that does not exist", given)
 	}
+
 	wantAbsentHolding(t, n, gpu.MIGUUID(given))
+
 	if !recorded(n, "default/misled: container main does not start") || !recorded(n, "default/refused: refused") {
 		t.Errorf("%+v", n.Records())
 	}
+
 	advance(t, n, 8*time.Second)
+
 	got := offered()
 	if slices.Equal(got, before) {
 		t.Errorf("after the plugin's restart it offers %v, as before", got)
 	}
+
 	cmptest.Equal(t, "devices after the plugin's restart", len(got), 2)
 	cmptest.Equal(t, "processes of right", len(mustContainer(t, n, "right").PIDs), 1)
 }
@@ -210,10 +246,12 @@ faults:
 // wantAbsentHolding expects that one device is held, which does not exist.
 func wantAbsentHolding(t *testing.T, n *Node, device gpu.MIGUUID) {
 	t.Helper()
+
 	h := n.Holdings()
 	if len(h) != 1 {
 		t.Fatalf("held: %+v, want one device", h)
 	}
+
 	cmptest.Equal(t, "the held device exists", h[0].Present, false)
 	cmptest.Equal(t, "the held device", h[0].MIG, device)
 }
@@ -232,6 +270,7 @@ faults: [{at: 1s, gpu: 0, kind: external-reconfigure, layout: ["3g.20gb@0"]}]
 	advance(t, n, 2*time.Second)
 	wantAbsentHolding(t, n, state(t, n, 0).Devices[0].Compute.UUID)
 	advance(t, n, 3*time.Second)
+
 	if !recorded(n, "default/second: refused") || !recorded(n, "default/third: admitted") {
 		t.Errorf("%+v", n.Records())
 	}

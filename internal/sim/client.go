@@ -48,6 +48,7 @@ func (c *Client) Begin(attach bool) error {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.users++
 	if c.users > 1 {
 		return nil
@@ -65,6 +66,7 @@ func (c *Client) Begin(attach bool) error {
 func (c *Client) End() (begun bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if c.users == 0 {
 		return false
 	}
@@ -74,6 +76,7 @@ func (c *Client) End() (begun bool) {
 		for index := range c.open {
 			c.setOpen(index, false)
 		}
+
 		clear(c.open)
 		c.list = nil
 	}
@@ -85,6 +88,7 @@ func (c *Client) End() (begun bool) {
 func (c *Client) Count() int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return len(c.list)
 }
 
@@ -92,11 +96,13 @@ func (c *Client) Count() int {
 func (c *Client) At(index int) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if index < 0 || index >= len(c.list) {
 		return 0, gpu.ErrInvalidArgument
 	}
 
 	c.attach(c.list[index : index+1])
+
 	return c.list[index], nil
 }
 
@@ -104,6 +110,7 @@ func (c *Client) At(index int) (int, error) {
 func (c *Client) Open(index int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if !slices.Contains(c.list, index) {
 		return gpu.ErrNotFound
 	}
@@ -111,6 +118,7 @@ func (c *Client) Open(index int) error {
 	if c.node.scenario.Node.LookupOpens == LookupAll {
 		c.attach(c.list)
 	}
+
 	c.attach([]int{index})
 
 	return nil
@@ -128,6 +136,7 @@ func (c *Client) attach(list []int) {
 
 func (c *Client) setOpen(index int, open bool) {
 	c.node.countOpen(index, open)
+
 	if c.opened != nil {
 		c.opened(index, open)
 	}
@@ -137,6 +146,7 @@ func (c *Client) setOpen(index int, open bool) {
 func (n *Node) countOpen(index int, open bool) {
 	n.lock()
 	defer n.mu.Unlock()
+
 	if open {
 		n.open[index]++
 	} else {
@@ -150,11 +160,13 @@ func (n *Node) OpenGPUs() []int {
 	defer n.mu.Unlock()
 
 	var list []int
+
 	for index, clients := range n.open {
 		if clients > 0 {
 			list = append(list, index)
 		}
 	}
+
 	slices.Sort(list)
 
 	return list
@@ -167,9 +179,11 @@ func (n *Node) BoundGPUs() []int {
 	defer n.mu.Unlock()
 
 	var list []int
+
 	for index := range n.gpus {
 		leaves := false
 		n.eachActiveFault(index, now, func(f *FaultSpec) { leaves = leaves || f.Kind == FaultUnbind })
+
 		n.unbound[index] = leaves && (n.unbound[index] || n.open[index] == 0)
 		if !n.unbound[index] {
 			list = append(list, index)
@@ -202,6 +216,7 @@ func (w *BindWatch) Events(most int) []BindEvent {
 
 	w.mu.Lock()
 	defer w.mu.Unlock()
+
 	var events []BindEvent
 	for index := range w.node.Count() {
 		if leave[index] != w.leave[index] && len(events) < most {
@@ -219,6 +234,7 @@ func (n *Node) leavingGPUs() map[int]bool {
 	defer n.mu.Unlock()
 
 	leaving := map[int]bool{}
+
 	for index := range n.gpus {
 		n.eachActiveFault(index, now, func(f *FaultSpec) {
 			if f.Kind == FaultUnbind {
@@ -252,6 +268,7 @@ func (n *Node) FindBusID(busID string) (int, error) {
 	var domain, bus, device, function uint32
 	if count, _ := fmt.Sscanf(busID, "%x:%x:%x.%x", &domain, &bus, &device, &function); count < 3 {
 		domain = 0
+
 		if count, _ := fmt.Sscanf(busID, "%x:%x.%x", &bus, &device, &function); count < 3 {
 			return 0, gpu.ErrInvalidArgument
 		}

@@ -13,14 +13,17 @@ const twoDomains = "version: 1\ngpus: [{model: A100-40GB, count: 9}]\n"
 
 func clientNode(t *testing.T, text string) *Node {
 	t.Helper()
+
 	scenario, err := Parse("client.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := New(scenario, NewClock(ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return node
 }
 
@@ -41,18 +44,21 @@ func TestLastEndClosesGPUs(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			node := clientNode(t, "version: 1\ngpus: [{model: A30, count: 2}]\n")
+
 			client := node.NewClient(nil)
 			for _, attach := range c.attach {
 				if err := client.Begin(attach); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if err := client.Open(1); err != nil {
 				t.Fatal(err)
 			}
 
 			for range c.attach {
 				cmptest.Equal(t, "open before an End", node.OpenGPUs(), c.open)
+
 				if !client.End() {
 					t.Error("an End of a Begin is none")
 				}
@@ -67,12 +73,14 @@ func TestLastEndClosesGPUs(t *testing.T) {
 // A shutdown of one client leaves open what another has.
 func TestClientsKeepGPUsOpenApart(t *testing.T) {
 	node := clientNode(t, "version: 1\ngpus: [{model: A30, count: 2}]\n")
+
 	first, second := node.NewClient(nil), node.NewClient(nil)
 	for client, attach := range map[*Client]bool{first: true, second: false} {
 		if err := client.Begin(attach); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if _, err := second.At(1); err != nil {
 		t.Fatal(err)
 	}

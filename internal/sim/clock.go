@@ -25,6 +25,7 @@ func ParseClockMode(s string) (ClockMode, error) {
 	case ClockReal, ClockStep, ClockX60:
 		return m, nil
 	}
+
 	return "", fmt.Errorf("clock %q: expected real, step or x60", s)
 }
 
@@ -43,6 +44,7 @@ type Clock struct {
 // NewClock starts a clock.
 func NewClock(mode ClockMode) *Clock {
 	c := &Clock{changed: make(chan struct{}), since: time.Now()}
+
 	switch mode {
 	case ClockStep:
 		c.start = StepStart()
@@ -52,6 +54,7 @@ func NewClock(mode ClockMode) *Clock {
 	default:
 		c.start, c.speed = c.since, 1
 	}
+
 	return c
 }
 
@@ -59,6 +62,7 @@ func NewClock(mode ClockMode) *Clock {
 func NewSteppedClock(start time.Time) *Clock {
 	c := NewClock(ClockStep)
 	c.start, c.now = start, start
+
 	return c
 }
 
@@ -70,8 +74,10 @@ func (c *Clock) Now() time.Time {
 	if c.speed == 0 {
 		c.mu.Lock()
 		defer c.mu.Unlock()
+
 		return c.now
 	}
+
 	return c.start.Add(time.Duration(float64(c.early+time.Since(c.since)) * c.speed))
 }
 
@@ -84,6 +90,7 @@ func (c *Clock) startAt(start time.Time) {
 func (c *Clock) moveTo(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	if now.After(c.now) {
 		c.now = now
 		close(c.changed)
@@ -99,9 +106,11 @@ func (c *Clock) checkAdvance(by time.Duration) error {
 	if c.speed != 0 {
 		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
 	}
+
 	if by < 0 || by > maxAdvance {
 		return fmt.Errorf("advance by %s: expected 0s to %s at a time", by, maxAdvance)
 	}
+
 	return nil
 }
 
@@ -110,11 +119,13 @@ func (c *Clock) Advance(by time.Duration) error {
 	if err := c.checkAdvance(by); err != nil {
 		return err
 	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.now = c.now.Add(by)
 	close(c.changed)
 	c.changed = make(chan struct{})
+
 	return nil
 }
 
@@ -123,7 +134,9 @@ func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
 	if c.speed == 0 {
 		return 0, false
 	}
+
 	d = time.Duration(float64(t.Sub(c.Now())) / c.speed)
+
 	return max(d, 0) + time.Millisecond, true // never early by rounding
 }
 
@@ -131,6 +144,7 @@ func (c *Clock) until(t time.Time) (d time.Duration, ok bool) {
 func (c *Clock) advanced() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	return c.changed
 }
 
@@ -140,11 +154,13 @@ func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 		<-stop
 		return false
 	}
+
 	for {
 		advanced := c.advanced()
 		if !c.Now().Before(t) {
 			return true
 		}
+
 		if !c.sleep(t, advanced, stop) {
 			return false
 		}
@@ -154,16 +170,19 @@ func (c *Clock) waitUntil(t time.Time, stop <-chan struct{}) bool {
 // sleep waits until t may have come: it returns false where stop is closed.
 func (c *Clock) sleep(t time.Time, advanced, stop <-chan struct{}) bool {
 	var passed <-chan time.Time
+
 	if d, ok := c.until(t); ok {
 		timer := time.NewTimer(d)
 		defer timer.Stop()
 		passed = timer.C
 	}
+
 	select {
 	case <-stop:
 		return false
 	case <-advanced:
 	case <-passed:
 	}
+
 	return true
 }

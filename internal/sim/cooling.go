@@ -26,9 +26,11 @@ func (s *GPUState) Thresholds() Thresholds {
 	if s.Architecture != Ampere {
 		t.Shutdown = 95
 	}
+
 	if s.MemoryCelsius.Present() {
 		t.MemoryMax = gpu.Some(uint32(95))
 	}
+
 	return t
 }
 
@@ -39,16 +41,19 @@ func (s *GPUState) Margin() gpu.Opt[int] {
 	if s.Architecture == Ampere {
 		return gpu.None[int]()
 	}
+
 	return gpu.Some(int(s.Thresholds().GPUMax) - s.Celsius)
 }
 
 // fans are the speeds of the GPU's fans in percent, all the same; nil if it has none.
 func (g *simGPU) fans() []uint32 {
 	var speeds []uint32
+
 	for range g.fanCount {
 		above := (g.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
 		speeds = append(speeds, uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))))
 	}
+
 	return speeds
 }
 
@@ -57,5 +62,6 @@ func (g *simGPU) performanceState() int {
 	if len(g.tasks) > 0 {
 		return 0
 	}
+
 	return g.model.idleState
 }

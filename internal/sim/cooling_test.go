@@ -24,14 +24,18 @@ func TestOverheat(t *testing.T) {
 		n := faulty(t, "  - {at: 10s, for: 1m, gpu: 1, kind: overheat, celsius: "+strconv.Itoa(c.celsius)+"}\n")
 		before := state(t, n, 1)
 		advance(t, n, 30*time.Second)
+
 		s, other := state(t, n, 1), state(t, n, 0)
 		if want := max(c.celsius, before.Celsius); s.Celsius != want || s.ClockEvents != c.reasons {
 			t.Errorf("at %d: %d C for %#x, want %d C for %#x", c.celsius, s.Celsius, s.ClockEvents, want, c.reasons)
 		}
+
 		if other.Celsius > before.Celsius+4 || other.ClockEvents != reasonIdle {
 			t.Errorf("at %d: another GPU has %d C for %#x", c.celsius, other.Celsius, other.ClockEvents)
 		}
+
 		advance(t, n, time.Minute)
+
 		if s := state(t, n, 1); s.Celsius > max(before.Celsius, c.celsius-10) || s.ClockEvents != reasonIdle {
 			t.Errorf("20 seconds after %d: %d C for %#x", c.celsius, s.Celsius, s.ClockEvents)
 		}
@@ -51,10 +55,13 @@ func TestSlowdownHalvesClocks(t *testing.T) {
 		advance(t, n, 90*time.Second)
 		s := state(t, n, 0)
 		cmptest.Equal(t, fault+": clock events", s.ClockEvents, reasons)
+
 		if most, least := full.SMMHz/2, full.SMMHz/2-15; s.SMMHz > most || s.SMMHz < least {
 			t.Errorf("%s: %d MHz, want %d to %d", fault, s.SMMHz, least, most)
 		}
+
 		advance(t, n, 2*time.Minute)
+
 		if s := state(t, n, 0); s.ClockEvents != 0 || s.SMMHz != full.SMMHz {
 			t.Errorf("after %s: %d MHz for %#x", fault, s.SMMHz, s.ClockEvents)
 		}

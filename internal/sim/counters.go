@@ -33,6 +33,7 @@ func (n *Node) MonitorGPU(index int) (Counters, error) {
 	if n.gpus[index].migOn && !n.privileged(index, now) {
 		return Counters{}, gpu.ErrNoPermission
 	}
+
 	return n.countersOf(n.gpus[index], now), nil
 }
 
@@ -49,6 +50,7 @@ func (n *Node) GPUCounters(index int) (Counters, error) {
 
 func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
+
 	return Counters{
 		Time: now, Of: CountersOf{GPU: g.index}, Odd: n.odd(g.index, now), Activity: t.activity, Engines: g.engines(),
 		PCIe: t.pcie, NVLink: t.nvlink,
@@ -63,15 +65,19 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
+
 	i := n.gpus[index].instance(id)
 	if i == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
+
 	if len(i.ComputeInstances) == 0 { // DCGM skips it; which error NVML answers with is not known, but 0 it is not
 		return Counters{}, fmt.Errorf("%w: GPU instance %d has no compute instance", gpu.ErrDriver, id)
 	}
+
 	of := CountersOf{GPU: index, Instance: gpu.Some(id)}
 	counted := n.gpus[index].counters[of].plus(i.Activity, now.Sub(n.at).Seconds())
+
 	return Counters{
 		Time: now, Of: of, Odd: n.odd(index, now), Activity: counted,
 		Engines: i.Profile.Engines.Or(gpu.Engines{}), PCIe: counted.PCIe,
@@ -86,13 +92,16 @@ func (n *Node) ComputeCounters(index int, id gpu.InstanceID, ci gpu.ComputeID) (
 		return Counters{}, err
 	}
 	defer n.mu.Unlock()
+
 	_, c := n.gpus[index].compute(id, ci)
 	if c == nil {
 		return Counters{}, gpu.ErrNotFound
 	}
+
 	of := CountersOf{GPU: index, Instance: gpu.Some(id), Compute: gpu.Some(ci)}
 	counted := n.gpus[index].counters[of].plus(c.Activity, now.Sub(n.at).Seconds())
 	counted.DRAM = 0
+
 	return Counters{Time: now, Of: of, Odd: n.odd(index, now), Activity: counted}, nil
 }
 
@@ -117,6 +126,7 @@ func (n *Node) odd(index int, now time.Time) Odd {
 			odd = max(odd, OddAboveOne)
 		}
 	})
+
 	return odd
 }
 
@@ -130,10 +140,12 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	a.FP32 += during.FP32 * seconds
 	a.FP16 += during.FP16 * seconds
 	a.DRAM += during.DRAM * seconds
+
 	a.PCIe += during.PCIe * seconds
 	for kind := range a.Media {
 		a.Media[kind] += during.Media[kind] * seconds
 	}
+
 	return a
 }
 
@@ -141,6 +153,7 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 func (g *simGPU) count(seconds float64) {
 	for _, i := range g.instances {
 		of := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}
+
 		g.counters[of] = g.counters[of].plus(i.Activity, seconds)
 		for _, c := range i.ComputeInstances {
 			of.Compute = gpu.Some(c.ID)

@@ -29,18 +29,23 @@ processes:
 // over is the mean activity over a time.
 func over(t *testing.T, n *Node, by time.Duration, read func() (Counters, error)) Activity {
 	t.Helper()
+
 	before, err := read()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	advance(t, n, by)
+
 	after, err := read()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if got := after.Time.Sub(before.Time); got != by {
 		t.Fatalf("the clock of the counters went on by %v, want %v", got, by)
 	}
+
 	return Activity{}.plus(after.Activity.plus(before.Activity, -1), 1/by.Seconds())
 }
 
@@ -52,21 +57,26 @@ func TestCountersAreActivityOverTime(t *testing.T) {
 	want := Activity{Graphics: 1, SM: 0.5, Occupancy: 0.125, Tensor: 0.2, FP32: 0.1, FP16: 0.05, DRAM: 0.25}
 	cmptest.Equal(t, "a whole GPU", whole, want, cmpopts.EquateApprox(0, 1e-9))
 	id := state(t, n, 1).Instances[0].ID
+
 	slice := over(t, n, 300*time.Millisecond, func() (Counters, error) { return n.InstanceCounters(1, id) })
 	if !near(slice.SM, 0.5) || !near(slice.DRAM, 0.1) {
 		t.Errorf("a GPU instance of 64 SMs with 32 at work %+v", slice)
 	}
+
 	compute := over(t, n, 300*time.Millisecond, func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
 	if !near(compute.SM, 0.5) || compute.DRAM != 0 {
 		t.Errorf("its compute instance %+v; want no memory activity", compute)
 	}
+
 	onGPU := over(t, n, 2*time.Second, func() (Counters, error) { return n.GPUCounters(1) })
 	if !near(onGPU.SM, 32.0/132) {
 		t.Errorf("the GPU %+v", onGPU)
 	}
+
 	if _, err := n.InstanceCounters(1, 13); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("an instance that is not there: %v", err)
 	}
+
 	if _, err := n.ComputeCounters(1, id, 3); !errors.Is(err, gpu.ErrNotFound) {
 		t.Errorf("a compute instance that is not there: %v", err)
 	}
@@ -76,14 +86,17 @@ func TestCountersAreActivityOverTime(t *testing.T) {
 func TestCountersAfterAFailedOperation(t *testing.T) {
 	n := start(t, countersScenario)
 	advance(t, n, 10*time.Second)
+
 	if made, err := n.CreateGPUInstance(1, 5, gpu.Some(4)); err == nil {
 		t.Fatalf("made %d where no 4g fits", made)
 	}
+
 	busy := state(t, n, 1).Instances[0].ID
 	for _, want := range []float64{5, 6} {
 		if c, err := n.InstanceCounters(1, busy); err != nil || !near(c.Activity.SM, want) {
 			t.Errorf("counters %+v, %v; want %g s of SMs at work", c, err, want)
 		}
+
 		advance(t, n, 2*time.Second)
 	}
 }
@@ -100,16 +113,19 @@ faults:
 	last := map[CountersOf]Counters{}
 	check := func(when string) {
 		t.Helper()
+
 		reads := []func() (Counters, error){func() (Counters, error) { return n.GPUCounters(1) }}
 		for _, id := range ids {
 			reads = append(reads, func() (Counters, error) { return n.InstanceCounters(1, id) },
 				func() (Counters, error) { return n.ComputeCounters(1, id, 0) })
 		}
+
 		for _, read := range reads {
 			c, err := read()
 			if err != nil {
 				continue // not there at the moment
 			}
+
 			if before, ok := last[c.Of]; ok && c.Time.After(before.Time) {
 				for _, metric := range []uint32{1, 2, 3, 5, 10, 11, 12, 13, 20, 21, 60, 61} {
 					if v, has := GPM(before, c, metric); has && (v < 0 || metric < 20 && v > 100) {
@@ -117,6 +133,7 @@ faults:
 					}
 				}
 			}
+
 			last[c.Of] = c
 		}
 	}
@@ -125,22 +142,27 @@ faults:
 	check("at work")
 	advance(t, n, 6*time.Second)
 	check("over a layout change")
+
 	if len(last) != 5 || last[CountersOf{GPU: 1, Instance: gpu.Some(gpu.InstanceID(2))}].Activity.SM <= 0 {
 		t.Fatalf("counters of %d entities: %+v", len(last), last)
 	}
+
 	id := ids[0]
 	for _, err := range []error{n.DestroyComputeInstance(1, id, 0), n.DestroyGPUInstance(1, id)} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	made, err := n.CreateGPUInstance(1, 5, gpu.Some(0))
 	if err != nil || made != id {
 		t.Fatalf("GPU instance %d, %v; want the id %d again", made, err, id)
 	}
+
 	if _, err := n.CreateComputeInstance(1, id, 4); err != nil {
 		t.Fatal(err)
 	}
+
 	advance(t, n, time.Second)
 	check("over a destroyed and created instance")
 	advance(t, n, 10*time.Second)
@@ -156,24 +178,30 @@ gpus: [{model: H100-80GB, count: 2}]
 workloads: [{name: w, width: 10, busy: 0.5, pcie: 24MiB, nvlink: 64MiB}]
 processes: [{gpu: 0, workload: w}, {gpu: 0, workload: w}]
 `)
+
 	before, err := n.GPUCounters(0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	advance(t, n, 10*time.Second)
+
 	after, err := n.GPUCounters(0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for metric, want := range map[uint32]float64{20: 48, 21: 48, 60: 128, 61: 128} {
 		if v, has := GPM(before, after, metric); !has || v != want {
 			t.Errorf("metric %d is %g MiB/s, %v; want %g", metric, v, has, want)
 		}
 	}
+
 	s := state(t, n, 0)
 	cmptest.Equal(t, "bytes over PCIe", s.PCIeBytes, 480<<20)
 	cmptest.Equal(t, "bytes per second over PCIe", s.PCIeRate, 48<<20)
 	cmptest.Equal(t, "bytes over NVLink", s.NVLinkBytes, 1280<<20)
+
 	if s := state(t, n, 1); s.PCIeRate != idlePCIe || s.NVLinkBytes != 0 {
 		t.Errorf("an idle GPU: PCIe %g bytes per second, NVLink %d bytes", s.PCIeRate, s.NVLinkBytes)
 	}

@@ -40,21 +40,27 @@ func (n *Node) demand(t *task) kernels.Demand {
 	if t.workload == nil {
 		return kernels.Demand{}
 	}
+
 	l := &t.workload.Demand
+
 	d := kernels.Demand{Phases: l.Phases, Media: kernels.Engines(t.media(n))}
 	if d.Phases == nil {
 		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width.Signal), Bandwidth: t.now(n, l.Bandwidth.Signal)}
 		if p.Width == 0 && p.Bandwidth == 0 {
 			return d
 		}
+
 		t.kernels[0] = p
 		d.Phases = t.kernels[:]
 	}
+
 	if r := l.Requests; r != nil {
 		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate.Signal), GPU: r.GPU, Host: r.Host}
 		return d
 	}
+
 	d.Busy = t.now(n, l.Busy.Signal)
+
 	return d
 }
 
@@ -63,6 +69,7 @@ func (p place) kernelDevice(loss float64) kernels.Device {
 	if p.compute == nil {
 		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1, Engines: p.engines()}
 	}
+
 	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.gpu), Engines: p.engines(),
 		Loss: loss}
 }
@@ -73,10 +80,12 @@ func (p place) engines() kernels.Engines {
 	if p.instance != nil {
 		have = p.instance.Profile.Engines.Or(gpu.Engines{})
 	}
+
 	var engines kernels.Engines
 	for kind, count := range mediaCounts(have) {
 		engines[kind] = float64(count)
 	}
+
 	return engines
 }
 
@@ -93,17 +102,22 @@ func (n *Node) runKernels(g *simGPU) {
 		if t.workload != nil {
 			loss = float64(t.workload.Demand.Loss)
 		}
+
 		t.does = kernels.Run(n.demand(t), t.on.kernelDevice(loss))
 	}
+
 	for on, tasks := range tasksBy(g.tasks, func(t *task) place { return t.on }) {
 		contend(tasks, on.kernelDevice(0), g.sharesByMPS())
 	}
+
 	for i, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
 		if i != nil && len(i.ComputeInstances) > 1 {
 			contend(tasks, kernels.Device{SMs: float64(g.model.sms), Bandwidth: i.bandwidth(g)}, true)
 		}
 	}
+
 	n.contendForEngines(g)
+
 	for _, t := range g.tasks {
 		t.sms, t.speed = t.does.SMs, t.does.Throughput
 	}
@@ -115,10 +129,12 @@ func (n *Node) contendForEngines(g *simGPU) {
 		if len(tasks) < 2 {
 			continue
 		}
+
 		results, demands := make([]*kernels.Result, len(tasks)), make([]kernels.Demand, len(tasks))
 		for i, t := range tasks {
 			results[i], demands[i] = &t.does, n.demand(t)
 		}
+
 		kernels.ContendForEngines(results, demands, tasks[0].on.engines())
 	}
 }
@@ -129,10 +145,12 @@ func contend(tasks []*task, on kernels.Device, mps bool) {
 	if len(tasks) < 2 {
 		return
 	}
+
 	results := make([]*kernels.Result, len(tasks))
 	for i, t := range tasks {
 		results[i] = &t.does
 	}
+
 	kernels.Contend(results, on, mps)
 }
 
@@ -141,16 +159,19 @@ func tasksBy[K comparable](tasks []*task, key func(t *task) K) iter.Seq2[K, []*t
 	return func(yield func(K, []*task) bool) {
 		for first, t := range tasks {
 			of := key(t)
+
 			have := func(o *task) bool { return key(o) == of }
 			if slices.ContainsFunc(tasks[:first], have) {
 				continue
 			}
+
 			group := tasks[first : first+1 : first+1] // mostly all
 			for _, o := range tasks[first+1:] {
 				if have(o) {
 					group = append(group, o)
 				}
 			}
+
 			if !yield(of, group) {
 				return
 			}

@@ -13,14 +13,17 @@ import (
 func truthOf(t *testing.T, n *Node, workload string) Truth {
 	t.Helper()
 	var found []Truth
+
 	for _, p := range n.Truth() {
 		if p.Workload == workload {
 			found = append(found, p)
 		}
 	}
+
 	if len(found) != 1 {
 		t.Fatalf("workload %s: %+v, want one process", workload, found)
 	}
+
 	return found[0]
 }
 
@@ -44,17 +47,21 @@ gpus: [{model: A100-PCIE-40GB%s}]
 workloads: [{name: triton, memory: 3GiB, width: 40, bandwidth: 0.9, requests: {concurrency: %d, gpu: 24ms, host: 2ms}}]
 processes: [{device: %s, workload: triton}]
 `, c.gpu, c.concurrency, c.device))
+
 		got := truthOf(t, n, "triton")
 		if math.Abs(got.PerSecond/c.perSecond-1) > 0.05 {
 			t.Errorf("GPU %s, %d clients: %.1f inferences/s, want %.1f", c.device, c.concurrency, got.PerSecond, c.perSecond)
 		}
+
 		if ms := got.Latency.Seconds() * 1000; math.Abs(ms/c.latency-1) > 0.05 {
 			t.Errorf("GPU %s, %d clients: %.1f ms, want %.0f", c.device, c.concurrency, ms, c.latency)
 		}
+
 		s := state(t, n, 0).Activity
 		if len(state(t, n, 0).Instances) > 0 {
 			s = state(t, n, 0).Instances[0].Activity
 		}
+
 		if math.Abs(s.Graphics-got.Busy) > 1e-9 || s.Graphics < 0.9 {
 			t.Errorf("GPU %s, %d clients: graphics engine %g of the time, kernels %g", c.device, c.concurrency, s.Graphics,
 				got.Busy)
@@ -95,6 +102,7 @@ workloads: [{name: w, %s}]
 processes: [{device: %s, workload: w}]
 `, c.workload, c.device))
 		advance(t, n, time.Second)
+
 		got := state(t, n, 0).Activity
 		if p := truthOf(t, n, "w"); p.Profile != "" {
 			for _, i := range state(t, n, 1).Instances {
@@ -103,6 +111,7 @@ processes: [{device: %s, workload: w}]
 				}
 			}
 		}
+
 		truth := truthOf(t, n, "w")
 		for name, v := range map[string][2]float64{
 			"graphics engine": {got.Graphics, c.graphics}, "SM activity": {got.SM, c.sm}, "DRAM activity": {got.DRAM, c.dram},
@@ -138,6 +147,7 @@ func TestSharedDevices(t *testing.T) {
 		if _, err := fmt.Sscan(c.devices, &on[0], &on[1]); err != nil {
 			t.Fatal(err)
 		}
+
 		n := start(t, fmt.Sprintf(`
 version: 1
 node: {kubernetes: false}
@@ -145,10 +155,12 @@ gpus: [{model: H100-80GB%s}]
 workloads: [{name: a, %s}, {name: b, %s}]
 processes: [{device: %s, workload: a}, {device: %s, workload: b}]
 `, c.gpu, c.a, c.b, on[0], on[1]))
+
 		got := state(t, n, 0).Activity
 		if i := state(t, n, 0).Instances; len(i) > 0 {
 			got.Graphics = i[0].Activity.Graphics
 		}
+
 		for name, v := range map[string][2]float64{
 			"throughput of a": {truthOf(t, n, "a").Throughput, c.throughputA},
 			"throughput of b": {truthOf(t, n, "b").Throughput, c.throughputB},
@@ -188,14 +200,17 @@ pods: [{namespace: ml, name: serve, container: main, resource: nvidia.com/mig-1g
 	want.Namespace, want.Pod, want.Container, want.Profile = "ml", "serve", "main", "1g.10gb"
 	want.PodUID, want.Throughput, want.Failed = mustContainer(t, n, "serve").PodUID, 1, ""
 	cmptest.Equal(t, "running", before, want)
+
 	if before.MIG == "" {
 		t.Error("a process on a MIG device without its UUID")
 	}
+
 	advance(t, n, 10*time.Second)
 	after := truthOf(t, n, "w")
 	want = after
 	want.Throughput, want.PodUID, want.FailedAt = 0, before.PodUID, StepStart().Add(5*time.Second)
 	cmptest.Equal(t, "killed", after, want)
+
 	if after.Failed == "" {
 		t.Error("killed without a reason")
 	}

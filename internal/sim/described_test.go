@@ -16,6 +16,7 @@ func TestDescriptionsAreOfNow(t *testing.T) {
 			n := shipped(t, name)
 			for range 150 {
 				checkDescriptions(t, n)
+
 				if err := n.Advance(700 * time.Millisecond); err != nil {
 					t.Fatal(err)
 				}
@@ -48,9 +49,11 @@ processes: [{device: "0/3g.20gb@4", workload: w, at: 2s, for: 2s}]
 	change("create a GPU instance", err)
 	_, err = n.CreateComputeInstance(0, id, 1)
 	change("create a compute instance", err)
+
 	for range 4 {
 		change("a second later", n.Advance(time.Second))
 	}
+
 	change("set the MIG mode", n.SetMIGMode(1, true))
 	change("reset", n.Reset(1))
 	change("reboot", n.Reboot())
@@ -59,15 +62,19 @@ processes: [{device: "0/3g.20gb@4", workload: w, at: 2s, for: 2s}]
 // checkDescriptions reads every GPU, and compares what all calls of this step get with another description.
 func checkDescriptions(t *testing.T, n *Node) {
 	t.Helper()
+
 	for index := range n.Count() {
 		if _, err := n.Read(index, gpu.ReadingInventory); err != nil {
 			continue // a fault, whose answer has no state
 		}
+
 		n.lock()
+
 		g := n.gpus[index]
 		if got := n.state(g, n.at); !reflect.DeepEqual(*g.described, *n.describe(g)) {
 			t.Errorf("GPU %d at %s: calls get an old description, %+v", index, n.at.Sub(n.start), got)
 		}
+
 		n.mu.Unlock()
 	}
 }

@@ -13,13 +13,16 @@ func (n *Node) deviceID(g grant) string {
 	case AllocatorHAMi:
 		return fmt.Sprintf("%s-%d", g.gpu.uuid, g.replica)
 	}
+
 	id := string(g.gpu.uuid)
 	if g.compute != nil {
 		id = string(g.compute.UUID)
 	}
+
 	if g.shared {
 		id = fmt.Sprintf("%s::%d", id, g.replica)
 	}
+
 	return id
 }
 
@@ -30,9 +33,11 @@ func gkeID(g grant) string {
 	if g.instance != nil {
 		id += fmt.Sprintf("/gi%d", g.instance.ID)
 	}
+
 	if g.shared {
 		id += fmt.Sprintf("/vgpu%d", g.replica)
 	}
+
 	return id
 }
 
@@ -42,7 +47,9 @@ func claimDevice(g grant) string {
 	if g.instance == nil {
 		return fmt.Sprintf("gpu-%d", g.gpu.minor)
 	}
+
 	profile := g.instance.Profile
+
 	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.gpu.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
 		g.instance.Placement.Start)
 }

@@ -23,17 +23,21 @@ func (n *Node) offers() []offer {
 	if n.singleStrategyError() != "" {
 		return nil
 	}
+
 	var list []offer
+
 	for _, g := range n.gpus {
 		if !g.migOn {
 			list = append(list, n.offer(place{gpu: g}))
 		}
+
 		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
 				list = append(list, n.offer(place{gpu: g, instance: i, compute: c}))
 			}
 		}
 	}
+
 	return list
 }
 
@@ -42,16 +46,20 @@ func (n *Node) offers() []offer {
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
+
 	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.Profile, "+", ".")
 	}
+
 	if p.gpu.sharing.Rename {
 		o.resource += ".shared"
 	}
+
 	if spec.Allocator == AllocatorHAMi && o.replicas == 0 {
 		o.replicas = hamiReplicas
 	}
+
 	return o
 }
 
@@ -67,6 +75,7 @@ func (p place) exists() bool {
 	if p.compute == nil {
 		return !p.gpu.migOn
 	}
+
 	return slices.Contains(p.gpu.instances, p.instance) && slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
@@ -75,6 +84,7 @@ func (p place) uuid() string {
 	if p.compute == nil {
 		return string(p.gpu.uuid)
 	}
+
 	return string(p.compute.UUID)
 }
 
@@ -92,6 +102,7 @@ type takenDevices struct {
 
 func (n *Node) newTakenDevices() *takenDevices {
 	h := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
+
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
@@ -101,6 +112,7 @@ func (n *Node) newTakenDevices() *takenDevices {
 			}
 		}
 	}
+
 	return h
 }
 
@@ -118,24 +130,30 @@ func (h *takenDevices) markTaken(g grant) {
 func (n *Node) allocate(p *pod) *container {
 	h := n.newTakenDevices()
 	var reusable []grant
+
 	for _, init := range []bool{true, false} {
 		for _, c := range p.containers {
 			if c.spec.Resource == "" || c.spec.Init != init {
 				continue
 			}
+
 			if c.grants = n.choose(c.spec, h, reusable); c.grants == nil {
 				return c
 			}
+
 			n.describeGrants(p, c)
+
 			if c.spec.Admin || n.scenario.Node.Allocator == AllocatorDRA {
 				continue
 			}
+
 			reusable = slices.DeleteFunc(reusable, func(g grant) bool { return slices.Contains(c.grants, g) })
 			if init {
 				reusable = append(reusable, c.grants...)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -144,37 +162,46 @@ func (n *Node) allocate(p *pod) *container {
 func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
+
 	if spec.Admin {
 		if len(offers) < spec.Count {
 			return nil
 		}
+
 		for _, o := range offers[:spec.Count] {
 			grants = append(grants, grant{place: o.place})
 		}
+
 		return grants
 	}
+
 	for _, g := range reusable {
 		if len(grants) < spec.Count && slices.ContainsFunc(offers, func(o offer) bool { return o.place == g.place }) {
 			grants = append(grants, g)
 		}
 	}
+
 	// first those without a user, then with one user ...
 	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
 			if len(grants) == spec.Count || used >= max(o.replicas, 1) || h.users[o.uuid()] != used {
 				continue
 			}
+
 			g := grant{place: o.place, shared: o.replicas > 0}
 			for h.taken[part{g.uuid(), g.replica}] {
 				g.replica++
 			}
+
 			h.markTaken(g)
 			grants = append(grants, g)
 		}
 	}
+
 	if len(grants) < spec.Count {
 		return nil
 	}
+
 	return grants
 }
 
@@ -182,6 +209,7 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 // names one.
 func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()
+
 	return slices.DeleteFunc(n.offered(), func(o offer) bool {
 		return o.resource != spec.Resource || pinned && !pin.names(o.place)
 	})
@@ -192,6 +220,7 @@ func (d DevicePin) names(p place) bool {
 	if d.GPU != p.gpu.index || (d.Profile == "") != (p.compute == nil) {
 		return false
 	}
+
 	return p.compute == nil || p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&
 		p.compute.ID == d.Compute
 }
@@ -201,6 +230,7 @@ func (n *Node) offered() []offer {
 	if n.freezes > 0 {
 		return slices.Clone(n.frozen)
 	}
+
 	return n.offers()
 }
 
@@ -217,10 +247,12 @@ func (o offer) grants() []grant {
 	if o.replicas == 0 {
 		return []grant{{place: o.place}}
 	}
+
 	list := make([]grant, 0, o.replicas)
 	for k := range o.replicas {
 		list = append(list, grant{place: o.place, replica: k, shared: true})
 	}
+
 	return list
 }
 
@@ -228,6 +260,7 @@ func (o offer) grants() []grant {
 func (n *Node) Allocatable() []DeviceGrant {
 	n.lock()
 	defer n.mu.Unlock()
+
 	return n.allocatable()
 }
 
@@ -235,6 +268,7 @@ func (n *Node) allocatable() []DeviceGrant {
 	if n.scenario.Node.Allocator == AllocatorDRA {
 		return nil
 	}
+
 	var list []DeviceGrant
 	for _, o := range n.offered() {
 		at := slices.IndexFunc(list, func(d DeviceGrant) bool { return d.Resource == o.resource })
@@ -242,9 +276,11 @@ func (n *Node) allocatable() []DeviceGrant {
 			list = append(list, DeviceGrant{Resource: o.resource})
 			at = len(list) - 1
 		}
+
 		for _, g := range o.grants() {
 			list[at].IDs = append(list[at].IDs, n.deviceID(g))
 		}
 	}
+
 	return list
 }

@@ -113,21 +113,27 @@ func (t *Tally) Add(now time.Time, all []Truth) {
 	if t.last.IsZero() || passed <= 0 {
 		passed = stepLength.Seconds()
 	}
+
 	t.last = now
+
 	seen := make(map[runKey]*run, len(all))
 	for i := range all {
 		truth := &all[i]
 		key := runKey{truth.PID, truth.GPU, truth.MIG}
+
 		r := t.runs[key]
 		if r == nil {
 			r = &run{since: now}
 		}
+
 		if truth.Failed == "" {
 			r.add(truth, min(passed, max(stepLength.Seconds(), now.Sub(r.since).Seconds())))
 		}
+
 		r.latest = *truth
 		seen[key] = r
 	}
+
 	t.runs = seen // those that have ended are forgotten
 }
 
@@ -150,15 +156,18 @@ func (t *Tally) Outcomes() []Outcome {
 		return cmp.Or(a.latest.FailedAt.Compare(b.latest.FailedAt), cmp.Compare(a.latest.Index, b.latest.Index),
 			cmp.Compare(a.latest.MIG, b.latest.MIG), a.since.Compare(b.since), cmp.Compare(a.latest.PID, b.latest.PID))
 	})
+
 	list := make([]Outcome, 0, len(all))
 	for _, r := range all {
 		list = append(list, r.outcome())
 	}
+
 	return list
 }
 
 func (r *run) outcome() Outcome {
 	l := &r.latest
+
 	o := Outcome{
 		GPU: l.GPU, Index: l.Index, MIGDevice: l.MIG, Profile: l.Profile, Namespace: l.Namespace, Pod: l.Pod,
 		Container: l.Container, Owner: l.Owner, PID: l.PID, Workload: l.Workload, Since: r.since,
@@ -167,15 +176,18 @@ func (r *run) outcome() Outcome {
 	if r.seconds > 0 {
 		o.Busy = round(r.busy / r.seconds)
 	}
+
 	if r.alone > 0 {
 		o.Throughput, o.Stretch = round(r.work/r.alone), r.stretch.quantiles()
 	}
+
 	if r.wanted > 0 {
 		o.Requests = &RequestOutcome{
 			PerSecond: round(r.served / r.seconds), AlonePerSecond: round(r.wanted / r.seconds),
 			Latency: r.latency.quantiles(), AloneLatency: r.aloneLatency.quantiles(),
 		}
 	}
+
 	return o
 }
 
@@ -193,9 +205,11 @@ func (s *spread) add(value, weight float64) {
 	if !(value > 0 && weight > 0) {
 		return
 	}
+
 	if s.buckets == nil {
 		s.buckets = map[int]weighted{}
 	}
+
 	at := int(math.Floor(math.Log(value) / spreadStep))
 	b := s.buckets[at]
 	s.buckets[at] = weighted{b.weight + weight, b.sum + value*weight}
@@ -206,15 +220,18 @@ func (s *spread) quantiles() Quantiles { return Quantiles{P50: s.quantile(0.5), 
 // quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing was added.
 func (s *spread) quantile(q float64) float64 {
 	total, sum := 0., 0.
+
 	order := slices.Sorted(maps.Keys(s.buckets))
 	for _, at := range order {
 		total += s.buckets[at].weight
 	}
+
 	for _, at := range order {
 		if sum += s.buckets[at].weight; sum >= q*total*(1-1e-9) {
 			return round(s.buckets[at].sum / s.buckets[at].weight)
 		}
 	}
+
 	return 0
 }
 

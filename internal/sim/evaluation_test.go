@@ -34,18 +34,22 @@ func TestTally(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := New(s, NewClock(ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer n.Close()
 	var tally Tally
+
 	for range 1200 {
 		if err := n.Advance(time.Second); err != nil {
 			t.Fatal(err)
 		}
+
 		tally.Add(n.Now(), n.Truth())
 	}
+
 	all := tally.Outcomes()
 	cmptest.Equal(t, "outcomes", len(all), 3)
 	slices.SortFunc(all, func(a, b Outcome) int { return strings.Compare(b.Workload, a.Workload) })
@@ -55,6 +59,7 @@ func TestTally(t *testing.T) {
 	work := (599*0.2 + 601*0.8/1.2) / (599*0.2 + 601*0.8)
 	about := func(what string, got, want float64) {
 		t.Helper()
+
 		if math.Abs(got-want) > 1e-4*want {
 			t.Errorf("%s: %v, want %v", what, got, want)
 		}
@@ -69,10 +74,12 @@ func TestTally(t *testing.T) {
 
 	// On 32 SMs a request takes 30 ms. The queue is that of M/D/1: use x service / 2 (1 - use).
 	wait := func(rate, service float64) float64 { return rate * service * service / (2 * (1 - rate*service)) }
+
 	q := service.Requests
 	if q == nil {
 		t.Fatalf("service: no requests in %+v", service)
 	}
+
 	served := (599*2. + 601*20) / 1200
 	about("service: requests", q.PerSecond, served)
 	about("service: requests alone", q.AlonePerSecond, served)
@@ -84,6 +91,7 @@ func TestTally(t *testing.T) {
 	if leak.Failed == "" {
 		t.Error("leak: has not failed")
 	}
+
 	cmptest.Equal(t, "leak: time to its failure", leak.FailedAt.Sub(n.Now().Add(-20*time.Minute)), 15*time.Minute)
 	cmptest.Equal(t, "leak: pod", leak.Pod, "leak-0")
 	about("leak: throughput until then", leak.Throughput, 1)
@@ -103,9 +111,11 @@ func TestTallyForgets(t *testing.T) {
 		pid        uint32
 		throughput float64
 	}
+
 	var got []summary
 	for _, o := range tally.Outcomes() {
 		got = append(got, summary{o.PID, math.Round(o.Throughput*100) / 100})
 	}
+
 	cmptest.Equal(t, "processes", got, []summary{{2, 0.5}, {3, 0.75}})
 }

@@ -54,6 +54,7 @@ func (n *Node) Subscribe() *Subscription {
 	defer n.mu.Unlock()
 	s.mending = n.failed > 0
 	n.watches = append(n.watches, s)
+
 	return s
 }
 
@@ -62,8 +63,10 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 	if _, err := s.node.beginCall(index, gpu.ReadingEvents); err != nil {
 		return err
 	}
+
 	defer s.node.mu.Unlock()
 	s.watched[watched{index, kind}] = true
+
 	return nil
 }
 
@@ -73,14 +76,17 @@ func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
 	s.query()
+
 	for {
 		if s.failed() {
 			return Event{}, fmt.Errorf("queue of events: %w", gpu.ErrDriver)
 		}
+
 		event, arrived, wake, ok := s.next()
 		if ok {
 			return event, nil
 		}
+
 		if err := s.pause(deadline.C, arrived, wake); err != nil {
 			return Event{}, err
 		}
@@ -90,11 +96,13 @@ func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 // pause waits until there may be an event.
 func (s *Subscription) pause(deadline <-chan time.Time, arrived <-chan struct{}, wake time.Duration) error {
 	var due <-chan time.Time
+
 	if wake > 0 {
 		timer := time.NewTimer(wake)
 		defer timer.Stop()
 		due = timer.C
 	}
+
 	select {
 	case <-s.node.closed:
 		return ErrClosed
@@ -105,6 +113,7 @@ func (s *Subscription) pause(deadline <-chan time.Time, arrived <-chan struct{},
 	case <-arrived:
 	case <-due:
 	}
+
 	return nil
 }
 
@@ -114,17 +123,21 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 	n := s.node
 	n.lock()
 	defer n.mu.Unlock()
+
 	s.waiting = len(s.queue) == 0
 	if !s.waiting {
 		e, s.queue = s.queue[0], s.queue[1:]
 		return e, nil, 0, true
 	}
+
 	n.settled()
+
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
 			wake = d
 		}
 	}
+
 	return Event{}, s.arrived, wake, false
 }
 
@@ -149,9 +162,11 @@ func (n *Node) Settle(ctx context.Context) {
 		})
 		idle := n.idle
 		n.mu.Unlock()
+
 		if !busy {
 			return
 		}
+
 		select {
 		case <-idle:
 		case <-n.closed:
@@ -171,6 +186,7 @@ func (n *Node) settled() {
 // emit delivers an event to the subscriptions that watch for it, if the driver delivers it.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
+
 	if !n.delivers(e.GPU) {
 		return
 	}
@@ -179,6 +195,7 @@ func (n *Node) emit(e Event) {
 		if !s.watched[watched{e.GPU, e.Kind}] || len(s.queue) == maxQueue {
 			continue
 		}
+
 		s.queue = append(s.queue, e)
 		s.wake()
 	}
@@ -197,6 +214,7 @@ func (n *Node) delivers(index int) bool {
 func (n *Node) ReportsHealth() bool {
 	major, _, _ := strings.Cut(n.scenario.Node.Driver, ".")
 	number, err := strconv.Atoi(major)
+
 	return err == nil && number >= 565
 }
 

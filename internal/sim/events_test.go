@@ -15,9 +15,11 @@ func TestEventsBeforeWatchAreLost(t *testing.T) {
 	q := n.Subscribe()
 	defer q.Close()
 	advance(t, n, 2*time.Second)
+
 	if err := q.Watch(0, gpu.EventXID); err != nil {
 		t.Fatal(err)
 	}
+
 	if e, err := q.Next(0); !errors.Is(err, gpu.ErrTimeout) {
 		t.Errorf("got %+v, %v", e, err)
 	}
@@ -27,17 +29,22 @@ func TestOnlyWatchedKindsArrive(t *testing.T) {
 	n := start(t, a100+"faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}]\n")
 	q := n.Subscribe()
 	defer q.Close()
+
 	if err := q.Watch(0, gpu.EventMIGChange); err != nil {
 		t.Fatal(err)
 	}
+
 	advance(t, n, 2*time.Second)
+
 	if _, err := n.CreateGPUInstance(0, 9, gpu.None[int]()); err != nil {
 		t.Fatal(err)
 	}
+
 	e, err := q.Next(0)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "kind of the event", e.Kind, gpu.EventMIGChange)
 	cmptest.Equal(t, "its GPU instance", e.Instance, gpu.Some(gpu.InstanceID(2)))
 }
@@ -55,6 +62,7 @@ faults:
 `)
 	q := n.Subscribe()
 	defer q.Close()
+
 	for index := range 3 {
 		for _, kind := range []gpu.EventKind{gpu.EventXID, gpu.EventMIGChange} {
 			if err := q.Watch(index, kind); err != nil {
@@ -64,18 +72,22 @@ faults:
 	}
 
 	advance(t, n, 3*time.Second)
+
 	for _, want := range []uint64{13, 31} {
 		e, err := q.Next(0)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "XID", e.XID, want)
 	}
+
 	for { // while it is repartitioned, the GPU is without instances for a moment
 		e, err := q.Next(0)
 		if errors.Is(err, gpu.ErrTimeout) {
 			break
 		}
+
 		if err != nil || e.Kind == gpu.EventXID {
 			t.Fatalf("got %+v, %v", e, err)
 		}
@@ -96,10 +108,12 @@ func TestNextIsWoken(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				n := faulty(t, "  - {at: 1m, gpu: 0, kind: xid, xid: 13}\n")
+
 				q := n.Subscribe()
 				if err := q.Watch(0, gpu.EventXID); err != nil {
 					t.Fatal(err)
 				}
+
 				done := make(chan error, 1)
 				go func() {
 					_, err := q.Next(time.Hour)
@@ -107,6 +121,7 @@ func TestNextIsWoken(t *testing.T) {
 				}()
 				synctest.Wait()
 				tc.do(t, n, q)
+
 				if err := <-done; !errors.Is(err, tc.want) {
 					t.Errorf("got %v, want %v", err, tc.want)
 				}
@@ -123,6 +138,7 @@ func TestNextWakesForThePlan(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		n, err := New(s, NewClock(ClockX60))
 		if err != nil {
 			t.Fatal(err)
@@ -130,13 +146,17 @@ func TestNextWakesForThePlan(t *testing.T) {
 		defer n.Close()
 		q := n.Subscribe()
 		defer q.Close()
+
 		if err := q.Watch(0, gpu.EventXID); err != nil {
 			t.Fatal(err)
 		}
+
 		begin := time.Now()
+
 		if _, err := q.Next(time.Hour); err != nil {
 			t.Fatal(err)
 		}
+
 		if took := time.Since(begin); took < 10*time.Second || took > 11*time.Second {
 			t.Errorf("took %s, want the ten seconds that ten minutes take", took)
 		}
@@ -152,31 +172,40 @@ gpus: [{model: A30, count: 1}]
 faults: [{at: 1s, gpu: 0, kind: xid, xid: 13}, {at: 1s, gpu: 0, kind: xid, xid: 48}]
 `)
 	n.Settle(t.Context()) // there is no reader
+
 	s := n.Subscribe()
 	if err := s.Watch(0, gpu.EventXID); err != nil {
 		t.Fatal(err)
 	}
+
 	done := make(chan int, 1)
 	handled := make(chan int, 8)
 	go func() {
 		count := 0
+
 		for {
 			if _, err := s.Next(time.Minute); err != nil {
 				done <- count
 				return
 			}
+
 			count++
 			handled <- count
 		}
 	}()
+
 	if err := n.Advance(2 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	n.Settle(t.Context())
+
 	if len(handled) != 2 {
 		t.Errorf("%d events were handled when Settle returned, want 2", len(handled))
 	}
+
 	s.Close()
+
 	if count := <-done; count != 2 {
 		t.Errorf("%d events, want 2", count)
 	}

@@ -24,9 +24,11 @@ func faultKeys() map[FaultKind][2][]string {
 	for _, kind := range []FaultKind{FaultHang, FaultLost, FaultResetRequired} {
 		keys[kind] = [2][]string{nil, {"gpu", "during", "on", "after"}}
 	}
+
 	for _, kind := range []FaultKind{FaultPowerBrake, FaultActivityNaN, FaultActivityAbove} {
 		keys[kind] = [2][]string{nil, {"gpu"}}
 	}
+
 	for _, kind := range []FaultKind{
 		FaultDriverLock, FaultVersionMismatch, FaultNoDriver, FaultReboot, FaultEventsLost, FaultPluginStale,
 		FaultKubeletDown, FaultKubeletRestart, FaultAPIServerDown, FaultBadCheckpoint, FaultDCGMDown, FaultDCGMRestart,
@@ -34,6 +36,7 @@ func faultKeys() map[FaultKind][2][]string {
 	} {
 		keys[kind] = [2][]string{}
 	}
+
 	return keys
 }
 
@@ -43,19 +46,23 @@ func faultKinds() map[string]FaultKind {
 	for kind := range faultKeys() {
 		kinds[string(kind)] = kind
 	}
+
 	return kinds
 }
 
 // changesOf are the changes that a fault of a kind can be about.
 func changesOf(kind FaultKind) []string {
 	var list []string
+
 	for _, op := range []ChangeOp{opCreateGI, opCreateCI, opDestroyGI, opDestroyCI, opMIGMode, anyChange} {
 		creates, destroys := op == opCreateGI || op == opCreateCI, op == opDestroyGI || op == opDestroyCI
 		if op != anyChange && (kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
 			continue
 		}
+
 		list = append(list, string(op))
 	}
+
 	return list
 }
 
@@ -70,5 +77,6 @@ func faultReadings() map[string]gpu.Reading {
 	} {
 		readings[string(r)] = r
 	}
+
 	return readings
 }

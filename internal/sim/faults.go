@@ -94,6 +94,7 @@ func (f *FaultSpec) active(index int, t time.Duration) bool {
 	if which, ok := f.GPU.Get(); ok && which != index {
 		return false
 	}
+
 	return f.At <= t && (f.For == 0 || t < f.At+f.For)
 }
 
@@ -106,40 +107,50 @@ func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err err
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
 	}
+
 	return n.enterAny(index, reading)
 }
 
 // enterAny is beginCall for a GPU that exists, or for driverAsWhole.
 func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err error) {
 	slept := false
+
 	for {
 		select {
 		case <-n.closed:
 			return time.Time{}, ErrClosed
 		default:
 		}
+
 		now = n.lock()
 		if err := n.stateError(); err != nil {
 			n.mu.Unlock()
 			return time.Time{}, err
 		}
+
 		n.triggerFaults(index, reading, now)
+
 		until, delay, blocked := n.blocked(index, now)
 		if !blocked && (delay == 0 || slept) {
 			break
 		}
+
 		n.mu.Unlock()
+
 		if blocked {
 			n.clock.waitUntil(until, n.closed)
 			continue
 		}
+
 		slept = true
 		n.sleep(delay)
 	}
+
 	if err := n.faultError(index, reading, now); err != nil {
 		n.mu.Unlock()
 		return time.Time{}, err
 	}
+
 	return now, nil
 }
 
@@ -147,6 +158,7 @@ func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err erro
 func (n *Node) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
+
 	select {
 	case <-timer.C:
 	case <-n.closed:
@@ -170,6 +182,7 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 	if index == driverAsWhole {
 		return time.Time{}, 0, false
 	}
+
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultHang, FaultDriverLock:
@@ -180,6 +193,7 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 			delay = max(delay, f.Delay)
 		}
 	})
+
 	return until, delay, blocked
 }
 
@@ -190,6 +204,7 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 	worst := len(order)
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		rank := len(order)
+
 		switch f.Kind {
 		case FaultVersionMismatch:
 			rank = 0
@@ -208,14 +223,18 @@ func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
 				rank = 5
 			}
 		}
+
 		if index == driverAsWhole && rank > 1 {
 			return
 		}
+
 		worst = min(worst, rank)
 	})
+
 	if worst == len(order) {
 		return nil
 	}
+
 	return order[worst]
 }
 
@@ -228,6 +247,7 @@ func (n *Node) privileged(index int, now time.Time) bool {
 			privileged = false
 		}
 	})
+
 	return privileged
 }
 
@@ -239,6 +259,7 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 			action = f.Recovery
 		}
 	})
+
 	return action
 }
 
@@ -247,6 +268,7 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 	if f.beginsWithCall() {
 		return
 	}
+
 	at := n.start.Add(f.At)
 	switch f.Kind {
 	case FaultXID:
@@ -287,12 +309,15 @@ func (n *Node) xid(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
 	n.printXID(f)
+
 	if f.XID == 79 || f.XID == 119 {
 		n.emit(Event{Kind: gpu.EventUnavailable, GPU: index, Time: n.at})
 	}
+
 	if f.Recovery != "" {
 		n.emit(Event{Kind: gpu.EventRecoveryAction, GPU: index, Time: n.at})
 	}
+
 	for range n.xidEvents(f) {
 		n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
 	}
@@ -310,6 +335,7 @@ func (n *Node) xidEvents(f *FaultSpec) int {
 	case 79, 120:
 		return channelsPerProcess * len(n.gpus[f.GPU.Or(0)].tasks)
 	}
+
 	return 1
 }
 

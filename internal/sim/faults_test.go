@@ -28,12 +28,15 @@ func TestHangHoldsCallsUntilItEnds(t *testing.T) {
 		state(t, n, 1) // the others answer
 		advance(t, n, 20*time.Second)
 		synctest.Wait()
+
 		select {
 		case err := <-done:
 			t.Fatalf("the call returned in the fault: %v", err)
 		default:
 		}
+
 		advance(t, n, 5*time.Second)
+
 		if err := <-done; err != nil {
 			t.Errorf("after the fault: %v", err)
 		}
@@ -44,19 +47,24 @@ func TestCloseReleasesHungCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := faulty(t, "  - {kind: driver-lock}\n")
 		done := make(chan error, 4)
+
 		for i := range 4 {
 			go func() {
 				_, err := n.Read(i, gpu.ReadingPower)
 				done <- err
 			}()
 		}
+
 		if err := n.Driver(); err != nil {
 			t.Errorf("the driver as a whole: %v", err)
 		}
+
 		synctest.Wait()
+
 		if err := n.Close(); err != nil {
 			t.Fatal(err)
 		}
+
 		for range 4 {
 			if err := <-done; !errors.Is(err, ErrClosed) {
 				t.Errorf("got %v, want ErrClosed", err)
@@ -71,6 +79,7 @@ func TestHangOnARunningClock(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		n, err := New(s, NewClock(ClockX60))
 		if err != nil {
 			t.Fatal(err)
@@ -78,6 +87,7 @@ func TestHangOnARunningClock(t *testing.T) {
 		defer n.Close()
 		begin := time.Now()
 		state(t, n, 0)
+
 		if took := time.Since(begin); took < time.Minute || took > time.Minute+time.Second {
 			t.Errorf("took %s, want the minute that an hour takes", took)
 		}
@@ -89,10 +99,13 @@ func TestSlowTakesItsTime(t *testing.T) {
 		n := faulty(t, "  - {gpu: 1, kind: slow, delay: 300ms}\n")
 		begin := time.Now()
 		state(t, n, 1)
+
 		if took := time.Since(begin); took != 300*time.Millisecond {
 			t.Errorf("took %s", took)
 		}
+
 		state(t, n, 0)
+
 		if took := time.Since(begin); took != 300*time.Millisecond {
 			t.Errorf("another GPU is slow too")
 		}
@@ -120,17 +133,21 @@ func TestFaultsThatFailCalls(t *testing.T) {
 	} {
 		n := faulty(t, "  - "+tc.fault+"\n")
 		advance(t, n, time.Second)
+
 		if _, err := n.Read(tc.index, tc.reading); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %s of GPU %d: %v, want %v", tc.fault, tc.reading, tc.index, err, tc.want)
 		}
 	}
+
 	n := faulty(t, "  - {kind: version-mismatch}\n  - {gpu: 0, kind: lost}\n")
 	if err := n.Driver(); !errors.Is(err, gpu.ErrVersionMismatch) {
 		t.Errorf("the driver as a whole: %v", err)
 	}
+
 	if err := faulty(t, "  - {kind: no-driver}\n  - {kind: lost}\n").Driver(); !errors.Is(err, gpu.ErrNoDriver) {
 		t.Errorf("the driver as a whole: %v", err)
 	}
+
 	if _, err := n.Read(4, gpu.ReadingDevice); !errors.Is(err, gpu.ErrInvalidArgument) {
 		t.Errorf("a GPU that is not there: %v", err)
 	}
@@ -142,6 +159,7 @@ func TestNoPermissionTakesRightsAway(t *testing.T) {
 		if s := state(t, n, 1); s.Privileged != want {
 			t.Errorf("%s: privileged %v", s.Time, s.Privileged)
 		}
+
 		advance(t, n, time.Second)
 	}
 }
@@ -151,19 +169,24 @@ func TestXID(t *testing.T) {
 		"  - {at: 5s, for: 10s, gpu: 1, kind: xid, xid: 48, recovery: reset}\n  - {at: 6s, gpu: 1, kind: xid, xid: 63}\n")
 	q := n.Subscribe()
 	defer q.Close()
+
 	if err := q.Watch(1, gpu.EventXID); err != nil {
 		t.Fatal(err)
 	}
+
 	advance(t, n, 7*time.Second)
+
 	for _, want := range []uint64{48, 63} {
 		e, err := q.Next(0)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		cmptest.Equal(t, "XID", e.XID, want)
 		cmptest.Equal(t, "its GPU", e.GPU, 1)
 		cmptest.Equal(t, "its GPU instance", e.Instance, gpu.None[gpu.InstanceID]())
 	}
+
 	s := state(t, n, 1)
 	rows, ok := s.Remapped.Get()
 	cmptest.Equal(t, "remapped rows are reported", ok, true)
@@ -173,6 +196,7 @@ func TestXID(t *testing.T) {
 		[2]uint64{s.ECC.UncorrectedVolatile, s.ECC.UncorrectedAggregate}, [2]uint64{1, 1})
 	cmptest.Equal(t, "recovery", s.Recovery, gpu.RecoveryReset)
 	advance(t, n, 10*time.Second)
+
 	if s := state(t, n, 1); s.Recovery != gpu.RecoveryNone {
 		t.Errorf("recovery %s after the fault", s.Recovery)
 	}
@@ -188,20 +212,26 @@ faults: [{at: 10s, gpu: 0, kind: external-reconfigure, layout: ["7g.40gb@0"]}]
 `)
 	q := n.Subscribe()
 	defer q.Close()
+
 	if err := q.Watch(0, gpu.EventMIGChange); err != nil {
 		t.Fatal(err)
 	}
+
 	old := mustContainer(t, n, "p").Devices[0].IDs[0]
 	advance(t, n, 10*time.Second)
+
 	if _, err := q.Next(0); err != nil {
 		t.Errorf("no event: %v", err)
 	}
+
 	s := state(t, n, 0)
 	if len(s.Instances) != 1 {
 		t.Fatalf("instances %+v, want one", s.Instances)
 	}
+
 	cmptest.Equal(t, "profile", s.Instances[0].Profile.Name, "7g.40gb")
 	cmptest.Equal(t, "processes", len(s.Processes), 0)
+
 	c := mustContainer(t, n, "p")
 	if c.Devices[0].IDs[0] != old || len(c.PIDs) != 0 {
 		t.Errorf("the pod has %v and processes %v; want the id that it was given and none", c.Devices, c.PIDs)
@@ -216,6 +246,7 @@ func TestNoSuchGPU(t *testing.T) {
 			t.Errorf("read GPU %d: %v", index, err)
 		}
 	}
+
 	if err := n.Driver(); err != nil {
 		t.Error(err)
 	}

@@ -24,6 +24,7 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 	whole := !after.Of.Instance.Present()
 	var from, to, unit float64
 	has := true
+
 	switch id {
 	case 1:
 		from, to, unit = a.Graphics, b.Graphics, 100
@@ -50,14 +51,18 @@ func GPM(before, after Counters, id uint32) (float64, bool) {
 		if !known {
 			return 0, false
 		}
+
 		from, to, unit, has = a.Media[kind], b.Media[kind], 100, engine < mediaCounts(after.Engines)[kind]
 	}
+
 	switch {
 	case after.Odd == OddNaN:
 		return math.NaN(), has
 	case after.Odd == OddAboveOne && id < 20:
 		return 100*aboveOne + (to-from)*unit/after.Time.Sub(before.Time).Seconds(), has
 	}
+
 	const digits = 1e6 // what adding up leaves behind these is noise: 100.00000000000001 %
+
 	return math.Round((to-from)*unit/after.Time.Sub(before.Time).Seconds()*digits) / digits, has
 }

@@ -18,6 +18,7 @@ func (n *Node) History(index, from int) (events []Event, next int) {
 	defer n.mu.Unlock()
 	h := &n.gpus[index].history
 	next = h.forgotten + len(h.events)
+
 	return slices.Clone(h.events[min(max(from-h.forgotten, 0), len(h.events)):]), next
 }
 
@@ -26,5 +27,6 @@ func (h *history) add(e Event) {
 		h.events = slices.Delete(h.events, 0, 1)
 		h.forgotten++
 	}
+
 	h.events = append(h.events, e)
 }

@@ -21,14 +21,17 @@ func (n *Node) Holdings() []Holding {
 	n.lock()
 	defer n.mu.Unlock()
 	var list []Holding
+
 	for _, p := range n.pods {
 		if p.ended {
 			continue
 		}
+
 		for _, c := range p.containers {
 			if c.spec.Admin {
 				continue
 			}
+
 			for _, g := range c.grants {
 				h := Holding{
 					Namespace: p.spec.Namespace, Pod: p.name, Container: c.spec.Name, PodUID: p.uid,
@@ -37,9 +40,11 @@ func (n *Node) Holdings() []Holding {
 				if g.compute != nil {
 					h.MIG = g.compute.UUID
 				}
+
 				list = append(list, h)
 			}
 		}
 	}
+
 	return list
 }

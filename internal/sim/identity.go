@@ -16,12 +16,14 @@ func uuidOf(parts ...any) string {
 	sum[6] = sum[6]&0x0f | 0x50
 	sum[8] = sum[8]&0x3f | 0x80
 	h := hex.EncodeToString(sum[:16])
+
 	return strings.Join([]string{h[:8], h[8:12], h[12:16], h[16:20], h[20:]}, "-")
 }
 
 // hash is a number that depends on nothing but its arguments.
 func hash(parts ...any) uint64 {
 	sum := sha256.Sum256([]byte(fmt.Sprintln(parts...)))
+
 	return uint64(sum[0]) | uint64(sum[1])<<8 | uint64(sum[2])<<16 | uint64(sum[3])<<24 |
 		uint64(sum[4])<<32 | uint64(sum[5])<<40 | uint64(sum[6])<<48
 }
@@ -32,6 +34,7 @@ func noise(key uint64, step int64) float64 {
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
 	x ^= x >> 31
+
 	return float64(x>>11)/(1<<52) - 1
 }
 
@@ -53,6 +56,7 @@ func pciBus(index int, arch Architecture) (domain, bus uint32) {
 	if arch != Ampere {
 		buses = [8]uint32{0x1B, 0x43, 0x52, 0x61, 0x9D, 0xC3, 0xD1, 0xDF}
 	}
+
 	return uint32(index / 8), buses[index%8]
 }
 
@@ -62,7 +66,9 @@ func (n *Node) newPID(of ...any) uint32 {
 	for n.pids[pid] {
 		pid++
 	}
+
 	n.pids[pid] = true
+
 	return pid
 }
 

@@ -16,11 +16,14 @@ gpus:
 `)
 	for index, want := range [][]uint64{{55, 22, 17, 9}, {11, 5, 5}} {
 		s := state(t, n, index)
+
 		mebibytes := []uint64{s.MemoryUsed >> 20}
 		for _, i := range s.Instances {
 			mebibytes = append(mebibytes, i.MemoryUsed>>20)
 		}
+
 		cmptest.Equal(t, s.Name+": MiB in use", mebibytes, want)
 	}
+
 	cmptest.Equal(t, "MiB reserved of an H200", state(t, n, 0).MemoryReserved>>20, uint64(614))
 }

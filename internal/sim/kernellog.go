@@ -43,6 +43,7 @@ func (n *Node) OpenKernelLog() (*LogReader, error) {
 	defer n.mu.Unlock()
 	r.next = n.kernel.first
 	n.kernel.readers = append(n.kernel.readers, r)
+
 	return r, nil
 }
 
@@ -56,9 +57,11 @@ func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 		if err != nil || record != "" {
 			return copy(p, record), err
 		}
+
 		if !wait {
 			return 0, syscall.EAGAIN
 		}
+
 		if err := r.pause(); err != nil {
 			return 0, err
 		}
@@ -69,16 +72,19 @@ func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 func (r *LogReader) take() (string, error) {
 	r.node.lock()
 	defer r.node.mu.Unlock()
+
 	kernel := &r.node.kernel
 	if r.next < kernel.first {
 		r.next = kernel.first
 		return "", syscall.EPIPE
 	}
+
 	if r.next-kernel.first == len(kernel.records) {
 		return "", nil
 	}
 
 	r.next++
+
 	return kernel.records[r.next-1-kernel.first], nil
 }
 
@@ -88,7 +94,9 @@ func (r *LogReader) pause() error {
 	if ok {
 		return nil
 	}
+
 	var due <-chan time.Time
+
 	if wake > 0 {
 		timer := time.NewTimer(wake)
 		defer timer.Stop()
@@ -103,6 +111,7 @@ func (r *LogReader) pause() error {
 	case <-arrived:
 	case <-due:
 	}
+
 	return nil
 }
 
@@ -111,17 +120,20 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok
 	n := r.node
 	n.lock()
 	defer n.mu.Unlock()
+
 	if r.isBehind() {
 		return nil, 0, true
 	}
 
 	r.waiting = true
 	n.settled()
+
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
 			wake = d
 		}
 	}
+
 	return r.arrived, wake, false
 }
 
@@ -138,6 +150,7 @@ func (r *LogReader) Close() error {
 	defer r.node.mu.Unlock()
 	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool { return o == r })
 	r.node.settled()
+
 	return nil
 }
 
@@ -159,6 +172,7 @@ func (n *Node) print(text string) {
 		kernel.records = slices.Delete(kernel.records, 0, 1)
 		kernel.first++
 	}
+
 	const warning = 4 // its level; the facility is 0
 	kernel.records = append(kernel.records, fmt.Sprintf("%d,%d,%d,-;%s\n", warning, kernel.first+len(kernel.records),
 		n.at.Sub(n.start).Microseconds(), text))
@@ -177,12 +191,15 @@ func (n *Node) printXID(f *FaultSpec) {
 	var line strings.Builder
 	domain, bus := pciBus(g.index, g.model.arch)
 	fmt.Fprintf(&line, "NVRM: Xid (PCI:%04x:%02x:00", domain, bus)
+
 	if id, ok := f.Instance.Get(); ok {
 		fmt.Fprintf(&line, " GPU-I:%02d", id)
 	}
+
 	if id, ok := f.Compute.Get(); ok && f.Instance.Present() {
 		fmt.Fprintf(&line, " GPU-CI:%02d", id)
 	}
+
 	fmt.Fprintf(&line, "): %d, ", f.XID)
 
 	application := gpu.XIDByNumber(f.XID).Scope == gpu.XIDOfApplication
@@ -192,6 +209,7 @@ func (n *Node) printXID(f *FaultSpec) {
 			break
 		}
 	}
+
 	line.WriteString(gpu.XIDName(f.XID))
 	n.print(line.String())
 }

@@ -16,10 +16,12 @@ import (
 // openLog opens the log of a node.
 func openLog(t *testing.T, n *Node) *LogReader {
 	t.Helper()
+
 	r, err := n.OpenKernelLog()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return r
 }
 
@@ -28,6 +30,7 @@ func readAll(t *testing.T, r *LogReader) []string {
 	t.Helper()
 	buffer := make([]byte, 1000)
 	var list []string
+
 	for {
 		n, err := r.Read(buffer, false)
 		switch {
@@ -36,6 +39,7 @@ func readAll(t *testing.T, r *LogReader) []string {
 		case err != nil:
 			t.Fatal(err)
 		}
+
 		list = append(list, string(buffer[:n]))
 	}
 }
@@ -43,12 +47,14 @@ func readAll(t *testing.T, r *LogReader) []string {
 // xidEventsOf returns how many events of each XID a GPU had.
 func xidEventsOf(n *Node, index int) map[uint64]int {
 	counts := map[uint64]int{}
+
 	events, _ := n.History(index, 0)
 	for _, e := range events {
 		if e.Kind == gpu.EventXID {
 			counts[e.XID]++
 		}
 	}
+
 	return counts
 }
 
@@ -73,10 +79,12 @@ faults:
 	cmptest.Equal(t, "events of the idle GPU", xidEventsOf(n, 0), map[uint64]int{})
 	cmptest.Equal(t, "events of the busy GPU", xidEventsOf(n, 1), map[uint64]int{79: channelsPerProcess})
 	cmptest.Equal(t, "events of the MIG GPU", xidEventsOf(n, 2), map[uint64]int{31: 1})
+
 	records := readAll(t, r)
 	if len(records) != 5 {
 		t.Fatalf("%d records: %q", len(records), records)
 	}
+
 	cmptest.Equal(t, "record of 62", records[0],
 		"4,0,1000000,-;NVRM: Xid (PCI:0000:1b:00): 62, Internal micro-controller halt\n")
 	cmptest.HasTexts(t, records[4], "4,4,5000000,-;NVRM: Xid (PCI:0000:52:00 GPU-I:01 GPU-CI:00): 31, pid=")
@@ -88,14 +96,17 @@ func TestKernelLogIsOverwritten(t *testing.T) {
 	r := openLog(t, n)
 	defer r.Close()
 	n.lock()
+
 	for i := range maxRecords + 2 {
 		n.print(fmt.Sprint("record ", i))
 	}
+
 	n.mu.Unlock()
 
 	if _, err := r.Read(make([]byte, 100), false); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("%v, want EPIPE", err)
 	}
+
 	records := readAll(t, r)
 	if len(records) != maxRecords || !strings.HasSuffix(records[0], ";record 2\n") {
 		t.Errorf("%d records, the first %q", len(records), records[0])
@@ -111,6 +122,7 @@ func TestReadOfKernelLogWaits(t *testing.T) {
 		for {
 			_, err := r.Read(make([]byte, 100), true)
 			read <- err
+
 			if err != nil {
 				return
 			}
@@ -119,15 +131,19 @@ func TestReadOfKernelLogWaits(t *testing.T) {
 
 	advance(t, n, 2*time.Second)
 	n.Settle(t.Context())
+
 	if len(read) != 1 {
 		t.Fatalf("%d records were read when Settle returned, want 1", len(read))
 	}
+
 	if err := <-read; err != nil {
 		t.Error(err)
 	}
+
 	if err := r.Close(); err != nil {
 		t.Error(err)
 	}
+
 	if err := <-read; !errors.Is(err, os.ErrClosed) {
 		t.Errorf("after Close: %v", err)
 	}
@@ -147,6 +163,7 @@ faults: [{at: 1s, gpu: 0, kind: xid, xid: 48}, {at: 2s, kind: reboot}, {at: 3s, 
 	advance(t, n, 9*time.Second)
 	after := openLog(t, n)
 	defer after.Close()
+
 	for name, r := range map[string]*LogReader{"a reader from before": before, "a new reader": after} {
 		records := readAll(t, r)
 		if len(records) != 1 || !strings.Contains(records[0], "): 63, ") {

@@ -19,6 +19,7 @@ type LayoutSpec struct {
 func parsePlace(text string) (profile string, start int, ok bool) {
 	profile, digits, _ := strings.Cut(text, "@")
 	number, ok := gpu.ParseDecimal(digits)
+
 	return profile, int(number), ok
 }
 
@@ -26,18 +27,22 @@ func parsePlace(text string) (profile string, start int, ok bool) {
 // what was expected.
 func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expected string) {
 	name, start, isPlace := parsePlace(text)
+
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
 		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
 			profileNames(profiles), profiles[0].Name)
 	}
+
 	for _, placement := range profiles[i].Placements {
 		if isPlace && placement.Start == start {
 			return LayoutSpec{profile: profiles[i], placement: placement}, ""
 		}
 	}
+
 	ordered := slices.Clone(profiles[i].Placements)
 	slices.SortFunc(ordered, func(a, b gpu.Placement) int { return a.Start - b.Start })
+
 	return LayoutSpec{}, fmt.Sprintf("%s at one of its placements, %s", name,
 		joinNames(ordered, func(p gpu.Placement) string { return fmt.Sprintf("@%d", p.Start) }))
 }
@@ -50,10 +55,12 @@ func profileNames(profiles []gpu.Profile) string {
 // parseComputeSize reads the slices of a compute instance of a profile, such as 2c.
 func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 	digits, isSize := strings.CutSuffix(text, "c")
+
 	number, isNumber := gpu.ParseDecimal(digits)
 	if !isSize || !isNumber || !slices.Contains(computeSizes(profile.ComputeSlices), int(number)) {
 		return 0, false
 	}
+
 	return int(number), true
 }
 
@@ -62,9 +69,12 @@ func (g *simGPU) add(spec LayoutSpec) (problem string) {
 	if i := g.occupant(spec.placement); i != nil {
 		return fmt.Sprintf("%s@%s overlaps %s@%s", spec.profile.Name, spec.placement, i.Profile.Name, i.Placement)
 	}
+
 	if excess := g.excess(spec.profile); excess != "" {
 		return "the layout has " + excess
 	}
+
 	g.instances = append(g.instances, &Instance{Profile: spec.profile, Placement: spec.placement})
+
 	return ""
 }

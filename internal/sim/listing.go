@@ -15,11 +15,13 @@ func (n *Node) newOwnPod() *pod {
 	if !n.scenario.Node.Kubernetes {
 		return nil
 	}
+
 	p := n.newPod(&PodSpec{
 		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter", Created: neverCreated,
 		Containers: []ContainerSpec{{Name: OwnContainer}},
 	}, "own pod", n.scenario.Seed)
 	n.introduce(p)
+
 	return p
 }
 
@@ -31,16 +33,19 @@ func (n *Node) Containers() []Container {
 	defer n.mu.Unlock()
 	static, api := n.lists(passed, true), n.lists(passed, false)
 	var list []Container
+
 	for _, p := range n.allPods() {
 		if known := p.spec.Static && static || !p.spec.Static && api; !known || n.awaitsAdmission(p, passed) {
 			continue
 		}
+
 		for _, c := range p.containers {
 			if !c.spec.Init {
 				list = append(list, p.describe(c))
 			}
 		}
 	}
+
 	return list
 }
 
@@ -49,11 +54,13 @@ func (n *Node) Running() []Container {
 	n.lock()
 	defer n.mu.Unlock()
 	var list []Container
+
 	for _, p := range n.allPods() {
 		for _, c := range p.containers {
 			list = append(list, p.describe(c))
 		}
 	}
+
 	return list
 }
 
@@ -63,9 +70,11 @@ func (n *Node) allPods() []*pod {
 	if n.admission != nil {
 		pods = append(pods, n.admission.pod)
 	}
+
 	if n.own != nil {
 		pods = append(pods, n.own)
 	}
+
 	return pods
 }
 
@@ -80,8 +89,10 @@ func (p *pod) describe(c *container) Container {
 	for _, g := range c.devices {
 		d.Devices = append(d.Devices, DeviceGrant{Resource: g.Resource, IDs: slices.Clone(g.IDs)})
 	}
+
 	if c.process != nil && len(c.process.tasks) > 0 {
 		d.PIDs = []uint32{c.process.pid}
 	}
+
 	return d
 }

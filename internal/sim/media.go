@@ -36,10 +36,12 @@ func (n *Node) needMedia(g *simGPU) {
 		if t.workload == nil || len(t.proc.tasks) == 0 || t.media(n) == (Media{}) {
 			continue
 		}
+
 		have, device := g.engines(), g.mig.Name
 		if i := t.on.instance; i != nil {
 			have, device = i.Profile.Engines.Or(gpu.Engines{}), i.Profile.Name
 		}
+
 		for kind, count := range mediaCounts(have) {
 			if count == 0 && t.media(n)[kind] > 0 {
 				n.kill(t.proc, fmt.Sprintf("%s has no %s", device, MediaEngine(kind)))
@@ -55,6 +57,7 @@ func (t *task) media(n *Node) Media {
 	for kind := range wanted {
 		wanted[kind] = t.now(n, t.workload.Media[kind])
 	}
+
 	return wanted
 }
 
@@ -67,40 +70,50 @@ func (e MediaEngine) String() string {
 // want, as far as they get on with their work. Tasks that want more than there are keep all of them busy.
 func (n *Node) useMedia(g *simGPU) {
 	wanted := make(map[*Instance]Media)
+
 	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
+
 		sum := wanted[t.on.instance]
 		for kind, demand := range t.media(n) {
 			sum[kind] += demand * t.speed
 		}
+
 		wanted[t.on.instance] = sum
 	}
+
 	all := mediaCounts(g.engines())
 	if !g.migOn {
 		g.sample.activity.Media = busyMedia(wanted[nil], all)
 		return
 	}
+
 	var total Media
+
 	for _, i := range g.instances {
 		own := mediaCounts(i.Profile.Engines.Or(gpu.Engines{}))
+
 		i.Activity.Media = busyMedia(wanted[i], own)
 		for kind, count := range own {
 			total[kind] += i.Activity.Media[kind] * float64(count)
 		}
 	}
+
 	g.sample.activity.Media = busyMedia(total, all)
 }
 
 // busyMedia is how busy engines are that are wanted for so much of the time, by how many there are.
 func busyMedia(wanted Media, counts [mediaEngines]int) Media {
 	var busy Media
+
 	for kind, count := range counts {
 		if count > 0 {
 			busy[kind] = min(wanted[kind]/float64(count), 1)
 		}
 	}
+
 	return busy
 }
 
@@ -112,6 +125,7 @@ func (g *simGPU) engines() gpu.Engines {
 			return all
 		}
 	}
+
 	return gpu.Engines{}
 }
 
@@ -126,6 +140,7 @@ func mediaMetric(id uint32) (kind MediaEngine, engine int, ok bool) {
 			return r.kind, int(id - r.first), true
 		}
 	}
+
 	return 0, 0, false
 }
 
@@ -135,5 +150,6 @@ func (m Media) percents() MediaUtilization {
 	for kind, ratio := range m {
 		u[kind] = percent(ratio)
 	}
+
 	return u
 }

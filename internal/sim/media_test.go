@@ -32,27 +32,33 @@ processes:
 
 func stateOf(t *testing.T, n *Node, index int) GPUState {
 	t.Helper()
+
 	s, err := n.Read(index, gpu.ReadingDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return s
 }
 
 // gpmMetric is a metric of a window of one second, of a GPU or of a GPU instance, in percent.
 func gpmMetric(t *testing.T, n *Node, read func() (Counters, error), id uint32) (float64, bool) {
 	t.Helper()
+
 	before, err := read()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := n.Advance(time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	after, err := read()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return GPM(before, after, id)
 }
 
@@ -67,16 +73,20 @@ func TestMediaEngines(t *testing.T) {
 			t.Errorf("GPU %d: %v, want %v", index, s.Media, want)
 		}
 	}
+
 	s := stateOf(t, n, 1)
 	if got, want := s.Instances[0].Activity.Media, (Media{MediaDecoder: 0.5}); got != want {
 		t.Errorf("two processes on one GPU instance with 2 decoders: %v, want %v", got, want)
 	}
+
 	if got, want := s.Instances[1].Activity.Media, (Media{MediaDecoder: 1, MediaOFA: 1}); got != want {
 		t.Errorf("too much for one decoder: %v, want %v", got, want)
 	}
+
 	if got := s.Instances[0].ComputeInstances[0].Activity.Media; got != (Media{}) {
 		t.Errorf("a compute instance has media engines: %v", got)
 	}
+
 	if got, want := s.Activity.Media, (Media{MediaDecoder: 2.0 / 7, MediaOFA: 1}); got != want {
 		t.Errorf("the GPU with both: %v, want %v", got, want)
 	}
@@ -109,6 +119,7 @@ processes:
 		advance(t, n, c.after)
 		var failed []string
 		running := 0
+
 		for _, p := range n.Truth() {
 			if p.Failed == "" {
 				running++
@@ -116,6 +127,7 @@ processes:
 				t.Errorf("%+v; want throughput 0 and a record", p)
 			}
 		}
+
 		if !slices.Equal(failed, c.failed) || running != 5-len(failed) {
 			t.Errorf("after %v: %d run, failed %q; want %q", c.after, running, failed, c.failed)
 		}
@@ -150,12 +162,14 @@ processes:
 				got.Workload, got.Profile, got.Throughput, got.Busy, got.Stretch, want, want/2)
 		}
 	}
+
 	s := stateOf(t, n, 1)
 	for i := range s.Instances {
 		if got := s.Instances[i].Activity.Media[MediaDecoder]; math.Abs(got-1) > 1e-9 {
 			t.Errorf("instance %d: decoders busy for %v of the time, want 1", i, got)
 		}
 	}
+
 	if got, want := s.Instances[0].Activity.PCIe, 0.6*(1<<30); math.Abs(got-want) > 1 {
 		t.Errorf("PCIe %v, want %v", got, want)
 	}
@@ -169,6 +183,7 @@ func TestMediaEnginesByGPM(t *testing.T) {
 		return func() (Counters, error) { return n.InstanceCounters(1, id) }
 	}
 	compute := func() (Counters, error) { return n.ComputeCounters(1, stateOf(t, n, 1).Instances[0].ID, 0) }
+
 	ofGPU := func() (Counters, error) { return n.GPUCounters(2) }
 	for _, c := range []struct {
 		of   string
@@ -200,12 +215,15 @@ func TestFansAndPerformanceState(t *testing.T) {
 	if s := stateOf(t, n, 0); s.Fans != nil || s.PerformanceState != 0 {
 		t.Errorf("a data-center GPU: fans %v, P%d", s.Fans, s.PerformanceState)
 	}
+
 	cool := stateOf(t, n, 2)
 	if len(cool.Fans) != 2 {
 		t.Fatalf("a GPU with fans has %d, want 2", len(cool.Fans))
 	}
+
 	cmptest.Equal(t, "its first fan", cool.Fans[0], idleFanPercent)
 	cmptest.Equal(t, "its performance state", cool.PerformanceState, 0)
+
 	hot := start(t, `
 version: 1
 node: {kubernetes: false}
@@ -216,11 +234,14 @@ processes: [{device: 0, workload: all}]
 	if err := hot.Advance(10 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
+
 	s := stateOf(t, hot, 0)
+
 	want := 30 + 70*float64(s.Celsius-fanRestCelsius)/(slowdownCelsius-fanRestCelsius)
 	if len(s.Fans) != 1 || s.Fans[0] < 60 || math.Abs(float64(s.Fans[0])-want) > 2 {
 		t.Errorf("fans %v at %d C, want one at %.0f, give or take 2, and 60 at least", s.Fans, s.Celsius, want)
 	}
+
 	if s := stateOf(t, hot, 1); s.PerformanceState != 8 || s.Fans != nil {
 		t.Errorf("an idle RTX PRO 6000: P%d, fans %v", s.PerformanceState, s.Fans)
 	}

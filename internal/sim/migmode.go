@@ -17,18 +17,22 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 	}
 	defer op.end()
 	inUse := b.migOn != on && (len(b.instances) > 0 || len(b.tasks) > 0) || op.keepsMode(gpu.ErrInUse)
+
 	waits := inUse || op.keepsMode(gpu.ErrResetRequired)
 	if waits {
 		b.migPending = on
 	} else {
 		n.setMIGMode(b, on)
 	}
+
 	if err := op.commit(Change{Op: opMIGMode, On: on, Pending: waits}); err != nil {
 		return err
 	}
+
 	if inUse {
 		return fmt.Errorf("set MIG mode of GPU %d: %w", index, gpu.ErrInUse)
 	}
+
 	return nil
 }
 
@@ -46,10 +50,13 @@ func (n *Node) Reset(index int) error {
 		return fmt.Errorf("reset: %w", err)
 	}
 	defer op.end()
+
 	if len(b.tasks) > 0 {
 		return fmt.Errorf("reset GPU %d: %w", index, gpu.ErrInUse)
 	}
+
 	n.reset(b)
+
 	return op.commit(Change{Op: opReset})
 }
 
@@ -68,36 +75,46 @@ func (n *Node) applyMIGMode(g *simGPU) {
 func (n *Node) Reboot() error {
 	n.lock()
 	defer n.mu.Unlock()
+
 	if len(n.gpus) == 0 {
 		return nil
 	}
+
 	op, err := n.begin(n.gpus[0])
 	if err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}
 	defer op.commitOrUndo()
+
 	if err := op.commit(Change{Op: opReboot}); err != nil {
 		return fmt.Errorf("reboot: %w", err)
 	}
+
 	n.reboot()
+
 	return nil
 }
 
 func (n *Node) reboot() {
 	n.boots++
 	n.kernel.clear()
+
 	for _, g := range n.gpus {
 		for _, t := range slices.Clone(g.tasks) {
 			n.kill(t.proc, "the node was rebooted")
 		}
+
 		for _, i := range g.instances {
 			i.ComputeInstances = nil
 		}
+
 		if g.model.arch != Ampere {
 			g.migPending = false
 		}
+
 		n.reset(g)
 	}
+
 	n.record(Record{Message: "the node was rebooted"})
 }
 
@@ -106,17 +123,20 @@ func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
 	byStart := slices.Clone(layout)
 	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start })
+
 	for _, l := range byStart {
 		i, err := n.createInstance(g, l.profile.ID, gpu.Some(l.placement.Start))
 		if err != nil {
 			return fmt.Errorf("layout of GPU %d: %s@%d: %w", g.index, l.profile.Name, l.placement.Start, err)
 		}
+
 		for _, size := range l.computes {
 			if _, err := n.createCompute(g, i, size, gpu.Opt[int]{}); err != nil {
 				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", g.index, size, l.profile.Name, l.placement.Start, err)
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -125,15 +145,19 @@ func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")
 	}
+
 	for _, i := range g.instances {
 		i.ComputeInstances = nil
 	}
+
 	g.instances, g.devices = nil, nil
 	g.migOn, g.migPending = true, true
 	n.treeChanged(g, nil, nil)
+
 	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))
 	if err := n.build(g, layout); err != nil {
 		message = err.Error()
 	}
+
 	n.record(Record{GPU: gpu.Some(g.index), Message: message})
 }

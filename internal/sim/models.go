@@ -148,10 +148,12 @@ func findModel(name string) (gpuModel, bool) {
 			if strings.EqualFold(known, name) {
 				var ok bool
 				m.mig, ok = mig.FindModel(m.geometry)
+
 				return m, ok
 			}
 		}
 	}
+
 	return gpuModel{}, false
 }
 
@@ -161,5 +163,6 @@ func joinNames[T any](items []T, name func(T) string) string {
 	for _, item := range items {
 		names = append(names, name(item))
 	}
+
 	return strings.Join(names, ", ")
 }

@@ -119,16 +119,19 @@ func New(s *Scenario, clock *Clock) (*Node, error) {
 		if spec.Sharing.Kind == gpu.SharingMPS {
 			g.mps = n.newPID("mps", index)
 		}
+
 		n.gpus = append(n.gpus, g)
 		if err := n.build(g, spec.Layout); err != nil {
 			return nil, fmt.Errorf("scenario %s: %w", s.Name, err)
 		}
 	}
+
 	n.own = n.newOwnPod()
 	n.writeCheckpoint()
 	n.scheduleScenario()
 	n.runDue()
 	n.sampleAll(0)
+
 	return n, nil
 }
 
@@ -148,6 +151,7 @@ func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 		counters:   make(map[CountersOf]Activity),
 	}
 	g.sample.temperature = g.restingTemperature()
+
 	return g
 }
 
@@ -157,6 +161,7 @@ func (n *Node) Close() error {
 		close(n.closed)
 		n.leaveShared()
 	})
+
 	return nil
 }
 
@@ -166,6 +171,7 @@ func (n *Node) Now() time.Time {
 		n.lock()
 		n.mu.Unlock()
 	}
+
 	return n.shown(n.clock.Now())
 }
 
@@ -177,6 +183,7 @@ func (n *Node) shown(at time.Time) time.Time {
 			wrong += time.Duration(f.By)
 		}
 	})
+
 	return at.Add(wrong)
 }
 
@@ -186,11 +193,14 @@ func (n *Node) Advance(by time.Duration) error {
 	if n.shared != nil {
 		advance = n.advanceShared
 	}
+
 	if err := advance(by); err != nil {
 		return err
 	}
+
 	n.lock()
 	n.mu.Unlock()
+
 	return nil
 }
 
@@ -201,6 +211,7 @@ func (n *Node) Scenario() *Scenario { return n.scenario }
 func (n *Node) Records() []Record {
 	n.lock()
 	defer n.mu.Unlock()
+
 	return append([]Record(nil), n.records...)
 }
 
@@ -215,5 +226,6 @@ func (n *Node) lock() time.Time {
 	n.syncShared()
 	now := n.clock.Now()
 	n.catchUp(now)
+
 	return now
 }

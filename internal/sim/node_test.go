@@ -11,29 +11,35 @@ import (
 // start parses a scenario and starts it on a stepped clock.
 func start(t *testing.T, text string) *Node {
 	t.Helper()
+
 	s, err := Parse("test.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return startScenario(t, s)
 }
 
 func startScenario(t *testing.T, s *Scenario) *Node {
 	t.Helper()
+
 	n, err := New(s, NewClock(ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)
 		}
 	})
+
 	return n
 }
 
 func advance(t *testing.T, n *Node, by time.Duration) {
 	t.Helper()
+
 	if err := n.Advance(by); err != nil {
 		t.Fatal(err)
 	}
@@ -41,10 +47,12 @@ func advance(t *testing.T, n *Node, by time.Duration) {
 
 func state(t *testing.T, n *Node, index int) GPUState {
 	t.Helper()
+
 	s, err := n.Read(index, gpu.ReadingDevice)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return s
 }
 
@@ -55,15 +63,18 @@ func findContainer(n *Node, pod string) (Container, bool) {
 			return c, true
 		}
 	}
+
 	return Container{}, false
 }
 
 func mustContainer(t *testing.T, n *Node, pod string) Container {
 	t.Helper()
+
 	c, ok := findContainer(n, pod)
 	if !ok {
 		t.Fatalf("pod %s is not listed", pod)
 	}
+
 	return c
 }
 
@@ -74,6 +85,7 @@ func recorded(n *Node, text string) bool {
 			return true
 		}
 	}
+
 	return false
 }
 

@@ -36,23 +36,28 @@ func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *opera
 	if err != nil {
 		return nil, nil, err
 	}
+
 	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
 		return nil, nil, err
 	}
+
 	if !n.privileged(index, now) {
 		n.mu.Unlock()
 		return nil, nil, gpu.ErrNoPermission
 	}
+
 	if op, err = n.begin(n.gpus[index]); err != nil {
 		n.mu.Unlock()
 		return nil, nil, err
 	}
+
 	op.hits = hits
 	if err := op.refused(what); err != nil {
 		op.end()
 		return nil, nil, err
 	}
+
 	return op.gpu, op, nil
 }
 
@@ -62,20 +67,26 @@ func (n *Node) begin(g *simGPU) (*operation, error) {
 		if err := n.shared.lock(); err != nil {
 			return nil, err
 		}
+
 		n.syncShared()
+
 		if err := n.stateError(); err != nil {
 			n.shared.unlock()
 			return nil, err
 		}
 	}
+
 	now := n.clock.Now()
 	n.catchUp(now)
+
 	op := &operation{node: n, at: n.at, gpu: g, before: g.layoutState()}
 	for _, g := range n.gpus {
 		op.totals = append(op.totals, g.totals)
 		op.counters = append(op.counters, maps.Clone(g.counters))
 	}
+
 	n.endStep(now)
+
 	return op, nil
 }
 
@@ -87,6 +98,7 @@ func (g *simGPU) layoutState() layoutState {
 	for _, i := range g.instances {
 		s.computes = append(s.computes, slices.Clone(i.ComputeInstances))
 	}
+
 	return s
 }
 
@@ -100,7 +112,9 @@ func (op *operation) commit(c Change) error {
 			return err
 		}
 	}
+
 	op.committed, n.resample = true, true
+
 	return nil
 }
 
@@ -117,6 +131,7 @@ func (op *operation) commitOrUndo() {
 	} else {
 		op.undo()
 	}
+
 	if n.shared != nil {
 		n.shared.unlock()
 	}
@@ -125,11 +140,14 @@ func (op *operation) commitOrUndo() {
 func (op *operation) undo() {
 	n, g := op.node, op.gpu
 	n.forgetDescriptions()
+
 	n.at, n.resample = op.at, false
 	for i, g := range n.gpus {
 		g.totals, g.counters = op.totals[i], op.counters[i]
 	}
+
 	g.migOn, g.migPending = op.before.migOn, op.before.migPending
+
 	g.instances, g.devices = op.before.instances, op.before.devices
 	for k, i := range g.instances {
 		i.ComputeInstances = op.before.computes[k]

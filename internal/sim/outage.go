@@ -30,17 +30,21 @@ type outages []outage
 // one do not end.
 func (s *Scenario) outages(kinds ...FaultKind) outages {
 	var list outages
+
 	for i := range s.Faults {
 		f := &s.Faults[i]
 		if !slices.Contains(kinds, f.Kind) {
 			continue
 		}
+
 		end := f.At + f.For
 		if f.For == 0 && f.Kind != FaultKubeletRestart {
 			end = never
 		}
+
 		list = append(list, outage{f.At, end})
 	}
+
 	return list
 }
 
@@ -48,12 +52,14 @@ func (s *Scenario) outages(kinds ...FaultKind) outages {
 func (o outages) upFrom(t time.Duration) time.Duration {
 	for again := true; again; {
 		again = false
+
 		for _, x := range o {
 			if x.begin <= t && t < x.end {
 				t, again = x.end, true
 			}
 		}
 	}
+
 	return t
 }
 
@@ -62,14 +68,17 @@ func (o outages) downSince(t time.Duration) time.Duration {
 	if o.upFrom(t) == t {
 		return t
 	}
+
 	for again := true; again; {
 		again = false
+
 		for _, x := range o {
 			if x.begin < t && t <= x.end {
 				t, again = x.begin, true
 			}
 		}
 	}
+
 	return t
 }
 
@@ -81,6 +90,7 @@ func (o outages) ended(t time.Duration) (count int, last time.Duration) {
 			last = max(last, x.end)
 		}
 	}
+
 	return count, last
 }
 
@@ -89,12 +99,14 @@ func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	if static {
 		return started + staticPodsAfter
 	}
+
 	t := started + apiPodsAfter
 	for {
 		up := n.apiOutages.upFrom(t)
 		if up == t || up == never {
 			return up
 		}
+
 		t = up + askAgainAfter
 	}
 }
@@ -105,7 +117,9 @@ func (n *Node) lists(t time.Duration, static bool) bool {
 	if n.kubeletOutages.upFrom(t) != t {
 		return false
 	}
+
 	restarts, started := n.kubeletOutages.ended(t)
+
 	return restarts == 0 || t >= n.listsFrom(started, static)
 }
 
@@ -117,14 +131,18 @@ func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
 		if restarts, started := n.kubeletOutages.ended(next); restarts > 0 && next != never {
 			next = max(next, n.listsFrom(started, static))
 		}
+
 		if !static {
 			next = n.apiOutages.upFrom(next)
 		}
+
 		if next == t {
 			return t
 		}
+
 		t = next
 	}
+
 	return never
 }
 
@@ -148,5 +166,6 @@ func (n *Node) Kubelet() KubeletState {
 			state.Delay = max(state.Delay, f.Delay)
 		}
 	})
+
 	return state
 }

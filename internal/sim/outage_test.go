@@ -30,7 +30,9 @@ func listedPods(n *Node) string {
 	for _, c := range n.Containers() {
 		names = append(names, strings.TrimSuffix(c.Pod, "-n"))
 	}
+
 	slices.Sort(names)
+
 	return strings.Join(names, " ")
 }
 
@@ -66,6 +68,7 @@ func TestRestartOfTheKubelet(t *testing.T) {
 				if got := listedPods(n); got != want {
 					t.Errorf("after %d s: %q, want %q", second, got, want)
 				}
+
 				advance(t, n, time.Second)
 			}
 		})
@@ -76,15 +79,19 @@ func TestRestartOfTheKubelet(t *testing.T) {
 func TestPodsRunOnWhileTheKubeletRestarts(t *testing.T) {
 	n := start(t, outageNode+"  - {at: 5s, for: 2s, kind: kubelet-restart}\n")
 	advance(t, n, 4*time.Second)
+
 	holdings, running := fmt.Sprint(n.Holdings()), fmt.Sprint(n.Running())
 	for range 8 {
 		advance(t, n, time.Second)
+
 		if got := fmt.Sprint(n.Holdings()); got != holdings {
 			t.Errorf("holdings %s, want %s", got, holdings)
 		}
+
 		if got := fmt.Sprint(n.Running()); got != running {
 			t.Errorf("containers %s, want %s", got, running)
 		}
+
 		for i := range n.Count() {
 			if s := state(t, n, i); len(s.Processes) != 1 || s.Activity.SM == 0 {
 				t.Errorf("GPU %d: %v, %g of the SMs busy", i, s.Processes, s.Activity.SM)
@@ -104,6 +111,7 @@ func TestRestartWithoutAnAPIServer(t *testing.T) {
 		{52*time.Second - 1, "late-static static"}, {52 * time.Second, "api late-api late-static mig-exporter-sim static"},
 	} {
 		advance(t, n, step.to-n.Now().Sub(StepStart()))
+
 		if got := listedPods(n); got != step.want {
 			t.Errorf("after %s: %q, want %q", step.to, got, step.want)
 		}
@@ -123,16 +131,21 @@ pods:
 faults: [{at: 1s, for: 29s, kind: api-server-down}]
 `)
 	advance(t, n, 29*time.Second)
+
 	for text, want := range map[string]bool{"default/static: admitted": true, "first": false, "second": false} {
 		if got := recorded(n, text); got != want {
 			t.Errorf("while the API server is away: %q is recorded: %v, want %v: %+v", text, got, want, n.Records())
 		}
 	}
+
 	advance(t, n, time.Second)
+
 	if !recorded(n, "default/first: admitted") || !recorded(n, "default/second: refused") {
 		t.Errorf("when it is back: %+v", n.Records())
 	}
+
 	advance(t, n, 10*time.Second)
+
 	if !recorded(n, "default/first: ended") {
 		t.Error("its time does not count from its admission")
 	}
@@ -140,19 +153,23 @@ faults: [{at: 1s, for: 29s, kind: api-server-down}]
 
 func TestOwnPod(t *testing.T) {
 	n := start(t, "version: 1\ngpus: [{model: A30}]\n")
+
 	list := n.Containers()
 	if len(list) != 1 {
 		t.Fatalf("listed: %+v, want one container", list)
 	}
+
 	cmptest.Equal(t, "namespace, pod and container", [3]string{list[0].Namespace, list[0].Pod, list[0].Name},
 		[3]string{OwnNamespace, OwnPod, OwnContainer})
 	cmptest.Equal(t, "its devices", len(list[0].Devices), 0)
 	p, ok := n.PodByName(OwnNamespace, OwnPod, n.Now())
 	cmptest.Equal(t, "the API server has it", ok, true)
 	cmptest.Equal(t, "UID and owner", [2]string{p.UID, p.Owner}, [2]string{list[0].PodUID, "DaemonSet/mig-exporter"})
+
 	if h := n.Holdings(); len(h) != 0 || n.PodGone(OwnNamespace, OwnPod, list[0].PodUID) {
 		t.Errorf("it holds %+v, or is gone", h)
 	}
+
 	if list := start(t, "version: 1\nnode: {kubernetes: false}\ngpus: [{model: A30}]\n").Containers(); len(list) != 0 {
 		t.Errorf("without Kubernetes: %+v", list)
 	}

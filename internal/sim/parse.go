@@ -24,6 +24,7 @@ func Load(path string) (*Scenario, error) {
 	if err != nil {
 		return nil, fmt.Errorf("scenario: %w", err)
 	}
+
 	return Parse(path, data)
 }
 
@@ -32,6 +33,7 @@ func Load(path string) (*Scenario, error) {
 func Parse(path string, data []byte) (*Scenario, error) {
 	name := filepath.Base(path)
 	sum := sha256.Sum256(data)
+
 	f := &scenarioFile{
 		path:      path,
 		scenario:  &Scenario{Name: strings.TrimSuffix(name, filepath.Ext(name)), digest: hex.EncodeToString(sum[:])},
@@ -41,8 +43,10 @@ func Parse(path string, data []byte) (*Scenario, error) {
 	if err := strictyaml.Decode(path, data, f, f.forms()...); err != nil {
 		return nil, err
 	}
+
 	f.scenario.Node, f.scenario.Seed = f.Node, uint64(f.Seed)
 	f.scenario.DriverCosts = f.DriverCosts
+
 	return f.scenario, nil
 }
 
@@ -74,10 +78,13 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	if strictyaml.HasKey(n, "recorded") {
 		r.FailAt(n, key, "recorded",
 			"this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
+
 		return
 	}
+
 	type plain scenarioFile
 	r.Decode(n, key, (*plain)(f))
+
 	if len(f.Pods) > 0 && !f.Node.Kubernetes {
 		r.FailAt(n, key, "pods", "the node has kubernetes: false; expected processes instead of pods")
 	}

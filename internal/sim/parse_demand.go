@@ -19,10 +19,13 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 		if i < 0 || !has(name) {
 			return false
 		}
+
 		r.FailAt(n, key, name, "is set together with %s; expected %s", others[i], expected)
+
 		return true
 	}
 	newer := []string{"width", "phases", "busy", "requests", "bandwidth"}
+
 	given := strings.Join(slices.DeleteFunc(slices.Clone(newer), func(name string) bool { return !has(name) }), " and ")
 	switch {
 	case beside("sm", "sm alone, which is always busy, or width with busy or requests", newer...),
@@ -54,11 +57,13 @@ func (l *phaseList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 	if !r.Decode(n, key, &entries) {
 		return
 	}
+
 	total := 0.0
 	for _, p := range entries {
 		total += float64(p.Share)
 		*l = append(*l, kernels.Phase{Share: float64(p.Share), Width: float64(p.Width), Bandwidth: float64(p.Bandwidth)})
 	}
+
 	if math.Abs(total-1) > 1e-6 {
 		r.Fail(n, key, "has shares that add up to %g; expected 1", total)
 	}
@@ -76,6 +81,7 @@ func (s *reachableShare) UnmarshalText(text []byte) error {
 	if err := parseNumber(text, kernels.Reachable, (*float64)(s)); err != nil {
 		return fmt.Errorf("%w, what kernels reach", err)
 	}
+
 	return nil
 }
 

@@ -21,12 +21,15 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 			r.FailAt(n, key, name, "is missing; a %s fault needs it", e.Kind)
 		}
 	}
+
 	for name := range strictyaml.Pairs(n) {
 		if !slices.Contains(slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1]), name.Value) {
 			r.Fail(name, key+"."+name.Value, "has no meaning for a %s fault", e.Kind)
 		}
 	}
+
 	spec.checkCall(r, n, key)
+
 	if index, ok := spec.GPU.Get(); ok {
 		if gpus := f.scenario.GPUs; index < 0 || index >= len(gpus) {
 			r.FailAt(n, key, "gpu", "is %d; expected a whole number from 0 to %d", index, len(gpus)-1)
@@ -34,6 +37,7 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[index].Model)
 		}
 	}
+
 	f.scenario.Faults = append(f.scenario.Faults, *spec)
 }
 
@@ -42,14 +46,17 @@ func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	if changes := changesOf(f.Kind); strictyaml.HasKey(n, "on") && !slices.Contains(changes, string(f.On)) {
 		r.FailAt(n, key, "on", "is %q; expected one of %s", f.On, strings.Join(changes, ", "))
 	}
+
 	if f.Kind == FaultProcessStarts {
 		f.On = opDestroyCI
 	}
+
 	for _, name := range []string{"after", "times"} {
 		if strictyaml.HasKey(n, name) && f.On == "" {
 			r.FailAt(n, key, name, "has no meaning without on")
 		}
 	}
+
 	if f.On != "" && f.During != "" {
 		r.FailAt(n, key, "on", "is set together with during; a fault begins with one or the other")
 	}

@@ -23,16 +23,20 @@ func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 	if spec.Minor.Present() && e.Count > 1 {
 		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 	}
+
 	if e.Layout != nil {
 		if spec.MIG != MIGOn {
 			r.FailAt(n, key, "layout", "is given without mig: true")
 		}
+
 		spec.Layout = readLayout(r, e.Layout, key+".layout", spec.Model)
 	}
+
 	if len(f.scenario.GPUs)+e.Count > maxGPUs {
 		r.Fail(n, key, "makes more than %d GPUs", maxGPUs)
 		return
 	}
+
 	f.scenario.GPUs = append(f.scenario.GPUs, slices.Repeat([]GPUSpec{spec}, e.Count)...)
 }
 
@@ -42,15 +46,19 @@ func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key s
 	if !r.Decode(n, key, &name) {
 		return
 	}
+
 	var known bool
 	if *into, known = f.models[name]; known {
 		return
 	}
+
 	if *into, known = findModel(name); !known {
 		r.Fail(n, key, "is %q, which cannot be simulated; expected one of %s", name,
 			joinNames(gpuModels(), func(m gpuModel) string { return m.key }))
+
 		return
 	}
+
 	f.models[name] = *into
 }
 
@@ -64,6 +72,7 @@ type layoutEntry struct {
 // DecodeYAML reads both forms.
 func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	type plain layoutEntry
+
 	if n.Kind == strictyaml.MappingNode {
 		r.Decode(n, key, (*plain)(e))
 	} else {
@@ -77,34 +86,44 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 	if !r.Decode(list, key, &entries) {
 		return nil
 	}
+
 	trial, layout := &simGPU{mig: model.mig}, []LayoutSpec(nil)
+
 	for i, e := range entries {
 		n, at := list.Content[i], fmt.Sprintf("%s[%d]", key, i)
+
 		spec, expected := findInstance(model.mig.Profiles, e.GI)
 		if expected != "" {
 			r.Fail(n, at, "is %q; expected %s", e.GI, expected)
 			continue
 		}
+
 		whole := spec.profile.ComputeSlices
 		if e.CI == nil {
 			spec.computes = []int{whole}
 		}
+
 		used := 0
+
 		for j, text := range e.CI {
 			size, ok := parseComputeSize(text, spec.profile)
 			if !ok {
 				r.Fail(strictyaml.Value(n, "ci").Content[j], fmt.Sprintf("%s.ci[%d]", at, j),
 					"is %q; expected a compute instance of %s such as 1c or %dc", text, spec.profile.Name, whole)
 			}
+
 			spec.computes = append(spec.computes, size)
 			used += size
 		}
+
 		if used > whole {
 			r.Fail(n, at, "its compute instances take %d slices of %d", used, whole)
 		} else if problem := trial.add(spec); problem != "" {
 			r.Fail(n, at, "%s", problem)
 		}
+
 		layout = append(layout, spec)
 	}
+
 	return layout
 }

@@ -18,6 +18,7 @@ type podEntry struct {
 // FinishYAML adds the pod of an entry.
 func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	f, pod := fileOf(r), e.PodSpec
+
 	if strictyaml.HasKey(n, "containers") {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {
 			if strictyaml.HasKey(n, name) {
@@ -28,6 +29,7 @@ func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 		e.resourceRequest.check(r, n, key)
 		pod.Containers = []ContainerSpec{{Name: e.Container, resourceRequest: e.resourceRequest}}
 	}
+
 	f.checkPod(r, n, key, &pod)
 	f.scenario.Pods = append(f.scenario.Pods, pod)
 }
@@ -39,26 +41,32 @@ func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *strictyaml.Node, key st
 			r.Fail(n, key, "has two containers called %q", c.Name)
 		}
 	}
+
 	if len(pod.Containers) > 0 && !slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return !c.Init }) {
 		r.FailAt(n, key, "containers", "has init containers alone; expected one that is not")
 	}
+
 	name := pod.listedName(f.Node.Hostname)
 	for _, before := range f.scenario.Pods {
 		if before.Namespace == pod.Namespace && before.listedName(f.Node.Hostname) == name && overlap(before, *pod) {
 			r.FailAt(n, key, "name", "is %q while a pod with this name and namespace exists already", pod.Name)
 		}
 	}
+
 	if pod.Namespace == OwnNamespace && name == OwnPod {
 		r.FailAt(n, key, "name", "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name,
 			OwnNamespace)
 	}
+
 	if pod.Created > pod.At {
 		r.FailAt(n, key, "created", "is %s, later than at, %s; expected a time before it is bound to the node",
 			pod.Created, pod.At)
 	}
+
 	if pod.Static && pod.Owner != "" {
 		r.FailAt(n, key, "owner", "is %q; expected none: a static pod is its node's", pod.Owner)
 	}
+
 	hasResource := slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return c.Resource != "" })
 	if pod.Static && hasResource && f.Node.Allocator == AllocatorDRA {
 		r.FailAt(n, key, "static",
@@ -73,6 +81,7 @@ func overlap(a, b PodSpec) bool {
 // FinishYAML checks a container of a list.
 func (c *ContainerSpec) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	c.check(r, n, key)
+
 	switch {
 	case c.For > 0 && !c.Init:
 		r.FailAt(n, key, "for", "is given without init: true; expected it at the pod, or an init container")
@@ -86,9 +95,11 @@ func (q *resourceRequest) check(r *strictyaml.Reader, n *strictyaml.Node, key st
 	if allocator := fileOf(r).Node.Allocator; q.Admin && allocator != AllocatorDRA {
 		r.FailAt(n, key, "admin", "is true; expected a node with allocator dra, not %s", allocator)
 	}
+
 	if q.Device.Present() && q.Count != 1 {
 		r.FailAt(n, key, "device", "pins one device of %d", q.Count)
 	}
+
 	asks := q.Workload != nil || q.Admin || strictyaml.HasKey(n, "count") || q.Device.Present()
 	if q.Resource == "" && asks {
 		r.FailAt(n, key, "resource", "is missing; expected a resource such as nvidia.com/gpu")
@@ -107,6 +118,7 @@ func (e *processEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 		r.Fail(n, key, "expected either gpu, an index, or device, such as 2/3g.20gb@4")
 		return
 	}
+
 	e.Device = e.GPU.Or(e.Device)
 	f := fileOf(r)
 	f.scenario.Processes = append(f.scenario.Processes, e.ProcessSpec)
@@ -118,10 +130,13 @@ func (d DevicePin) Valid(root any) (valid bool, expected string) {
 	if len(gpus) == 0 {
 		return true, "" // what is wrong with the GPUs is reported where they are
 	}
+
 	if d.GPU >= len(gpus) {
 		return false, fmt.Sprintf("a GPU's index from 0 to %d, alone or with a MIG device", len(gpus)-1)
 	}
+
 	model := gpus[d.GPU].Model.mig
 	known := slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == d.Profile })
+
 	return known || d.Profile == "", fmt.Sprintf("one of %s's profiles (%s)", model.Name, profileNames(model.Profiles))
 }

@@ -76,6 +76,7 @@ func badGPUs() []badScenario {
 // badDemands are workloads whose keys contradict each other.
 func badDemands() []badScenario {
 	var list []badScenario
+
 	for keys, want := range map[string]string{
 		"sm: 4, width: 4":                                                              "sm: is set together with width; expected sm alone",
 		"sm: 4, requests: {rate: 1, gpu: 1ms}":                                         "sm: is set together with requests",
@@ -101,8 +102,10 @@ func badDemands() []badScenario {
 		if strings.HasPrefix(want, "has ") {
 			at = "bad.yaml:5: workloads[0]: "
 		}
+
 		list = append(list, badScenario{keys, goodHead + "workloads:\n  - {name: w, " + keys + "}\n", at + want})
 	}
+
 	return list
 }
 
@@ -184,6 +187,7 @@ func TestBadScenarios(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Fatalf("error %v, want one with %q", err, tc.want)
 			}
+
 			var parseError *strictyaml.Error
 			if !errors.As(err, &parseError) || parseError.Line < 1 {
 				t.Errorf("%#v has no line", err)
@@ -212,22 +216,26 @@ func TestTrace(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
+
 		return path
 	}
 	write("load.csv", "seconds, sm\n0, 4\n60, 20\n120, 8\n")
 	write("bad.csv", "0, 4\n60, many\n")
 	const text = "version: 1\ngpus: [{model: A30}]\nworkloads: [{name: w, sm: {trace: %s, repeat: 3m}}]\n" +
 		"pods: [{name: p, resource: nvidia.com/gpu, workload: w}]\n"
+
 	s, err := Load(write("s.yaml", fmt.Sprintf(text, "load.csv")))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sm := s.Pods[0].Containers[0].Workload.Demand.Width
 	for at, want := range map[time.Duration]float64{0: 4, 59 * time.Second: 4, time.Minute: 20, 2 * time.Minute: 8, 4 * time.Minute: 20} {
 		if got := sm.At(at, 0); got != want {
 			t.Errorf("after %s: %g, want %g", at, got, want)
 		}
 	}
+
 	if _, err := Load(write("b.yaml", fmt.Sprintf(text, "bad.csv"))); err == nil || !strings.Contains(err.Error(), `workloads[0].sm.trace: line 2: is "many"`) {
 		t.Errorf("got %v", err)
 	}
@@ -240,17 +248,21 @@ func TestEveryModelHasAGeometry(t *testing.T) {
 			t.Errorf("%s: no geometry %s", b.key, b.geometry)
 			continue
 		}
+
 		m := found.mig
 		if !m.PlacementsKnown() || m.Architecture != string(b.arch) {
 			t.Errorf("%s: geometry %s of %s", b.key, m.Name, m.Architecture)
 		}
+
 		total := uint64(0)
 		for _, f := range m.Profiles {
 			total = max(total, f.MemoryBytes>>20)
 		}
+
 		if total == 0 || total > b.memoryMiB {
 			t.Errorf("%s: the largest profile has %d MiB, want 1 to %d", b.key, total, b.memoryMiB)
 		}
+
 		if m.SMs > b.sms {
 			t.Errorf("%s: geometry %s has %d SMs, want %d at most", b.key, m.Name, m.SMs, b.sms)
 		}
@@ -263,13 +275,16 @@ func FuzzParse(f *testing.F) {
 	if err != nil {
 		f.Fatal(err)
 	}
+
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			f.Fatal(err)
 		}
+
 		f.Add(text)
 	}
+
 	f.Add([]byte("version: 1\ngpus: [{model: A30, mig: true, layout: [&a {gi: \"1g.6gb@0\", ci: [1c]}, *a]}]\n"))
 	f.Add([]byte("version: 1\ngpus: [{model: A30, mig: true, layout: [{gi: \"2g.12gb@0\", ci: [1c, 1c]}]}]\nfaults: [{kind: lost}]\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -279,19 +294,24 @@ func FuzzParse(f *testing.F) {
 			if !errors.As(err, &parseError) {
 				t.Errorf("error %v names no place", err)
 			}
+
 			return
 		}
+
 		if len(s.GPUs) > 16 || len(s.Pods) > 64 {
 			return // costs time and shows nothing more
 		}
+
 		n, err := New(s, NewClock(ClockStep))
 		if err != nil {
 			t.Fatalf("accepted, but: %v", err)
 		}
 		defer n.Close()
+
 		if err := n.Advance(10 * time.Second); err != nil {
 			t.Fatal(err)
 		}
+
 		n.Containers()
 		n.Allocatable()
 	})

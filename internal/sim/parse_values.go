@@ -35,9 +35,11 @@ func (s *memorySize) UnmarshalText(text []byte) error {
 				*s = memorySize(math.Floor(v * u.bytes))
 				return nil
 			}
+
 			break
 		}
 	}
+
 	return errors.New("a size such as 512MiB or 6GiB")
 }
 
@@ -62,7 +64,9 @@ func parseNumber(text []byte, highest float64, into *float64) error {
 	if !ok || v < 0 || v > highest {
 		return fmt.Errorf("a number from 0 to %g", highest)
 	}
+
 	*into = v
+
 	return nil
 }
 
@@ -77,6 +81,8 @@ func (o *clockOffset) UnmarshalText(text []byte) error {
 	if err != nil || v == 0 || v.Abs() > maxDuration {
 		return errors.New("a duration such as 10m or -10m")
 	}
+
 	*o = clockOffset(v)
+
 	return nil
 }

@@ -28,10 +28,13 @@ func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 	if workloads[e.Name] != nil {
 		r.FailAt(n, key, "name", "is %q; a workload above has this name", e.Name)
 	}
+
 	e.checkDemand(r, n, key)
+
 	if e.Server != nil && strictyaml.HasKey(n, "memory") {
 		r.FailAt(n, key, "memory", "is set together with server; expected either, as a server takes a fraction of the device")
 	}
+
 	e.Media = [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal}
 	workloads[e.Name] = &e.Workload
 }
@@ -53,22 +56,28 @@ func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 		var value V
 		r.Decode(n, key, &value)
 		e.Signal = Constant(float64(value))
+
 		return
 	}
+
 	var shape signalShape[V]
 	if !r.Decode(n, key, &shape) {
 		return
 	}
+
 	shapes := 0
+
 	for _, name := range []string{"sine", "steps", "trace"} {
 		if strictyaml.HasKey(n, name) {
 			shapes++
 		}
 	}
+
 	if shapes != 1 {
 		r.Fail(n, key, "has %d shapes; expected exactly one of sine, steps or trace", shapes)
 		return
 	}
+
 	e.points, e.repeat = append(shape.Steps, shape.Trace...), shape.Repeat
 	if s := shape.Sine; s != nil {
 		e.sine = &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
@@ -101,11 +110,14 @@ func (l *stepList[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	if !r.Decode(n, key, &steps) {
 		return
 	}
+
 	*l = stepList[V]{}
+
 	for i, s := range steps {
 		if i > 0 && s.At <= steps[i-1].At {
 			r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "at", "is %s; expected a time after the step before", s.At)
 		}
+
 		*l = append(*l, point{at: s.At, value: float64(s.Value)})
 	}
 }
@@ -123,16 +135,19 @@ func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	if !r.Decode(n, key, &name) {
 		return
 	}
+
 	if !filepath.IsLocal(name) {
 		r.Expected(n, key, "a file below the scenario's folder")
 		return
 	}
+
 	file, err := os.Open(filepath.Join(filepath.Dir(fileOf(r).path), name))
 	if err != nil {
 		r.Fail(n, key, "%v", err)
 		return
 	}
 	defer file.Close()
+
 	if *l, err = readTraceLines[V](file, r, n, key); err != nil {
 		r.Fail(n, key, "%s: %v", name, err)
 	}
@@ -144,31 +159,40 @@ func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *stricty
 	lines.FieldsPerRecord = 2
 	lines.TrimLeadingSpace = true
 	points := []point{}
+
 	for first := true; ; first = false {
 		record, err := lines.Read()
 		if errors.Is(err, io.EOF) {
 			return points, nil
 		}
+
 		if err != nil {
 			return nil, err
 		}
+
 		line, _ := lines.FieldPos(0)
+
 		seconds, ok := parseFinite(record[0])
 		if !ok && first {
 			continue // headings
 		}
+
 		at := time.Duration(seconds * float64(time.Second))
 		if !ok || seconds < 0 || at > maxDuration || (len(points) > 0 && at <= points[len(points)-1].at) {
 			return nil, fmt.Errorf("line %d: time %q; expected seconds, more than the line before", line, record[0])
 		}
+
 		if len(points) == maxTracePoints {
 			return nil, fmt.Errorf("line %d: more than %d lines", line, maxTracePoints)
 		}
+
 		var value V
+
 		cell := &strictyaml.Node{Kind: strictyaml.ScalarNode, Tag: "!!str", Value: record[1], Line: n.Line}
 		if !r.Decode(cell, fmt.Sprintf("%s: line %d", key, line), &value) {
 			return nil, nil
 		}
+
 		points = append(points, point{at: at, value: float64(value)})
 	}
 }

@@ -12,6 +12,7 @@ import (
 func ComputeProfileID(slices int) (id uint32, ok bool) {
 	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 	id, ok = ids[slices]
+
 	return id, ok
 }
 
@@ -24,10 +25,12 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
 	}
+
 	var list []gpu.Placement
 	for start := range slicesOfInstance - size + 1 {
 		list = append(list, gpu.Placement{Start: start, Size: size})
 	}
+
 	return list
 }
 
@@ -39,6 +42,7 @@ func computeName(f gpu.Profile, size int) string {
 	if size == f.ComputeSlices {
 		return f.Name
 	}
+
 	return fmt.Sprintf("%dc.%s", size, f.Name)
 }
 
@@ -52,10 +56,12 @@ func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]
 		return 0, fmt.Errorf("create GPU instance: %w", err)
 	}
 	defer op.end()
+
 	i, err := n.createInstance(b, profileID, op.placeOfInstance(profileID, start))
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
 	}
+
 	return i.ID, op.commit(Change{Op: opCreateGI, Profile: profileID, GI: i.ID, Start: i.Placement.Start})
 }
 
@@ -66,17 +72,22 @@ func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
 		return fmt.Errorf("destroy GPU instance: %w", err)
 	}
 	defer op.end()
+
 	i := b.instance(id)
 	if i == nil {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
+
 	if len(i.ComputeInstances) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
+
 	if n.fakesDestruction(b, n.at, op) {
 		return nil
 	}
+
 	n.removeInstance(b, i)
+
 	return op.commit(Change{Op: opDestroyGI, GI: id})
 }
 
@@ -99,14 +110,17 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 		return 0, fmt.Errorf("create compute instance: %w", err)
 	}
 	defer op.end()
+
 	i := b.instance(id)
 	if i == nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
+
 	c, err := n.createCompute(b, i, slices, op.placeOfCompute(i, slices, start))
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
+
 	return c.ID, op.commit(Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: slices})
 }
 
@@ -117,17 +131,22 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}
 	defer op.end()
+
 	i, c := b.compute(id, ci)
 	if c == nil {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrNotFound)
 	}
+
 	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
 		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
 	}
+
 	if n.fakesDestruction(b, n.at, op) {
 		return nil
 	}
+
 	n.removeCompute(b, i, c)
+
 	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
 }
 
@@ -140,11 +159,14 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 	if !g.migOn {
 		return nil, gpu.ErrNotSupported
 	}
+
 	at := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 	if at < 0 {
 		return nil, gpu.ErrInvalidArgument
 	}
+
 	profile := g.mig.Profiles[at]
+
 	candidates := preferred(profile, g.mig.AxisUnits)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
@@ -152,18 +174,22 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 			return nil, gpu.ErrInvalidArgument
 		}
 	}
+
 	if g.excess(profile) != "" {
 		return nil, gpu.ErrInsufficientResources
 	}
+
 	for _, p := range candidates {
 		if g.occupant(p) == nil {
 			i := &Instance{ID: g.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
 			g.instances = append(g.instances, i)
 			slices.SortFunc(g.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
 			n.treeChanged(g, i, nil)
+
 			return i, nil
 		}
 	}
+
 	return nil, gpu.ErrInsufficientResources
 }
 
@@ -173,10 +199,12 @@ func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID 
 	if order == GIIDByPlacement {
 		return gpu.InstanceID(first + p.Start/p.Size)
 	}
+
 	id := gpu.InstanceID(first)
 	for g.instance(id) != nil {
 		id++
 	}
+
 	return id
 }
 
@@ -185,24 +213,30 @@ func (n *Node) createCompute(g *simGPU, i *Instance, size int, start gpu.Opt[int
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
 	}
+
 	if len(candidates) == 0 {
 		return nil, gpu.ErrInvalidArgument
 	}
+
 	for _, place := range candidates {
 		if slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(place) }) {
 			continue
 		}
+
 		c := &Compute{Profile: computeName(i.Profile, size), Placement: place, SMs: ComputeSMs(i.Profile, size)}
 		for slices.ContainsFunc(i.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
 			c.ID++
 		}
+
 		c.UUID = n.migUUID(g, i, c)
 		i.ComputeInstances = append(i.ComputeInstances, c)
 		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int { return int(a.ID) - int(o.ID) })
 		g.numberDevices()
 		n.treeChanged(g, i, c)
+
 		return c, nil
 	}
+
 	return nil, gpu.ErrInsufficientResources
 }
 
@@ -211,6 +245,7 @@ func (n *Node) createCompute(g *simGPU, i *Instance, size int, start gpu.Opt[int
 func (g *simGPU) numberDevices() {
 	byID := slices.Clone(g.instances)
 	slices.SortFunc(byID, func(a, c *Instance) int { return int(a.ID) - int(c.ID) })
+
 	g.devices = nil
 	for _, i := range byID {
 		g.devices = append(g.devices, i.ComputeInstances...)
@@ -224,14 +259,18 @@ func (n *Node) treeChanged(g *simGPU, i *Instance, c *Compute) {
 			g.devices[k] = nil
 		}
 	}
+
 	n.resample = true
+
 	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}
 	if i != nil {
 		event.Instance = gpu.Some(i.ID)
 	}
+
 	if c != nil {
 		event.Compute = gpu.Some(c.ID)
 	}
+
 	n.emit(event)
 }
 
@@ -241,6 +280,7 @@ func (g *simGPU) instance(id gpu.InstanceID) *Instance {
 			return i
 		}
 	}
+
 	return nil
 }
 
@@ -250,6 +290,8 @@ func (g *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compu
 	if i == nil {
 		return nil, nil
 	}
+
 	c, _ := i.Compute(ci)
+
 	return i, c
 }

@@ -23,19 +23,23 @@ func (d *DevicePin) UnmarshalText(text []byte) error {
 	parts := strings.Split(string(text), "/")
 	index, ok := gpu.ParseDecimal(parts[0])
 	*d = DevicePin{GPU: int(index)}
+
 	if len(parts) > 1 {
 		var isPlace bool
 		d.Profile, d.Start, isPlace = parsePlace(parts[1])
 		ok = ok && isPlace && d.Profile != "" && d.Start <= 64
 	}
+
 	if len(parts) > 2 {
 		id, isNumber := gpu.ParseDecimal(parts[2])
 		d.Compute = gpu.ComputeID(id)
 		ok = ok && isNumber
 	}
+
 	if !ok || len(parts) > 3 {
 		return errors.New("a GPU's index, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1")
 	}
+
 	return nil
 }
 
@@ -44,5 +48,6 @@ func (d DevicePin) String() string {
 	if d.Profile == "" {
 		return strconv.Itoa(d.GPU)
 	}
+
 	return fmt.Sprintf("%d/%s@%d/%d", d.GPU, d.Profile, d.Start, d.Compute)
 }

@@ -14,11 +14,13 @@ func hasMediaExtensions(f gpu.Profile) bool { return strings.Contains(f.Name, "+
 // computeSizes lists how many slices compute instances of a GPU instance can have.
 func computeSizes(slices int) []int {
 	var sizes []int
+
 	for _, n := range []int{1, 2, 3, 4, 7} {
 		if n <= slices {
 			sizes = append(sizes, n)
 		}
 	}
+
 	return sizes
 }
 
@@ -27,6 +29,7 @@ func computeSizes(slices int) []int {
 // starts.
 func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	order := []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11}
+
 	switch {
 	case axis == 8 && f.MemorySlices == 1:
 		order = []int{6, 4, 5, 0, 1, 2, 3}
@@ -35,10 +38,12 @@ func preferred(f gpu.Profile, axis int) []gpu.Placement {
 	case axis == 8 && f.ComputeSlices == 3:
 		order = []int{4, 0}
 	}
+
 	placements := slices.Clone(f.Placements)
 	slices.SortStableFunc(placements, func(a, b gpu.Placement) int {
 		return slices.Index(order, a.Start) - slices.Index(order, b.Start)
 	})
+
 	return placements
 }
 
@@ -51,6 +56,7 @@ func (g *simGPU) occupant(p gpu.Placement) *Instance {
 			}
 		}
 	}
+
 	return nil
 }
 
@@ -59,16 +65,20 @@ func (g *simGPU) occupant(p gpu.Placement) *Instance {
 func (g *simGPU) excess(f gpu.Profile) string {
 	slicesUsed, same := f.ComputeSlices, 0
 	used := f.Engines.Or(gpu.Engines{})
+
 	for _, i := range g.instances {
 		slicesUsed += i.Profile.ComputeSlices
+
 		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
 		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
 			return "a second profile with media extensions (+me); a GPU has one"
 		}
+
 		if i.Profile.ID == f.ID {
 			same++
 		}
 	}
+
 	switch {
 	case slicesUsed > g.mig.ComputeSlices:
 		return fmt.Sprintf("%d compute slices of %d", slicesUsed, g.mig.ComputeSlices)
@@ -77,12 +87,14 @@ func (g *simGPU) excess(f gpu.Profile) string {
 	case !g.hasEngines(used):
 		return "more copy or media engines than the GPU"
 	}
+
 	return ""
 }
 
 // hasEngines reports whether the GPU has as many engines of every kind: as many as an instance of all its slices.
 func (g *simGPU) hasEngines(e gpu.Engines) bool {
 	all := g.engines()
+
 	return all == gpu.Engines{} ||
 		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
 }
@@ -103,11 +115,13 @@ func (g *simGPU) remaining(f gpu.Profile) int {
 	// The placements of one profile have the same size, so taking them from the left wastes none.
 	left := slices.Clone(f.Placements)
 	slices.SortFunc(left, func(a, c gpu.Placement) int { return a.Start - c.Start })
+
 	for _, p := range left {
 		if trial.excess(f) == "" && trial.occupant(p) == nil {
 			trial.instances = append(trial.instances, &Instance{Profile: f, Placement: p})
 			count++
 		}
 	}
+
 	return count
 }

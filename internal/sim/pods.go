@@ -48,9 +48,11 @@ func (n *Node) schedulePods() {
 	for i := range numbers {
 		numbers[i] = i
 	}
+
 	slices.SortStableFunc(numbers, func(a, b int) int {
 		return cmp.Compare(n.scenario.Pods[a].createdAt(), n.scenario.Pods[b].createdAt())
 	})
+
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
@@ -66,12 +68,14 @@ func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	if spec.Static {
 		p.uid = strings.ReplaceAll(p.uid, "-", "")
 	}
+
 	for i := range spec.Containers {
 		c := &container{spec: &spec.Containers[i]}
 		id := sha256.Sum256([]byte(fmt.Sprintln(p.uid, c.spec.Name)))
 		c.id = hex.EncodeToString(id[:])
 		p.containers = append(p.containers, c)
 	}
+
 	return p
 }
 
@@ -80,6 +84,7 @@ func (s *PodSpec) listedName(hostname string) string {
 	if s.Static {
 		return s.Name + "-" + hostname
 	}
+
 	return s.Name
 }
 
@@ -92,15 +97,19 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 		if at := n.handledFrom(until, spec.Static); at != never {
 			n.scheduleStart(n.start.Add(at), func() { n.arrive(number, spec) })
 		}
+
 		return
 	}
+
 	identity := []any{"pod", n.scenario.Seed, number}
 	if spec.Waits {
 		w := &waitingPod{spec: spec, identity: identity}
 		n.waiting = append(n.waiting, w)
 		n.admitWaiting(w)
+
 		return
 	}
+
 	if short := n.admitPod(spec, identity...); short != nil {
 		n.record(Record{Pod: spec.Namespace + "/" + spec.Name, Message: "refused: " + short.missing()})
 	}
@@ -113,8 +122,10 @@ func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	if delay := n.allocationDelay(spec); delay > 0 {
 		n.introduce(p)
 		n.admitSlowly(p, delay)
+
 		return nil
 	}
+
 	return n.allocateFor(p)
 }
 
@@ -123,18 +134,22 @@ func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	if c := n.allocate(p); c != nil {
 		return c.spec
 	}
+
 	n.pods = append(n.pods, p)
 	if !slices.Contains(n.known, p) {
 		n.introduce(p)
 	}
+
 	n.record(Record{Pod: p.title(), Message: "admitted"})
 	n.checkpointPod(p)
 	n.startContainers(p)
+
 	if p.spec.For > 0 {
 		end := n.at.Add(p.spec.For)
 		n.scheduleEnd(end, func() { n.end(p) })
 		n.scheduleEnd(end.Add(lingering), func() { n.forget(p) })
 	}
+
 	return nil
 }
 
@@ -148,19 +163,24 @@ func (n *Node) describeGrants(p *pod, c *container) {
 	if len(c.grants) == 0 {
 		return
 	}
+
 	if n.scenario.Node.Allocator != AllocatorDRA {
 		d := DeviceGrant{Resource: c.spec.Resource}
 		for _, g := range c.grants {
 			d.IDs = append(d.IDs, n.deviceID(g))
 		}
+
 		c.devices = []DeviceGrant{d}
+
 		return
 	}
+
 	for k, g := range c.grants {
 		name := p.spec.Name + "-" + c.spec.Name
 		if k > 0 {
 			name = fmt.Sprintf("%s-%d", name, k)
 		}
+
 		c.claims = append(c.claims, Claim{
 			Name: name, Namespace: p.spec.Namespace, Admin: c.spec.Admin,
 			Driver: draDriver, Pool: n.scenario.Node.Hostname, Device: claimDevice(g),
@@ -174,17 +194,22 @@ func (n *Node) startContainers(p *pod) {
 		if !c.spec.Init || c.done {
 			continue
 		}
+
 		n.startContainer(p, c)
 		n.scheduleEnd(n.at.Add(c.spec.For), func() {
 			c.done = true
+
 			if p.ended {
 				return
 			}
+
 			n.stopContainer(c)
 			n.startContainers(p)
 		})
+
 		return
 	}
+
 	for _, c := range p.containers {
 		if !c.spec.Init {
 			n.startContainer(p, c)
@@ -196,19 +221,25 @@ func (n *Node) startContainer(p *pod, c *container) {
 	if len(c.grants) == 0 {
 		return
 	}
+
 	var places []place
+
 	for _, g := range c.grants {
 		if !g.exists() {
 			n.record(Record{Pod: p.title(),
 				Message: fmt.Sprintf("container %s does not start: it was given %s, which does not exist",
 					c.spec.Name, n.deviceID(g))})
+
 			return
 		}
+
 		places = append(places, g.place)
 	}
+
 	if c.spec.Workload == nil {
 		return
 	}
+
 	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title(), of: p, container: c.spec.Name}
 	n.startTask(c.process, c.spec.Workload, places)
 }
@@ -224,9 +255,11 @@ func (n *Node) end(p *pod) {
 	if p.ended {
 		return // replaced before its time
 	}
+
 	p.ended = true
 	n.reportEnd(p)
 	n.record(Record{Pod: p.title(), Message: "ended"})
+
 	for _, c := range p.containers {
 		n.stopContainer(c)
 	}

@@ -26,29 +26,39 @@ func TestAdmission(t *testing.T) {
 	short := mustContainer(t, n, "short")
 	cmptest.Equal(t, "device of short (the first free GPU)", short.Devices[0].IDs[0], string(state(t, n, 0).UUID))
 	cmptest.Equal(t, "length of its container id", len(short.ID), 64)
+
 	if short.PodUID == "" {
 		t.Error("short has no UID")
 	}
+
 	advance(t, n, 5*time.Second)
+
 	if !recorded(n, "default/third: refused: no free device of nvidia.com/gpu") {
 		t.Error("third was not refused")
 	}
+
 	advance(t, n, 5*time.Second)
+
 	next := mustContainer(t, n, "next")
 	if next.Devices[0].IDs[0] != short.Devices[0].IDs[0] {
 		t.Errorf("next has %v, want what short had", next.Devices)
 	}
+
 	if lingering := mustContainer(t, n, "short"); len(lingering.PIDs) != 0 {
 		t.Errorf("a pod that has ended has processes %v", lingering.PIDs)
 	}
+
 	advance(t, n, 2*time.Second)
+
 	if _, ok := findContainer(n, "short"); ok {
 		t.Error("short lingers beyond two seconds")
 	}
+
 	p := state(t, n, 0).Processes
 	if len(p) != 1 {
 		t.Fatalf("processes %+v, want one", p)
 	}
+
 	cmptest.Equal(t, "process (that of next)", p[0].PID, next.PIDs[0])
 	cmptest.Equal(t, "its memory", p[0].MemoryBytes, 4<<30)
 }
@@ -91,6 +101,7 @@ func idCases() []idCase {
 func (c idCase) start(t *testing.T) *Node {
 	t.Helper()
 	text := strings.NewReplacer("WHOLE", c.whole, "SLICE", c.slice, "HALF", c.half).Replace(idForms)
+
 	return start(t, "version: 1\nnode: "+c.node+text)
 }
 
@@ -98,17 +109,21 @@ func (c idCase) start(t *testing.T) *Node {
 func (c idCase) wanted(t *testing.T, n *Node) []string {
 	t.Helper()
 	var names []string
+
 	for i := range n.Count() {
 		s := state(t, n, i)
+
 		names = append(names, fmt.Sprintf("GPU%d", i), string(s.UUID))
 		if len(s.Devices) > 0 && !strings.Contains(c.node, "legacy") {
 			names = append(names, fmt.Sprintf("MIG%d", i), string(s.Devices[0].Compute.UUID))
 		}
 	}
+
 	var ids []string
 	for _, id := range c.ids {
 		ids = append(ids, strings.NewReplacer(names...).Replace(id))
 	}
+
 	return ids
 }
 
@@ -116,12 +131,14 @@ func TestDeviceIDs(t *testing.T) {
 	for _, tc := range idCases() {
 		t.Run(tc.node, func(t *testing.T) {
 			n := tc.start(t)
+
 			wanted := tc.wanted(t, n)
 			for i, pod := range []string{"whole", "slice", "first", "second", "half"} {
 				c := mustContainer(t, n, pod)
 				if len(c.Devices) != 1 {
 					t.Fatalf("%s has %v, want one grant", pod, c.Devices)
 				}
+
 				cmptest.Equal(t, "devices of "+pod, c.Devices[0].IDs, []string{wanted[i]})
 			}
 		})
@@ -136,11 +153,13 @@ func TestClaims(t *testing.T) {
 		"half": "gpu-9-mig-3g40gb-9-4",
 	} {
 		c := mustContainer(t, n, pod)
+
 		claim := Claim{Name: pod + "-main", Namespace: "default", Driver: "gpu.nvidia.com", Pool: "h", Device: want}
 		if len(c.Devices) != 0 || !slices.Equal(c.Claims, []Claim{claim}) {
 			t.Errorf("%s has %v and %v, want %+v", pod, c.Devices, c.Claims, claim)
 		}
 	}
+
 	if all := n.Allocatable(); len(all) != 0 {
 		t.Errorf("allocatable resources %v beside claims", all)
 	}
@@ -150,14 +169,17 @@ func TestAllocatableHoldsEverythingThatIsGiven(t *testing.T) {
 	for _, name := range shippedNames(t) {
 		n := shipped(t, name)
 		all := make(map[string]string)
+
 		for _, d := range n.Allocatable() {
 			for _, id := range d.IDs {
 				if all[id] != "" {
 					t.Errorf("%s: %s twice", name, id)
 				}
+
 				all[id] = d.Resource
 			}
 		}
+
 		for _, c := range n.Containers() {
 			for _, d := range c.Devices {
 				for _, id := range d.IDs {
@@ -186,18 +208,23 @@ pods:
 `)
 	advance(t, n, 10*time.Second)
 	lengths := map[string]int{}
+
 	for _, c := range n.Containers() {
 		for _, d := range c.Devices {
 			lengths[c.Pod+"/"+c.Name] += len(d.IDs)
 		}
 	}
+
 	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths,
 		map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
+
 	a, b := state(t, n, 0), state(t, n, 1)
 	if len(a.Processes) != 1 || len(b.Processes) != 1 {
 		t.Fatalf("processes %v and %v, want one on each GPU", a.Processes, b.Processes)
 	}
+
 	cmptest.Equal(t, "process on both GPUs", a.Processes[0].PID, b.Processes[0].PID)
+
 	if a.NVLinkBytes != 10<<30 || state(t, n, 3).NVLinkBytes != 0 {
 		t.Errorf("%d bytes over NVLink", a.NVLinkBytes)
 	}

@@ -33,10 +33,12 @@ func (t totals) after(s sample, seconds float64) totals {
 	t.joules += s.watts * seconds
 	t.activity = t.activity.plus(s.activity, seconds)
 	t.pcie += s.pcie * seconds
+
 	t.nvlink += s.nvlink * seconds
 	if s.reasons&reasonPowerCap != 0 {
 		t.powerCapped += seconds
 	}
+
 	if s.reasons&(reasonSWThermal|reasonHWThermal) != 0 {
 		t.thermal += seconds
 	}
@@ -66,6 +68,7 @@ const (
 func (n *Node) sampleAll(passed time.Duration) {
 	n.forgetDescriptions()
 	n.watchPlugin()
+
 	for again := true; again; again = n.resample {
 		n.resample = false
 		for _, g := range n.gpus {
@@ -73,6 +76,7 @@ func (n *Node) sampleAll(passed time.Duration) {
 			n.useMemory(g) // both kill processes, maybe on other GPUs too
 		}
 	}
+
 	for _, g := range n.gpus {
 		n.useSMs(g)
 		n.useMedia(g)
@@ -106,6 +110,7 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 		s.reasons = reasonPowerCap
 		s.smMHz = uint32(float64(m.maxSMMHz)*max(dynamic/wanted, 0.5)) / clockStepMHz * clockStepMHz
 	}
+
 	n.slowDown(g)
 }
 
@@ -121,12 +126,15 @@ func (n *Node) slowDown(g *simGPU) {
 			s.reasons |= reasonHWPowerBrake | reasonHWSlowdown
 		}
 	})
+
 	if s.temperature >= slowdownCelsius {
 		s.reasons |= reasonSWThermal
 	}
+
 	if s.temperature >= hwSlowdownCelsius {
 		s.reasons |= reasonHWThermal | reasonHWSlowdown
 	}
+
 	if s.reasons&reasonHWSlowdown != 0 {
 		s.smMHz = min(s.smMHz, g.model.maxSMMHz/2/clockStepMHz*clockStepMHz)
 	}
@@ -142,14 +150,18 @@ func (n *Node) useTraffic(g *simGPU) {
 		if t.workload == nil {
 			continue
 		}
+
 		pcie := t.now(n, t.workload.PCIe.Signal) * t.speed
+
 		g.sample.pcie += pcie
 		if t.on.instance != nil {
 			t.on.instance.Activity.PCIe += pcie
 		}
+
 		if !g.migOn && g.model.nvlinks > 0 {
 			g.sample.nvlink += t.now(n, t.workload.NVLink.Signal) * t.speed
 		}
 	}
+
 	g.sample.pcie = max(g.sample.pcie, idlePCIe)
 }

@@ -26,6 +26,7 @@ func (n *Node) redo(c Change) error {
 		if replace == nil {
 			return fmt.Errorf("replace pod %s/%s: %w", c.Namespace, c.Pod, gpu.ErrNotFound)
 		}
+
 		replace(c.Resource)
 	case opReboot:
 		n.reboot()
@@ -34,6 +35,7 @@ func (n *Node) redo(c Change) error {
 		if err != nil {
 			return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
 		}
+
 		if i.ID != c.GI {
 			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.ID)
 		}
@@ -44,21 +46,25 @@ func (n *Node) redo(c Change) error {
 		if i == nil || len(i.ComputeInstances) > 0 {
 			return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
 		}
+
 		n.removeInstance(g, i)
 	case opDestroyCI:
 		instance, compute := g.compute(c.GI, c.CI)
 		if compute == nil {
 			return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
 		}
+
 		for _, t := range slices.Clone(g.tasks) {
 			if t.on.compute == compute {
 				n.kill(t.proc, "its compute instance was destroyed")
 			}
 		}
+
 		n.removeCompute(g, instance, compute)
 	default:
 		return fmt.Errorf("%q is no change; expected one of those that this version makes", c.Op)
 	}
+
 	return nil
 }
 
@@ -67,12 +73,15 @@ func (n *Node) redoCompute(g *simGPU, c Change) error {
 	if i == nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)
 	}
+
 	made, err := n.createCompute(g, i, c.Slices, gpu.Some(c.Start))
 	if err != nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, err)
 	}
+
 	if made.ID != c.CI {
 		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.ID)
 	}
+
 	return nil
 }

@@ -23,18 +23,23 @@ type waitingPod struct {
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
+
 	if len(n.gpus) == 0 || n.replacerOf(namespace, name) == nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, gpu.ErrNotFound)
 	}
+
 	op, err := n.begin(n.gpus[0])
 	if err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
 	defer op.commitOrUndo()
+
 	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
+
 	n.replacerOf(namespace, name)(resource)
+
 	return nil
 }
 
@@ -51,11 +56,13 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 			}
 		}
 	}
+
 	for _, p := range n.pods {
 		if named(p.spec) && !p.ended {
 			return func(resource string) { n.replace(p, resource) }
 		}
 	}
+
 	return nil
 }
 
@@ -74,12 +81,14 @@ func (n *Node) replace(p *pod, resource string) {
 func (s *PodSpec) withRequest(resource string) *PodSpec {
 	asks := *s
 	asks.Waits = true
+
 	asks.Containers = slices.Clone(s.Containers)
 	for i := range asks.Containers {
 		if c := &asks.Containers[i]; c.Resource != "" {
 			c.Resource, c.Device = resource, gpu.Opt[DevicePin]{}
 		}
 	}
+
 	return &asks
 }
 
@@ -91,21 +100,26 @@ func (n *Node) admitWaiting(w *waitingPod) {
 		if from != never {
 			n.scheduleStart(n.start.Add(from), func() { n.admitWaiting(w) })
 		}
+
 		return
 	}
+
 	if until := n.busyUntil(); until > passed {
 		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) }) // where it waits for a kubelet, too
 		return
 	}
+
 	short := n.admitPod(w.spec, w.identity...)
 	if short == nil {
 		n.waiting = slices.DeleteFunc(n.waiting, func(o *waitingPod) bool { return o == w })
 		return
 	}
+
 	if !w.recorded {
 		w.recorded = true
 		n.record(Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()})
 	}
+
 	n.scheduleStart(n.start.Add(passed.Truncate(time.Second)+time.Second), func() { n.admitWaiting(w) })
 }
 

@@ -55,6 +55,7 @@ type NodeSpec struct {
 func (s *NodeSpec) DriverBranch() int {
 	branch, _, _ := strings.Cut(s.Driver, ".")
 	number, _ := gpu.ParseDecimal(branch)
+
 	return int(number)
 }
 
@@ -63,6 +64,7 @@ func (s *NodeSpec) CUDAVersion() int {
 	major, minor, _ := strings.Cut(s.CUDA, ".")
 	a, _ := gpu.ParseDecimal(major)
 	b, _ := gpu.ParseDecimal(minor)
+
 	return int(a)*1000 + int(b)*10
 }
 

@@ -54,19 +54,24 @@ func (s *Server) cacheTokens(size uint64) float64 {
 func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 	n.lock()
 	defer n.mu.Unlock()
+
 	for _, g := range n.gpus {
 		for _, t := range g.tasks {
 			if t.workload == nil || t.workload.Server == nil || t.proc.of == nil || t.proc.of.uid != podUID {
 				continue
 			}
+
 			s, passed := t.workload.Server, n.at.Sub(t.started)-t.workload.Server.Load-t.workload.Server.Prepare
 			if passed < 0 {
 				return "", false
 			}
+
 			size := memoryDomain{g, t.on.instance}.usable()
+
 			return s.metrics(passed, uint64(float64(size)*t.share), t.now(n, s.Tokens.Signal), t.now(n, s.Active.Signal)), true
 		}
 	}
+
 	return "", false
 }
 
@@ -74,16 +79,19 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 // no room wait.
 func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float64) string {
 	room := s.cacheTokens(size)
+
 	fits := 1.
 	if tokens > room {
 		fits = room / tokens
 	}
+
 	running := float64(int(active * fits))
 	waiting := float64(int(active)) - running
 	ended := float64(int64(float64(s.Rate) * passed.Seconds()))
 	use := min(1, tokens/max(room, 1))
 
 	var b strings.Builder
+
 	put := func(name string, value float64) { fmt.Fprintf(&b, "%s %v\n", name, value) }
 	if s.Kind == "sglang" {
 		put("sglang:num_running_reqs", running)
@@ -94,8 +102,10 @@ func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float
 		put("sglang:e2e_request_latency_seconds_count", ended)
 		put("sglang:e2e_request_latency_seconds_sum", ended*s.Each.Seconds())
 		put("sglang:queue_time_seconds_sum", 0)
+
 		return b.String()
 	}
+
 	put("vllm:num_requests_running", running)
 	put("vllm:num_requests_waiting", waiting)
 	put("vllm:kv_cache_usage_perc", use)
@@ -104,5 +114,6 @@ func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float
 	put("vllm:request_inference_time_seconds_sum", ended*s.Each.Seconds())
 	put(fmt.Sprintf(`vllm:cache_config_info{block_size="16",gpu_memory_utilization="%v",num_gpu_blocks="%d"}`,
 		float64(s.Fraction), int64(room/16)), 1)
+
 	return b.String()
 }

@@ -20,22 +20,27 @@ pods: [{name: chat-0, resource: %RESOURCE%, workload: chat}]
 func serverNode(t *testing.T, kind, mig, resource string) *Node {
 	t.Helper()
 	text := strings.NewReplacer("%MIG%", mig, "%KIND%", kind, "%RESOURCE%", resource).Replace(serverScenario)
+
 	s, err := Parse("servers.yaml", []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return startScenario(t, s)
 }
 
 // podUID returns the UID of a pod.
 func podUID(t *testing.T, n *Node, name string) string {
 	t.Helper()
+
 	for _, c := range n.Containers() {
 		if c.Pod == name {
 			return c.PodUID
 		}
 	}
+
 	t.Fatalf("no pod %s", name)
+
 	return ""
 }
 
@@ -47,8 +52,10 @@ func TestServerTakesAFraction(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		return float64(state.MemoryUsed) / (1 << 30)
 	}
+
 	uid := podUID(t, n, "chat-0")
 	for _, c := range []struct {
 		at       time.Duration
@@ -59,12 +66,15 @@ func TestServerTakesAFraction(t *testing.T) {
 		if err := n.Advance(c.at - n.Now().Sub(n.start)); err != nil {
 			t.Fatal(err)
 		}
+
 		if gib := used(); gib < c.from || gib > c.to {
 			t.Errorf("after %s it holds %.1f GiB; expected %.1f to %.1f", c.at, gib, c.from, c.to)
 		}
+
 		_, serves := n.ServerMetrics(uid)
 		cmptest.Equal(t, "serves after "+c.at.String(), serves, c.serves)
 	}
+
 	text, _ := n.ServerMetrics(uid)
 	cmptest.HasTexts(t, text, "vllm:num_requests_running 10\n", "vllm:num_requests_waiting 0\n",
 		`gpu_memory_utilization="0.9"`)
@@ -77,20 +87,25 @@ func TestServerTakesAFraction(t *testing.T) {
 func TestServerOnASlice(t *testing.T) {
 	const sliced = ", mig: true, layout: [2g.20gb@0, 1g.10gb@2]"
 	n := serverNode(t, "sglang", sliced, "nvidia.com/mig-2g.20gb")
+
 	uid := podUID(t, n, "chat-0")
 	if err := n.Advance(2 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
+
 	text, _ := n.ServerMetrics(uid)
 	cmptest.HasTexts(t, text, "sglang:token_usage 1\n", "sglang:num_running_reqs 2\n", "sglang:num_queue_reqs 8\n")
 
 	n = serverNode(t, "sglang", sliced, "nvidia.com/mig-1g.10gb")
+
 	uid = podUID(t, n, "chat-0")
 	if err := n.Advance(2 * time.Minute); err != nil {
 		t.Fatal(err)
 	}
+
 	_, serves := n.ServerMetrics(uid)
 	cmptest.Equal(t, "serves on a slice without room for its weights", serves, false)
+
 	if truth := n.Truth(); len(truth) != 1 || truth[0].Failed == "" {
 		t.Errorf("%+v; expected that it was killed", truth)
 	}
@@ -108,6 +123,7 @@ func TestServerScenarios(t *testing.T) {
 			t.Errorf("%s: error %v; expected %q in it", server, err, want)
 		}
 	}
+
 	_, err := Parse("servers.yaml", []byte("version: 1\ngpus: [{model: H100-80GB}]\nworkloads:\n- {name: chat, width: 6, "+
 		"busy: 0.4, memory: 1GiB, server: {weights: 1GiB}}\n"))
 	if err == nil || !strings.Contains(err.Error(), "memory: is set together with server") {

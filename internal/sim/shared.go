@@ -36,27 +36,33 @@ const watchInterval = 100 * time.Millisecond
 // ErrState if something is wrong with the file.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
+
 	clock, err := sh.open(mode)
 	if err != nil {
 		sh.close()
 		return nil, err
 	}
+
 	n, err := New(s, clock)
 	if err != nil {
 		sh.close()
 		return nil, err
 	}
+
 	n.mu.Lock()
 	n.shared = sh
 	n.takeChanges()
 	n.catchUp(n.clock.Now())
 	err = n.stateError()
 	n.mu.Unlock()
+
 	if err != nil {
 		sh.close()
 		return nil, err
 	}
+
 	sh.watching.Go(func() { n.watchShared() })
+
 	return n, nil
 }
 
@@ -65,11 +71,14 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	if sh.lockFile, err = os.OpenFile(sh.path+".lock", os.O_CREATE|os.O_RDWR, 0o666); err != nil {
 		return nil, sh.wrapError(err)
 	}
+
 	if err := sh.lock(); err != nil {
 		return nil, err
 	}
+
 	defer sh.unlock()
 	clock = NewClock(mode)
+
 	sh.state, sh.file, err = readState(sh.path, sh.scenario)
 	if errors.Is(err, fs.ErrNotExist) {
 		sh.state = &stateFile{
@@ -79,18 +88,24 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 		if mode == ClockStep {
 			sh.state.Clock.Now = &clock.start
 		}
+
 		sh.file, err = writeState(sh.path, sh.state)
 	}
+
 	if err != nil {
 		return nil, sh.wrapError(err)
 	}
+
 	if sh.state.Clock.Mode != mode {
 		return nil, sh.wrapError(fmt.Errorf("%s: was created with clock mode %s, not %s", sh.path, sh.state.Clock.Mode, mode))
 	}
+
 	clock.startAt(sh.state.Clock.Start)
+
 	if now := sh.state.Clock.Now; now != nil {
 		clock.moveTo(*now)
 	}
+
 	return clock, nil
 }
 
@@ -108,6 +123,7 @@ func (sh *shared) lock() error {
 		case time.Now().After(deadline):
 			return sh.wrapError(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
 		}
+
 		time.Sleep(time.Millisecond)
 	}
 }
@@ -129,6 +145,7 @@ func (n *Node) leaveShared() {
 	if n.shared == nil {
 		return
 	}
+
 	n.shared.watching.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -139,6 +156,7 @@ func (n *Node) leaveShared() {
 func (n *Node) watchShared() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
+
 	for {
 		select {
 		case <-n.closed:
@@ -156,8 +174,10 @@ func (sh *shared) write(next *stateFile) error {
 	if err != nil {
 		return sh.wrapError(err)
 	}
+
 	_ = sh.file.Close()
 	sh.state, sh.file = next, file
+
 	return nil
 }
 
@@ -167,11 +187,14 @@ func (sh *shared) add(c Change) error {
 	if len(next.Changes) == maxChanges {
 		return sh.wrapError(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
 	}
+
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
 	if err := sh.write(&next); err != nil {
 		return err
 	}
+
 	sh.known = len(next.Changes)
+
 	return nil
 }
 
@@ -179,23 +202,30 @@ func (sh *shared) add(c Change) error {
 func (n *Node) advanceShared(by time.Duration) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	sh := n.shared
 	if err := sh.lock(); err != nil {
 		return err
 	}
+
 	defer sh.unlock()
 	n.syncShared()
+
 	if err := n.stateError(); err != nil {
 		return err
 	}
+
 	if err := n.clock.checkAdvance(by); err != nil {
 		return err
 	}
+
 	next, now := *sh.state, n.clock.Now().Add(by)
+
 	next.Clock.Now = &now
 	if err := sh.write(&next); err != nil {
 		return err
 	}
+
 	return n.clock.Advance(by)
 }
 
@@ -205,15 +235,18 @@ func (n *Node) syncShared() {
 	if sh == nil || n.isClosed() {
 		return
 	}
+
 	mine, err := sh.file.Stat()
 	if err != nil {
 		sh.err = sh.wrapError(err)
 		return
 	}
+
 	if now, err := os.Stat(sh.path); err == nil && os.SameFile(mine, now) {
 		sh.err = nil
 		return
 	}
+
 	state, file, err := readState(sh.path, n.scenario)
 	switch {
 	case err != nil:
@@ -222,13 +255,17 @@ func (n *Node) syncShared() {
 	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
 		_ = file.Close()
 		sh.err = sh.wrapError(fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path))
+
 		return
 	}
+
 	_ = sh.file.Close()
+
 	sh.state, sh.file, sh.err = state, file, nil
 	if now := state.Clock.Now; now != nil {
 		n.clock.moveTo(*now)
 	}
+
 	n.takeChanges()
 }
 
@@ -240,6 +277,7 @@ func (n *Node) stateError() error {
 	case n.shared.broken != nil:
 		return n.shared.broken
 	}
+
 	return n.shared.err
 }
 
@@ -261,9 +299,11 @@ func (n *Node) takeChanges() {
 		if at.After(now) { // the wall clock was set
 			at = now
 		}
+
 		if at.Before(n.at) {
 			at = n.at
 		}
+
 		number += sh.known
 		n.schedule = append(n.schedule, scheduledEvent{at, rankChange, func() {
 			if err := n.redo(c); err != nil {
@@ -271,6 +311,7 @@ func (n *Node) takeChanges() {
 			}
 		}})
 	}
+
 	sh.known = len(sh.state.Changes)
 	n.sortSchedule()
 }

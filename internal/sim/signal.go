@@ -39,10 +39,13 @@ func (s Signal) At(t time.Duration, phase float64) float64 {
 		if s.repeat > 0 {
 			t %= s.repeat
 		}
+
 		if next := sort.Search(len(s.points), func(i int) bool { return s.points[i].at > t }); next > 0 {
 			return s.points[next-1].value
 		}
+
 		return 0
 	}
+
 	return s.constant
 }

@@ -11,6 +11,7 @@ func (n *Node) watchPlugin() {
 	default:
 		n.record(Record{Message: "the device plugin offers nothing: " + now})
 	}
+
 	n.pluginError = now
 }
 
@@ -22,29 +23,38 @@ func (n *Node) singleStrategyError() string {
 	if spec.Strategy != "single" || spec.Allocator != AllocatorDevicePlugin {
 		return ""
 	}
+
 	var kind string
 	var whole bool
+
 	for _, g := range n.gpus {
 		if !g.migOn {
 			whole = true
 			continue
 		}
+
 		none := true
+
 		for _, i := range g.instances {
 			for _, c := range i.ComputeInstances {
 				none = false
+
 				if kind != "" && kind != c.Profile {
 					return "more than one MIG device type present on node"
 				}
+
 				kind = c.Profile
 			}
 		}
+
 		if none {
 			return "at least one device with migEnabled=true was not configured correctly"
 		}
 	}
+
 	if whole && kind != "" {
 		return "all devices on the node must be configured with the same migEnabled value"
 	}
+
 	return ""
 }

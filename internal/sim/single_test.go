@@ -26,16 +26,20 @@ func TestSingleStrategy(t *testing.T) {
 			"was not configured correctly", 0},
 	} {
 		n := start(t, "version: 1\nnode: {strategy: single}\ngpus: "+c.gpus+"\npods: [{name: p, resource: nvidia.com/gpu}]\n")
+
 		offered := 0
 		for _, d := range n.Allocatable() {
 			if offered += len(d.IDs); d.Resource != "nvidia.com/gpu" {
 				t.Errorf("%s: offers %s", c.about, d.Resource)
 			}
 		}
+
 		cmptest.Equal(t, c.about+": devices", offered, c.offered)
+
 		if recorded(n, "offers nothing") == (c.refusal == "") || !recorded(n, c.refusal) {
 			t.Errorf("%s: %v, want %q, and to offer nothing only then", c.about, n.Records(), c.refusal)
 		}
+
 		if refused := recorded(n, "refused: no free device of nvidia.com/gpu"); refused != (c.offered == 0) {
 			t.Errorf("%s: the pod is refused: %t", c.about, refused)
 		}
@@ -54,28 +58,35 @@ pods:
 `)
 	partition := func(index int) {
 		t.Helper()
+
 		if err := n.SetMIGMode(index, true); err != nil {
 			t.Fatal(err)
 		}
+
 		gi, err := n.CreateGPUInstance(index, 9, gpu.Opt[int]{})
 		if err == nil {
 			_, err = n.CreateComputeInstance(index, gi, 3)
 		}
+
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	partition(0)
 	advance(t, n, 30*time.Second)
+
 	if _, uid := device(n, "comes"); uid != "" || len(n.Allocatable()) != 0 {
 		t.Errorf("a mixed node offers %v", n.Allocatable())
 	}
+
 	if _, uid := device(n, "stays"); uid == "" {
 		t.Error("the pod has lost its GPU")
 	}
+
 	advance(t, n, 31*time.Second)
 	partition(1)
 	advance(t, n, time.Second)
+
 	if slice, _ := device(n, "comes"); slice == "" || !recorded(n, "offers devices again") {
 		t.Errorf("records %v", n.Records())
 	}

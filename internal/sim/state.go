@@ -18,6 +18,7 @@ func (n *Node) Driver() error {
 	if err == nil {
 		n.mu.Unlock()
 	}
+
 	return err
 }
 
@@ -29,6 +30,7 @@ func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 		return GPUState{}, err
 	}
 	defer n.mu.Unlock()
+
 	return n.state(n.gpus[index], now), nil
 }
 
@@ -39,15 +41,18 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 		return 0, err
 	}
 	defer n.mu.Unlock()
+
 	if !n.privileged(index, now) {
 		return 0, gpu.ErrNoPermission
 	}
+
 	g := n.gpus[index]
 	for _, f := range g.mig.Profiles {
 		if f.ID == profileID {
 			return g.remaining(f), nil
 		}
 	}
+
 	return 0, gpu.ErrInvalidArgument
 }
 
@@ -57,6 +62,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	if g.described == nil {
 		g.described = n.describe(g)
 	}
+
 	s := *g.described
 
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
@@ -67,6 +73,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 
 	s.Privileged = n.privileged(g.index, now)
 	s.Recovery = n.recovery(g.index, now)
+
 	return s
 }
 
@@ -118,6 +125,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 	}
 	g.describeModes(s)
 	g.describeTree(s)
+
 	return s
 }
 
@@ -129,9 +137,11 @@ func (g *simGPU) describeModes(s *GPUState) {
 		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
+
 	if g.model.memoryTemp {
 		s.MemoryCelsius = gpu.Some(s.Celsius + 4)
 	}
+
 	if len(g.instances) == 0 {
 		s.Remapped = gpu.Some(g.errors.remapped)
 	}
@@ -154,6 +164,7 @@ func percent(ratio float64) uint32 { return uint32(math.Round(100 * ratio)) }
 
 func (g *simGPU) pci() PCI {
 	domain, bus := pciBus(g.index, g.model.arch)
+
 	p := PCI{
 		Domain: domain, Bus: bus,
 		DeviceID: g.model.pciDevice, Subsystem: g.model.pciSubsys,
@@ -162,36 +173,43 @@ func (g *simGPU) pci() PCI {
 	if len(g.tasks) == 0 {
 		p.Generation = 1
 	}
+
 	return p
 }
 
 // describeTree fills in profiles, instances and MIG devices, as copies: those of the GPU change.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
+
 	count := 0
 	for _, i := range g.instances {
 		count += len(i.ComputeInstances)
 	}
+
 	s.Instances = make([]Instance, len(g.instances))
 	copies := make([]struct {
 		compute Compute
 		device  MIGDevice
 	}, count)
 	computes := make([]*Compute, 0, count)
+
 	s.Devices = make([]*MIGDevice, len(g.devices))
 	for k, i := range g.instances {
 		d := &s.Instances[k]
 		*d = *i
+
 		first := len(computes)
 		for _, c := range i.ComputeInstances {
 			own := &copies[len(computes)]
 			own.compute = *c
+
 			computes = append(computes, &own.compute)
 			if at := slices.Index(g.devices, c); at >= 0 {
 				own.device = MIGDevice{Instance: d, Compute: &own.compute}
 				s.Devices[at] = &own.device
 			}
 		}
+
 		d.ComputeInstances = computes[first:len(computes):len(computes)]
 	}
 }
@@ -208,6 +226,7 @@ func (n *Node) listedProcesses(g *simGPU) []Process {
 	if n.scenario.Node.PIDNamespace == PIDNamespaceContainer {
 		return nil
 	}
+
 	return g.processes()
 }
 
@@ -217,15 +236,19 @@ func (g *simGPU) processes() []Process {
 	if g.mps != 0 {
 		list = append(list, Process{PID: g.mps, MemoryBytes: mpsServerMemory, Speed: 1})
 	}
+
 	for _, t := range g.tasks {
 		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: g.mps != 0 && t.proc.pod != ""}
+
 		p.SMShare = t.sms / float64(t.on.sms())
 		if t.on.compute != nil {
 			p.Instance = gpu.Some(t.on.instance.ID)
 			p.Compute = gpu.Some(t.on.compute.ID)
 		}
+
 		list = append(list, p)
 	}
+
 	return list
 }
 
@@ -236,6 +259,7 @@ func (s *GPUState) Instance(id gpu.InstanceID) (*Instance, bool) {
 			return &s.Instances[k], true
 		}
 	}
+
 	return nil, false
 }
 
@@ -246,6 +270,7 @@ func (i *Instance) Compute(id gpu.ComputeID) (*Compute, bool) {
 			return c, true
 		}
 	}
+
 	return nil, false
 }
 
@@ -256,5 +281,6 @@ func (s *GPUState) Device(id gpu.InstanceID, ci gpu.ComputeID) (*MIGDevice, bool
 			return d, true
 		}
 	}
+
 	return nil, false
 }

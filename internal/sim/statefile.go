@@ -83,13 +83,16 @@ const (
 func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	decoder := json.NewDecoder(bytes.NewReader(data))
 	decoder.DisallowUnknownFields()
+
 	var f stateFile
 	if err := decoder.Decode(&f); err != nil {
 		return nil, fmt.Errorf("is not whole: %w", err)
 	}
+
 	if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
 		return nil, fmt.Errorf("there is data behind its end")
 	}
+
 	switch {
 	case f.Version != stateVersion:
 		return nil, fmt.Errorf("version %d; expected %d", f.Version, stateVersion)
@@ -103,15 +106,18 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	case len(f.Changes) > maxChanges:
 		return nil, fmt.Errorf("%d changes; expected at most %d", len(f.Changes), maxChanges)
 	}
+
 	if _, err := ParseClockMode(string(f.Clock.Mode)); err != nil {
 		return nil, err
 	}
+
 	for i, c := range f.Changes {
 		if c.GPU < 0 || c.GPU >= len(s.GPUs) || c.Fault < 0 ||
 			((c.Op == opTrigger || c.Op == opCall) && c.Fault >= len(s.Faults)) {
 			return nil, fmt.Errorf("change %d is about what the scenario does not have", i)
 		}
 	}
+
 	return &f, nil
 }
 
@@ -122,14 +128,18 @@ func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
 	if err != nil {
 		return nil, nil, err
 	}
+
 	var f *stateFile
+
 	data, err := readRegular(file)
 	if err == nil {
 		f, err = decodeState(data, s)
 	}
+
 	if err != nil {
 		return nil, nil, errors.Join(fmt.Errorf("%s: %w", path, err), file.Close())
 	}
+
 	return f, file, nil
 }
 
@@ -139,9 +149,11 @@ func readRegular(file *os.File) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if !info.Mode().IsRegular() {
 		return nil, errors.New("is no regular file")
 	}
+
 	return io.ReadAll(io.LimitReader(file, maxStateBytes))
 }
 
@@ -152,21 +164,27 @@ func writeState(path string, f *stateFile) (*os.File, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if len(data) >= maxStateBytes {
 		return nil, fmt.Errorf("%s: has grown to %d bytes; remove it to start again", path, len(data))
 	}
+
 	next := path + ".next"
+
 	file, err := os.OpenFile(next, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o666)
 	if err != nil {
 		return nil, err
 	}
+
 	if _, err = file.Write(append(data, '\n')); err == nil {
 		if err = file.Sync(); err == nil {
 			err = os.Rename(next, path)
 		}
 	}
+
 	if err != nil {
 		return nil, errors.Join(err, file.Close(), os.Remove(next))
 	}
+
 	return file, nil
 }

@@ -28,10 +28,12 @@ func (n *Node) scheduleScenario() {
 	for i := range n.scenario.Faults {
 		n.scheduleFault(&n.scenario.Faults[i])
 	}
+
 	for i := range n.scenario.Processes {
 		spec := &n.scenario.Processes[i]
 		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
 	}
+
 	n.schedulePods()
 	n.sortSchedule()
 }
@@ -53,6 +55,7 @@ func (n *Node) sortSchedule() {
 		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
+
 		return a.rank - b.rank
 	})
 }
@@ -64,9 +67,11 @@ func (n *Node) catchUp(now time.Time) {
 		if len(n.schedule) > 0 && n.schedule[0].at.Before(next) {
 			next = n.schedule[0].at
 		}
+
 		if next.After(now) {
 			return
 		}
+
 		passed := next.Sub(n.at)
 		n.endStep(next)
 		n.step = int64(next.Sub(n.start) / stepLength)
@@ -88,11 +93,13 @@ func (n *Node) runDue() {
 // endStep ends the running step at a moment within it: counters grow up to there.
 func (n *Node) endStep(at time.Time) {
 	n.forgetDescriptions()
+
 	passed := at.Sub(n.at).Seconds()
 	for _, g := range n.gpus {
 		g.totals = g.totals.after(g.sample, passed)
 		g.count(passed)
 	}
+
 	n.at = at
 }
 
@@ -109,5 +116,6 @@ func (n *Node) nextChange() (at time.Time, ok bool) {
 	if len(n.schedule) == 0 {
 		return time.Time{}, false
 	}
+
 	return n.schedule[0].at, true
 }

@@ -16,13 +16,16 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] || !f.active(index, passed) {
 			continue
 		}
+
 		op, err := n.begin(n.gpus[index])
 		if err != nil {
 			return // it waits for the next call
 		}
+
 		if !n.triggered[f] && op.commit(Change{Op: opTrigger, Fault: i}) == nil {
 			n.triggerFault(f, index)
 		}
+
 		op.commitOrUndo()
 	}
 }
@@ -41,6 +44,7 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
 	n.eachActiveFault(g.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+
 	return lies
 }
 
@@ -50,9 +54,11 @@ func (n *Node) loseEvents() {
 		if len(s.watched) == 0 {
 			continue
 		}
+
 		if !s.mending { // else its owner is waited for already
 			n.failed++
 		}
+
 		s.broken, s.mending, s.asked, s.queue = true, true, 0, nil
 		s.wake()
 	}
@@ -64,9 +70,11 @@ func (s *Subscription) query() {
 	n := s.node
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	if !s.mending {
 		return
 	}
+
 	if s.asked++; s.asked == 2 {
 		s.mending = false
 		n.failed = max(n.failed-1, 0)
@@ -78,10 +86,13 @@ func (s *Subscription) query() {
 func (s *Subscription) failed() bool {
 	s.node.lock()
 	defer s.node.mu.Unlock()
+
 	if !s.broken {
 		return false
 	}
+
 	s.broken, s.asked = false, 0
+
 	return true
 }
 
@@ -96,10 +107,12 @@ func (n *Node) AwaitHostEngine() {
 			if f.Kind != FaultDCGMHang {
 				return
 			}
+
 			if stopped = true; f.For > 0 {
 				until = n.start.Add(f.At + f.For)
 			}
 		})
+
 		if !stopped || !n.clock.waitUntil(until, n.closed) {
 			return
 		}
@@ -143,12 +156,14 @@ func (n *Node) HostEngine() HostEngineState {
 			state.Taken = true
 		}
 	})
+
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultDCGMRestart && f.At <= passed {
 			state.Restarts++
 		}
 	}
+
 	state.Stopped = n.lastStop(passed)
 
 	return state
@@ -157,6 +172,7 @@ func (n *Node) HostEngine() HostEngineState {
 // lastStop returns the stop of the host engine that ended last, with those that went before it without a gap.
 func (n *Node) lastStop(passed time.Duration) Stop {
 	stops := n.scenario.outages(FaultDCGMHang)
+
 	count, end := stops.ended(passed)
 	if count == 0 {
 		return Stop{}

@@ -50,11 +50,13 @@ func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()
 	var list []Truth
+
 	for _, g := range n.gpus {
 		for _, t := range g.tasks {
 			list = append(list, n.truth(t))
 		}
 	}
+
 	return append(list, n.failures...)
 }
 
@@ -64,16 +66,20 @@ func (n *Node) truth(t *task) Truth {
 	if c := t.on.compute; c != nil {
 		r.MIG, r.Profile = c.UUID, t.on.instance.Profile.Name
 	}
+
 	if p := t.proc.of; p != nil {
 		r.Namespace, r.Pod, r.PodUID, r.Container = p.spec.Namespace, p.name, p.uid, t.proc.container
 		r.Owner = p.spec.Owner
 	}
+
 	if t.workload != nil {
 		r.Workload = t.workload.Name
 	}
+
 	whole := kernels.Run(n.demand(t), place{gpu: t.on.gpu}.kernelDevice(0))
 	r.Throughput, r.Stretch = t.does.Throughput/whole.Throughput, t.does.Stretch/whole.Stretch
 	r.Alone = Alone{Busy: whole.Busy, PerSecond: whole.PerSecond, Latency: whole.Latency}
+
 	return r
 }
 

@@ -17,16 +17,19 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 	t.Helper()
 	s := &gpu.Snapshot{Time: n.Now(), Hostname: n.Scenario().Node.Hostname}
 	containers := make(map[string]sim.Container)
+
 	for _, c := range n.Containers() {
 		for _, d := range c.Devices {
 			containers[d.IDs[0]] = c
 		}
 	}
+
 	for i := range n.Count() {
 		state, err := n.Read(i, gpu.ReadingDevice)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		g := gpu.GPU{
 			Facts: gpu.Facts{UUID: state.UUID, Index: i, Name: state.Name, SMs: gpu.Some(state.SMs), Profiles: state.Profiles},
 			Up:    true, MIG: gpu.MIGState{Enabled: gpu.Some(state.MIGEnabled)}, Allocated: gpu.Some(false),
@@ -55,18 +58,22 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 			g.Holders[0].Rightsizing, _ = podmeta.ParseHints(pod.Annotations)
 			g.Allocated = gpu.Some(true)
 		}
+
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }
 
 // adviceAfter returns what the advisor says of each pod after a time, as action, reason and profile.
 func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.Duration) map[string]string {
 	t.Helper()
+
 	s, err := sim.Load("../../testdata/scenarios/" + scenario + ".yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	n, err := sim.New(s, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
@@ -76,21 +83,27 @@ func adviceAfter(t *testing.T, scenario string, o advise.Options, duration time.
 	a := advise.New(o)
 	last := snapshot(t, n) // containers have not loaded anything yet
 	a.Observe(last)
+
 	for range int(duration / time.Minute) {
 		if err := n.Advance(time.Minute); err != nil {
 			t.Fatal(err)
 		}
+
 		last = snapshot(t, n)
 		a.Observe(last)
 	}
+
 	said := make(map[string]string)
+
 	for _, r := range a.Recommend(last).Devices {
 		name := fmt.Sprintf("GPU %d", r.Index)
 		if r.Pod != nil {
 			name = r.Pod.Name
 		}
+
 		said[name] = fmt.Sprintf("%s %s %s", r.Action, r.Reason, r.Recommended)
 	}
+
 	return said
 }
 

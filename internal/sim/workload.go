@@ -53,9 +53,11 @@ func (n *Node) startTask(p *process, w *Workload, places []place) {
 		if on.gpu.sharing.Kind == gpu.SharingMPS && p.pod != "" {
 			t.share = 1 / float64(on.gpu.sharing.Replicas)
 		}
+
 		p.tasks = append(p.tasks, t)
 		on.gpu.tasks = append(on.gpu.tasks, t)
 	}
+
 	n.resample = true
 }
 
@@ -65,6 +67,7 @@ func (n *Node) stopProcess(p *process) {
 		b := t.on.gpu
 		b.tasks = slices.DeleteFunc(b.tasks, func(o *task) bool { return o == t })
 	}
+
 	p.tasks = nil
 	n.resample = true
 }
@@ -74,6 +77,7 @@ func (n *Node) kill(p *process, why string) {
 	if len(p.tasks) == 0 {
 		return
 	}
+
 	n.record(Record{GPU: gpu.Some(p.tasks[0].on.gpu.index), Pod: p.pod,
 		Message: fmt.Sprintf("process %d was killed: %s", p.pid, why)})
 	n.recordFailure(p, why)
@@ -87,8 +91,10 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 		n.record(Record{GPU: gpu.Some(spec.Device.GPU), Message: fmt.Sprintf("no device %s for a process", spec.Device)})
 		return
 	}
+
 	p := &process{pid: n.newPID("process", number)}
 	n.startTask(p, spec.Workload, []place{on})
+
 	if spec.For > 0 {
 		n.scheduleEnd(n.at.Add(spec.For), func() { n.stopProcess(p) })
 	}
@@ -100,12 +106,14 @@ func (n *Node) find(pin DevicePin) (place, bool) {
 	if pin.Profile == "" {
 		return place{gpu: g}, !g.migOn
 	}
+
 	for _, i := range g.instances {
 		if i.Profile.Name == pin.Profile && i.Placement.Start == pin.Start {
 			_, c := g.compute(i.ID, pin.Compute)
 			return place{gpu: g, instance: i, compute: c}, c != nil
 		}
 	}
+
 	return place{}, false
 }
 
@@ -119,12 +127,15 @@ type memoryDomain struct {
 // killed.
 func (n *Node) useMemory(g *simGPU) {
 	used := make(map[memoryDomain]uint64)
+
 	for _, t := range slices.Clone(g.tasks) {
 		if len(t.proc.tasks) == 0 {
 			continue // killed with another task of its process
 		}
+
 		domain := memoryDomain{g, t.on.instance}
 		size := domain.usable()
+
 		t.memory = 0
 		if t.workload != nil {
 			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
@@ -132,19 +143,24 @@ func (n *Node) useMemory(g *simGPU) {
 				t.memory = s.memoryAfter(n.at.Sub(t.started), uint64(float64(size)*t.share))
 			}
 		}
+
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
 			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", g.index, t.memory>>20, size>>20))
 			continue
 		}
+
 		used[domain] += t.memory
 	}
+
 	for _, i := range g.instances {
 		i.MemoryUsed = g.instanceOverhead(i.Profile.ComputeSlices) + used[memoryDomain{g, i}]
 	}
+
 	g.sample.memoryUsed = g.overhead() + used[memoryDomain{g, nil}]
 	if g.mps != 0 {
 		g.sample.memoryUsed += mpsServerMemory
 	}
+
 	for _, i := range g.instances {
 		g.sample.memoryUsed += i.MemoryUsed
 	}
@@ -165,6 +181,7 @@ func (g *simGPU) overhead() uint64 {
 // instanceOverhead returns what the driver itself uses of a GPU instance.
 func (g *simGPU) instanceOverhead(slices int) uint64 {
 	idle := g.model.idleMemory
+
 	switch slices {
 	case 1:
 		return cmp.Or(idle.one, 5) << 20
@@ -180,9 +197,11 @@ func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
 		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(d.instance.Profile.ComputeSlices)
 	}
+
 	usable := (d.gpu.model.memoryMiB-d.gpu.model.reservedMiB)<<20 - d.gpu.overhead()
 	if d.gpu.mps != 0 {
 		usable -= mpsServerMemory
 	}
+
 	return usable
 }

@@ -37,12 +37,14 @@ func (e *Error) Error() string {
 	if e.Key != "" {
 		text = e.Key + ": " + text
 	}
+
 	switch {
 	case e.File != "":
 		return fmt.Sprintf("%s:%d: %s", e.File, e.Line, text)
 	case e.Line > 0:
 		return fmt.Sprintf("line %d: %s", e.Line, text)
 	}
+
 	return text
 }
 
@@ -53,6 +55,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 		return nil, err
 	}
 	defer f.Close()
+
 	return ReadAll(f, path, limit)
 }
 
@@ -62,9 +65,11 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+
 	if int64(len(data)) > limit {
 		return nil, &Error{File: path, Line: 1, Message: fmt.Sprintf("is larger than %d bytes", limit)}
 	}
+
 	return data, nil
 }
 
@@ -92,16 +97,21 @@ func Decode(file string, data []byte, into any, forms ...Form) error {
 	if err != nil {
 		return err
 	}
+
 	r := &Reader{file: file, root: into, forms: forms}
 	r.Decode(root, "", into)
+
 	for _, check := range r.checks {
 		check()
 	}
+
 	slices.SortStableFunc(r.errs, func(a, b *Error) int { return a.Line - b.Line })
+
 	errs := make([]error, 0, len(r.errs))
 	for _, e := range r.errs {
 		errs = append(errs, e)
 	}
+
 	return errors.Join(errs...)
 }
 
@@ -109,23 +119,29 @@ func Decode(file string, data []byte, into any, forms ...Form) error {
 // errors are of type *Error.
 func Document(file string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
+
 	var doc, more yaml.Node
 	if err := decoder.Decode(&doc); err != nil {
 		return nil, syntaxError(file, err)
 	}
+
 	if err := decoder.Decode(&more); !errors.Is(err, io.EOF) {
 		if err != nil {
 			return nil, syntaxError(file, err)
 		}
+
 		return nil, &Error{File: file, Line: more.Line, Message: "a second document; expected one in a file"}
 	}
+
 	if len(doc.Content) != 1 {
 		return nil, syntaxError(file, io.EOF)
 	}
+
 	aliased := 0
 	if n := resolveAliases(&doc, false, &aliased); n != nil {
 		return nil, &Error{File: file, Line: n.Line, Message: "the document is too large once its aliases are written out"}
 	}
+
 	return doc.Content[0], nil
 }
 
@@ -140,18 +156,22 @@ func resolveAliases(n *yaml.Node, inAlias bool, aliased *int) *yaml.Node {
 		if child.Kind == yaml.AliasNode {
 			n.Content[i] = child.Alias
 		}
+
 		if below {
 			if *aliased++; *aliased > maxAliased {
 				return child
 			}
 		}
+
 		if tooMany := resolveAliases(n.Content[i], below, aliased); tooMany != nil {
 			if child.Kind == yaml.AliasNode {
 				return child
 			}
+
 			return tooMany
 		}
 	}
+
 	return nil
 }
 
@@ -160,10 +180,13 @@ func syntaxError(file string, err error) error {
 	if errors.Is(err, io.EOF) {
 		return &Error{File: file, Line: 1, Message: "is empty"}
 	}
+
 	line := 1
+
 	text := strings.TrimPrefix(err.Error(), "yaml: ")
 	if n, scanErr := fmt.Sscanf(text, "line %d:", &line); n == 1 && scanErr == nil {
 		_, text, _ = strings.Cut(text, ": ")
 	}
+
 	return &Error{File: file, Line: line, Message: "not YAML: " + text}
 }

@@ -90,6 +90,7 @@ func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
 // nodeOf returns the node of a key below a node, or the nearest one around it.
 func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
 	nearest, at := n, key
+
 	consider := func(entryKey string, entry *yaml.Node) {
 		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
 			nearest, at = entry, entryKey
@@ -98,14 +99,17 @@ func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
 	for name, entry := range Pairs(n) {
 		consider(Join(key, name.Value), entry)
 	}
+
 	if n.Kind == yaml.SequenceNode {
 		for i, entry := range n.Content {
 			consider(fmt.Sprintf("%s[%d]", key, i), entry)
 		}
 	}
+
 	if nearest == n {
 		return n
 	}
+
 	return nodeOf(nearest, at, wanted)
 }
 
@@ -127,6 +131,7 @@ func (r *Reader) Check(n *yaml.Node, key string, v Checked) {
 func (r *Reader) Decode(n *yaml.Node, key string, into any) bool {
 	errs := len(r.errs)
 	r.decode(n, key, reflect.ValueOf(into).Elem())
+
 	return len(r.errs) == errs
 }
 
@@ -136,6 +141,7 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		r.forms[i].read(r, n, key, v.Addr().Interface())
 		return
 	}
+
 	switch into := v.Addr().Interface().(type) {
 	case **yaml.Node:
 		*into = n
@@ -156,18 +162,22 @@ func (r *Reader) decode(n *yaml.Node, key string, v reflect.Value) {
 		if n.Kind != yaml.ScalarNode || n.Tag == "!!null" {
 			text = ""
 		}
+
 		if err := into.UnmarshalText([]byte(text)); err != nil {
 			r.Expected(n, key, "%v", err)
 		}
 	default:
 		r.decodeKind(n, key, v)
 	}
+
 	if len(r.errs) > errs {
 		return
 	}
+
 	if into, ok := v.Addr().Interface().(Finisher); ok {
 		into.FinishYAML(r, n, key)
 	}
+
 	if v, ok := v.Interface().(Checked); ok {
 		r.Check(n, key, v)
 	}
@@ -188,7 +198,9 @@ func (r *Reader) decodeKind(n *yaml.Node, key string, v reflect.Value) {
 			r.Expected(n, key, "a list")
 			return
 		}
+
 		v.Set(reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content)))
+
 		for i, item := range n.Content {
 			r.decode(item, fmt.Sprintf("%s[%d]", key, i), v.Index(i))
 		}
@@ -206,14 +218,18 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 	if !r.IsMapping(n, key, "a mapping") {
 		return
 	}
+
 	v.Set(reflect.MakeMap(v.Type()))
+
 	for name, value := range Pairs(n) {
 		at := Join(key, name.Value)
 		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
+
 		if v.MapIndex(k).IsValid() {
 			r.Fail(name, at, "duplicate key")
 		}
+
 		r.decode(value, at, item)
 		v.SetMapIndex(k, item)
 	}
@@ -222,9 +238,11 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 // decodeScalar reads a number, or true or false.
 func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
 	valid := func(tags string) bool { return n.Kind == yaml.ScalarNode && strings.Contains(tags, n.Tag) }
+
 	switch {
 	case v.Kind() == reflect.Bool:
 		v.SetBool(n.Value == "true")
+
 		if !valid("!!bool") || n.Value != "true" && n.Value != "false" {
 			r.Expected(n, key, "true or false")
 		}
@@ -233,18 +251,21 @@ func (r *Reader) decodeScalar(n *yaml.Node, key string, v reflect.Value) {
 		if err := n.Decode(&number); err != nil || !valid("!!float !!int") {
 			r.Expected(n, key, "a number")
 		}
+
 		v.SetFloat(number + 0)
 	case v.CanUint():
 		number, err := strconv.ParseUint(n.Value, 10, v.Type().Bits())
 		if err != nil || !valid("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number from 0 to 2^%d-1", v.Type().Bits())
 		}
+
 		v.SetUint(number)
 	default:
 		number, err := strconv.ParseInt(n.Value, 10, v.Type().Bits())
 		if err != nil || !valid("!!int") || isOctal(n.Value) {
 			r.Expected(n, key, "a whole number of %d bits", v.Type().Bits())
 		}
+
 		v.SetInt(number)
 	}
 }
@@ -261,12 +282,14 @@ func (r *Reader) text(n *yaml.Node, key string) string {
 		r.Expected(n, key, "text (in quotes if it looks like something else)")
 		return ""
 	}
+
 	return n.Value
 }
 
 // decodeArray reads text into an array of C characters, which it may fill without a NUL, or bytes in hexadecimal.
 func (r *Reader) decodeArray(n *yaml.Node, key string, v reflect.Value) {
 	text := r.text(n, key)
+
 	bytes, err := hex.DecodeString(text)
 	switch isHex := v.Type().Elem().Kind() == reflect.Uint8; {
 	case isHex && (err != nil || len(bytes) != v.Len()):
@@ -287,6 +310,7 @@ func (r *Reader) IsMapping(n *yaml.Node, key, expected string) bool {
 	if n.Kind != yaml.MappingNode {
 		r.Expected(n, key, "%s", expected)
 	}
+
 	return n.Kind == yaml.MappingNode
 }
 
@@ -305,6 +329,7 @@ func Value(n *yaml.Node, key string) *yaml.Node {
 			return value
 		}
 	}
+
 	return nil
 }
 
@@ -316,9 +341,11 @@ func Join(key, name string) string {
 	if len(name) > maxShown {
 		name = name[:maxShown] + "..."
 	}
+
 	if key == "" {
 		return name
 	}
+
 	return key + "." + name
 }
 
@@ -337,5 +364,6 @@ func kindOf(n *yaml.Node) string {
 	case n.Tag == "!!int", n.Tag == "!!float", n.Tag == "!!bool":
 		return fmt.Sprintf("%.*s", maxShown, n.Value)
 	}
+
 	return fmt.Sprintf("%.*q", maxShown, n.Value)
 }

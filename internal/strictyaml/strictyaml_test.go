@@ -64,13 +64,17 @@ func TestDecode(t *testing.T) {
 	if err := strictyaml.Decode("f.yaml", []byte(good), &d); err != nil {
 		t.Fatal(err)
 	}
+
 	if d.Ratio == d.Ratio {
 		t.Errorf("ratio %v, want no number", d.Ratio)
 	}
+
 	if d.Rest == nil || !strictyaml.HasKey(d.Rest, "anything") {
 		t.Errorf("rest %+v", d.Rest)
 	}
+
 	d.Ratio, d.Rest = 0, nil
+
 	want := document{
 		Name: "580", Wait: 1500 * time.Millisecond, Count: 255, Offset: -3, Enabled: true,
 		List: []small{{1}, {1<<64 - 1}}, ByIndex: map[int]*small{7: {2}},
@@ -114,6 +118,7 @@ func TestMistakes(t *testing.T) {
 		{"+01:00\n", "+01:00\n---\na: b\n", "f.yaml:14: a second document"},
 	} {
 		err := strictyaml.Decode("f.yaml", []byte(strings.Replace(good, c.old, c.new, 1)), &document{})
+
 		var mistake *strictyaml.Error
 		if !errors.As(err, &mistake) || !strings.HasPrefix(err.Error(), c.want) {
 			t.Errorf("%q for %q: %v\nwant %s", c.new, c.old, err, c.want)
@@ -126,12 +131,15 @@ func TestReadFile(t *testing.T) {
 	if _, err := strictyaml.ReadFile(path, 3); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a file that is not there: %v", err)
 	}
+
 	if err := os.WriteFile(path, []byte("abc"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if data, err := strictyaml.ReadFile(path, 3); err != nil || string(data) != "abc" {
 		t.Errorf("%q, %v", data, err)
 	}
+
 	var mistake *strictyaml.Error
 	if _, err := strictyaml.ReadFile(path, 2); !errors.As(err, &mistake) || mistake.Line != 1 {
 		t.Errorf("a file that is too large: %v", err)
@@ -179,6 +187,7 @@ func TestTags(t *testing.T) {
 			t.Errorf("%s: %+v (%v), want %+v", c.text, got, err, c.want)
 		}
 	}
+
 	for text, want := range map[string]string{
 		"mode: slow\nrequired: x":           `f.yaml:1: mode: is "slow"; expected one of fast, safe`,
 		"mode: safe":                        "f.yaml:1: required: is missing; expected anything",
@@ -219,6 +228,7 @@ func (l *later) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
 	if r.Decode(n, key, &text) && !slices.Contains(r.Root().(*sections).First, text) {
 		r.Expected(n, key, "one of first")
 	}
+
 	*l = later(text)
 }
 
@@ -227,6 +237,7 @@ func TestOrderOfSections(t *testing.T) {
 	if err := strictyaml.Decode("f.yaml", []byte("second: b\nfirst: [a, b]"), &s); err != nil || s.Second != "b" {
 		t.Errorf("second %q, %v", s.Second, err)
 	}
+
 	if err := strictyaml.Decode("f.yaml", []byte("second: c\nfirst: [a, b]"), &s); err == nil ||
 		err.Error() != `f.yaml:1: second: is "c"; expected one of first` {
 		t.Errorf("a value that is not in first: %v", err)
@@ -263,11 +274,14 @@ func TestFormsAndFinishers(t *testing.T) {
 	}
 	var got drawing
 	err := strictyaml.Decode("f.yaml", []byte("color: blue\nspans: [{from: 1, to: 3}]\ntitle: //a"), &got, forms...)
+
 	want := drawing{"blue", []span{{1, 3, 2}}, &url.URL{Host: "a"}}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("%+v (%v), want %+v", got, err, want)
 	}
+
 	bad := "color: gray\nspans: [{from: 3, to: 1}, {to: 1}]\ntitle: ':'"
+
 	err = strictyaml.Decode("f.yaml", []byte(bad), &got, forms...)
 	if text := `f.yaml:1: color: is "gray"; expected one of blue, red
 f.yaml:2: spans[0].to: is before from
@@ -294,10 +308,12 @@ func TestLinesOfWhatIsFoundLater(t *testing.T) {
 		"counts.1g": 2, "counts.1g[0]": 2, "counts.1g.10gb": 3, "counts.1g.10gb[1]": 4, "counts.2g": 2, "other": 1, "": 1,
 	} {
 		err := strictyaml.Decode("", []byte(text), &counted{wrong: key})
+
 		var mistake *strictyaml.Error
 		if !errors.As(err, &mistake) {
 			t.Fatalf("%s: %v, want a mistake in line %d", key, err, line)
 		}
+
 		cmptest.Equal(t, key, *mistake, strictyaml.Error{Line: line, Key: key, Message: "is wrong"})
 	}
 }
@@ -306,11 +322,14 @@ func TestLinesOfWhatIsFoundLater(t *testing.T) {
 func TestAliasesAreBounded(t *testing.T) {
 	var text strings.Builder
 	text.WriteString("a: &a [" + strings.Repeat("x,", 999) + "x]\n")
+
 	for i := range 1000 {
 		fmt.Fprintf(&text, "b%d: *a\n", i)
 	}
+
 	for document, line := range map[string]int{text.String(): 201, "a: &a [*a]\n": 1} {
 		err := strictyaml.Decode("", []byte(document), &map[string][]string{})
+
 		want := fmt.Sprintf("line %d: the document is too large once its aliases are written out", line)
 		if err == nil || err.Error() != want {
 			t.Errorf("%.20q: got %.200v, want %s", document, err, want)

@@ -17,15 +17,19 @@ import (
 // optional, is an error.
 func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	fields := fieldsOf(v.Type())
+
 	names := make([]string, len(fields))
 	for i, f := range fields {
 		names[i] = KeyOf(f)
 	}
+
 	expected := strings.Join(names, ", ")
 	if !r.IsMapping(n, key, "a mapping with "+expected) {
 		return
 	}
+
 	values := map[string]*yaml.Node{}
+
 	for name, value := range Pairs(n) {
 		at := Join(key, name.Value)
 		switch {
@@ -37,6 +41,7 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 			values[name.Value] = value
 		}
 	}
+
 	for i, f := range fields {
 		r.decodeField(n, values[names[i]], Join(key, names[i]), f.Tag, v.FieldByIndex(f.Index))
 	}
@@ -56,23 +61,29 @@ func KeyOf(f reflect.StructField) string {
 	if name, _, _ := strings.Cut(tagOf(f.Tag), ","); name != "" {
 		return strings.TrimPrefix(name, "-")
 	}
+
 	if f.Anonymous || !f.IsExported() || strings.HasPrefix(f.Name, "Pad_cgo_") {
 		return ""
 	}
+
 	var out strings.Builder
+
 	runes := []rune(f.Name)
 	for i, r := range runes {
 		if i > 0 && unicode.IsUpper(r) && unicode.IsLower(runes[i-1]) {
 			out.WriteByte('_')
 		}
+
 		out.WriteRune(unicode.ToLower(r))
 	}
+
 	return out.String()
 }
 
 // decodeField reads the value of a struct's field, which is nil if its key is not in the mapping.
 func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.StructTag, v reflect.Value) {
 	isMany := v.Kind() == reflect.Slice || v.Kind() == reflect.Map
+
 	expected := expectedOf(tag, isMany)
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
@@ -80,26 +91,32 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 			if !strings.Contains(tagOf(tag), ",omit") {
 				r.Fail(mapping, key, "%s", strings.TrimSuffix("is missing; expected "+expected, "; expected "))
 			}
+
 			return
 		}
+
 		var err error
 		if n, err = Document("", []byte(defaultText)); err != nil {
 			r.Fail(mapping, key, "the default %q: %v", defaultText, err)
 			return
 		}
 	}
+
 	lowest, highest, hasRange := rangeOf(tag)
 	if entries := entriesOf(n); hasRange && isMany && entries >= 0 && (entries < lowest || entries > highest) {
 		r.Fail(n, key, "has %d entries; expected %d to %d", entries, lowest, highest)
 		return
 	}
+
 	errs := len(r.errs)
 	r.decode(n, key, v)
+
 	valid := len(r.errs) == errs
 	if nonzero, ok := tag.Lookup("nonzero"); ok && valid && reflect.Indirect(v).IsZero() {
 		r.Expected(n, key, "%s", nonzero)
 		return
 	}
+
 	allowed := valid && (isMany || allows(tag, n.Value))
 	if !allowed && expected != "" && (valid || r.errs[errs].Key == key) {
 		r.errs = r.errs[:errs]
@@ -110,6 +127,7 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 // expectedOf is what the tags of a field expect.
 func expectedOf(tag reflect.StructTag, isMany bool) string {
 	lowest, highest, hasRange := rangeOf(tag)
+
 	allowed := strings.Join(strings.Fields(tag.Get("oneof")), ", ")
 	switch text := tag.Get("expected"); {
 	case text != "":
@@ -119,6 +137,7 @@ func expectedOf(tag reflect.StructTag, isMany bool) string {
 	case hasRange && !isMany:
 		return fmt.Sprintf("a whole number from %d to %d", lowest, highest)
 	}
+
 	return ""
 }
 
@@ -129,12 +148,15 @@ func allows(tag reflect.StructTag, value string) bool {
 			return false
 		}
 	}
+
 	if pattern, ok := tag.Lookup("match"); ok {
 		if matches, err := regexp.MatchString("^(?:"+pattern+")$", value); err != nil || !matches {
 			return false
 		}
 	}
+
 	allowed, ok := tag.Lookup("oneof")
+
 	return !ok || slices.Contains(strings.Fields(allowed), value)
 }
 
@@ -143,6 +165,7 @@ func rangeOf(tag reflect.StructTag) (lowest, highest int64, ok bool) {
 	low, high, ok := strings.Cut(tag.Get("range"), "..")
 	lowest, lowErr := strconv.ParseInt(low, 10, 64)
 	highest, highErr := strconv.ParseInt(high, 10, 64)
+
 	return lowest, highest, ok && lowErr == nil && highErr == nil
 }
 
@@ -154,5 +177,6 @@ func entriesOf(n *yaml.Node) int64 {
 	case yaml.MappingNode:
 		return int64(len(n.Content) / 2)
 	}
+
 	return -1
 }

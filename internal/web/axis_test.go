@@ -12,16 +12,20 @@ import (
 // draw writes an axis as one letter a unit: a, b, c for the GPU instances in order, . for free and x for stranded slices.
 func draw(g *gpu.GPU) string {
 	var b strings.Builder
+
 	for _, s := range layOutAxis(g) {
 		letter := "."
 		if s.Stranded {
 			letter = "x"
 		}
+
 		if s.Instance != nodedoc.Room {
 			letter = string(rune('a' + s.Instance))
 		}
+
 		b.WriteString(strings.Repeat(letter, s.Size) + "|")
 	}
+
 	return b.String()
 }
 
@@ -31,7 +35,9 @@ func TestAxis(t *testing.T) {
 		for _, p := range at {
 			g.Instances = append(g.Instances, gpu.GPUInstance{Placement: gpu.Some(p)})
 		}
+
 		g.Capacity = gpu.None[gpu.Capacity]()
+
 		return g
 	}
 	empty := migGPU(0, 7, 1, 7, 3, 2)
@@ -40,6 +46,7 @@ func TestAxis(t *testing.T) {
 	noProfiles := gpu.GPU{Capacity: gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Used: 2, Free: 2}})}
 	noProfiles.Instances = []gpu.GPUInstance{{Placement: gpu.Some(gpu.Placement{Start: 2, Size: 2})}}
 	exhausted := place(migGPU(0, 0, 0, 0, 0, 0), gpu.Placement{Start: 0, Size: 4})
+
 	exhausted.Capacity = gpu.Some(gpu.Capacity{Memory: gpu.SliceCount{Used: 4, Stranded: 4},
 		Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb"}, {Name: "2g.10gb"}, {Name: "3g.20gb"}}})
 	for name, test := range map[string]struct {
@@ -72,6 +79,7 @@ func TestAxis(t *testing.T) {
 func TestParts(t *testing.T) {
 	split, orphan := splitGPU(0).Instances[0], splitGPU(0).Instances[1]
 	half := split
+
 	half.ComputeInstances = split.ComputeInstances[:1]
 	for name, test := range map[string]struct {
 		inst gpu.GPUInstance
@@ -86,6 +94,7 @@ func TestParts(t *testing.T) {
 		for _, p := range newPartViews(&test.inst, false) {
 			got = append(got, fmt.Sprintf("[%s:%s]", p.Class, p.Text))
 		}
+
 		if strings.Join(got, " ") != test.want {
 			t.Errorf("%s: got %q, want %q", name, got, test.want)
 		}
@@ -127,13 +136,16 @@ func TestUseWithoutKubelet(t *testing.T) {
 
 		view := newGPUView(&g, fixtureTime, false)
 		block := view.Axis[0]
+
 		classes := []string{block.Class}
 		for i := range block.Parts {
 			classes = append(classes, block.Parts[i].Class)
 		}
+
 		if got := strings.Join(classes, ", "); got != tt.want {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
+
 		if isUnknown := block.Class == "unknown"; strings.Contains(block.Title, "whether anything runs") != isUnknown ||
 			view.HasUnknown != isUnknown {
 			t.Errorf("%s: title %q", tt.name, block.Title)

@@ -16,16 +16,20 @@ func CheckConfig(file string) error {
 	if err == nil {
 		return nil
 	}
+
 	var path *fs.PathError
 	if errors.As(err, &path) && path.Path == file {
 		err = path.Err
 	}
+
 	if text, many := strings.CutPrefix(err.Error(), "yaml: unmarshal errors:\n"); many {
 		return fmt.Errorf("web config %s: %s", file, joinLines(text))
 	}
+
 	if strings.HasPrefix(err.Error(), "crypto/bcrypt: ") { // the toolkit does not say where
 		err = fmt.Errorf("basic_auth_users: expected bcrypt hashes of the passwords: %w", err)
 	}
+
 	return fmt.Errorf("web config %s: %w", file, err)
 }
 
@@ -35,5 +39,6 @@ func joinLines(text string) string {
 	for i := range lines {
 		lines[i] = strings.TrimSpace(lines[i])
 	}
+
 	return strings.Join(lines, "; ")
 }

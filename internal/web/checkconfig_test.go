@@ -21,32 +21,41 @@ func TestCheckConfig(t *testing.T) {
 		"tls-version.bad.yml": "unknown TLS version: TLS9",
 		"header.bad.yml":      "HTTP header \"Server\" can not be configured",
 	}
+
 	files, err := filepath.Glob("testdata/*.yml")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	seen := 0
+
 	for _, file := range files {
 		name, err := filepath.Base(file), CheckConfig(file)
 		if strings.HasSuffix(name, ".good.yml") {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)
 			}
+
 			continue
 		}
+
 		seen++
+
 		if err == nil {
 			t.Errorf("%s is accepted", name)
 		} else if err.Error() != "web config "+file+": "+want[name] {
 			t.Errorf("%s:\ngot  %v\nwant web config %s: %s", name, err, file, want[name])
 		}
 	}
+
 	if seen != len(want) {
 		t.Errorf("%d bad files, %d expected errors", seen, len(want))
 	}
+
 	if err := CheckConfig(""); err != nil {
 		t.Errorf("no file: %v", err)
 	}
+
 	const missing = "web config testdata/absent.yml: no such file or directory"
 	if err := CheckConfig("testdata/absent.yml"); err == nil || err.Error() != missing {
 		t.Errorf("got %v, want %s", err, missing)

@@ -25,10 +25,12 @@ const (
 func negotiateCoding(h http.Header) coding {
 	const unset = -1.0
 	gzipQ, identityQ, anyQ := unset, unset, unset
+
 	for _, line := range h.Values("Accept-Encoding") {
 		for spec := range strings.SplitSeq(line, ",") {
 			name, params, _ := strings.Cut(spec, ";")
 			q := quality(params)
+
 			switch strings.ToLower(strings.TrimSpace(name)) {
 			case "gzip", "x-gzip":
 				gzipQ = q
@@ -39,12 +41,15 @@ func negotiateCoding(h http.Header) coding {
 			}
 		}
 	}
+
 	if gzipQ == unset {
 		gzipQ = anyQ
 	}
+
 	if gzipQ > 0 && gzipQ >= identityQ {
 		return codingGzip
 	}
+
 	return codingIdentity
 }
 
@@ -55,12 +60,15 @@ func quality(params string) float64 {
 		if !strings.EqualFold(strings.TrimSpace(key), "q") {
 			continue
 		}
+
 		q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 		if err != nil || !(q >= 0 && q <= 1) {
 			return 0
 		}
+
 		return q
 	}
+
 	return 1
 }
 
@@ -68,14 +76,18 @@ func quality(params string) float64 {
 func writeEncoded(w http.ResponseWriter, c coding, parts ...[]byte) {
 	header := w.Header()
 	header.Add("Vary", "Accept-Encoding")
+
 	if c != codingIdentity {
 		header.Set("Content-Encoding", string(c))
 	}
+
 	length := 0
 	for _, part := range parts {
 		length += len(part)
 	}
+
 	header.Set("Content-Length", strconv.Itoa(length))
+
 	for _, part := range parts {
 		if _, err := w.Write(part); err != nil {
 			return // the client has disconnected
@@ -93,6 +105,7 @@ func (b *buffers) get() *bytes.Buffer {
 	if buf, ok := b.pool.Get().(*bytes.Buffer); ok {
 		return buf
 	}
+
 	return new(bytes.Buffer)
 }
 
@@ -127,8 +140,10 @@ func (b *buffers) gzipPrefix(dst *bytes.Buffer, text []byte) bodyPrefix {
 	if len(text) == 0 {
 		return bodyPrefix{}
 	}
+
 	dst.WriteString(gzipHeader)
 	b.deflate(dst, text)
+
 	return bodyPrefix{bytes: dst.Bytes(), size: uint32(len(text)), sum: crc32.ChecksumIEEE(text)}
 }
 
@@ -138,6 +153,7 @@ func (b *buffers) gzip(dst *bytes.Buffer, text []byte) {
 	if len(text) == 0 {
 		dst.WriteString(gzipHeader)
 	}
+
 	dst.Write(gzipTrailer(prefix.sum, prefix.size))
 }
 
@@ -147,7 +163,9 @@ func joinGzip(prefix bodyPrefix, trailer bodyTrailer) [][]byte {
 	if len(begin) == 0 {
 		begin = []byte(gzipHeader)
 	}
+
 	sum := crc32.Update(prefix.sum, crc32.IEEETable, trailer.text)
+
 	return [][]byte{begin, trailer.packed, gzipTrailer(sum, prefix.size+uint32(len(trailer.text)))}
 }
 
@@ -155,6 +173,7 @@ func joinGzip(prefix bodyPrefix, trailer bodyTrailer) [][]byte {
 func gzipTrailer(sum, size uint32) []byte {
 	trailer := append(make([]byte, 0, len(deflateEnd)+8), deflateEnd...)
 	trailer = binary.LittleEndian.AppendUint32(trailer, sum)
+
 	return binary.LittleEndian.AppendUint32(trailer, size)
 }
 
@@ -162,20 +181,25 @@ func gzipTrailer(sum, size uint32) []byte {
 // stream may continue after them.
 func (b *buffers) deflate(dst *bytes.Buffer, text []byte) {
 	zw, ok := b.deflaters.Get().(*flate.Writer)
+
 	var err error
 	if !ok {
 		zw, err = flate.NewWriter(dst, gzipLevel)
 	} else {
 		zw.Reset(dst)
 	}
+
 	if err == nil {
 		_, err = zw.Write(text)
 	}
+
 	if err == nil {
 		err = zw.Flush()
 	}
+
 	if err != nil {
 		panic(err) // writing to memory does not fail
 	}
+
 	b.deflaters.Put(zw)
 }

@@ -46,10 +46,12 @@ func TestNegotiateCoding(t *testing.T) {
 // TestGzipIsOneMember: whatever is shared and whatever is added, readers of one member find all of it.
 func TestGzipIsOneMember(t *testing.T) {
 	pool := new(buffers)
+
 	long := strings.Repeat("nvidia_gpu_power_watts{gpu=\"0\"} 318.5\n", 5000)
 	for _, shared := range []string{"", "one\n", long} {
 		var head bytes.Buffer
 		prefix := pool.gzipPrefix(&head, []byte(shared))
+
 		for _, own := range []string{"", "two\n", long} { // answers share the prefix
 			trailer := bodyTrailer{text: []byte(own)}
 			if own != "" {
@@ -57,12 +59,15 @@ func TestGzipIsOneMember(t *testing.T) {
 				pool.deflate(&packed, trailer.text)
 				trailer.packed = packed.Bytes()
 			}
+
 			if got := gunzip(t, slices.Concat(joinGzip(prefix, trailer)...)); string(got) != shared+own {
 				t.Errorf("%d bytes and %d: got %d back", len(shared), len(own), len(got))
 			}
 		}
+
 		var whole bytes.Buffer
 		pool.gzip(&whole, []byte(shared))
+
 		if got := gunzip(t, whole.Bytes()); string(got) != shared {
 			t.Errorf("%d bytes: got %d back", len(shared), len(got))
 		}
@@ -73,17 +78,22 @@ func TestGzipIsOneMember(t *testing.T) {
 func gunzip(t *testing.T, packed []byte) []byte {
 	t.Helper()
 	rest := bytes.NewReader(packed)
+
 	zr, err := gzip.NewReader(rest)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	zr.Multistream(false)
+
 	plain, err := io.ReadAll(zr)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if rest.Len() > 0 {
 		t.Errorf("%d bytes after the first gzip member", rest.Len())
 	}
+
 	return plain
 }

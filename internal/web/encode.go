@@ -21,6 +21,7 @@ func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFa
 	if form.created {
 		options = append(options, expfmt.WithCreatedLines())
 	}
+
 	enc := expfmt.NewEncoder(dst, form.format, options...)
 
 	var excluded map[string]bool
@@ -29,6 +30,7 @@ func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFa
 	}
 
 	var errs []error
+
 	for _, family := range families {
 		if isNative(family) && !isProtobuf(form.format) || excluded[family.GetName()] {
 			continue
@@ -49,6 +51,7 @@ func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFa
 // go_memstats_alloc_bytes is one, beside go_memstats_alloc_bytes_total.
 func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	counters := map[string]bool{}
+
 	for _, family := range families {
 		if base, ok := strings.CutSuffix(family.GetName(), "_total"); ok && family.GetType() == dto.MetricType_COUNTER {
 			counters[base] = true
@@ -56,6 +59,7 @@ func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	}
 
 	excluded := map[string]bool{}
+
 	for _, family := range families {
 		if counters[family.GetName()] {
 			excluded[family.GetName()] = true
@@ -85,8 +89,10 @@ func appendEndMarker(dst *bytes.Buffer, format expfmt.Format) error {
 	if !isOpenMetrics(format) {
 		return nil // without the ten allocations of an encoder
 	}
+
 	if closer, ok := expfmt.NewEncoder(dst, format).(expfmt.Closer); ok {
 		return closer.Close()
 	}
+
 	return nil
 }

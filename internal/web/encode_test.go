@@ -24,6 +24,7 @@ func TestGaugeBesideItsCounter(t *testing.T) {
 	open := get(h, "/metrics", "Accept", openMetricsAccept).Body.String()
 	cmptest.HasTexts(t, open, "\ngo_memstats_alloc_bytes_total ", "\ngo_memstats_heap_alloc_bytes ")
 	cmptest.LacksTexts(t, open, "\ngo_memstats_alloc_bytes ")
+
 	if n := strings.Count(open, "# TYPE go_memstats_alloc_bytes "); n != 1 {
 		t.Errorf("%d families of one name, want 1", n)
 	}
@@ -32,6 +33,7 @@ func TestGaugeBesideItsCounter(t *testing.T) {
 // TestCreatedLines: OpenMetrics says when counters began only if that is asked for, and other text never.
 func TestCreatedLines(t *testing.T) {
 	const line = "\ntest_energy_joules_created{"
+
 	for _, asked := range []bool{false, true} {
 		h := testHandler(Options{OpenMetricsCreated: asked}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 
@@ -39,6 +41,7 @@ func TestCreatedLines(t *testing.T) {
 		if has := strings.Contains(open, line); has != asked {
 			t.Errorf("created lines: %v, want %v", has, asked)
 		}
+
 		cmptest.LacksTexts(t, get(h, "/metrics", "Accept", string(expfmt.FmtText)).Body.String(), line)
 	}
 }

@@ -63,6 +63,7 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 // encoded. Its bytes are shared and must not be modified. The error says why metrics are missing; it was reported.
 func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 	e.mu.Lock()
+
 	var encode encodeFunc
 	if s.isAll() {
 		if encode = e.prefixes[form]; encode == nil {
@@ -73,7 +74,9 @@ func (e *exposition) prefix(form outputForm, s selection) (bodyPrefix, error) {
 		encode = e.selected.get(selectionForm{form, s.key}, maxSelections,
 			func() encodeFunc { return e.newEncodeFunc(form, s.names) })
 	}
+
 	e.mu.Unlock()
+
 	return encode()
 }
 
@@ -86,28 +89,36 @@ func (e *exposition) encode(form outputForm, names []string) (bodyPrefix, error)
 	defer e.pool.put(plain)
 
 	var rendered bool
+
 	var gatherErr, err error
 	if !form.created { // which are not rendered
 		rendered, gatherErr = e.metrics.Render(plain, e.snap, form.format, names)
 	}
+
 	if !rendered {
 		var families []*dto.MetricFamily
+
 		families, gatherErr = e.gather()
 		if err = encodeFamilies(plain, form, e.metrics.Filter(families, names)); err != nil {
 			e.report(err)
 		}
 	}
+
 	if gatherErr != nil {
 		gatherErr = fmt.Errorf("gather: %w", gatherErr)
 		e.reportGather(gatherErr)
 	}
+
 	prefix := bodyPrefix{bytes: plain.Bytes(), size: uint32(plain.Len())}
+
 	if form.coding == codingGzip {
 		packed := e.pool.get()
 		defer e.pool.put(packed)
 		prefix = e.pool.gzipPrefix(packed, plain.Bytes())
 	}
+
 	prefix.bytes = bytes.Clone(prefix.bytes) // the buffers are reused
+
 	return prefix, errors.Join(gatherErr, err)
 }
 
@@ -117,6 +128,7 @@ func (e *exposition) reportGather(err error) {
 	first := !e.reported
 	e.reported = true
 	e.mu.Unlock()
+
 	if first {
 		e.report(err)
 	}

@@ -23,6 +23,7 @@ type published struct{ atomic.Pointer[gpu.Snapshot] }
 func publish(snap *gpu.Snapshot) *published {
 	p := new(published)
 	p.Store(snap)
+
 	return p
 }
 
@@ -138,6 +139,7 @@ func wholeGPU(index int) gpu.GPU {
 		PCIeTransmit:  gpu.Some(gpu.Counter{Value: 2e12, Since: since}),
 		NVLinkReceive: gpu.Some(gpu.Counter{Value: 9e12, Since: since}),
 	}
+
 	return g
 }
 
@@ -154,6 +156,7 @@ func freeGPU(index int) gpu.GPU {
 	g.Allocated = gpu.Some(false)
 	g.Readings.Utilization = gpu.Some(0.0)
 	g.Readings.Processes = gpu.Some([]gpu.Process{})
+
 	return g
 }
 
@@ -165,6 +168,7 @@ func migGPU(index int, free, stranded int, available ...int) gpu.GPU {
 	g.Allocated = gpu.Some(true)
 	g.Power = gpu.PowerEstimate{Method: gpu.PowerByActivity, IdleWatts: gpu.Some(52.0), UnallocatedWatts: gpu.Some(14.5)}
 	g.Profiles = a100Profiles()
+
 	c := gpu.Capacity{
 		Compute: gpu.SliceCount{Used: 7 - free, Free: free},
 		Memory:  gpu.SliceCount{Used: 8 - free - stranded, Free: free, Stranded: stranded},
@@ -172,7 +176,9 @@ func migGPU(index int, free, stranded int, available ...int) gpu.GPU {
 	for i, p := range g.Profiles {
 		c.Profiles = append(c.Profiles, gpu.ProfileCapacity{Name: p.Name, Max: p.MaxInstances, Available: available[i]})
 	}
+
 	g.Capacity = gpu.Some(c)
+
 	return g
 }
 
@@ -182,8 +188,10 @@ func a100Profiles() []gpu.Profile {
 		for _, s := range starts {
 			list = append(list, gpu.Placement{Start: s, Size: size})
 		}
+
 		return list
 	}
+
 	return []gpu.Profile{
 		{ID: 19, Name: "1g.5gb", ComputeSlices: 1, MemorySlices: 1, SMs: 14, MemoryBytes: 4864 * mib, MaxInstances: 7,
 			Placements: at(1, 0, 1, 2, 3, 4, 5, 6)},
@@ -198,6 +206,7 @@ func a100Profiles() []gpu.Profile {
 func instance(id gpu.InstanceID, profile string, slices, start, size int, used uint64,
 	holders []gpu.Holder) gpu.GPUInstance {
 	total := uint64(size) * 5 * gib
+
 	return gpu.GPUInstance{
 		ID: id, Generation: 2, Profile: profile,
 		Placement:     gpu.Some(gpu.Placement{Start: start, Size: size}),
@@ -236,6 +245,7 @@ func mixedGPU(index int) gpu.GPU {
 	g.Instances[0].Activity, g.Instances[0].Jobs = busy(1.0211), []string{"7", "8"}
 	g.Instances[0].Activity.DRAM = gpu.Some(0.5)
 	g.Instances[1].Activity = gpu.Activity{SM: gpu.Some(0.0)}
+
 	return g
 }
 
@@ -253,6 +263,7 @@ func splitGPU(index int) gpu.GPU {
 	orphan := instance(1, "3g.20gb", 3, 4, 4, 5*mib, nil)
 	orphan.ComputeInstances = nil
 	g.Instances = []gpu.GPUInstance{split, orphan}
+
 	return g
 }
 
@@ -265,6 +276,7 @@ func downGPU(index int) gpu.GPU {
 	g.Allocated = gpu.Some(true)
 	g.Holders = holder("vision", `<script>alert("pod")</script>`, "nvidia.com/gpu")
 	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}
+
 	return g
 }
 
@@ -274,6 +286,7 @@ func sharedGPU(index int) gpu.GPU {
 	g.Allocated = gpu.Some(true)
 	g.Readings.Memory = memory(40*gib, 22*gib)
 	g.Readings.Utilization = gpu.Some(0.412)
+
 	for i, pod := range []string{"jupyter-anna", "jupyter-ben"} {
 		c := gpu.Container{Namespace: "hub", Pod: pod, Name: "notebook"}
 		g.Holders = append(g.Holders,
@@ -281,6 +294,7 @@ func sharedGPU(index int) gpu.GPU {
 		g.Containers = append(g.Containers,
 			gpu.ContainerUse{Container: c, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some(uint64(8+5*i) * gib)})
 	}
+
 	return g
 }
 
@@ -291,6 +305,7 @@ func pendingGPU(index int) gpu.GPU {
 	g.Readings.RecoveryAction = gpu.Some(gpu.RecoveryReset)
 	g.Errors = []gpu.ReadError{{Reading: gpu.ReadingRowRemap,
 		Err: fmt.Errorf("get remapped rows: %w", gpu.ErrNoPermission)}}
+
 	return g
 }
 
@@ -304,5 +319,6 @@ func unprivilegedGPU(index int) gpu.GPU {
 	inst.Placement = gpu.None[gpu.Placement]()
 	inst.Errors = []gpu.ReadError{{Reading: gpu.ReadingMemory, Err: errors.New("<b>unreadable</b>")}}
 	g.Instances = []gpu.GPUInstance{inst}
+
 	return g
 }

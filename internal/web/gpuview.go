@@ -74,24 +74,30 @@ func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	if view.Name == "" {
 		view.Name = "Unknown model"
 	}
+
 	if !g.Up {
 		view.Problem = downText(g, now)
 	}
+
 	view.holdingView = newHoldingView(g.Holders, g.Allocated, g.ConfirmedFree, kubelet && g.UUID != "")
+
 	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
 		view.SharedBy = sharedText(g.Holders)
 		view.Shared = sharedViews(g)
 		view.Holders = nil
 	}
+
 	if view.MIG {
 		addLayout(&view, g, kubelet)
 	}
+
 	return view
 }
 
 func gpuBadges(g *gpu.GPU) []badge {
 	var badges []badge
+
 	switch {
 	case g.Released.Present():
 		badges = append(badges, badge{Text: "released", Class: "warn",
@@ -101,41 +107,50 @@ func gpuBadges(g *gpu.GPU) []badge {
 	case !g.Up:
 		badges = append(badges, badge{Text: "down", Class: "bad"})
 	}
+
 	if mode := modeBadge(g.MIG); mode.Text != "" {
 		badges = append(badges, mode)
 	}
+
 	if action := g.Readings.RecoveryAction.Or(gpu.RecoveryNone); action != gpu.RecoveryNone {
 		badges = append(badges, badge{Text: "needs " + spellOut(action), Class: "bad"})
 	}
+
 	if rows, ok := g.Readings.RemappedRows.Get(); ok && rows.Failure {
 		badges = append(badges, badge{Text: "row remap failed", Class: "bad"})
 	} else if rows.Pending {
 		badges = append(badges, badge{Text: "row remap pending", Class: "warn",
 			Title: "takes effect with the next reset of the GPU"})
 	}
+
 	for _, e := range g.Totals.ClockEvents {
 		if e.Active && slowsDown(e.Reason) {
 			badges = append(badges, badge{Text: spellOut(e.Reason), Class: "warn", Title: "why clocks are not at their highest"})
 		}
 	}
+
 	if n := g.Totals.XIDs.Value; n > 0 {
 		badges = append(badges,
 			badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
 	}
+
 	if n := g.Totals.Unavailable.Or(gpu.Counter{}).Value; n > 0 {
 		badges = append(badges, badge{Text: plural(int(n), "unavailable event"), Class: "bad",
 			Title: "since the exporter started, the driver has said that it cannot use the GPU any more"})
 	}
+
 	if n := g.Totals.RecoveryActions.Or(gpu.Counter{}).Value; n > 0 {
 		badges = append(badges, badge{Text: plural(int(n), "recovery event"), Class: "warn",
 			Title: "changes of what the driver asks to be done about the GPU, since the exporter started"})
 	}
+
 	return badges
 }
 
 // modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU without MIG.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
+
 	pending := mode.Pending.Or(enabled)
 	switch {
 	case known && pending != enabled:
@@ -145,6 +160,7 @@ func modeBadge(mode gpu.MIGState) badge {
 	case enabled:
 		return badge{Text: "MIG", Class: "plain"}
 	}
+
 	return badge{}
 }
 
@@ -159,27 +175,34 @@ func spellOut[T ~string](name T) string { return strings.ReplaceAll(string(name)
 
 func gpuGauges(g *gpu.GPU) []gauge {
 	r := &g.Readings
+
 	var gauges []gauge
 	if m := memoryGauge(r.Memory); m != nil {
 		gauges = append(gauges, *m)
 	}
+
 	if g.Up || g.Activity.SM.Present() {
 		gauges = append(gauges, smGauge(g.Activity))
 	}
+
 	if u, ok := nodedoc.Finite(r.Utilization).Get(); ok {
 		gauges = append(gauges, gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true})
 	}
+
 	if w, ok := nodedoc.Finite(r.PowerWatts).Get(); ok {
 		power := gauge{Label: "Power", Value: wattsText(w)}
 		if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
 			power.Of = "of " + wattsText(limit)
 			power.Percent, power.Bar = percent(w/limit), true
 		}
+
 		gauges = append(gauges, power)
 	}
+
 	if c, ok := nodedoc.Finite(r.TemperatureCelsius).Get(); ok {
 		gauges = append(gauges, gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", c)})
 	}
+
 	return gauges
 }
 
@@ -190,6 +213,7 @@ func smGauge(a gpu.Activity) gauge {
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
 		g.Value, g.Percent, g.Bar = percentText(ratio), percent(ratio), true
 	}
+
 	return g
 }
 
@@ -198,11 +222,13 @@ func memoryGauge(m gpu.Memory) *gauge {
 	if !ok {
 		return nil
 	}
+
 	g := &gauge{Label: "Memory", Value: bytesText(used)}
 	if total, ok := m.Total.Get(); ok && total > 0 {
 		g.Of = "of " + bytesText(total)
 		g.Percent, g.Bar = percent(float64(used)/float64(total)), true
 	}
+
 	return g
 }
 
@@ -213,18 +239,23 @@ func downText(g *gpu.GPU, now time.Time) string {
 		if r.Unbound {
 			text += " The driver does not list it any more."
 		}
+
 		return text
 	}
+
 	if g.UUID == "" {
 		return "The driver counts this GPU but returns no handle for it."
 	}
+
 	if g.LastRead.IsZero() {
 		return "It has not answered since the exporter started."
 	}
+
 	text := "It last answered " + ageText(now.Sub(g.LastRead)) + " ago."
 	if g.Readings.Memory.Used.Present() || g.Readings.PowerWatts.Present() {
 		return text + " The readings shown are from then."
 	}
+
 	return text + " Its readings are dropped."
 }
 
@@ -235,7 +266,9 @@ func errorTexts(errs []gpu.ReadError) []string {
 		if errs[i].Err != nil {
 			message = errs[i].Err.Error()
 		}
+
 		texts = append(texts, fmt.Sprintf("%s: %s", spellOut(errs[i].Reading), message))
 	}
+
 	return texts
 }

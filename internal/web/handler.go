@@ -104,6 +104,7 @@ func CheckTelemetryPath(path string) error {
 	case strings.ContainsAny(path, "{}?#% \t") || strings.Contains(path, "//") || strings.Contains(path, "/."):
 		return fmt.Errorf("telemetry path %q: expected a plain path, such as %s", path, TelemetryPathDefault)
 	}
+
 	return nil
 }
 
@@ -115,34 +116,43 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 	if opts.TelemetryPath == "" {
 		opts.TelemetryPath = TelemetryPathDefault
 	}
+
 	if opts.Now == nil {
 		opts.Now = time.Now
 	}
+
 	if err := CheckTelemetryPath(opts.TelemetryPath); err != nil {
 		panic(err)
 	}
+
 	pool := new(buffers)
 	mux := http.NewServeMux()
 	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
 	mux.Handle("GET "+pathReady,
 		withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
+
 	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
 	if opts.State {
 		page = withLocalHost(opts.Hosts, page)
 		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))))
 	}
+
 	if opts.State && opts.Recommendations != nil {
 		h := &adviceHandler{snaps: snaps, report: opts.Recommendations, pool: pool, logger: logger}
 		mux.Handle("GET "+pathAdvice, withWriteDeadline(withLocalHost(opts.Hosts, h)))
 	}
+
 	mux.Handle("GET /{$}", withWriteDeadline(page))
+
 	if opts.Pprof {
 		registerPprof(mux)
 	}
+
 	for pattern, h := range opts.Extra {
 		mux.Handle(pattern, h)
 	}
+
 	return withNoSniff(mux)
 }
 

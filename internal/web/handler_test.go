@@ -17,6 +17,7 @@ func TestMethodsAndPaths(t *testing.T) {
 	})}
 	full := testHandler(Options{State: true, Pprof: true, Extra: extra}, publish(nodeFixture()), newRegistry(t),
 		freshRegistry())
+
 	bare := testHandler(Options{TelemetryPath: "/gpu/metrics"}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	for _, test := range []struct {
 		h            http.Handler
@@ -51,9 +52,11 @@ func TestMethodsAndPaths(t *testing.T) {
 		if w.Code != test.code {
 			t.Errorf("%s %s: got %d, want %d", test.method, test.path, w.Code, test.code)
 		}
+
 		if w.Header().Get("X-Content-Type-Options") != "nosniff" {
 			t.Errorf("%s %s: no X-Content-Type-Options", test.method, test.path)
 		}
+
 		if test.code == 405 && test.path != "/-/sim/advance?by=1s" && w.Header().Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s %s: Allow is %q, want GET, HEAD", test.method, test.path, w.Header().Get("Allow"))
 		}
@@ -79,6 +82,7 @@ func TestCheckTelemetryPath(t *testing.T) {
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: got %v, want %q", path, err, want)
 		}
+
 		if want == "" {
 			testHandler(Options{TelemetryPath: path, State: true, Pprof: true}, publish(nil), nil, prometheus.NewRegistry())
 		}

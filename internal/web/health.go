@@ -30,18 +30,22 @@ func (h *readyHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 		writePlain(w, http.StatusServiceUnavailable, "not ready: "+strings.Join(reasons, "; ")+"\n")
 		return
 	}
+
 	var b strings.Builder
 	b.WriteString("ready\n")
+
 	for _, s := range snap.Sources {
 		if !s.Up {
 			fmt.Fprintf(&b, "%s: %s\n", s.Name, sourceReason(s))
 		}
 	}
+
 	if h.notes != nil {
 		for _, note := range h.notes() {
 			b.WriteString(note + "\n")
 		}
 	}
+
 	writePlain(w, http.StatusOK, b.String())
 }
 
@@ -51,10 +55,12 @@ func unreadyReasons(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []s
 	if snap == nil {
 		return []string{"no snapshot yet, the first reading of this node has not ended"}
 	}
+
 	var reasons []string
 	if age := now.Sub(snap.Time); maxAge > 0 && age > maxAge {
 		reasons = append(reasons, fmt.Sprintf("the last snapshot is %s old, more than %s", age.Round(time.Second), maxAge))
 	}
+
 	driver, known := sourceState(snap, gpu.SourceNVML)
 	switch {
 	case !known:
@@ -62,6 +68,7 @@ func unreadyReasons(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []s
 	case !driver.Up:
 		reasons = append(reasons, sourceReason(driver))
 	}
+
 	return reasons
 }
 
@@ -72,6 +79,7 @@ func sourceState(snap *gpu.Snapshot, name string) (gpu.SourceState, bool) {
 			return s, true
 		}
 	}
+
 	return gpu.SourceState{}, false
 }
 
@@ -81,9 +89,11 @@ func sourceReason(s gpu.SourceState) string {
 	if s.Err != nil {
 		reason = s.Err.Error()
 	}
+
 	if s.Stale {
 		reason += " (what it said last is still in use)"
 	}
+
 	return reason
 }
 

@@ -13,6 +13,7 @@ import (
 
 func TestReady(t *testing.T) {
 	up := gpu.SourceState{Name: gpu.SourceNVML, Up: true}
+
 	at := func(age time.Duration, sources ...gpu.SourceState) *gpu.Snapshot {
 		return &gpu.Snapshot{Time: fixtureTime.Add(-age), Sources: sources}
 	}
@@ -40,10 +41,12 @@ func TestReady(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			opts := Options{ReadyMaxAge: 15 * time.Second, Now: func() time.Time { return fixtureTime }}
+
 			h := testHandler(opts, publish(test.snap), nil, prometheus.NewRegistry())
 			if w := get(h, "/-/ready"); w.Code != test.code || w.Body.String() != test.want {
 				t.Errorf("got %d %q, want %d %q", w.Code, w.Body, test.code, test.want)
 			}
+
 			if w := get(h, "/-/healthy"); w.Code != http.StatusOK {
 				t.Errorf("not healthy: %d %q", w.Code, w.Body)
 			}

@@ -26,33 +26,41 @@ func forgottenFixture() *gpu.Snapshot {
 		for i := range holders {
 			holders[i].Unconfirmed, holders[i].PodUID = notListed, "7c1e"
 		}
+
 		return gpu.None[bool]()
 	}
+
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		if i == 3 {
 			continue
 		}
+
 		g.Allocated = unconfirm(g.Holders)
 		for j := range g.Instances {
 			gi := &g.Instances[j]
+
 			gi.Allocated = unconfirm(gi.Holders)
 			for k := range gi.ComputeInstances {
 				gi.ComputeInstances[k].Allocated = unconfirm(gi.ComputeInstances[k].Holders)
 			}
 		}
 	}
+
 	snap.GPUs[3].Instances[0].ComputeInstances[1].Holders = nil
+
 	snap.GPUs[3].Instances[0].ComputeInstances[1].Allocated = gpu.None[bool]()
 	for i := range 13 {
 		snap.Unmatched = append(snap.Unmatched,
 			unmatched(fmt.Sprintf("MIG-GPU-5c1f6a2e-0000-4d1b-9f00-000000000002/%d/0", i), fmt.Sprintf("etl-%d", i)))
 	}
+
 	return snap
 }
 
 func TestPageUnknownHolders(t *testing.T) {
 	page := showPage(t, Options{State: true}, forgottenFixture())
+
 	text := pageText(page)
 	for _, want := range []string{
 		"Not all holders are known " + begunAnew,
@@ -70,6 +78,7 @@ func TestPageUnknownHolders(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	for _, want := range []string{`<span class="badge warn" title="` + notListed + `">unconfirmed</span>`,
 		`<td colspan="2" class="unknown" title="GPU instance 5, 2g.10gb at 2:2, SM activity 0 %, about 40 W, not known whether a pod holds it">`,
 		`class="w2 unknown" title="compute instance 1, 2c.3g.20gb, not known whether a pod holds it"`} {
@@ -77,6 +86,7 @@ func TestPageUnknownHolders(t *testing.T) {
 			t.Errorf("no %s in the page", want)
 		}
 	}
+
 	if strings.Contains(page, "Free: no pod") || strings.Contains(page, ">free</span></td>") {
 		t.Errorf("a device is shown as free:\n%s", text)
 	}
@@ -92,6 +102,7 @@ func TestFreeByConfirmation(t *testing.T) {
 	gi.Holders, gi.Allocated = nil, gpu.None[bool]()
 	gi.ComputeInstances[1].Holders, gi.ComputeInstances[1].Allocated, gi.ComputeInstances[1].ConfirmedFree = nil, free,
 		true
+
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed",
 		"2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
@@ -99,6 +110,7 @@ func TestFreeByConfirmation(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	body := get(testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry()),
 		"/api/v1/node").Body.String()
 	if n := strings.Count(body, `"allocated":false,"confirmedFree":true`); n != 2 ||
@@ -112,6 +124,7 @@ func TestPageWithoutKubelet(t *testing.T) {
 	snap := nodeFixture()
 	snap.Sources, snap.Unmatched = snap.Sources[:1], nil
 	snap.GPUs = []gpu.GPU{bareGPU(0), unprivilegedGPU(1)}
+
 	snap.GPUs[1].Instances[0].Allocated = gpu.None[bool]()
 	if text := pageText(showPage(t, Options{State: true}, snap)); strings.Contains(strings.ToLower(text), "free") ||
 		strings.Contains(text, "nknown") {
@@ -125,6 +138,7 @@ func TestPageUnknownSharing(t *testing.T) {
 	g.Holders = append(g.Holders, holder("", "", "nvidia.com/gpu")...)
 	g.Holders[0].Sharing, g.Holders[1].Sharing, g.Holders[1].PodUID = gpu.SharingUnknown, gpu.SharingUnknown, "7c1e"
 	snap.GPUs = []gpu.GPU{g}
+
 	const want = "Shared by 2 containers (not known how) vision/resnet-0 main pod 7c1e main"
 	if text := pageText(showPage(t, Options{State: true}, snap)); !strings.Contains(text, want) {
 		t.Errorf("no %q in\n%s", want, text)
@@ -136,6 +150,7 @@ func TestStateUnknownHolders(t *testing.T) {
 	snap.GPUs = snap.GPUs[:1]
 	snap.Unmatched = []gpu.Assignment{unmatched(strings.Repeat("ü", 1000)+"\xff", "\xff")}
 	h := testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry())
+
 	body := get(h, "/api/v1/node").Body.String()
 	for _, want := range []string{
 		`"holdersIncomplete":"` + begunAnew + `"`,
@@ -148,16 +163,20 @@ func TestStateUnknownHolders(t *testing.T) {
 			t.Errorf("no %s in\n%s", want, body)
 		}
 	}
+
 	if !json.Valid([]byte(body)) || strings.Contains(body, `"allocated"`) {
 		t.Errorf("no JSON, or allocated is known:\n%s", body)
 	}
+
 	snap = nodeFixture()
 	snap.Unmatched = nil
 	h = testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry())
+
 	body = get(h, "/api/v1/node").Body.String()
 	if !strings.Contains(body, `"unmatchedDevices":[]`) {
 		t.Errorf("there are unmatched devices:\n%s", body)
 	}
+
 	for _, unwanted := range []string{"onfirmed", "holdersIncomplete"} {
 		if strings.Contains(body, unwanted) {
 			t.Errorf("all holders are known, but the state has %q:\n%s", unwanted, body)

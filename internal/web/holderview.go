@@ -51,6 +51,7 @@ func podText(h *gpu.Holder) string {
 	if h.Pod == "" {
 		return "pod " + h.PodUID
 	}
+
 	return h.Namespace + "/" + h.Pod
 }
 
@@ -68,14 +69,17 @@ func sharedViews(g *gpu.GPU) []sharedView {
 			memory[c.Container] += used
 		}
 	}
+
 	return mapSlice(g.Holders, func(h *gpu.Holder) sharedView {
 		v := sharedView{holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed}}
 		if h.Replica != "" {
 			v.Name += " (" + h.Replica + ")"
 		}
+
 		if used, ok := memory[h.Container]; ok {
 			v.Memory = bytesText(used)
 		}
+
 		return v
 	})
 }
@@ -86,6 +90,7 @@ func sharedText(holders []gpu.Holder) string {
 	if holders[0].Sharing == gpu.SharingUnknown {
 		how = "not known how"
 	}
+
 	return plural(len(holders), "container") + " (" + how + ")"
 }
 
@@ -99,19 +104,24 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 			if reason == "" || slices.Contains(pods[reason], pod) {
 				continue
 			}
+
 			if pods[reason] == nil {
 				reasons = append(reasons, reason)
 			}
+
 			pods[reason] = append(pods[reason], pod)
 		}
 	}
 	add(g.Holders)
+
 	for i := range g.Instances {
 		add(g.Instances[i].Holders)
+
 		for c := range g.Instances[i].ComputeInstances {
 			add(g.Instances[i].ComputeInstances[c].Holders)
 		}
 	}
+
 	return mapSlice(reasons, func(reason *string) unconfirmedView {
 		return unconfirmedView{Pods: strings.Join(pods[*reason], ", "), Reason: *reason}
 	})
@@ -123,6 +133,7 @@ const maxUnmatched = 10
 // holderNotices returns what is wrong with the holders of devices.
 func holderNotices(snap *gpu.Snapshot) []notice {
 	var notices []notice
+
 	if n := len(snap.Unmatched); n > 0 {
 		shown := snap.Unmatched[:min(n, maxUnmatched)]
 		notices = append(notices, notice{
@@ -136,12 +147,14 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 			Hint: "Restart the device plugin, so that it no longer offers such devices, then delete the pods.",
 		})
 	}
+
 	if snap.HoldersIncomplete != "" {
 		notices = append(notices, notice{
 			Class: "warn", Title: "Not all holders are known", Text: snap.HoldersIncomplete,
 			Hint: "A device without a holder may be held all the same: it is shown as unknown.",
 		})
 	}
+
 	return notices
 }
 
@@ -149,6 +162,7 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 // no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
 	free, unknown := 0, 0
+
 	for i := range snap.GPUs {
 		switch allocated, known := snap.GPUs[i].Allocated.Get(); {
 		case !known:
@@ -157,10 +171,12 @@ func freeTile(snap *gpu.Snapshot) (tile, bool) {
 			free++
 		}
 	}
+
 	t := tile{Label: "Free", Value: fmt.Sprint(free), Note: "held by no pod"}
 	if unknown > 0 && hasKubelet(snap) {
 		t.Note += fmt.Sprintf(", %d unknown", unknown)
 	}
+
 	return t, unknown < len(snap.GPUs) || hasKubelet(snap)
 }
 
@@ -170,5 +186,6 @@ func mapSlice[T, V any](list []T, view func(*T) V) []V {
 	for i := range list {
 		views = append(views, view(&list[i]))
 	}
+
 	return views
 }

@@ -34,21 +34,25 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
 		view.HasKubelet = kubelet
 		view.HasFree = view.HasFree || block.Class == "free"
+
 		view.HasStranded = view.HasStranded || s.Stranded
 		for u := s.Start; u < s.End(); u++ {
 			view.Units = append(view.Units, u)
 		}
 	}
+
 	if axis == nil && len(g.Instances) > 0 {
 		view.NoAxis = "Where the instances lie on the GPU is not known: the driver reports placements to privileged " +
 			"processes only."
 	}
+
 	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) deviceView {
 		return newInstanceView(inst, kubelet)
 	})
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
 	}
+
 	view.Available = availableText(g)
 }
 
@@ -57,51 +61,65 @@ func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	capacity := g.Capacity.Or(gpu.Capacity{})
 	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles,
 		Available: capacity.Profiles}
+
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
 	for i := range g.Instances {
 		placements = append(placements, g.Instances[i].Placement)
 	}
+
 	return axis.LayOut(placements)
 }
 
 func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
+
 	units := plural(s.Size, "memory slice")
 	if s.Stranded {
 		block.Class, block.Title = "stranded", units+" stranded: no profile that could still be created covers it"
 		return block
 	}
+
 	if s.Instance == nodedoc.Room {
 		block.Class, block.Title = "free", units+" free"
 		return block
 	}
+
 	inst := &g.Instances[s.Instance]
+
 	block.Class = "down"
 	if inst.Up {
 		block.Class = instanceUse(inst, kubelet)
 	}
+
 	block.Profile = profileText(inst.Profile)
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
 		block.Profile, block.ProfileRest = slices+"g", "."+memory
 	}
+
 	block.Gauge = memoryGauge(inst.Memory)
+
 	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
 	if ratio, ok := nodedoc.Finite(inst.Activity.SM).Get(); ok {
 		block.Title += ", SM activity " + percentText(ratio)
 	}
+
 	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
 		block.Title += ", about " + wattsText(w)
 	}
+
 	switch {
 	case len(inst.Holders) > 0:
 		block.Holder = inst.Holders[0].Pod
 	case block.Class == "unknown":
 		block.Holder = "unknown"
 	}
+
 	if block.Class == "unknown" {
 		block.Title += ", " + unknownUse(kubelet)
 	}
+
 	block.Parts = newPartViews(inst, kubelet)
+
 	return block
 }
 
@@ -131,6 +149,7 @@ func useClass(allocated gpu.Opt[bool], held bool, processes gpu.Opt[int], a *gpu
 	case !processes.Present():
 		return "unknown"
 	}
+
 	return "idle"
 }
 
@@ -146,19 +165,23 @@ func unknownUse(kubelet bool) string {
 // newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
 func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 	var parts []partView
+
 	rest := inst.ComputeSlices.Or(0)
 	for i := range inst.ComputeInstances {
 		c := &inst.ComputeInstances[i]
 		slices := c.ComputeSlices.Or(1)
 		rest -= slices
+
 		part := partView{Class: widthClass(slices),
 			Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
 		if len(c.Holders) > 0 {
 			if len(inst.Holders) == 0 { // else the block names it
 				part.Text = c.Holders[0].Pod
 			}
+
 			part.Title += ", " + podText(&c.Holders[0])
 		}
+
 		switch use := useClass(c.Allocated, len(c.Holders) > 0, c.Processes, &c.Activity, kubelet); use {
 		case "unknown":
 			part.Class += " " + use
@@ -166,18 +189,23 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 		case "used":
 			part.Class += " " + use
 		}
+
 		if !c.Up {
 			part.Class += " down"
 		}
+
 		parts = append(parts, part)
 	}
+
 	if (rest > 0 || len(inst.ComputeInstances) == 0) && !inst.ComputesHidden {
 		text := plural(rest, "compute slice") + " without a compute instance"
 		if inst.IsEmpty() {
 			text = "no compute instance: nothing can run here"
 		}
+
 		parts = append(parts, partView{Class: widthClass(max(rest, 1)) + " none", Title: text})
 	}
+
 	return parts
 }
 
@@ -194,23 +222,29 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
 		Memory:      memoryGauge(inst.Memory),
 	}
+
 	view.Empty = inst.IsEmpty()
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
 	}
+
 	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
 		view.Power = "≈ " + wattsText(w)
 	}
+
 	if len(inst.ComputeInstances) == 1 && inst.ComputeInstances[0].Profile == inst.Profile {
 		c := &inst.ComputeInstances[0]
 		view.UUID = string(c.UUID)
 		view.Down = view.Down || !c.Up
+
 		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
 		if len(view.Holders) == 0 {
 			view.Holders = holderViews(c.Holders)
 		}
+
 		return view
 	}
+
 	view.ComputeInstances = mapSlice(inst.ComputeInstances, func(c *gpu.ComputeInstance) deviceView {
 		return deviceView{
 			ID: int(c.ID), Profile: profileText(c.Profile), UUID: string(c.UUID), Down: !c.Up, SM: smGauge(c.Activity),
@@ -218,6 +252,7 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 			holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
 		}
 	})
+
 	return view
 }
 
@@ -227,26 +262,33 @@ func availableText(g *gpu.GPU) string {
 	if !ok {
 		return ""
 	}
+
 	var profiles []string
+
 	for _, p := range c.Profiles {
 		if p.Available > 0 {
 			profiles = append(profiles, fmt.Sprintf("%d × %s", p.Available, p.Name))
 		}
 	}
+
 	text := "Nothing more fits."
 	if len(profiles) > 0 {
 		text = "Could still hold " + strings.Join(profiles, " or ") + "."
 	}
+
 	var stranded []string
 	if n := c.Memory.Stranded; n > 0 {
 		stranded = append(stranded, plural(n, "memory slice"))
 	}
+
 	if n := c.Compute.Stranded; n > 0 {
 		stranded = append(stranded, plural(n, "compute slice"))
 	}
+
 	if len(stranded) > 0 {
 		text += " Stranded: " + strings.Join(stranded, ", ") + "."
 	}
+
 	return text
 }
 
@@ -254,5 +296,6 @@ func profileText(name string) string {
 	if name == "" {
 		return "unknown profile"
 	}
+
 	return name
 }

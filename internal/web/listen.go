@@ -16,18 +16,22 @@ func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, err
 	if !opts.SystemdSocket {
 		return listenTCP(ctx, opts.Addresses)
 	}
+
 	listeners, err := activation.Listeners()
 	if err != nil {
 		return nil, fmt.Errorf("sockets of systemd: %w", err)
 	}
+
 	if len(listeners) == 0 || slices.Contains(listeners, nil) { // nil stands for a datagram socket
 		for _, l := range listeners {
 			if l != nil {
 				_ = l.Close()
 			}
 		}
+
 		return nil, fmt.Errorf("systemd passes %s: expected stream sockets", plural(len(listeners), "socket"))
 	}
+
 	return listeners, nil
 }
 
@@ -36,17 +40,22 @@ func listenTCP(ctx context.Context, addresses []string) ([]net.Listener, error) 
 	if len(addresses) == 0 {
 		return nil, errors.New("no address to listen on")
 	}
+
 	var listeners []net.Listener
+
 	for _, address := range addresses {
 		l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)
 		if err != nil {
 			for _, open := range listeners {
 				_ = open.Close()
 			}
+
 			return nil, fmt.Errorf("listen on %s: %w", address, unwrapListenError(err))
 		}
+
 		listeners = append(listeners, l)
 	}
+
 	return listeners, nil
 }
 
@@ -56,13 +65,16 @@ func unwrapListenError(err error) error {
 	if errors.As(err, &op) {
 		err = op.Err
 	}
+
 	var addr *net.AddrError
 	if errors.As(err, &addr) {
 		return errors.New(addr.Err)
 	}
+
 	var syscall *os.SyscallError
 	if errors.As(err, &syscall) {
 		return syscall.Err
 	}
+
 	return err
 }

@@ -31,6 +31,7 @@ func (plainMetrics) CheckCollectors(names []string) error {
 			return fmt.Errorf("unknown collector %q", name)
 		}
 	}
+
 	return nil
 }
 
@@ -66,19 +67,24 @@ func newRegistry(t testing.TB) *registry {
 		NativeHistogramBucketFactor: 1.1})
 	hist.Observe(3)
 	r.reg.MustRegister(r.current, hist, constant{created})
+
 	return r
 }
 
 func (r *registry) Gather(snap *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	r.calls.Add(1)
+
 	if r.hold != nil {
 		<-r.hold
 	}
+
 	r.current.Set(float64(snap.Generation))
+
 	families, err := r.reg.Gather()
 	if err != nil {
 		return families, err
 	}
+
 	return families, r.err
 }
 
@@ -94,6 +100,7 @@ func freshRegistry() *prometheus.Registry {
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fresh_gathers", Help: "Gathers so far."},
 		func() float64 { return float64(n.Add(1)) }))
+
 	return reg
 }
 
@@ -101,6 +108,7 @@ func testHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheu
 	if opts.Now == nil {
 		opts.Now = func() time.Time { return fixtureTime.Add(time.Second) }
 	}
+
 	return NewHandler(opts, snaps, metrics, fresh, log.NewNopLogger())
 }
 
@@ -114,8 +122,10 @@ func ask(h http.Handler, method, path string, headers ...string) *httptest.Respo
 	for i := 0; i < len(headers); i += 2 {
 		r.Header.Add(headers[i], headers[i+1])
 	}
+
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, r)
+
 	return w
 }
 
@@ -129,12 +139,14 @@ func (l *logged) Log(keyvals ...any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.lines = append(l.lines, fmt.Sprint(keyvals...))
+
 	return nil
 }
 
 func (l *logged) count() int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return len(l.lines)
 }
 
@@ -146,6 +158,7 @@ type synthetic struct {
 
 func newSynthetic() synthetic {
 	reg := prometheus.NewRegistry()
+
 	for f := range 25 {
 		vec := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: fmt.Sprintf("nvidia_test_%d_bytes", f), Help: "A family."},
 			[]string{"gpu", "uuid", "gpu_instance", "mig_profile", "namespace", "pod", "container"})
@@ -154,8 +167,10 @@ func newSynthetic() synthetic {
 				"1g.5gb",
 				"team-a", fmt.Sprintf("train-%d-x2x4z", i), "main").Set(float64(i * 1234567))
 		}
+
 		reg.MustRegister(vec)
 	}
+
 	return synthetic{reg: reg}
 }
 
@@ -183,6 +198,7 @@ func BenchmarkScrape(b *testing.B) {
 		w := &discard{header: http.Header{}}
 		b.Run("first/"+form.name, func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				snaps.Store(&gpu.Snapshot{})
 				clear(w.header)
@@ -191,6 +207,7 @@ func BenchmarkScrape(b *testing.B) {
 		})
 		b.Run("cached/"+form.name, func(b *testing.B) {
 			b.ReportAllocs()
+
 			for b.Loop() {
 				clear(w.header)
 				h.ServeHTTP(w, r)

@@ -59,20 +59,25 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	page.CSS, page.JS = template.CSS(pageCSS), template.JS(pageJS)
 	buf := h.pool.get()
 	defer h.pool.put(buf)
+
 	if err := h.template.Execute(buf, page); err != nil {
 		_ = level.Error(h.logger).Log("msg", "cannot render the page", "err", err)
 		http.Error(w, "the page could not be rendered", http.StatusInternalServerError)
+
 		return
 	}
+
 	header := w.Header()
 	setDefault(header, "Content-Security-Policy", h.policy)
 	setDefault(header, "Referrer-Policy", "no-referrer")
 	header.Set("Cache-Control", "no-store")
 	header.Set("Content-Type", "text/html; charset=utf-8")
+
 	if negotiateCoding(r.Header) == codingIdentity {
 		writeEncoded(w, codingIdentity, buf.Bytes())
 		return
 	}
+
 	packed := h.pool.get()
 	defer h.pool.put(packed)
 	h.pool.gzip(packed, buf.Bytes())

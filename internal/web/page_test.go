@@ -21,20 +21,24 @@ import (
 func pageText(page string) string {
 	page = regexp.MustCompile(`(?s)<(style|script|head)\b.*?</(style|script|head)>`).ReplaceAllString(page, " ")
 	page = regexp.MustCompile(`<[^>]*>`).ReplaceAllString(page, " ")
+
 	return strings.Join(strings.Fields(page), " ")
 }
 
 func showPage(t *testing.T, opts Options, snap *gpu.Snapshot) string {
 	t.Helper()
+
 	w := get(testHandler(opts, publish(snap), nil, prometheus.NewRegistry()), "/")
 	if w.Code != 200 || w.Header().Get("Content-Type") != "text/html; charset=utf-8" {
 		t.Fatalf("got %d %v", w.Code, w.Header())
 	}
+
 	return w.Body.String()
 }
 
 func TestPageShowsTheNode(t *testing.T) {
 	page := showPage(t, Options{State: true, Simulated: true, Version: "1.2.3"}, nodeFixture())
+
 	text := pageText(page)
 	for _, want := range []string{
 		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale",
@@ -58,6 +62,7 @@ func TestPageShowsTheNode(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`,
 		`<td colspan="2" class="idle"`, `<article class="card down"`,
 		`title="GPU instance 7, 1g.5gb at 0:1, SM activity 102 %, about 20 W"`,
@@ -75,11 +80,13 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 	snap.GPUs = []gpu.GPU{wholeGPU(0), {Facts: gpu.Facts{Index: 1},
 		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}
 	page := showPage(t, Options{State: true}, snap)
+
 	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: " +
 		"GPU is lost"
 	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPUs 2 1 does not answer") {
 		t.Errorf("no %q in\n%s", want, text)
 	}
+
 	if n := strings.Count(page, `class="uuid"`); n != 1 {
 		t.Errorf("%d lines for the UUID of one GPU", n)
 	}
@@ -93,6 +100,7 @@ func TestPageUnknownActivity(t *testing.T) {
 		gpu.Activity{SM: gpu.Some(math.NaN())}
 	snap.GPUs = []gpu.GPU{split}
 	page := showPage(t, Options{State: true}, snap)
+
 	text := pageText(page)
 	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0",
 		"CI 1 – ml/train-0"} {
@@ -100,6 +108,7 @@ func TestPageUnknownActivity(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
 	}
+
 	if strings.Contains(page, `aria-label="SM activity"`) {
 		t.Error("there is a bar for an unknown activity")
 	}
@@ -112,6 +121,7 @@ func TestPageModeOff(t *testing.T) {
 	g.Profiles = a100Profiles()
 	g.Capacity = gpu.Some(gpu.Capacity{Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb", Max: 7}}})
 	snap.GPUs = []gpu.GPU{g}
+
 	page := showPage(t, Options{State: true}, snap)
 	for _, unwanted := range []string{`class="axis"`, "Nothing more fits", "Could still hold", "1g.5gb"} {
 		if strings.Contains(page, unwanted) {
@@ -125,24 +135,29 @@ func TestPageEscapes(t *testing.T) {
 	const evil = "\"><script>alert(1)</script>'\xff\n<img src=x onerror=alert(2)>{{.}}"
 	snap := nodeFixture()
 	snap.Hostname = evil
+
 	snap.Driver = gpu.Some(gpu.Driver{Version: evil, CUDA: evil})
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		g.Name, g.UUID, g.PCIBusID = evil, gpu.UUID(evil), evil
 		g.Holders = holder(evil, evil, evil)
+
 		g.Errors = []gpu.ReadError{{Reading: gpu.Reading(evil), Err: gpu.ErrDriver}}
 		for j := range g.Instances {
 			g.Instances[j].Profile = evil
+
 			g.Instances[j].Holders = holder(evil, evil, evil)
 			for k := range g.Instances[j].ComputeInstances {
 				g.Instances[j].ComputeInstances[k].Profile, g.Instances[j].ComputeInstances[k].UUID = evil, evil
 			}
 		}
 	}
+
 	page := showPage(t, Options{State: true, Version: evil}, snap)
 	if n := strings.Count(page, "<script>"); n != 1 {
 		t.Errorf("%d scripts, not the page's one", n)
 	}
+
 	if strings.Contains(page, "<img") || strings.Contains(page, `"">`) {
 		t.Error("a name broke out of its place")
 	}
@@ -151,20 +166,24 @@ func TestPageEscapes(t *testing.T) {
 // TestPagePolicy: the policy allows the page's own style and script, by their hashes, and nothing from elsewhere.
 func TestPagePolicy(t *testing.T) {
 	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
+
 	policy, page := w.Header().Get("Content-Security-Policy"), w.Body.String()
 	for _, tag := range []string{"style", "script"} {
 		inline := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1)
 		if len(inline) != 1 {
 			t.Fatalf("%d %s elements", len(inline), tag)
 		}
+
 		sum := sha256.Sum256([]byte(inline[0][1]))
 		if want := tag + "-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'"; !strings.Contains(policy, want) {
 			t.Errorf("the policy %q has no %s", policy, want)
 		}
 	}
+
 	if !strings.HasPrefix(policy, "default-src 'none'; ") || strings.Contains(policy, "unsafe") {
 		t.Errorf("policy %q", policy)
 	}
+
 	if found := regexp.MustCompile(`(?:src|href)="(?:https?:)?//|style="|\son\w+="|url\(`).FindString(page); found != "" {
 		t.Errorf("the page loads or runs %q, which the policy forbids", found)
 	}
@@ -173,6 +192,7 @@ func TestPagePolicy(t *testing.T) {
 func TestPageWithoutDriver(t *testing.T) {
 	snap := &gpu.Snapshot{Time: fixtureTime, Hostname: "laptop",
 		Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrNoDriver}}}
+
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"No NVIDIA driver answers on this node", "nvml down",
 		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim " +
@@ -186,6 +206,7 @@ func TestPageWithoutDriver(t *testing.T) {
 func TestPageNotices(t *testing.T) {
 	up := []gpu.SourceState{{Name: gpu.SourceNVML, Up: true}}
 	lost := nodeFixture()
+
 	lost.Sources = []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}
 	for want, snap := range map[string]*gpu.Snapshot{
 		"Reading the node for the first time": nil,
@@ -210,6 +231,7 @@ func TestPageWithoutState(t *testing.T) {
 			t.Errorf("no link to %s", href)
 		}
 	}
+
 	for _, secret := range []string{"dgx-a100", "A100", "resnet", "api/v1/node", "<script>"} {
 		if strings.Contains(page, secret) {
 			t.Errorf("%q is on the page", secret)
@@ -219,6 +241,7 @@ func TestPageWithoutState(t *testing.T) {
 
 func TestPageGzip(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry())
+
 	plain, packed := get(h, "/"), get(h, "/", "Accept-Encoding", "gzip")
 	if packed.Header().Get("Content-Encoding") != "gzip" || string(gunzip(t, packed.Body.Bytes())) != plain.Body.String() {
 		t.Error("the gzip coding differs from the plain page")
@@ -271,18 +294,23 @@ func TestTotalsSayWhatTheyLack(t *testing.T) {
 		{[]gpu.GPU{known, known}, ""}, {[]gpu.GPU{known, g}, ", without 1 GPU"}, {[]gpu.GPU{g, g}, ", without 2 GPUs"},
 	} {
 		seen := 0
+
 		for _, tile := range nodeTiles(&gpu.Snapshot{GPUs: c.gpus}) {
 			if tile.Label != "Power" && tile.Label != "Memory used" {
 				continue
 			}
+
 			seen++
+
 			if _, without, _ := strings.Cut(tile.Note, "B"); tile.Label == "Memory used" && without != c.want {
 				t.Errorf("memory: %q, want %q at the end", tile.Note, c.want)
 			}
+
 			if _, without, _ := strings.Cut(tile.Note, "W"); tile.Label == "Power" && without != c.want {
 				t.Errorf("power: %q, want %q at the end", tile.Note, c.want)
 			}
 		}
+
 		if seen != 2 {
 			t.Errorf("%d tiles of power and memory", seen)
 		}

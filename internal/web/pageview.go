@@ -59,14 +59,18 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	if !opts.State {
 		return page
 	}
+
 	if snap == nil {
 		page.Notices = []notice{{Class: "plain", Title: "Reading the node for the first time",
 			Text: "No snapshot has been taken yet. This page shows it as soon as there is one."}}
+
 		return page
 	}
+
 	page.Hostname = snap.Hostname
 	page.Taken = snap.Time.UTC().Format(time.RFC3339)
 	age := now.Sub(snap.Time)
+
 	page.Age, page.AgeS = ageText(age), int64(age/time.Second)
 	if d, ok := snap.Driver.Get(); ok {
 		page.Facts = append(page.Facts, "driver "+d.Version)
@@ -74,18 +78,23 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 			page.Facts = append(page.Facts, "CUDA "+d.CUDA)
 		}
 	}
+
 	page.Sources = mapSlice(snap.Sources, sourceBadge)
 	if n := nodeNotice(opts, snap, now); n != nil {
 		page.Notices = append(page.Notices, *n)
 	}
+
 	if n := paceNotice(snap); n != nil {
 		page.Notices = append(page.Notices, *n)
 	}
+
 	page.Notices = append(page.Notices, holderNotices(snap)...)
 	if len(snap.GPUs) > 0 {
 		page.Tiles = nodeTiles(snap)
 	}
+
 	page.GPUs = mapSlice(snap.GPUs, func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) })
+
 	return page
 }
 
@@ -95,11 +104,13 @@ func pageLinks(opts Options) []link {
 	if opts.State {
 		links = append(links, link{strings.TrimPrefix(pathNode, "/"), "JSON"})
 	}
+
 	links = append(links, link{strings.TrimPrefix(pathReady, "/"), "Ready"},
 		link{strings.TrimPrefix(pathHealthy, "/"), "Health"})
 	if opts.Pprof {
 		links = append(links, link{strings.TrimPrefix(pathPprof, "/"), "Profiles"})
 	}
+
 	return links
 }
 
@@ -125,20 +136,25 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		} else if !opts.Simulated {
 			n.Commands = []string{"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"}
 		}
+
 		return n
 	}
+
 	if age := now.Sub(snap.Time); opts.ReadyMaxAge > 0 && age > opts.ReadyMaxAge {
 		return &notice{Class: "bad", Title: "Readings have stalled",
 			Text: "The readings shown here are " + ageText(age) + " old."}
 	}
+
 	if n := len(snap.Unread); n > 0 {
 		return &notice{Class: "plain", Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
 			Text: "Their first readings are under way: " + indexesText(snap.Unread) + ". They appear here as they answer."}
 	}
+
 	if len(snap.GPUs) == 0 {
 		return &notice{Class: "plain", Title: "The driver answers, but lists no GPU",
 			Text: "A GPU that appears later is picked up without a restart."}
 	}
+
 	return nil
 }
 
@@ -148,12 +164,15 @@ func paceNotice(snap *gpu.Snapshot) *notice {
 	if !p.Stretched() {
 		return nil
 	}
+
 	every := func(t gpu.TierPace) string {
 		if t.Now == t.Configured {
 			return fmt.Sprintf("every %s, as configured", t.Now)
 		}
+
 		return fmt.Sprintf("every %s instead of %s", t.Now, t.Configured)
 	}
+
 	return &notice{Class: "warn", Title: "The GPUs are read less often than configured",
 		Text: "Calls of the driver take more than --poll.driver-budget. Memory, activity and power are read " +
 			every(p.Fast) + "; what is dear or seldom changes " + every(p.Slow) + ".",
@@ -166,6 +185,7 @@ func indexesText(indexes []int) string {
 	for _, i := range indexes {
 		names = append(names, fmt.Sprintf("GPU %d", i))
 	}
+
 	return strings.Join(names, ", ")
 }
 
@@ -175,50 +195,62 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	var watts, limit float64
 	var used, total uint64
 	var withoutPower, withoutMemory int
+
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
 		if g.Up {
 			up++
 		}
+
 		if g.MIG.Enabled.Or(false) {
 			migEnabled++
 		}
+
 		instances += len(g.Instances)
 		watts += g.Readings.PowerWatts.Or(0)
 		limit += g.Readings.PowerLimitWatts.Or(0)
 		used += g.Readings.Memory.Used.Or(0)
+
 		total += g.Readings.Memory.Total.Or(0)
 		if !g.Readings.PowerWatts.Present() {
 			withoutPower++
 		}
+
 		if !g.Readings.Memory.Used.Present() {
 			withoutMemory++
 		}
 	}
+
 	answering := "all answer"
+
 	switch silent := len(snap.GPUs) - up; {
 	case silent == 1:
 		answering = "1 does not answer"
 	case silent > 1:
 		answering = fmt.Sprintf("%d do not answer", silent)
 	}
+
 	tiles := []tile{{Label: "GPUs", Value: fmt.Sprint(len(snap.GPUs)), Note: answering}}
 	if t, ok := freeTile(snap); ok {
 		tiles = append(tiles, t)
 	}
+
 	if migEnabled > 0 {
 		tiles = append(tiles,
 			tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
 	}
+
 	if total > 0 {
 		tiles = append(tiles, tile{
 			Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total) + withoutText(withoutMemory),
 		})
 	}
+
 	if limit > 0 {
 		tiles = append(tiles,
 			tile{Label: "Power", Value: wattsText(watts), Note: "limit " + wattsText(limit) + withoutText(withoutPower)})
 	}
+
 	return tiles
 }
 

@@ -23,8 +23,10 @@ func withLocalHost(hosts []string, h http.Handler) http.Handler {
 			writeProblem(w, http.StatusMisdirectedRequest, "host", "The host name is not one of this node",
 				fmt.Sprintf("on a loopback address only localhost, IP addresses and the node's own name are served, not %.128q",
 					r.Host))
+
 			return
 		}
+
 		h.ServeHTTP(w, r)
 	})
 }
@@ -42,9 +44,11 @@ func isLocalHost(header string, hosts []string) bool {
 	if err != nil {
 		name = strings.TrimSuffix(strings.TrimPrefix(header, "["), "]")
 	}
+
 	name = strings.TrimSuffix(name, ".")
 	if _, err := netip.ParseAddr(name); err == nil || strings.EqualFold(name, "localhost") {
 		return true
 	}
+
 	return name != "" && slices.ContainsFunc(hosts, func(host string) bool { return strings.EqualFold(host, name) })
 }

@@ -20,22 +20,28 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 		}
 	}()
 	address := s.addrs[0].String()
+
 	_, port, err := net.SplitHostPort(address)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ask := func(path, host string) (int, string) {
 		t.Helper()
+
 		r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		r.Host = host
+
 		response, err := http.DefaultClient.Do(r)
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer response.Body.Close()
+
 		return response.StatusCode, response.Header.Get("Content-Type")
 	}
 	for _, path := range []string{"/", "/api/v1/node", "/api/v1/recommendations"} {
@@ -53,6 +59,7 @@ func TestLoopbackServesStateForItsOwnNamesOnly(t *testing.T) {
 			}
 		}
 	}
+
 	for _, path := range []string{"/metrics", "/-/ready", "/-/healthy"} {
 		if status, _ := ask(path, "rebound.example"); status != 200 {
 			t.Errorf("%s: %d for another host", path, status)
@@ -72,23 +79,30 @@ func TestOtherAddressesHaveAnyName(t *testing.T) {
 func TestPageWithoutStateHasAnyName(t *testing.T) {
 	s := start(t, ServerOptions{}, testHandler(Options{}, publish(nodeFixture()), newRegistry(t), freshRegistry()),
 		log.NewNopLogger())
+
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+s.addrs[0].String(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	r.Host = "any.example"
+
 	response, err := http.DefaultClient.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var page strings.Builder
 	if err := response.Write(&page); err != nil || response.StatusCode != 200 {
 		t.Errorf("got %d, %v, want 200", response.StatusCode, err)
 	}
+
 	if strings.Contains(page.String(), "resnet-0") {
 		t.Errorf("the page names a pod: %s", &page)
 	}
+
 	_ = response.Body.Close()
+
 	if err := s.end(); err != nil {
 		t.Error(err)
 	}

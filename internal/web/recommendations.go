@@ -30,36 +30,47 @@ type adviceHandler struct {
 // ServeHTTP answers with the report or with a problem document (RFC 9457).
 func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	query, err := url.ParseQuery(r.URL.RawQuery)
+
 	selectors := query["gpu"]
 	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
 		writeProblem(w, http.StatusBadRequest, "malformed", "Unknown query",
 			fmt.Sprintf("%.64q: expected nothing, or gpu once", r.URL.RawQuery))
+
 		return
 	}
+
 	var id gpu.UUID
+
 	if selector := strings.Join(selectors, ""); selector != "" {
 		var known bool
 		if id, known = h.findGPU(selector); !known {
 			writeProblem(w, http.StatusNotFound, "not-found", "No such GPU",
 				fmt.Sprintf("gpu=%.64q: expected the index or the UUID of a GPU that can be read", selector))
+
 			return
 		}
 	}
+
 	report := h.report(id)
 	if report == nil {
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, http.StatusServiceUnavailable, "no-recommendations", "No recommendations yet",
 			"they are computed after the first reading of this node")
+
 		return
 	}
+
 	text, err := h.encode(report, id == "")
 	if err != nil {
 		_ = level.Error(h.logger).Log("msg", "cannot encode the recommendations", "err", err)
 		writeProblem(w, http.StatusInternalServerError, "encoding", "The recommendations could not be encoded", err.Error())
+
 		return
 	}
+
 	w.Header().Set("Cache-Control", "no-cache")
 	w.Header().Set("Content-Type", "application/json")
+
 	coding := negotiateCoding(r.Header)
 	if coding == codingGzip {
 		buf := h.pool.get()
@@ -67,6 +78,7 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		h.pool.gzip(buf, text)
 		text = buf.Bytes()
 	}
+
 	writeEncoded(w, coding, text)
 }
 
@@ -74,17 +86,21 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
+
 	if whole && h.last == report {
 		return h.text, nil
 	}
+
 	text, err := json.Marshal(report)
 	if err != nil {
 		return nil, err
 	}
+
 	text = append(text, '\n')
 	if whole {
 		h.last, h.text = report, text
 	}
+
 	return text, nil
 }
 
@@ -94,11 +110,13 @@ func (h *adviceHandler) findGPU(selector string) (gpu.UUID, bool) {
 	if s == nil {
 		return "", true // there is no report either
 	}
+
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if g.UUID != "" && (selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID))) {
 			return g.UUID, true
 		}
 	}
+
 	return "", false
 }

@@ -35,10 +35,12 @@ func TestRecommendations(t *testing.T) {
 		"/api/v1/recommendations?gpu=" + string(first): first,
 	} {
 		w := get(adviceOf(reportOf), path)
+
 		var got fakeReport
 		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 			t.Fatalf("%s: %d %q: %v", path, w.Code, w.Body, err)
 		}
+
 		cmptest.Equal(t, path, got.GPU, want)
 		cmptest.Equal(t, path+": Content-Type", w.Header().Get("Content-Type"), "application/json")
 	}
@@ -59,19 +61,23 @@ func TestRecommendationsCompressed(t *testing.T) {
 	r.Header.Set("Accept-Encoding", "gzip")
 	w := httptest.NewRecorder()
 	adviceOf(reportOf).ServeHTTP(w, r)
+
 	plain, err := gzip.NewReader(w.Body)
 	if err != nil {
 		t.Fatalf("%v: %v", w.Header(), err)
 	}
+
 	text, err := io.ReadAll(plain)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	cmptest.Equal(t, "text", string(text), `{"gpu":"","ratio":0}`+"\n")
 }
 
 func TestRecommendationsProblems(t *testing.T) {
 	none := func(gpu.UUID) any { return nil }
+
 	unencodable := func(gpu.UUID) any { return &fakeReport{Ratio: math.NaN()} }
 	for _, c := range []struct {
 		what, path string
@@ -89,13 +95,16 @@ func TestRecommendationsProblems(t *testing.T) {
 		{"not encodable", "", unencodable, http.StatusInternalServerError, "encoding"},
 	} {
 		w := get(adviceOf(c.report), "/api/v1/recommendations"+c.path)
+
 		var p problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil {
 			t.Fatalf("%s: %d %q: %v", c.what, w.Code, w.Body, err)
 		}
+
 		if w.Code != c.status || p.Type != "urn:mig-exporter:problem:"+c.kind || p.Detail == "" {
 			t.Errorf("%s: %d %+v, want %d %s with a detail", c.what, w.Code, p, c.status, c.kind)
 		}
+
 		cmptest.Equal(t, c.what+": Content-Type", w.Header().Get("Content-Type"), "application/problem+json")
 	}
 }

@@ -42,6 +42,7 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 		errorLog:       &limitedLogger{logger: logger, now: opts.Now},
 	}
 	report := h.errorLog.logError
+
 	h.trailers = &trailerCache{
 		fresh: fresh, keep: opts.FreshFor, pool: pool, report: report,
 		cached: make(map[trailerForm]*cachedTrailer),
@@ -49,15 +50,19 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 	if opts.NoOpenMetrics {
 		h.formats = expfmt.DefaultAcceptedFormats()
 	}
+
 	if opts.Register != nil {
 		opts.Register.MustRegister(scrapeCounter("served", &h.served), scrapeCounter("rejected", &h.rejected))
 	}
+
 	if opts.MaxScrapes > 0 {
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
+
 	h.expositions = snapshotCache[*exposition]{snaps: snaps, create: func(snap *gpu.Snapshot) *exposition {
 		return newExposition(snap, metrics, pool, report)
 	}}
+
 	return h
 }
 
@@ -78,21 +83,25 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
+
 	if !h.acquireSlot() {
 		h.rejected.Add(1)
 		w.Header().Set("Retry-After", "1")
 		http.Error(w, fmt.Sprintf("%d scrapes are being served, which is the limit: try again later", cap(h.slots)),
 			http.StatusServiceUnavailable)
+
 		return
 	}
 
 	form := outputForm{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
 	form.created = h.created && isOpenMetrics(form.format)
+
 	parts, err := h.encode(form, chosen)
 	if err != nil {
 		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
 		return
 	}
+
 	w.Header().Set("Content-Type", string(form.format))
 	w.Header().Add("Vary", "Accept")
 	writeEncoded(w, form.coding, parts...)
@@ -106,17 +115,21 @@ func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, err
 	defer h.releaseSlot()
 	var prefix bodyPrefix
 	var err error
+
 	current, ok := h.expositions.currentValue()
 	if ok {
 		prefix, err = current.prefix(form, chosen)
 	}
+
 	trailer := h.trailers.get(form, current, !chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector))
 	if err = errors.Join(err, trailer.err); err != nil && prefix.size == 0 && trailer.empty {
 		return nil, err
 	}
+
 	if form.coding == codingGzip {
 		return joinGzip(prefix, trailer), nil
 	}
+
 	return [][]byte{prefix.bytes, trailer.text}, nil
 }
 
@@ -124,6 +137,7 @@ func (h *scrapeHandler) acquireSlot() bool {
 	if h.slots == nil {
 		return true
 	}
+
 	select {
 	case h.slots <- struct{}{}:
 		return true
@@ -154,11 +168,13 @@ const errorLogInterval = time.Minute
 func (l *limitedLogger) logError(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	now := l.now()
 	if !l.logged.IsZero() && now.Sub(l.logged) < errorLogInterval {
 		l.suppressed++
 		return
 	}
+
 	_ = level.Error(l.logger).Log("msg", "metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
 	l.logged, l.suppressed = now, 0
 }

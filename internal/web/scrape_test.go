@@ -31,6 +31,7 @@ func TestNoOpenMetrics(t *testing.T) {
 	reg := newRegistry(t)
 	reg.reg.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
 		Help: "Retries."}))
+
 	h := testHandler(Options{NoOpenMetrics: true}, publish(nodeFixture()), reg, freshRegistry())
 	for _, test := range []struct{ accept, want string }{
 		{"", "text/plain; version=0.0.4; charset=utf-8; escaping=underscores"},
@@ -43,6 +44,7 @@ func TestNoOpenMetrics(t *testing.T) {
 		if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != test.want {
 			t.Errorf("Accept %q: got %d %q, want %q", test.accept, w.Code, got, test.want)
 		}
+
 		if strings.HasPrefix(test.want, "text/plain") &&
 			!strings.Contains(w.Body.String(), "# TYPE DCGM_FI_DEV_PCIE_REPLAY_COUNTER counter\n") {
 			t.Errorf("Accept %q: the counter is none:\n%s", test.accept, w.Body.String())
@@ -70,19 +72,24 @@ func TestScrapeFormats(t *testing.T) {
 				if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != test.want {
 					t.Fatalf("Accept %q: got %d %q, want %q", test.accept, w.Code, got, test.want)
 				}
+
 				if got, want := w.Header().Get("Content-Length"), w.Body.Len(); got != itoa(want) {
 					t.Errorf("Accept %q %q: Content-Length %s, body has %d", test.accept, coding, got, want)
 				}
+
 				if got := w.Header().Values("Vary"); strings.Join(got, ",") != "Accept,Accept-Encoding" {
 					t.Errorf("Vary: %q", got)
 				}
+
 				body := w.Body.Bytes()
 				if got := w.Header().Get("Content-Encoding"); got != coding {
 					t.Errorf("Content-Encoding: got %q, want %q", got, coding)
 				}
+
 				if coding == "gzip" {
 					body = gunzip(t, body)
 				}
+
 				checkFamilies(t, expfmt.Format(test.want), body)
 			}
 		}
@@ -92,41 +99,51 @@ func TestScrapeFormats(t *testing.T) {
 // checkFamilies reads an exposition back. All families must be there, the fresh one among them.
 func checkFamilies(t *testing.T, format expfmt.Format, body []byte) {
 	t.Helper()
+
 	if format.FormatType() == expfmt.TypeOpenMetrics {
 		text := string(body)
 		if n := strings.Count(text, "# EOF\n"); n != 1 || !strings.HasSuffix(text, "# EOF\n") {
 			t.Errorf("%d end markers in\n%s", n, text)
 		}
+
 		for _, want := range []string{"test_generation 42.0\n", "fresh_gathers ",
 			`test_energy_joules_total{pod="a\"b\\c\nd"} 12.5`} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
 		}
+
 		if strings.Contains(text, "test_memory_distribution") {
 			t.Errorf("a native histogram in\n%s", text)
 		}
+
 		if strings.Contains(text, "_created") {
 			t.Errorf("created lines, which Prometheus takes for series of their own:\n%s", text)
 		}
+
 		return
 	}
+
 	families := decode(t, format, body)
 	for _, name := range []string{"test_generation", "test_energy_joules_total", "fresh_gathers"} {
 		if families[name] == nil {
 			t.Errorf("%s: no %s", format, name)
 		}
 	}
+
 	if format.FormatType() != expfmt.TypeProtoDelim {
 		if families["test_memory_distribution"] != nil {
 			t.Errorf("%s: a native histogram", format)
 		}
+
 		return
 	}
+
 	if got := families["test_energy_joules_total"].Metric[0].Counter.GetCreatedTimestamp().
 		AsTime(); !got.Equal(fixtureTime) {
 		t.Errorf("created timestamp: got %s, want %s", got, fixtureTime)
 	}
+
 	if h := families["test_memory_distribution"].Metric[0].Histogram; h.GetSchema() == 0 || len(h.PositiveSpan) == 0 {
 		t.Errorf("no native histogram: %v", h)
 	}
@@ -136,18 +153,23 @@ func decode(t *testing.T, format expfmt.Format, body []byte) map[string]*dto.Met
 	t.Helper()
 	dec := expfmt.NewDecoder(bytes.NewReader(body), format)
 	families := make(map[string]*dto.MetricFamily)
+
 	for {
 		var family dto.MetricFamily
+
 		err := dec.Decode(&family)
 		if errors.Is(err, io.EOF) {
 			return families
 		}
+
 		if err != nil {
 			t.Fatalf("decode %s: %v", format, err)
 		}
+
 		if families[family.GetName()] != nil {
 			t.Errorf("%s is there twice", family.GetName())
 		}
+
 		families[family.GetName()] = &family
 	}
 }
@@ -157,6 +179,7 @@ func TestScrapeEscaping(t *testing.T) {
 	reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "fresh.dotted", Help: "-"}, func() float64 {
 		return 1
 	}))
+
 	h := testHandler(Options{}, publish(nil), nil, reg)
 	for escaping, want := range map[string]string{
 		model.AllowUTF8:         `{"fresh.dotted"} 1`,
@@ -174,24 +197,30 @@ func TestScrapeGathersOncePerSnapshot(t *testing.T) {
 	metrics, snaps := newRegistry(t), publish(nodeFixture())
 	h := testHandler(Options{}, snaps, metrics, freshRegistry())
 	bodies := map[string]bool{}
+
 	for range 3 {
 		for _, accept := range []string{"", openMetricsAccept, protobufAccept} {
 			get(h, "/metrics", "Accept", accept, "Accept-Encoding", "gzip")
 			bodies[get(h, "/metrics", "Accept", accept).Body.String()] = true
 		}
 	}
+
 	if got := metrics.calls.Load(); got != 1 {
 		t.Errorf("gathered %d times for one Snapshot", got)
 	}
+
 	if len(bodies) != 9 {
 		t.Errorf("%d different bodies of 9: the fresh part is not fresh", len(bodies))
 	}
+
 	next := nodeFixture()
 	next.Generation = 43
 	snaps.Store(next)
+
 	if body := get(h, "/metrics").Body.String(); !strings.Contains(body, "test_generation 43\n") {
 		t.Errorf("the new Snapshot is not served:\n%s", body)
 	}
+
 	if got := metrics.calls.Load(); got != 2 {
 		t.Errorf("gathered %d times for two Snapshots", got)
 	}
@@ -206,6 +235,7 @@ type stalled struct {
 func (s *stalled) Write(b []byte) (int, error) {
 	s.writing <- struct{}{}
 	<-s.release
+
 	return len(b), nil
 }
 
@@ -215,9 +245,11 @@ func TestSlowReaderHoldsNoSlot(t *testing.T) {
 	var reading sync.WaitGroup
 	reading.Go(func() { h.ServeHTTP(slow, httptest.NewRequest(http.MethodGet, "/metrics", nil)) })
 	<-slow.writing
+
 	if code := get(h, "/metrics").Code; code != http.StatusOK {
 		t.Errorf("beside a slow reader: got %d", code)
 	}
+
 	close(slow.release)
 	reading.Wait()
 }
@@ -240,18 +272,23 @@ func TestConcurrentScrapersShareOneEncode(t *testing.T) {
 	snaps := &arriving{snap: nodeFixture(), seen: make(chan struct{})}
 	h := testHandler(Options{}, snaps, metrics, prometheus.NewRegistry())
 	bodies := make([]string, scrapers)
+
 	var all sync.WaitGroup
 	for i := range scrapers {
 		all.Go(func() { bodies[i] = get(h, "/metrics", "Accept-Encoding", "gzip").Body.String() })
 	}
+
 	for range scrapers {
 		<-snaps.seen
 	}
+
 	close(metrics.hold)
 	all.Wait()
+
 	if got := metrics.calls.Load(); got != 1 {
 		t.Errorf("gathered %d times", got)
 	}
+
 	for i, body := range bodies {
 		if body != bodies[0] || body == "" {
 			t.Errorf("scraper %d got another body than scraper 0", i)
@@ -268,10 +305,12 @@ func TestExpositionEncodesOnce(t *testing.T) {
 		{format: expfmt.FmtProtoDelim, coding: codingGzip},
 	} {
 		a, errA := e.prefix(form, selection{})
+
 		b, errB := e.prefix(form, selection{})
 		if err := errors.Join(errA, errB); err != nil || a.size == 0 {
 			t.Fatalf("%v: %d bytes, %v", form, a.size, err)
 		}
+
 		if &a.bytes[0] != &b.bytes[0] {
 			t.Errorf("%v: encoded twice", form)
 		}
@@ -280,6 +319,7 @@ func TestExpositionEncodesOnce(t *testing.T) {
 
 func TestScrapeBeforeFirstSnapshot(t *testing.T) {
 	metrics := newRegistry(t)
+
 	h := testHandler(Options{}, publish(nil), metrics, freshRegistry())
 	for accept, want := range map[string]string{
 		"":                "# HELP fresh_gathers Gathers so far.\n# TYPE fresh_gathers gauge\nfresh_gathers ",
@@ -290,6 +330,7 @@ func TestScrapeBeforeFirstSnapshot(t *testing.T) {
 			t.Errorf("got %d %q", w.Code, w.Body)
 		}
 	}
+
 	if metrics.calls.Load() != 0 {
 		t.Error("gathered without a Snapshot")
 	}
@@ -310,6 +351,7 @@ func TestScrapePartial(t *testing.T) {
 		Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}}}
 	empty := "test_empty"
 	bad := &dto.MetricFamily{Name: &empty, Help: &help, Type: dto.MetricType_GAUGE.Enum(), Metric: []*dto.Metric{{}}}
+
 	collide := errors.New("collector memory: boom")
 	for _, test := range []struct {
 		name    string
@@ -331,14 +373,17 @@ func TestScrapePartial(t *testing.T) {
 			for _, coding := range []string{"", "gzip"} {
 				h := testHandler(Options{}, publish(nodeFixture()), test.metrics, test.fresh)
 				w := get(h, "/metrics", "Accept-Encoding", coding)
+
 				body := w.Body.Bytes()
 				if w.Header().Get("Content-Encoding") == "gzip" {
 					body = gunzip(t, body)
 				}
+
 				got := string(body)
 				if w.Code != test.code || !strings.Contains(got, test.want) {
 					t.Errorf("%q: got %d %q, want %d %q", coding, w.Code, got, test.code, test.want)
 				}
+
 				if strings.Contains(got, empty) {
 					t.Errorf("%q: %q is in %q", coding, empty, got)
 				}
@@ -353,14 +398,17 @@ func TestScrapeErrorsAreLoggedOnceAMinute(t *testing.T) {
 	snaps := publish(nil)
 	h := NewHandler(Options{Now: func() time.Time { return now }}, snaps, failing{err: errors.New("boom")},
 		freshRegistry(), &lines)
+
 	for second := range 121 {
 		now = fixtureTime.Add(time.Duration(second) * time.Second)
 		snaps.Store(nodeFixture())
 		get(h, "/metrics")
 	}
+
 	if lines.count() != 3 {
 		t.Fatalf("%d lines in two minutes: %q", lines.count(), lines.lines)
 	}
+
 	if !strings.Contains(lines.lines[1], "boom") || !strings.Contains(lines.lines[1], "suppressed59") {
 		t.Errorf("second line: %q", lines.lines[1])
 	}
@@ -372,6 +420,7 @@ func TestMaxScrapes(t *testing.T) {
 	snaps := &arriving{snap: nodeFixture(), seen: make(chan struct{}, 10)}
 	reg := prometheus.NewRegistry()
 	h := testHandler(Options{MaxScrapes: 2, Register: reg}, snaps, metrics, reg)
+
 	var held sync.WaitGroup
 	for range 2 {
 		held.Go(func() {
@@ -380,14 +429,18 @@ func TestMaxScrapes(t *testing.T) {
 			}
 		})
 	}
+
 	<-snaps.seen
 	<-snaps.seen
+
 	w := get(h, "/metrics")
 	if w.Code != http.StatusServiceUnavailable || w.Header().Get("Retry-After") != "1" {
 		t.Errorf("beyond the limit: got %d, Retry-After %q", w.Code, w.Header().Get("Retry-After"))
 	}
+
 	close(metrics.hold)
 	held.Wait()
+
 	body := get(h, "/metrics").Body.String()
 	for _, want := range []string{`mig_exporter_scrapes_total{result="rejected"} 1`,
 		`mig_exporter_scrapes_total{result="served"} 2`} {

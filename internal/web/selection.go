@@ -24,25 +24,31 @@ func parseSelection(query string, metrics Metrics) (selection, error) {
 	if query == "" {
 		return selection{}, nil
 	}
+
 	parameters, err := url.ParseQuery(query)
 	if err != nil {
 		return selection{}, fmt.Errorf("query: %w", err)
 	}
+
 	for name := range parameters {
 		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all metrics served.
 		if name != collectParameter && (strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
 			return selection{}, fmt.Errorf("query parameter %.64q is not supported, expected %q", name, collectParameter)
 		}
 	}
+
 	names := parameters[collectParameter]
 	if len(names) == 0 {
 		return selection{}, nil
 	}
+
 	if err := metrics.CheckCollectors(names); err != nil {
 		return selection{}, fmt.Errorf("query parameter %q: %w", collectParameter, err)
 	}
+
 	slices.Sort(names)
 	names = slices.Compact(names)
+
 	return selection{key: strings.Join(names, ","), names: names}, nil
 }
 
@@ -65,12 +71,15 @@ func (r *recent[K, V]) get(key K, limit int, create func() V) V {
 		r.entries = append(r.entries, recentEntry[K, V]{key, create()})
 		at = len(r.entries) - 1
 	}
+
 	entry := r.entries[at]
 	copy(r.entries[1:], r.entries[:at])
+
 	r.entries[0] = entry
 	if len(r.entries) > limit {
 		r.entries[limit] = recentEntry[K, V]{} // for the garbage collector
 		r.entries = r.entries[:limit]
 	}
+
 	return entry.value
 }

@@ -50,9 +50,11 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 	if errors.Is(err, context.Canceled) {
 		return nil // a signal ended the program while it started
 	}
+
 	if err != nil {
 		return err
 	}
+
 	return serveOn(ctx, listeners, opts, handler, logger)
 }
 
@@ -72,25 +74,32 @@ func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, 
 			ended <- toolkit.Serve(l, server, &toolkit.FlagConfig{WebConfigFile: &opts.ConfigFile}, toolkitLogger(logger))
 		}()
 	}
+
 	if opts.OnListening != nil {
 		opts.OnListening()
 	}
+
 	running := len(servers)
+
 	var failure error
 	select {
 	case <-ctx.Done():
 	case failure = <-ended:
 		running--
 	}
+
 	shutdown.All(servers, opts.ShutdownTimeout, logger)
+
 	for range running {
 		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 			failure = errors.Join(failure, err)
 		}
 	}
+
 	if failure != nil {
 		return fmt.Errorf("serve: %w", failure)
 	}
+
 	return nil
 }
 
@@ -104,5 +113,6 @@ func newServer(handler http.Handler, logger log.Logger) *http.Server {
 		ErrorLog:          serverErrorLog(logger),
 	}
 	shutdown.Prepare(server)
+
 	return server
 }

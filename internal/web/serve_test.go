@@ -28,19 +28,25 @@ type served struct {
 // start serves on free ports of the loopback until the test ends.
 func start(t *testing.T, opts ServerOptions, h http.Handler, logger log.Logger) *served {
 	t.Helper()
+
 	if opts.Addresses == nil {
 		opts.Addresses = []string{"127.0.0.1:0"}
 	}
+
 	listeners, err := openListeners(t.Context(), opts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	ctx, cancel := context.WithCancel(t.Context())
+
 	s := &served{stop: cancel, ended: make(chan error, 1)}
 	for _, l := range listeners {
 		s.addrs = append(s.addrs, l.Addr())
 	}
+
 	go func() { s.ended <- serveOn(ctx, listeners, opts, h, logger) }()
+
 	return s
 }
 
@@ -54,30 +60,36 @@ func hello(w http.ResponseWriter, _ *http.Request) { writePlain(w, http.StatusOK
 
 func fetch(t *testing.T, client *http.Client, method, url string) (int, string, http.Header) {
 	t.Helper()
+
 	r, err := http.NewRequestWithContext(t.Context(), method, url, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	answer, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer answer.Body.Close()
+
 	body, err := io.ReadAll(answer.Body)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return answer.StatusCode, string(body), answer.Header
 }
 
 func TestServeOnSeveralAddresses(t *testing.T) {
 	var lines logged
+
 	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "localhost:0"}, ShutdownTimeout: time.Minute},
 		http.HandlerFunc(hello), &lines)
 	for _, addr := range s.addrs {
 		if code, body, _ := fetch(t, http.DefaultClient, "GET", "http://"+addr.String()); code != 200 || body != "hello\n" {
 			t.Errorf("%s: got %d %q", addr, code, body)
 		}
+
 		var said int
 		lines.mu.Lock()
 		for _, line := range lines.lines {
@@ -85,15 +97,20 @@ func TestServeOnSeveralAddresses(t *testing.T) {
 				said++
 			}
 		}
+
 		lines.mu.Unlock()
+
 		if said != 1 {
 			t.Errorf("%s: said %d times in %q", addr, said, lines.lines)
 		}
 	}
+
 	http.DefaultClient.CloseIdleConnections()
+
 	if err := s.end(); err != nil {
 		t.Errorf("Serve: %v", err)
 	}
+
 	for _, addr := range s.addrs {
 		if conn, err := net.Dial("tcp", addr.String()); err == nil {
 			_ = conn.Close()
@@ -107,15 +124,18 @@ func TestServeHead(t *testing.T) {
 		freshRegistry()), log.NewNopLogger())
 	for _, path := range []string{"/metrics", "/", "/api/v1/node", "/-/ready"} {
 		url := "http://" + s.addrs[0].String() + path
+
 		code, body, header := fetch(t,
 			&http.Client{Transport: &http.Transport{DisableCompression: true, DisableKeepAlives: true}}, "HEAD", url)
 		if code != 200 || body != "" {
 			t.Errorf("HEAD %s: got %d %q, want 200 without a body", path, code, body)
 		}
+
 		if header.Get("Content-Type") == "" {
 			t.Errorf("HEAD %s: no Content-Type in %v", path, header)
 		}
 	}
+
 	if err := s.end(); err != nil {
 		t.Error(err)
 	}
@@ -127,6 +147,7 @@ func TestListenErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer taken.Close()
+
 	in := taken.Addr().String()
 	for _, test := range []struct {
 		opts ServerOptions
@@ -144,6 +165,7 @@ func TestListenErrors(t *testing.T) {
 		if err == nil || err.Error() != test.want {
 			t.Errorf("%v: got %v, want %s", test.opts.Addresses, err, test.want)
 		}
+
 		if strings.Contains(test.want, "in use") && !errors.Is(err, syscall.EADDRINUSE) {
 			t.Errorf("%v is not EADDRINUSE", err)
 		}
@@ -157,6 +179,7 @@ type hanging struct {
 
 func (h *hanging) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	close(h.began)
+
 	select {
 	case <-h.release:
 		hello(w, r)
@@ -186,12 +209,16 @@ func TestShutdownWaitsForRequests(t *testing.T) {
 		if err != nil {
 			break
 		}
+
 		_ = conn.Close()
 	}
+
 	close(h.release)
+
 	if got := <-answer; got != "hello\n" {
 		t.Errorf("the request in flight got %q", got)
 	}
+
 	if err := <-s.ended; err != nil {
 		t.Errorf("Serve: %v", err)
 	}
@@ -207,15 +234,19 @@ func TestShutdownCutsOffAtTheDeadline(t *testing.T) {
 		if err == nil {
 			_ = r.Body.Close()
 		}
+
 		failed <- err
 	}()
 	<-h.began
+
 	if err := s.end(); err != nil { // hangs, and the test with it, if the deadline does not hold
 		t.Errorf("Serve: %v", err)
 	}
+
 	if err := <-failed; err == nil {
 		t.Error("the hanging request was answered")
 	}
+
 	if last := lines.lines[lines.count()-1]; !strings.Contains(last, "closed requests") {
 		t.Errorf("not in the log: %q", lines.lines)
 	}
@@ -227,6 +258,7 @@ func TestShutdownIsNotHeldUp(t *testing.T) {
 	h := &hanging{began: make(chan struct{}), release: make(chan struct{})}
 	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", "127.0.0.1:0"}, ShutdownTimeout: time.Minute}, h,
 		log.NewNopLogger())
+
 	silent, err := net.Dial("tcp", s.addrs[1].String())
 	if err != nil {
 		t.Fatal(err)
@@ -245,16 +277,21 @@ func TestShutdownIsNotHeldUp(t *testing.T) {
 	}()
 	<-h.began
 	s.stop()
+
 	if err := silent.SetReadDeadline(time.Now().Add(4 * time.Second)); err != nil { // net/http closes it after 5 s
 		t.Fatal(err)
 	}
+
 	if _, err := silent.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the silent connection: %v, want it closed", err)
 	}
+
 	close(h.release)
+
 	if got := <-answer; got != "hello\n" {
 		t.Errorf("the request in flight got %q", got)
 	}
+
 	if err := <-s.ended; err != nil {
 		t.Errorf("Serve: %v", err)
 	}
@@ -265,6 +302,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(childVariable) == "" {
 		os.Exit(m.Run())
 	}
+
 	if err := serveSystemdSocket(); err != nil {
 		_, _ = io.WriteString(os.Stderr, err.Error())
 		os.Exit(1)
@@ -279,24 +317,29 @@ func serveSystemdSocket() error {
 	if err := os.Setenv("LISTEN_PID", itoa(os.Getpid())); err != nil {
 		return err
 	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	opts := ServerOptions{SystemdSocket: true, ConfigFile: os.Getenv(childVariable), ShutdownTimeout: time.Minute}
+
 	return Serve(ctx, opts, http.HandlerFunc(hello), log.NewNopLogger())
 }
 
 // socketFile is a listening socket as systemd passes one, and its URL.
 func socketFile(t *testing.T) (*os.File, string) {
 	t.Helper()
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer l.Close()
+
 	file, err := l.(*net.TCPListener).File()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return file, "http://" + l.Addr().String()
 }
 
@@ -311,20 +354,25 @@ func TestSystemdSockets(t *testing.T) {
 	child.Env = append(os.Environ(), childVariable+"="+config, "LISTEN_FDS=2")
 	child.ExtraFiles = []*os.File{a, b} // descriptors 3 and 4, where systemd puts the first
 	var said strings.Builder
+
 	child.Stderr = &said
 	if err := child.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	_, _ = a.Close(), b.Close()
+
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	for _, url := range []string{urlA, urlB} {
 		if code, body, _ := fetch(t, client, "GET", url); code != 200 || body != "hello\n" {
 			t.Errorf("%s: got %d %q", url, code, body)
 		}
 	}
+
 	if err := child.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
+
 	if err := child.Wait(); err != nil {
 		t.Errorf("child: %v: %s", err, said.String())
 	}

@@ -26,10 +26,12 @@ func (c *snapshotCache[T]) currentValue() (T, bool) {
 	snap := c.snaps.Current()
 	if snap != c.snap {
 		c.snap = snap
+
 		c.value = *new(T)
 		if snap != nil {
 			c.value = c.create(snap)
 		}
 	}
+
 	return c.value, snap != nil
 }

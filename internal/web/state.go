@@ -53,10 +53,13 @@ func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
 		if err != nil {
 			return nil, err
 		}
+
 		var buf bytes.Buffer
 		pool.gzip(&buf, text)
+
 		return buf.Bytes(), nil
 	})
+
 	return &stateDocument{
 		// Weak, since the same state is served in several codings. Generations restart with the process: the time
 		// distinguishes its Snapshots from those of the previous process.
@@ -73,29 +76,37 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Retry-After", "1")
 		writeProblem(w, http.StatusServiceUnavailable, "no-snapshot", "No snapshot yet",
 			"the first reading of this node has not ended")
+
 		return
 	}
+
 	header := w.Header()
 	// Caches may keep it but have to check whether it is still valid.
 	header.Set("Cache-Control", "no-cache")
 	header.Set("ETag", doc.etag)
 	coding := negotiateCoding(r.Header)
+
 	encode := doc.plain
 	if coding == codingGzip {
 		encode = doc.packed
 	}
+
 	if matchesETag(r.Header, doc.etag) {
 		header.Add("Vary", "Accept-Encoding")
 		w.WriteHeader(http.StatusNotModified)
+
 		return
 	}
+
 	body, err := encode()
 	if err != nil {
 		header.Del("ETag")
 		_ = level.Error(h.logger).Log("msg", "cannot encode the state", "err", err)
 		writeProblem(w, http.StatusInternalServerError, "encoding", "The state could not be encoded", err.Error())
+
 		return
 	}
+
 	header.Set("Content-Type", "application/json")
 	writeEncoded(w, coding, body)
 }
@@ -104,6 +115,7 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 // GET.
 func matchesETag(h http.Header, etag string) bool {
 	opaque := strings.TrimPrefix(etag, "W/")
+
 	for _, line := range h.Values("If-None-Match") {
 		for tag := range strings.SplitSeq(line, ",") {
 			tag = strings.TrimSpace(tag)
@@ -112,6 +124,7 @@ func matchesETag(h http.Header, etag string) bool {
 			}
 		}
 	}
+
 	return false
 }
 
@@ -129,6 +142,7 @@ func writeProblem(w http.ResponseWriter, status int, kind, title, detail string)
 	if err != nil {
 		body = []byte("{}")
 	}
+
 	w.Header().Set("Content-Type", "application/problem+json")
 	w.Header().Set("Cache-Control", "no-store")
 	w.WriteHeader(status)

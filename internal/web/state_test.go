@@ -21,23 +21,28 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 func TestStateGolden(t *testing.T) {
 	const golden = "testdata/node.golden.json"
 	h := testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry())
+
 	w := get(h, "/api/v1/node")
 	if got := w.Header().Get("Content-Type"); w.Code != http.StatusOK || got != "application/json" {
 		t.Fatalf("got %d %q", w.Code, got)
 	}
+
 	var got bytes.Buffer
 	if err := json.Indent(&got, w.Body.Bytes(), "", "  "); err != nil {
 		t.Fatal(err)
 	}
+
 	if *update {
 		if err := os.WriteFile(golden, got.Bytes(), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	want, err := os.ReadFile(golden)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if !bytes.Equal(got.Bytes(), want) {
 		t.Errorf("the state differs from %s (-update rewrites it):\n%s", golden, got.Bytes())
 	}
@@ -50,14 +55,17 @@ func TestStateAbsent(t *testing.T) {
 	g.Readings.TemperatureCelsius = gpu.Some(math.NaN())
 	g.Activity = gpu.Activity{SM: gpu.Some(0.0), DRAM: gpu.Some(math.NaN())}
 	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{g}}), nil, prometheus.NewRegistry())
+
 	var node struct{ GPUs []map[string]any }
 	if err := json.Unmarshal(get(h, "/api/v1/node").Body.Bytes(), &node); err != nil {
 		t.Fatal(err)
 	}
+
 	got, err := json.Marshal(node.GPUs[0])
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	const want = `{"activity":{"smRatio":0},"errors":[],"gpuInstances":[],"holders":[],"index":3,"layoutChanges":0,"layoutGeneration":0,` +
 		`"power":{"watts":0},"up":false,"uuid":"GPU-x"}`
 	if string(got) != want {
@@ -76,13 +84,16 @@ func TestStateOddities(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(&gpu.Snapshot{GPUs: []gpu.GPU{noHandle, off}}), nil,
 		prometheus.NewRegistry())
 	w := get(h, "/api/v1/node")
+
 	var node struct{ GPUs []map[string]any }
 	if err := json.Unmarshal(w.Body.Bytes(), &node); err != nil || len(node.GPUs) != 2 {
 		t.Fatalf("%v: %s", err, w.Body)
 	}
+
 	if uuid, ok := node.GPUs[0]["uuid"]; ok {
 		t.Errorf("without a handle: uuid %q", uuid)
 	}
+
 	for _, want := range []string{
 		`"capacity":{"profiles":[{"name":"1g.5gb","max":7,"available":0}]}`,
 		`"clockEvents":[{"reason":"hw_slowdown","active":false}]`,
@@ -98,20 +109,24 @@ func TestStateCaching(t *testing.T) {
 	snaps := publish(nodeFixture())
 	h := testHandler(Options{State: true}, snaps, nil, prometheus.NewRegistry())
 	plain := get(h, "/api/v1/node")
+
 	packed := get(h, "/api/v1/node", "Accept-Encoding", "gzip")
 	if packed.Header().Get("Content-Encoding") != "gzip" ||
 		!bytes.Equal(gunzip(t, packed.Body.Bytes()), plain.Body.Bytes()) {
 		t.Error("the gzip coding differs from the plain state")
 	}
+
 	for _, w := range []http.Header{plain.Header(), packed.Header()} {
 		if w.Get("Vary") != "Accept-Encoding" || w.Get("Cache-Control") != "no-cache" {
 			t.Errorf("headers: %v", w)
 		}
 	}
+
 	etag := plain.Header().Get("ETag")
 	if etag == "" || etag != packed.Header().Get("ETag") {
 		t.Fatalf("ETag: %q and %q", etag, packed.Header().Get("ETag"))
 	}
+
 	for tag, code := range map[string]int{
 		etag: 304, strings.TrimPrefix(etag, "W/"): 304, `"other", ` + etag: 304, "*": 304, `"other"`: 200, `W/"42-0"`: 200,
 	} {
@@ -119,13 +134,16 @@ func TestStateCaching(t *testing.T) {
 		if w.Code != code {
 			t.Errorf("If-None-Match %s: got %d, want %d", tag, w.Code, code)
 		}
+
 		if got := w.Header().Get("ETag"); code == 304 && (w.Body.Len() > 0 || got != etag) {
 			t.Errorf("If-None-Match %s: 304 with %d bytes and ETag %s, want none and %s", tag, w.Body.Len(), got, etag)
 		}
 	}
+
 	next := nodeFixture()
 	next.Generation++
 	snaps.Store(next)
+
 	if w := get(h, "/api/v1/node", "If-None-Match", etag); w.Code != http.StatusOK ||
 		!strings.Contains(w.Body.String(), `"generation":43,`) {
 		t.Errorf("the next Snapshot: got %d", w.Code)

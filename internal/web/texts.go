@@ -24,6 +24,7 @@ func wattsText(w float64) string {
 	if w >= 10_000 {
 		return fmt.Sprintf("%.1f kW", w/1000)
 	}
+
 	return fmt.Sprintf("%.0f W", w)
 }
 
@@ -51,5 +52,6 @@ func plural(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
 	}
+
 	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -22,7 +22,9 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 	if r.Message == "Listening on" {
 		return nil // serveOn has logged it
 	}
+
 	r.Time, r.PC = time.Time{}, 0
+
 	return h.Handler.Handle(ctx, r)
 }
 

@@ -51,32 +51,40 @@ type bodyTrailer struct {
 func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTrailer {
 	key := trailerForm{form, bare}
 	c.mu.Lock()
+
 	cached := c.cached[key]
 	if cached == nil {
 		cached = new(cachedTrailer)
 		c.cached[key] = cached
 	}
+
 	c.mu.Unlock()
 	cached.mu.Lock()
 	defer cached.mu.Unlock()
+
 	if now := time.Now(); cached.encoded.IsZero() || cached.after != after || now.Sub(cached.encoded) >= c.keep {
 		cached.bodyTrailer, cached.encoded, cached.after = c.encode(key), now, after
 	}
+
 	return cached.bodyTrailer
 }
 
 func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 	plain := c.pool.get()
 	defer c.pool.put(plain)
+
 	var err error
 	if !form.bare {
 		err = c.appendFamilies(plain, form.outputForm)
 	}
+
 	empty := plain.Len() == 0
+
 	err = errors.Join(err, appendEndMarker(plain, form.format))
 	if err != nil {
 		c.report(err)
 	}
+
 	trailer := bodyTrailer{text: bytes.Clone(plain.Bytes()), empty: empty, err: err} // a clone: the buffer is reused
 	if form.coding == codingGzip && len(trailer.text) > 0 {
 		packed := c.pool.get()
@@ -84,6 +92,7 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 		c.pool.deflate(packed, trailer.text)
 		trailer.packed = bytes.Clone(packed.Bytes())
 	}
+
 	return trailer
 }
 
@@ -93,5 +102,6 @@ func (c *trailerCache) appendFamilies(dst *bytes.Buffer, form outputForm) error 
 	if err != nil {
 		err = fmt.Errorf("gather: %w", err)
 	}
+
 	return errors.Join(err, encodeFamilies(dst, form, families))
 }

@@ -17,16 +17,19 @@ import (
 // defaultList are the counters that dcgm-exporter's two files have switched on.
 func defaultList(t *testing.T) []string {
 	t.Helper()
+
 	var names []string
 	for _, row := range defaultRows(t) {
 		names = append(names, row[0])
 	}
+
 	return names
 }
 
 // defaultRows are name, type and places of the counters of the default list.
 func defaultRows(t *testing.T) [][]string {
 	t.Helper()
+
 	file, err := os.Open("../../../testdata/dcgm-exporter-default.csv")
 	if err != nil {
 		t.Fatal(err)
@@ -34,10 +37,12 @@ func defaultRows(t *testing.T) [][]string {
 	defer file.Close()
 	r := csv.NewReader(file)
 	r.Comment, r.FieldsPerRecord = '#', 3
+
 	rows, err := r.ReadAll()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return rows
 }
 
@@ -82,8 +87,10 @@ func newExporter(counters []string, whole bool) (*exporter, error) {
 	if ret := dcgm.FieldsInit(); ret < 0 {
 		return nil, fmt.Errorf("fields: %d", ret)
 	}
+
 	x := &exporter{names: map[dcgm.Short]string{}}
 	profiled := map[uint]bool{}
+
 	if groups, err := dcgm.GetSupportedMetricGroups(0); err == nil {
 		for _, g := range groups {
 			for _, f := range g.FieldIds {
@@ -91,23 +98,28 @@ func newExporter(counters []string, whole bool) (*exporter, error) {
 			}
 		}
 	}
+
 	for _, name := range counters {
 		id, ok := dcgm.GetFieldID(name)
 		if !ok {
 			return nil, fmt.Errorf("%s: no such field", name)
 		}
+
 		if id >= 1000 && id < 1100 && !profiled[uint(id)] {
 			continue
 		}
+
 		switch meta := dcgm.FieldGetByID(id); meta.EntityLevel {
 		case dcgm.FE_NONE, dcgm.FE_GPU, dcgm.FE_GPU_I, dcgm.FE_GPU_CI, dcgm.FE_VGPU:
 			x.fields = append(x.fields, id)
 			x.names[id] = name
 		}
 	}
+
 	if err := x.find(whole); err != nil {
 		return nil, err
 	}
+
 	return x, x.watch()
 }
 
@@ -117,41 +129,50 @@ func (x *exporter) find(whole bool) error {
 	if err != nil {
 		return err
 	}
+
 	devices := make([]dcgm.Device, count)
 	for i := range devices {
 		if devices[i], err = dcgm.GetDeviceInfo(uint(i)); err != nil {
 			return fmt.Errorf("GPU %d: %w", i, err)
 		}
 	}
+
 	if err := noOthers(); err != nil {
 		return err
 	}
+
 	h, err := dcgm.GetGPUInstanceHierarchy()
 	if err != nil {
 		return err
 	}
+
 	instances := make([][]dcgm.MigHierarchyInfo_v2, count)
+
 	for _, e := range h.EntityList[:h.Count] {
 		if e.Parent.EntityGroupId == dcgm.FE_GPU {
 			instances[e.Parent.EntityId] = append(instances[e.Parent.EntityId], e)
 		}
 	}
+
 	for i, d := range devices {
 		labels := fmt.Sprintf("gpu=%d UUID=%s pci_bus_id=%s modelName=%s", i, d.UUID, d.PCI.BusID, d.Identifiers.Model)
 		if whole || len(instances[i]) == 0 {
 			x.entities = append(x.entities, exported{dcgm.GroupEntityPair{EntityGroupId: dcgm.FE_GPU, EntityId: uint(i)},
 				labels})
 		}
+
 		for _, e := range instances[i] {
 			names, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{e.Entity}, []dcgm.Short{dcgm.DCGM_FI_DEV_NAME},
 				dcgm.DCGM_FV_FLAG_LIVE_DATA)
 			if err != nil {
 				return err
 			}
+
 			x.entities = append(x.entities, exported{e.Entity,
 				fmt.Sprintf("%s GPU_I_PROFILE=%s GPU_I_ID=%d", labels, dcgm.Fv2_String(names[0]), e.Info.NvmlInstanceId)})
 		}
 	}
+
 	return nil
 }
 
@@ -161,26 +182,33 @@ func noOthers() error {
 	if switches, err := dcgm.GetEntityGroupEntities(dcgm.FE_SWITCH); err != nil || len(switches) > 0 {
 		return fmt.Errorf("switches %v: %w", switches, err)
 	}
+
 	if h, err := dcgm.GetCPUHierarchy(); err == nil {
 		return fmt.Errorf("%d processors", h.NumCPUs)
 	}
+
 	links, err := dcgm.GetNvLinkLinkStatus()
 	if err != nil {
 		return err
 	}
+
 	up := 0
+
 	for _, l := range links {
 		if l.State == dcgm.LS_UP {
 			up++
+
 			if _, err := dcgm.LinkGetLatestValues(l.Index, l.ParentType, l.ParentId,
 				[]dcgm.Short{dcgm.DCGM_FI_DRIVER_VERSION}); err != nil {
 				return fmt.Errorf("link %d: %w", l.Index, err)
 			}
 		}
 	}
+
 	if up == 0 {
 		return errors.New("no link is up")
 	}
+
 	return nil
 }
 
@@ -189,45 +217,55 @@ func (x *exporter) watch() error {
 	if err != nil {
 		return err
 	}
+
 	for _, e := range x.entities {
 		if err := dcgm.AddEntityToGroup(group, e.EntityGroupId, e.EntityId); err != nil {
 			return err
 		}
 	}
+
 	fieldGroup, err := dcgm.FieldGroupCreate("gpu-collector-fieldgroup", x.fields)
 	if err != nil {
 		return err
 	}
+
 	if err := dcgm.WatchFieldsWithGroupEx(fieldGroup, group, 1_000_000, 0, 1); err != nil {
 		return err
 	}
+
 	return dcgm.UpdateAllFields()
 }
 
 // scrape returns the series by family and labels.
 func (x *exporter) scrape() (map[string]map[string]string, error) {
 	families := map[string]map[string]string{}
+
 	for _, e := range x.entities {
 		values, err := dcgm.EntityGetLatestValues(e.EntityGroupId, e.EntityId, x.fields)
 		if err != nil {
 			return nil, err
 		}
+
 		labels := e.labels
+
 		for _, v := range values {
 			if text, ok := textOf(v); ok && x.names[v.FieldID] == driverVersion {
 				labels += " " + driverVersion + "=" + text
 			}
 		}
+
 		for _, v := range values {
 			name := x.names[v.FieldID]
 			if text, ok := textOf(v); ok && name != driverVersion {
 				if families[name] == nil {
 					families[name] = map[string]string{}
 				}
+
 				families[name][labels] = text
 			}
 		}
 	}
+
 	return families, nil
 }
 
@@ -236,9 +274,11 @@ func textOf(v dcgm.FieldValue_v1) (string, bool) {
 	if v.Status != 0 {
 		return "", false
 	}
+
 	switch v.FieldType {
 	case dcgm.DCGM_FT_INT64:
 		n := v.Int64()
+
 		return strconv.FormatInt(n, 10), !dcgm.IsInt64Blank(n) &&
 			(n < dcgm.DCGM_FT_INT32_BLANK || n > dcgm.DCGM_FT_INT32_NOT_PERMISSIONED)
 	case dcgm.DCGM_FT_DOUBLE:
@@ -248,5 +288,6 @@ func textOf(v dcgm.FieldValue_v1) (string, bool) {
 		text := v.String()
 		return text, text != dcgm.DCGM_FT_STR_BLANK && text != dcgm.DCGM_FT_STR_NOT_SUPPORTED
 	}
+
 	return "", false
 }

@@ -21,16 +21,19 @@ import (
 // scenario writes a scenario, in the parent of a child process.
 func scenario(t *testing.T, text string) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(path, []byte("version: 1\nnode: {kubernetes: false}\n"+text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
 // says checks that an error has DCGM's text.
 func says(t *testing.T, what string, err error, text string) {
 	t.Helper()
+
 	if err == nil || !strings.Contains(err.Error(), text) {
 		t.Errorf("%s: %v, want %q", what, err, text)
 	}
@@ -42,10 +45,12 @@ func live(gpu uint, fields ...dcgm.Short) ([]dcgm.FieldValue_v2, error) {
 
 func threads(t *testing.T) int {
 	t.Helper()
+
 	list, err := os.ReadDir("/proc/self/task")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return len(list)
 }
 
@@ -58,71 +63,90 @@ func TestEmbeddedRequiresRootForMIG(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	var err error
 	printed := onStderr(t, func() { _, err = dcgm.Init(dcgm.Embedded) })
 	says(t, "first start", err, "error starting nv-hostengine: DCGM initialization error")
+
 	if printed != "CacheManager Init Failed. Error: -29\n" {
 		t.Errorf("on stderr: %q", printed)
 	}
+
 	before := threads(t)
+
 	const starts = 20
 	for range starts {
 		_, err := dcgm.Init(dcgm.Embedded)
 		says(t, "start", err, "DCGM initialization error")
 	}
+
 	if now := threads(t); now < before+starts {
 		t.Errorf("%d threads after %d failed starts, %d before", now, starts, before)
 	}
+
 	stop, err := dcgm.Init(dcgm.Standalone, "localhost:5555", "0")
 	if err != nil {
 		t.Fatalf("a remote engine: %v", err)
 	}
 	defer stop()
+
 	if h, err := dcgm.GetGPUInstanceHierarchy(); err != nil || h.Count != 2 {
 		t.Errorf("hierarchy of %d, %v", h.Count, err)
 	}
+
 	says(t, "profiling", watchOne(t, dcgm.FE_GPU, 0, 1002), "non-root")
 }
 
 // onStderr returns what is written to the process' standard error, by whichever library.
 func onStderr(t *testing.T, do func()) string {
 	t.Helper()
+
 	r, w, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	kept, err := syscall.Dup(2)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := syscall.Dup3(int(w.Fd()), 2, 0); err != nil {
 		t.Fatal(err)
 	}
+
 	do()
+
 	if err := errors.Join(syscall.Dup3(kept, 2, 0), syscall.Close(kept), w.Close()); err != nil {
 		t.Fatal(err)
 	}
+
 	text, err := io.ReadAll(r)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
 // watchOne watches a field of an entity.
 func watchOne(t *testing.T, level dcgm.Field_Entity_Group, id uint, fields ...dcgm.Short) error {
 	t.Helper()
+
 	group, err := dcgm.CreateGroup(t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	fieldGroup, err := dcgm.FieldGroupCreate(t.Name(), fields)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := dcgm.AddEntityToGroup(group, level, id); err != nil {
 		t.Fatal(err)
 	}
+
 	return dcgm.WatchFieldsWithGroupEx(fieldGroup, group, 1_000_000, 0, 1)
 }
 
@@ -134,6 +158,7 @@ func TestHungGPUBlocksTheEngine(t *testing.T) {
 		"latest": func() error {
 			_, err := dcgm.EntitiesGetLatestValues([]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: 1}},
 				[]dcgm.Short{1002}, 0)
+
 			return err
 		},
 		"live":      func() error { _, err := live(1, 150); return err },
@@ -158,11 +183,14 @@ func hangs(t *testing.T, path string, calls map[string]func() error) {
 			if !inChild(t, environment(t, path)...) {
 				return
 			}
+
 			n := node(t)
 			defer embedded(t)()
+
 			if err := call(); err != nil {
 				t.Fatal(err)
 			}
+
 			advance := func(by time.Duration) {
 				if err := n.Advance(by); err != nil {
 					t.Fatal(err)
@@ -175,12 +203,15 @@ func hangs(t *testing.T, path string, calls map[string]func() error) {
 				done <- call()
 			}()
 			<-begun
+
 			select {
 			case err := <-done:
 				t.Fatalf("it does not hang: %v", err)
 			case <-time.After(200 * time.Millisecond): // in which a call that does not hang would have come back
 			}
+
 			advance(20 * time.Second)
+
 			if err := <-done; err != nil {
 				t.Errorf("when it is over: %v", err)
 			}
@@ -197,12 +228,15 @@ func TestVersionMismatch(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	n := node(t)
+
 	stop, err := dcgm.Init(dcgm.Standalone, "localhost:5555", "0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
+
 	calls := map[string]func() error{
 		"hierarchy": func() error { _, err := dcgm.GetGPUInstanceHierarchy(); return err },
 		"devices":   func() error { _, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU); return err },
@@ -212,9 +246,11 @@ func TestVersionMismatch(t *testing.T) {
 	for name, call := range calls {
 		says(t, name, call(), "API version mismatch")
 	}
+
 	if err := n.Advance(11 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	for name, call := range calls {
 		if err := call(); err != nil {
 			t.Errorf("%s with the right version: %v", name, err)
@@ -251,10 +287,12 @@ int main(int n, char **args)
 	run := exec.Command(program, library())
 	run.Env = append(os.Environ(),
 		"MIG_SIM_SCENARIO="+scenario(t, "gpus: [{model: A100-40GB}]\nfaults: [{kind: dcgm-version-mismatch}]\n"))
+
 	out, err := run.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+
 	rest := ";arch:x86_64;buildtype:Simulated\n"
 	if want := "-12\n0 version:4.5.3" + rest + "0 version:4.5.3" + rest + "0 version:4.2.3" + rest; string(out) != want {
 		t.Errorf("%s, want %s", out, want)
@@ -266,6 +304,7 @@ int main(int n, char **args)
 func TestIncompleteLibrary(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "libdcgm.so.4")
+
 	path := scenario(t, "gpus: [{model: A100-40GB}]\n")
 	for _, tt := range []struct{ name, init, output string }{
 		{"incomplete", "", "undefined symbol: dcgmGetGpuInstanceHierarchy"},
@@ -278,21 +317,28 @@ func TestIncompleteLibrary(t *testing.T) {
 					says(t, "init", err, tt.init)
 					return
 				}
+
 				if ids, err := dcgm.GetEntityGroupEntities(dcgm.FE_GPU); err != nil || len(ids) != 1 {
 					t.Errorf("%v, %v", ids, err)
 				}
+
 				_, _ = dcgm.GetGPUInstanceHierarchy()
+
 				return
 			}
+
 			err := damaged.Truncated(library(), file)
 			if tt.name == "incomplete" {
 				err = damaged.WithoutSymbols(library(), file, "dcgmGetGpuInstanceHierarchy")
 			}
+
 			if err != nil {
 				t.Fatal(err)
 			}
+
 			child := exec.Command(os.Args[0], "-test.run=^TestIncompleteLibrary$/^"+tt.name+"$", "-test.v")
 			child.Env = append(os.Environ(), childVariable+"="+t.Name(), "LD_LIBRARY_PATH="+dir, "MIG_SIM_SCENARIO="+path)
+
 			out, err := child.CombinedOutput()
 			if (err == nil) != (tt.init != "") || !strings.Contains(string(out), tt.output) {
 				t.Errorf("%v\n%s", err, out)

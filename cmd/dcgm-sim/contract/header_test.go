@@ -17,26 +17,32 @@ import (
 func compile(t *testing.T, code string, args ...string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
+
 	source, program := filepath.Join(dir, "test.c"), filepath.Join(dir, "test")
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if out, err := exec.Command("cc", append([]string{"-o", program, source}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
+
 	return program
 }
 
 // functions lists those of dcgm_agent.h.
 func functions(t *testing.T) []clibrary.Function {
 	t.Helper()
+
 	list, err := clibrary.Functions(read(t, filepath.Join(headers(t), "dcgm_agent.h")))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(list) < 90 {
 		t.Fatalf("only %d functions found in the header", len(list))
 	}
+
 	return list
 }
 
@@ -54,19 +60,23 @@ func TestStructs(t *testing.T) {
 	abi := read(t, "../abi.h")
 	var code strings.Builder
 	fmt.Fprintf(&code, "#include <stddef.h>\n#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n#include \"abi.h\"\n")
+
 	structs := regexp.MustCompile(`(?s)typedef struct \{(.*?)\n\} sim_(\w+);`).FindAllStringSubmatch(abi, -1)
 	if len(structs) < 15 {
 		t.Fatalf("%d structs found", len(structs))
 	}
+
 	for _, s := range structs {
 		name := s[2]
 		fmt.Fprintf(&code, "_Static_assert(sizeof(sim_%s) == sizeof(%s), \"size of %s\");\n", name, name, name)
+
 		for _, line := range regexp.MustCompile(`(?m)^\t[^\t\n}].*;$|^\t\} \w+;$`).FindAllString(s[1], -1) {
 			for _, part := range strings.Split(line, ",") {
 				field := regexp.MustCompile(`(\w+)(?:\[\w+\])?;?$`).FindStringSubmatch(strings.TrimSpace(part))
 				if field == nil {
 					t.Fatalf("%s: no field in %q", name, part)
 				}
+
 				f := field[1]
 				fmt.Fprintf(&code, "_Static_assert(offsetof(sim_%s, %s) == offsetof(%s, %s), \"offset of %s.%s\");\n", name, f,
 					name, f, name, f)
@@ -75,22 +85,27 @@ func TestStructs(t *testing.T) {
 			}
 		}
 	}
+
 	for _, v := range regexp.MustCompile(`#define SIM_(dcgm\w+) `).FindAllStringSubmatch(abi, -1) {
 		fmt.Fprintf(&code, "_Static_assert(SIM_%s == %s, \"%s\");\n", v[1], v[1], v[1])
 	}
+
 	for own, theirs := range map[string]string{
 		"SIM_MAX_DEVICES": "DCGM_MAX_NUM_DEVICES", "SIM_MAX_ENTITIES": "DCGM_GROUP_MAX_ENTITIES_V2",
 		"SIM_MAX_HIERARCHY": "DCGM_MAX_HIERARCHY_INFO", "SIM_TEXT": "DCGM_MAX_STR_LENGTH",
 	} {
 		fmt.Fprintf(&code, "_Static_assert(%s == %s, \"%s\");\n", own, theirs, own)
 	}
+
 	size := map[clibrary.Kind]string{clibrary.Pointer: "== 8", clibrary.Long: "== 8", clibrary.Double: "== 8",
 		clibrary.Word: "<= 4"}
+
 	for _, f := range functions(t) {
 		for _, p := range f.Params {
 			fmt.Fprintf(&code, "_Static_assert(sizeof(%s) %s, \"%s of %s\");\n", p.Type, size[p.Kind], p.Type, f.Name)
 		}
 	}
+
 	code.WriteString("int main(void) { return 0; }\n")
 	compile(t, code.String(), "-I"+headers(t), "-I..")
 }
@@ -99,6 +114,7 @@ func TestStructs(t *testing.T) {
 func TestCodesAndBlanks(t *testing.T) {
 	var code strings.Builder
 	code.WriteString("#include \"dcgm_agent.h\"\n#include \"dcgm_structs.h\"\n")
+
 	for name, c := range map[string]hostengine.Code{
 		"OK": hostengine.OK, "BADPARAM": hostengine.BadParam, "NOT_SUPPORTED": hostengine.NotSupported,
 		"NO_DATA":    hostengine.NoData,
@@ -111,6 +127,7 @@ func TestCodesAndBlanks(t *testing.T) {
 	} {
 		fmt.Fprintf(&code, "_Static_assert(DCGM_ST_%s == %d, \"%s\");\n", name, int(c), name)
 	}
+
 	fmt.Fprintf(&code, "_Static_assert(DCGM_INT64_BLANK == %d && DCGM_INT64_NOT_SUPPORTED == %d, \"blanks\");\n",
 		int64(hostengine.IntBlank), int64(hostengine.IntNotSupported))
 	fmt.Fprintf(&code,
@@ -146,21 +163,26 @@ int main(int n, char **paths)
 		printf("%s\n", text(code));
 	return 0;
 }`, "-ldl")
+
 	nvml := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
 	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", nvml, "../../nvml-sim").
 		CombinedOutput(); err != nil {
 		t.Fatalf("go build: %v\n%s", err, out)
 	}
+
 	run := exec.Command(program, nvml, library())
 	run.Env = append(os.Environ(), "MIG_SIM_SCENARIO="+scenarios+"a30.yaml")
+
 	out, err := run.CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
+
 	lines := strings.Split(string(out), "\n")
 	if want := "-10 0 0 0 1 -1 -6"; lines[0] != want {
 		t.Errorf("results %q, want %q", lines[0], want)
 	}
+
 	for _, c := range []hostengine.Code{
 		hostengine.OK, hostengine.BadParam, hostengine.NotConfigured, hostengine.NotSupported, hostengine.InitError,
 		hostengine.VersionMismatch, hostengine.NoData, hostengine.NotWatched,

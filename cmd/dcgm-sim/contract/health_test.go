@@ -12,10 +12,12 @@ import (
 // createPair creates a group of two GPUs.
 func createPair(t *testing.T) dcgm.GroupHandle {
 	t.Helper()
+
 	group, err := dcgm.CreateGroup("health")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for _, id := range []uint{0, 1} {
 		if err := dcgm.AddToGroup(group, id); err != nil {
 			t.Fatal(err)
@@ -44,16 +46,20 @@ faults:
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	n := node(t)
 	defer embedded(t)()
 	group := createPair(t)
 	check := func(when string, overall dcgm.HealthResult, want ...incident) {
 		t.Helper()
+
 		got, err := dcgm.HealthCheck(group)
 		if err != nil {
 			t.Fatalf("%s: %v", when, err)
 		}
+
 		cmptest.Equal(t, when+": health", got.OverallHealth, overall)
+
 		var list []incident
 		for _, i := range got.Incidents {
 			list = append(list, incident{i.EntityInfo.EntityId, i.System, i.Health, i.Error.Code})
@@ -61,13 +67,16 @@ faults:
 				t.Errorf("%s: no text: %+v", when, i)
 			}
 		}
+
 		cmptest.Equal(t, when+": incidents", list, want)
 	}
 	watch := func(systems dcgm.HealthSystem) {
 		t.Helper()
+
 		if err := dcgm.HealthSet(group, systems); err != nil {
 			t.Fatal(err)
 		}
+
 		got, err := dcgm.HealthGet(group)
 		cmptest.Equal(t, "error of reading what is watched", err, nil)
 		cmptest.Equal(t, "what is watched", got, systems)
@@ -89,9 +98,11 @@ faults:
 	check("hot for a part of the time", dcgm.DCGM_HEALTH_RESULT_FAIL, hot, failed)
 	step(t, n, 10*time.Minute)
 	check("cool again", dcgm.DCGM_HEALTH_RESULT_FAIL, failed)
+
 	if err := dcgm.DestroyGroup(group); err != nil {
 		t.Fatal(err)
 	}
+
 	_, err := dcgm.HealthCheck(group)
 	says(t, "a group that is gone", err, "Setting not configured")
 }
@@ -107,17 +118,21 @@ faults: [{kind: overheat, gpu: 1, celsius: 90, at: 2s, for: 3s}]
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	n := node(t)
 	defer embedded(t)()
 	step(t, n, 4*time.Second)
+
 	want := map[uint][2]int64{0: {4e9, 0}, 1: {0, 2e9}}
 	for id, numbers := range want {
 		values, err := live(id, dcgm.DCGM_FI_DEV_POWER_VIOLATION, dcgm.DCGM_FI_DEV_THERMAL_VIOLATION)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for i, v := range values {
 			cmptest.Equal(t, "status", v.Status, 0)
+
 			if got := v.Int64(); got != numbers[i] {
 				t.Errorf("GPU %d: field %d is %d, want %d", id, v.FieldID, got, numbers[i])
 			}

@@ -19,10 +19,13 @@ func TestMetadataOfTheDefaultList(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
 	}
+
 	defer embedded(t)()
+
 	if ret := dcgm.FieldsInit(); ret != 0 {
 		t.Fatal(ret)
 	}
+
 	facts := strings.Split(strings.TrimSpace(`
 100 DCGM_FI_DEV_SM_CLOCK i 8 sm_clock 1 0
 101 DCGM_FI_DEV_MEM_CLOCK i 8 memory_clock 1 0
@@ -54,16 +57,20 @@ func TestMetadataOfTheDefaultList(t *testing.T) {
 	if len(facts) != len(defaultList(t)) {
 		t.Fatalf("%d facts of %d counters", len(facts), len(defaultList(t)))
 	}
+
 	for i, name := range defaultList(t) {
 		id, ok := dcgm.GetFieldID(name)
 		if !ok {
 			t.Fatalf("%s: no such field", name)
 		}
+
 		m := dcgm.FieldGetByID(id)
+
 		got := fmt.Sprintf("%d %s %c %d %s %d %d", m.FieldID, name, m.FieldType, m.Size, m.Tag, m.EntityLevel, m.NvmlFieldID)
 		if got != facts[i] {
 			t.Errorf("%s, want %s", got, facts[i])
 		}
+
 		if global := m.EntityLevel == dcgm.FE_NONE; (m.Scope == 0) != global {
 			t.Errorf("%s: scope %d", name, m.Scope)
 		}
@@ -74,18 +81,23 @@ func TestMetadataOfTheOptionalList(t *testing.T) {
 	if !inChild(t, environment(t, scenarios+"a30.yaml")...) {
 		return
 	}
+
 	defer embedded(t)()
+
 	if ret := dcgm.FieldsInit(); ret != 0 {
 		t.Fatal(ret)
 	}
+
 	for _, name := range optionalList() {
 		id, ok := dcgm.GetFieldID(name)
 		if !ok {
 			t.Errorf("%s has no id", name)
 			continue
 		}
+
 		m := dcgm.FieldGetByID(id)
 		cmptest.Equal(t, "id of "+name, m.FieldID, id)
+
 		if m.Tag == "" || m.FieldType == 0 {
 			t.Errorf("%s: no tag or no type: %+v", name, m)
 		}
@@ -116,6 +128,7 @@ int main(int n, char **args)
 	printf("%d %s[%s]%d %d\n", count > 100, power->valueFormat->shortName, power->valueFormat->unit, power->valueFormat->width, by_tag("no_such") == NULL);
 	return 0;
 }`, "-I"+headers(t), "-ldl")
+
 	out, err := exec.Command(program, library()).CombinedOutput()
 	if want := "1 POWER[ W]10 1\n"; err != nil || string(out) != want {
 		t.Errorf("%v: %s, want %s", err, out, want)
@@ -128,12 +141,14 @@ int main(int n, char **args)
 func TestExporterServesTheDefaultList(t *testing.T) {
 	for model, names := range listedModels() {
 		text := listedNode(model, names)
+
 		for kind, start := range map[string]func(t *testing.T) func(){"embedded": embedded, "remote": remote} {
 			for mode, whole := range map[string]bool{"both": true, "flexibly": false} {
 				t.Run(model+"-"+kind+"-"+mode, func(t *testing.T) {
 					if !inChild(t, environment(t, scenario(t, text))...) {
 						return
 					}
+
 					expectDefaultList(t, served(t, start, defaultList(t), whole), names, whole)
 				})
 			}
@@ -150,20 +165,25 @@ func TestExporterServesTheProfilingList(t *testing.T) {
 				if !inChild(t, environment(t, scenario(t, listedNode(model, names)))...) {
 					return
 				}
+
 				families := served(t, remote, append(defaultList(t), optionalList()...), mode == "both")
 				expectDefaultList(t, subset(families, defaultList(t)), names, mode == "both")
 				profiling := 0
+
 				for _, name := range optionalList() {
 					if strings.HasPrefix(name, "DCGM_FI_PROF_") {
 						profiling++
+
 						if got := places(t, families[name], names); got != want || len(families[name]) != len(want) {
 							t.Errorf("%s: series of %q, want %q: %v", name, got, want, families[name])
 						}
 					}
 				}
+
 				if profiling != 5 {
 					t.Errorf("%d fields of profiling, want 5", profiling)
 				}
+
 				for labels, v := range families["DCGM_FI_PROF_SM_ACTIVE"] { // the workload has 21 SMs: of the GPU, and of the 3g
 					share, err := strconv.ParseFloat(v, 64)
 					if err != nil {
@@ -179,11 +199,13 @@ func TestExporterServesTheProfilingList(t *testing.T) {
 
 func subset(families map[string]map[string]string, names []string) map[string]map[string]string {
 	some := map[string]map[string]string{}
+
 	for _, name := range names {
 		if family, ok := families[name]; ok {
 			some[name] = family
 		}
 	}
+
 	return some
 }
 
@@ -208,58 +230,71 @@ func served(t *testing.T, start func(t *testing.T) func(), counters []string, wh
 	t.Helper()
 	n := node(t)
 	defer start(t)()
+
 	x, err := newExporter(counters, whole)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := n.Advance(2 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	families, err := x.scrape()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return families
 }
 
 func remote(t *testing.T) func() {
 	t.Helper()
+
 	stop, err := dcgm.Init(dcgm.Standalone, "localhost:5555", "0")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return stop
 }
 
 func expectDefaultList(t *testing.T, families map[string]map[string]string, profiles [2]string, whole bool) {
 	t.Helper()
 	total := 0
+
 	for _, row := range defaultRows(t) {
 		name, want := row[0], row[2]
 		if row[1] == "label" {
 			continue
 		}
+
 		if name == "DCGM_FI_DEV_XID_ERRORS" { // there was none
 			want = ""
 		} else {
 			total++
 		}
+
 		if !whole {
 			want = strings.ReplaceAll(want, "m", "")
 		}
+
 		if got := places(t, families[name], profiles); got != want || len(families[name]) != len(want) {
 			t.Errorf("%s: series of %q, want %q: %v", name, got, want, families[name])
 		}
 	}
+
 	if total == 0 || len(families) != total {
 		t.Errorf("%d families, want %d", len(families), total)
 	}
+
 	for labels, v := range families["DCGM_FI_DEV_FB_RESERVED"] {
 		// of a GPU instance it is 0: DCGM 4.5.3
 		if isInstance := strings.Contains(labels, "GPU_I_ID"); isInstance != (v == "0") {
 			t.Errorf("FB_RESERVED %s of %s", v, labels)
 		}
 	}
+
 	for labels, v := range families["DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"] {
 		if busy := strings.HasPrefix(labels, "gpu=0"); busy && v == "0" {
 			t.Errorf("NVLINK_BANDWIDTH_TOTAL %s of %s", v, labels)
@@ -270,26 +305,31 @@ func expectDefaultList(t *testing.T, families map[string]map[string]string, prof
 // places returns what the series of a family are of, in the order of "gmio".
 func places(t *testing.T, family map[string]string, profiles [2]string) (list string) {
 	t.Helper()
+
 	have := map[byte]bool{}
 	for labels := range family {
 		have[whose(t, labels, profiles)] = true
 	}
+
 	for _, kind := range []byte("gmio") {
 		if have[kind] {
 			list += string(kind)
 		}
 	}
+
 	return list
 }
 
 // whose returns what labels are of, and checks that they are complete.
 func whose(t *testing.T, labels string, profiles [2]string) byte {
 	t.Helper()
+
 	for _, part := range []string{"UUID=GPU-", "pci_bus_id=0000", "modelName=NVIDIA ", driverVersion + "=580."} {
 		if !strings.Contains(labels, part) {
 			t.Errorf("%s in %s is missing", part, labels)
 		}
 	}
+
 	switch {
 	case strings.HasPrefix(labels, "gpu=0 "):
 		return 'g'
@@ -300,6 +340,8 @@ func whose(t *testing.T, labels string, profiles [2]string) byte {
 	case !strings.Contains(labels, "GPU_I_"):
 		return 'm'
 	}
+
 	t.Errorf("labels %s", labels)
+
 	return '?'
 }

@@ -27,6 +27,7 @@ func (p *pictures) lookFor(seconds int) error {
 	for range seconds {
 		_, _, _, err = p.look()
 	}
+
 	return err
 }
 
@@ -35,6 +36,7 @@ func picturesOf(t *testing.T, opts dcgmsource.Options) (p *pictures, lines *stri
 	p, lines = newPictures(t, nil), &strings.Builder{}
 	opts.Now, opts.Logger = p.node.Now, log.NewLogfmtLogger(lines)
 	p.library = dcgmsource.New(dcgmsource.Open(opts.Mode, opts.Address), opts)
+
 	return p, lines
 }
 
@@ -45,16 +47,20 @@ func TestSourceWithoutRoot(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeEmbedded, User: func() int { return 65534 }})
 	err := p.lookFor(10)
+
 	before := threads(t)
 	if err = errors.Join(err, p.lookFor(15*60)); !errors.Is(err, dcgmsource.ErrRequiresRoot) ||
 		!errors.Is(err, gpu.ErrUnavailable) {
 		t.Errorf("%v", err)
 	}
+
 	for _, text := range []string{"run this program as root", "--dcgm.mode=remote", "3 starts have failed"} {
 		says(t, "without root", err, text)
 	}
+
 	if now := threads(t); now > before+2 { // the Go runtime may start one of its own
 		t.Errorf("%d threads after the third start, %d a quarter of an hour later", before, now)
 	}
@@ -67,15 +73,19 @@ func TestSourceOfAnotherVersion(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "localhost:5555"})
+
 	err := p.lookFor(60)
 	if !errors.Is(err, dcgmsource.ErrVersion) || !errors.Is(err, gpu.ErrUnavailable) {
 		t.Fatal(err)
 	}
+
 	for _, text := range []string{"the host engine at localhost:5555 is DCGM 4.2.3", "libdcgm.so.4 here is DCGM 4.5.3",
 		"made for DCGM 4.5", "install one version"} {
 		says(t, "another version", err, text)
 	}
+
 	if err := p.lookFor(120); err != nil {
 		t.Errorf("with the right version: %v", err)
 	}
@@ -101,14 +111,18 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+
 			if !inChild(t, append(environment(t, path), "LD_LIBRARY_PATH="+dir)...) {
 				return
 			}
+
 			p, _ := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeEmbedded})
+
 			err := p.lookFor(60)
 			if !errors.Is(err, tt.err) || !errors.Is(err, gpu.ErrUnavailable) {
 				t.Errorf("%v", err)
 			}
+
 			says(t, tt.name, err, tt.text)
 		})
 	}
@@ -123,23 +137,29 @@ func TestSourceAfterAChangeOfTheMIGMode(t *testing.T) {
 			if !inChild(t, environment(t, path)...) {
 				return
 			}
+
 			p, lines := picturesOf(t, dcgmsource.Options{Mode: mode, Address: "localhost:5555"})
 			if err := p.lookFor(5); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := p.node.SetMIGMode(0, true); err != nil {
 				t.Fatal(err)
 			}
+
 			repartition(t, p.node)
+
 			if err := p.lookFor(19); err != nil {
 				t.Fatal(err)
 			}
+
 			_, got, _, err := p.look()
 			for _, profiling := range got {
 				if len(profiling.Instances) != 1 {
 					t.Errorf("%+v, %v\n%s", profiling, err, lines)
 				}
 			}
+
 			restarted := strings.Contains(lines.String(), "restarting it")
 			if want := mode == dcgmsource.ModeEmbedded; restarted != want {
 				t.Errorf("started again: %v, want %v\n%s", restarted, want, lines)
@@ -156,17 +176,21 @@ func TestSourceWithoutProfilingModule(t *testing.T) {
 	if !inChild(t, environment(t, path)...) {
 		return
 	}
+
 	p, lines := picturesOf(t, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "localhost:5555"})
 	if err := p.lookFor(59); err != nil {
 		t.Fatal(err)
 	}
+
 	_, got, _, err := p.look()
 	profiled := 0
+
 	for _, one := range got {
 		if one.GPU.SM.Present() {
 			profiled++
 		}
 	}
+
 	if n := strings.Count(lines.String(),
 		"install the package datacenter-gpu-manager-4-proprietary where the nv-hostengine at localhost:5555 runs"); n != 1 ||
 		profiled != 1 {

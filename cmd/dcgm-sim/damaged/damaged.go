@@ -14,22 +14,27 @@ func WithoutSymbols(library, to string, symbols ...string) error {
 	if err != nil {
 		return err
 	}
+
 	f, err := elf.NewFile(bytes.NewReader(content))
 	if err != nil {
 		return fmt.Errorf("read %s: %w", library, err)
 	}
+
 	names := f.Section(".dynstr")
 	if names == nil {
 		return fmt.Errorf("read %s: no .dynstr section", library)
 	}
+
 	table := content[names.Offset : names.Offset+names.FileSize]
 	for _, symbol := range symbols {
 		at := bytes.Index(table, []byte("\x00"+symbol+"\x00"))
 		if at < 0 {
 			return fmt.Errorf("read %s: %s is not exported", library, symbol)
 		}
+
 		table[at+1] = '_' // the dynamic linker does not find the old name, nor the new one by the hash of the old
 	}
+
 	return os.WriteFile(to, content, 0o777)
 }
 
@@ -39,5 +44,6 @@ func Truncated(library, to string) error {
 	if err != nil {
 		return err
 	}
+
 	return os.WriteFile(to, content[:min(len(content), 32)], 0o777)
 }

@@ -20,12 +20,14 @@ func buildAndRun(m *testing.M) int {
 	if os.Getenv(builtVariable) != "" {
 		return m.Run()
 	}
+
 	dir, err := os.MkdirTemp("", "nvml-sim-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer os.RemoveAll(dir)
+
 	for _, args := range [][]string{
 		{"-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1", "-o",
 			filepath.Join(dir, "libnvidia-ml.so.1"), ".."},
@@ -36,10 +38,12 @@ func buildAndRun(m *testing.M) int {
 			return 1
 		}
 	}
+
 	if err := os.Setenv(builtVariable, dir); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+
 	return m.Run()
 }
 
@@ -52,23 +56,29 @@ const childVariable = "NVML_SIM_TEST_CHILD"
 // whole process. It returns true in the child, where the test goes on, and false when the child has ended well.
 func inChild(t *testing.T, env ...string) bool {
 	t.Helper()
+
 	if os.Getenv(childVariable) == t.Name() {
 		return true
 	}
+
 	child := exec.Command(os.Args[0], "-test.run=^"+strings.ReplaceAll(t.Name(), "/", "$/^")+"$", "-test.v")
+
 	child.Env = append(append(os.Environ(), childVariable+"="+t.Name()), env...)
 	if out, err := child.CombinedOutput(); err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)
 	}
+
 	return false
 }
 
 // scenarioFile writes a scenario.
 func scenarioFile(t *testing.T, text string) string {
 	t.Helper()
+
 	path := filepath.Join(t.TempDir(), "scenario.yaml")
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }

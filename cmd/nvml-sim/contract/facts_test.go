@@ -25,6 +25,7 @@ import (
 // pass takes.
 func facts(lib nvmlsource.Library, initTook time.Duration, pass func()) []string {
 	list := []string{fmt.Sprintf("nvmlInit took %.3f s", initTook.Seconds())}
+
 	count, ret := lib.DeviceGetCount()
 	if ret != nvml.SUCCESS {
 		return append(list, "nvmlDeviceGetCount: "+codeText(ret))
@@ -36,6 +37,7 @@ func facts(lib nvmlsource.Library, initTook time.Duration, pass func()) []string
 			list = append(list, fmt.Sprintf("GPU %d: %s", i, codeText(ret)))
 			continue
 		}
+
 		for _, line := range slices.Concat(gpuFacts(d), eventFacts(lib, d), instanceFacts(lib, d, pass)) {
 			list = append(list, fmt.Sprintf("GPU %d: %s", i, line))
 		}
@@ -105,10 +107,12 @@ func gpuFacts(d nvmlsource.Device) []string {
 			list = append(list, f.name+": "+codeText(ret))
 			continue
 		}
+
 		number := int64(binary.NativeEndian.Uint64(values[0].Value[:])) //nolint:gosec // printed, whatever it is
 		if nvml.ValueType(values[0].ValueType) == nvml.VALUE_TYPE_SIGNED_INT {
 			number = int64(int32(number)) //nolint:gosec // the union's half that is used
 		}
+
 		list = append(list, fmt.Sprintf("%s (type %d): %s", f.name, values[0].ValueType,
 			answerText(number, nvml.Return(int32(values[0].NvmlReturn)))))
 	}
@@ -123,6 +127,7 @@ func memoryText(m nvml.Memory_v2, ret nvml.Return) string {
 // eccText has the errors since the driver was loaded, by location.
 func eccText(e nvmlsource.Entity) string {
 	var parts []string
+
 	for name, location := range map[string]nvml.MemoryLocation{
 		"SRAM": nvml.MEMORY_LOCATION_SRAM, "DRAM": nvml.MEMORY_LOCATION_DRAM,
 	} {
@@ -130,6 +135,7 @@ func eccText(e nvmlsource.Entity) string {
 		uncorrected := answerText(e.GetMemoryErrorCounter(nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC, location))
 		parts = append(parts, name+" corrected "+corrected+", uncorrected "+uncorrected)
 	}
+
 	slices.Sort(parts)
 
 	return strings.Join(parts, "; ")
@@ -138,6 +144,7 @@ func eccText(e nvmlsource.Entity) string {
 // eventFacts are which events a GPU lets this process register. They are never waited for.
 func eventFacts(lib nvmlsource.Library, d nvmlsource.Device) []string {
 	var list []string
+
 	for _, e := range []struct {
 		name string
 		kind uint64
@@ -150,6 +157,7 @@ func eventFacts(lib nvmlsource.Library, d nvmlsource.Device) []string {
 			ret = d.RegisterEvents(e.kind, set)
 			set.Free()
 		}
+
 		list = append(list, "events of "+e.name+": "+codeText(ret))
 	}
 
@@ -159,16 +167,19 @@ func eventFacts(lib nvmlsource.Library, d nvmlsource.Device) []string {
 // instanceFacts are the facts of the GPU instances and MIG devices.
 func instanceFacts(lib nvmlsource.Library, d nvmlsource.Device, pass func()) []string {
 	var list []string
+
 	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
 		info, ret := d.GetGpuInstanceProfileInfo(profile)
 		if ret != nvml.SUCCESS {
 			continue
 		}
+
 		instances, ret := d.GetGpuInstances(info.Id, int(max(info.InstanceCount, 1)))
 		if ret != nvml.SUCCESS {
 			list = append(list, fmt.Sprintf("GPU instances of profile %d: %s", info.Id, codeText(ret)))
 			continue
 		}
+
 		for _, gi := range instances {
 			list = append(list, instanceFact(lib, d, gi, pass))
 		}
@@ -180,11 +191,13 @@ func instanceFacts(lib nvmlsource.Library, d nvmlsource.Device, pass func()) []s
 		if ret != nvml.SUCCESS {
 			continue
 		}
+
 		memory, memoryRet := m.GetMemoryInfo()
 		processes, processesRet := m.GetComputeRunningProcesses()
 		list = append(list, fmt.Sprintf("MIG device %d: processes %s, memory used, reserved and total in MiB %s; volatile ECC %s",
 			i, answerText(len(processes), processesRet), memoryText(memory, memoryRet), eccText(m)))
 	}
+
 	if ret != nvml.SUCCESS {
 		list = append(list, "number of MIG devices: "+codeText(ret))
 	}
@@ -198,6 +211,7 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 	if ret != nvml.SUCCESS {
 		return "a GPU instance: " + codeText(ret)
 	}
+
 	computes, ret := gi.GetComputeInstances()
 	line := fmt.Sprintf("GPU instance %d at %d:%d, compute instances %s", info.ID, info.Placement.Start, info.Placement.Size,
 		answerText(len(computes), ret))
@@ -206,11 +220,14 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 	if ret != nvml.SUCCESS {
 		return line + ", GPM samples: " + codeText(ret)
 	}
+
 	defer before.Free()
+
 	after, ret := lib.GpmSampleAlloc()
 	if ret != nvml.SUCCESS {
 		return line + ", GPM samples: " + codeText(ret)
 	}
+
 	defer after.Free()
 
 	ret = d.GpmMigSampleGet(int(info.ID), before)
@@ -218,6 +235,7 @@ func instanceFact(lib nvmlsource.Library, d nvmlsource.Device, gi nvmlsource.GPU
 		pass()
 		ret = d.GpmMigSampleGet(int(info.ID), after)
 	}
+
 	if ret != nvml.SUCCESS {
 		return line + ", GPM: " + codeText(ret)
 	}
@@ -244,12 +262,15 @@ func TestFactsOfTheHardware(t *testing.T) {
 	if os.Getenv(hardwareVariable) == "" && os.Getenv(pidsVariable) == "" {
 		t.Skip("NOT TESTED: it prints what a real driver answers; make test-hardware runs it")
 	}
+
 	lib := nvmlsource.Open("libnvidia-ml.so.1")
 	before, kernelErr := nvrmLines()
 	began := time.Now()
+
 	if ret := lib.Init(); ret != nvml.SUCCESS {
 		t.Fatalf("nvmlInit: %s", codeText(ret))
 	}
+
 	defer lib.Shutdown()
 	list := facts(lib, time.Since(began), func() { <-time.After(gpmWindow) })
 
@@ -260,10 +281,12 @@ func TestFactsOfTheHardware(t *testing.T) {
 				fmt.Println("in a PID namespace of its own, " + counted)
 			}
 		}
+
 		return
 	}
 
 	list = append(list, elsewhere())
+
 	after, err := nvrmLines()
 	switch {
 	case kernelErr != nil || err != nil:
@@ -272,6 +295,7 @@ func TestFactsOfTheHardware(t *testing.T) {
 		list = append(list, fmt.Sprintf("NVRM lines of the kernel's log: %d, %d of them by this test", len(after),
 			max(len(after)-len(before), 0)))
 	}
+
 	t.Log("\n" + strings.Join(list, "\n"))
 }
 
@@ -281,6 +305,7 @@ func elsewhere() string {
 	cmd := exec.Command("/proc/self/exe", "-test.run=^TestFactsOfTheHardware$", "-test.count=1")
 	cmd.Env = append(os.Environ(), pidsVariable+"=1")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID}
+
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Sprintf("in a PID namespace of its own: %v", err)
@@ -293,12 +318,14 @@ func elsewhere() string {
 func nvrmLines() ([]string, error) {
 	const readAll = 3 // SYSLOG_ACTION_READ_ALL of syslog(2)
 	log := make([]byte, 4<<20)
+
 	n, err := syscall.Klogctl(readAll, log)
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's log: %w", err)
 	}
 
 	lines := strings.Split(string(log[:n]), "\n")
+
 	return slices.DeleteFunc(lines, func(line string) bool { return !strings.Contains(line, "NVRM:") }), nil
 }
 
@@ -326,7 +353,9 @@ func TestFactsOfTheSimulation(t *testing.T) {
 		if ret := s.lib.Init(); ret != nvml.SUCCESS {
 			t.Fatal(ret)
 		}
+
 		cmptest.HasTexts(t, strings.Join(facts(s.lib, 1500*time.Millisecond, s.pass), "\n"), want...)
+
 		if ret := s.lib.Shutdown(); ret != nvml.SUCCESS {
 			t.Error(ret)
 		}

@@ -18,19 +18,23 @@ func TestForeignClient(t *testing.T) {
 	var stderr strings.Builder
 	cmd.Stderr = &stderr
 	cmd.Env = append(os.Environ(), "MIG_SIM_SCENARIO="+scenarios+"dgx-a100-mixed.yaml", "MIG_SIM_CLOCK=step")
+
 	out, err := cmd.Output()
 	if err != nil {
 		t.Fatalf("%v\n%s%s", err, out, &stderr)
 	}
+
 	if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "forked") {
 		t.Errorf("says %q", got)
 	}
+
 	const golden = "testdata/foreign_client.golden"
 	if *update {
 		if err := os.WriteFile(golden, out, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if wanted := read(t, golden); wanted != string(out) {
 		t.Errorf("(-update rewrites it) was (-) and is (+):\n%s",
 			differ(strings.Split(wanted, "\n"), strings.Split(string(out), "\n")))
@@ -39,6 +43,7 @@ func TestForeignClient(t *testing.T) {
 
 func foreignClient(t *testing.T) (program string) {
 	t.Helper()
+
 	return compile(t, read(t, "testdata/foreign_client.c"), "-Wall", "-Werror", "-Wno-deprecated-declarations", "-I",
 		filepath.Dir(nvmlHeader(t)), "-ldl", "-pthread")
 }
@@ -47,10 +52,12 @@ func foreignClient(t *testing.T) (program string) {
 // the program's own complaint.
 func TestBrokenFilesAreToldOf(t *testing.T) {
 	client := foreignClient(t)
+
 	broken := filepath.Join(t.TempDir(), "state.json")
 	if err := os.WriteFile(broken, []byte("{no"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	good := "MIG_SIM_SCENARIO=" + scenarios + "a30.yaml"
 	for _, c := range []struct {
 		env  []string
@@ -67,13 +74,16 @@ func TestBrokenFilesAreToldOf(t *testing.T) {
 		cmd := exec.Command(client, built("libnvidia-ml.so.1"))
 		var stderr strings.Builder
 		cmd.Stderr, cmd.Env = &stderr, append(os.Environ(), c.env...)
+
 		out, _ := cmd.Output()
 		if got := string(out); got != "early: Uninitialized\nnvmlInitWithFlags: Driver Not Loaded\n" {
 			t.Errorf("%s: prints %q", c.env, got)
 		}
+
 		if got := stderr.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, c.want) {
 			t.Errorf("%s: says %q, want %q", c.env, got, c.want)
 		}
+
 		if log := complaint(t, c.env); strings.Count(log, c.want) != 1 {
 			t.Errorf("%s: the program's log is\n%s", c.env, log)
 		}
@@ -86,22 +96,29 @@ func complaint(t *testing.T, env []string) string {
 	cmd := exec.Command(built("mig-exporter"), "--web.listen-address=127.0.0.1:0",
 		"--nvml.library-path="+built("libnvidia-ml.so.1"))
 	cmd.Env = append(append(os.Environ(), "TMPDIR="+t.TempDir()), env...)
+
 	stderr, err := cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+
 	defer cmd.Wait()
 	defer cmd.Process.Kill()
+
 	var log strings.Builder
 	for lines := bufio.NewScanner(stderr); lines.Scan(); {
 		log.WriteString(lines.Text() + "\n")
+
 		if strings.Contains(lines.Text(), "nvmlInit: no NVIDIA driver") {
 			return log.String()
 		}
 	}
+
 	t.Fatalf("the program ended without a complaint:\n%s", &log)
+
 	return ""
 }

@@ -44,6 +44,7 @@ type habit struct {
 
 func habits() []habit {
 	const a40, a80 = "gpus: [{model: A100-40GB, mig: true}]", "gpus: [{model: A100-80GB, mig: true}]"
+
 	return []habit{
 		{"placement of 2g, 1g", inGuide, a40, places([]uint32{14, 19}, "5@4 13@6")},
 		{"placement of 1g, 2g, 4g", inGuide, a40, places([]uint32{19, 14, 5}, "13@6 5@4 1@0")},
@@ -76,6 +77,7 @@ func TestHabits(t *testing.T) {
 		if names[h.name] || !slices.Contains(sources(), h.seen) {
 			t.Errorf("%s: twice, or seen nowhere: %q", h.name, h.seen)
 		}
+
 		names[h.name] = true
 		t.Run(strings.NewReplacer(" ", "-", ",", "", "+", "-", ".", "-").Replace(h.name), func(t *testing.T) {
 			path := scenarioFile(t, "version: 1\n"+h.scenario+"\n")
@@ -98,11 +100,13 @@ func places(profiles []uint32, wanted string) func(*testing.T, nvml.Interface, *
 	return func(t *testing.T, l nvml.Interface, _ *sim.Node) {
 		d := handleOf(t, l, 0)
 		var made []string
+
 		for _, id := range profiles {
 			gi := ok[nvml.GpuInstance](t)(d.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: id}))
 			info := ok[nvml.GpuInstanceInfo](t)(gi.GetInfo())
 			made = append(made, fmt.Sprintf("%d@%d", info.Id, info.Placement.Start))
 		}
+
 		if got := strings.Join(made, " "); got != wanted {
 			t.Errorf("created %s, want %s", got, wanted)
 		}
@@ -137,13 +141,16 @@ func changesMode(activation nvml.Return) func(*testing.T, nvml.Interface, *sim.N
 			got, ret := d.SetMigMode(mode)
 			want(t, "nvmlDeviceSetMigMode", ret, nvml.SUCCESS)
 			want(t, "activation", got, activation)
+
 			now, pending, _ := d.GetMigMode()
 			if (now == mode) != (activation == nvml.SUCCESS) || pending != mode {
 				t.Errorf("mode %d asked for: %d, pending %d", mode, now, pending)
 			}
+
 			if err := node.Reset(0); err != nil {
 				t.Fatal(err)
 			}
+
 			if now, _, _ = d.GetMigMode(); now != mode {
 				t.Errorf("mode %d after a reset, want %d", now, mode)
 			}
@@ -157,6 +164,7 @@ func fieldOf(t *testing.T, d nvml.Device, id, scope uint32) (nvml.Return, nvml.V
 	values := []nvml.FieldValue{{FieldId: id, ScopeId: scope}}
 	want(t, "nvmlDeviceGetFieldValues", d.GetFieldValues(values), nvml.SUCCESS)
 	v := values[0]
+
 	return nvml.Return(v.NvmlReturn), nvml.ValueType(v.ValueType), binary.NativeEndian.Uint64(v.Value[:])
 }
 
@@ -171,6 +179,7 @@ func checkKnownFields(t *testing.T, l nvml.Interface, _ *sim.Node) {
 			t.Errorf("field %d: return code %d", id, ret)
 		}
 	}
+
 	ret, _, _ := fieldOf(t, d, nvml.FI_MAX, 0)
 	want(t, "a field that nvml.h does not define", ret, nvml.ERROR_INVALID_ARGUMENT)
 }
@@ -191,6 +200,7 @@ func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	draw := uint64(ok[uint32](t)(h100.GetPowerUsage()))
 	for id, milliwatts := range map[uint32]uint64{
 		nvml.FI_DEV_POWER_AVERAGE: draw, nvml.FI_DEV_POWER_INSTANT: draw, nvml.FI_DEV_POWER_MIN_LIMIT: 175_000,
@@ -202,6 +212,7 @@ func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 		ret, _, _ := fieldOf(t, h100, id, nvml.POWER_SCOPE_MODULE)
 		want(t, "of the module", ret, nvml.ERROR_NOT_SUPPORTED)
 	}
+
 	wantField(t, h100, nvml.FI_DEV_ENERGY, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG,
 		ok[uint64](t)(h100.GetTotalEnergyConsumption()))
 	ret, _, _ := fieldOf(t, a100, nvml.FI_DEV_POWER_AVERAGE, 0)
@@ -232,6 +243,7 @@ func checkTroubledFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	const second = uint64(time.Second)
 	for index, want := range []struct{ uncorrectable, pending, failed, power, thermal uint64 }{
 		{1, 1, 0, 0, 0},
@@ -261,10 +273,13 @@ func checkLimits(t *testing.T, l nvml.Interface, _ *sim.Node) {
 	highest := int32(ok[uint32](t)(a100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)))
 	_, ret := h100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)
 	want(t, "a threshold of H100", ret, nvml.ERROR_NOT_SUPPORTED)
+
 	if m := ok[nvml.MarginTemperature](t)(h100.GetMarginTemperature()); m.MarginTemperature != highest-celsius {
 		t.Errorf("%d C below the limit at %d of %d C", m.MarginTemperature, celsius, highest)
 	}
+
 	want(t, "margin of A100", code(a100.GetMarginTemperature()), nvml.ERROR_NOT_SUPPORTED)
+
 	for id, margin := range map[uint32]int32{
 		nvml.FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: -8, nvml.FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: -2,
 		nvml.FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: 0, nvml.FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT: 0,
@@ -279,6 +294,7 @@ func checkAddressing(wanted nvml.Return) func(*testing.T, nvml.Interface, *sim.N
 	return func(t *testing.T, l nvml.Interface, _ *sim.Node) {
 		mode, ret := handleOf(t, l, 0).GetAddressingMode()
 		want(t, "nvmlDeviceGetAddressingMode", ret, wanted)
+
 		if mode.Value != uint32(nvml.DEVICE_ADDRESSING_MODE_NONE) {
 			t.Errorf("addressing mode %d", mode.Value)
 		}
@@ -295,9 +311,11 @@ func checkTraffic(t *testing.T, l nvml.Interface, node *sim.Node) {
 	d := handleOf(t, l, 0)
 	g := openGPM(t)
 	before := g.sample(g.devices[0].GpmSampleGet)
+
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	after := g.sample(g.devices[0].GpmSampleGet)
 	for metric, mebibytes := range map[nvml.GpmMetricId]float64{
 		nvml.GPM_METRIC_PCIE_TX_PER_SEC: 24, nvml.GPM_METRIC_PCIE_RX_PER_SEC: 24,
@@ -307,14 +325,17 @@ func checkTraffic(t *testing.T, l nvml.Interface, node *sim.Node) {
 			t.Errorf("metric %d is %g MiB/s, want %g", metric, got, mebibytes)
 		}
 	}
+
 	for _, counter := range []nvml.PcieUtilCounter{nvml.PCIE_UTIL_TX_BYTES, nvml.PCIE_UTIL_RX_BYTES} {
 		if kilobytes := ok[uint32](t)(d.GetPcieThroughput(counter)); kilobytes != 24<<20/1000 {
 			t.Errorf("PCIe counter %d: %d KB/s", counter, kilobytes)
 		}
 	}
+
 	for _, id := range []uint32{nvml.FI_DEV_PCIE_COUNT_TX_BYTES, nvml.FI_DEV_PCIE_COUNT_RX_BYTES} {
 		wantField(t, d, id, nvml.VALUE_TYPE_UNSIGNED_INT, 240<<20)
 	}
+
 	for _, id := range []uint32{nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX} {
 		wantField(t, d, id, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, 20<<10) // of link 0 of 18
 	}
@@ -333,9 +354,11 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	sample := func() nvmlsource.GPMSample {
 		return g.sample(func(s nvmlsource.GPMSample) nvml.Return { return d.GpmMigSampleGet(2, s) })
 	}
+
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	before := sample()
 	raw := handleOf(t, l, 0)
 	gi := ok[nvml.GpuInstance](t)(raw.GetGpuInstanceById(2))
@@ -345,9 +368,11 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 	gi = ok[nvml.GpuInstance](t)(raw.CreateGpuInstance(&nvml.GpuInstanceProfileInfo{Id: 9}))
 	want(t, "a sample without a compute instance", d.GpmMigSampleGet(2, before), nvml.ERROR_UNKNOWN)
 	ok[nvml.ComputeInstance](t)(gi.CreateComputeInstance(&nvml.ComputeInstanceProfileInfo{Id: 2}))
+
 	if err := node.Advance(time.Second); err != nil {
 		t.Fatal(err)
 	}
+
 	after := sample()
 	for _, metric := range []nvml.GpmMetricId{nvml.GPM_METRIC_GRAPHICS_UTIL, nvml.GPM_METRIC_SM_UTIL,
 		nvml.GPM_METRIC_SM_OCCUPANCY} {
@@ -355,6 +380,7 @@ func checkCountersGoOn(t *testing.T, l nvml.Interface, node *sim.Node) {
 			t.Errorf("metric %d is %g %%, of an instance on which nothing has run", metric, percent)
 		}
 	}
+
 	whole := g.sample(d.GpmSampleGet)
 	metrics := []nvmlsource.GPMMetric{{ID: uint32(nvml.GPM_METRIC_SM_UTIL)}}
 	want(t, "samples of a GPU instance and of its GPU", g.lib.GpmMetricsGet(after, whole, metrics),
@@ -373,6 +399,7 @@ func openGPM(t *testing.T) *gpm {
 	g := &gpm{t: t, lib: nvmlsource.Open(built("libnvidia-ml.so.1"))}
 	want(t, "nvmlInit", g.lib.Init(), nvml.SUCCESS)
 	g.devices = append(g.devices, ok[nvmlsource.Device](t)(g.lib.DeviceGetHandleByIndex(0)))
+
 	return g
 }
 
@@ -380,6 +407,7 @@ func (g *gpm) sample(take func(nvmlsource.GPMSample) nvml.Return) nvmlsource.GPM
 	g.t.Helper()
 	s := ok[nvmlsource.GPMSample](g.t)(g.lib.GpmSampleAlloc())
 	want(g.t, "sample", take(s), nvml.SUCCESS)
+
 	return s
 }
 
@@ -388,5 +416,6 @@ func (g *gpm) metric(before, after nvmlsource.GPMSample, id nvml.GpmMetricId) fl
 	metrics := []nvmlsource.GPMMetric{{ID: uint32(id)}}
 	want(g.t, "nvmlGpmMetricsGet", g.lib.GpmMetricsGet(before, after, metrics), nvml.SUCCESS)
 	want(g.t, "metric", metrics[0].Return, nvml.SUCCESS)
+
 	return metrics[0].Value
 }

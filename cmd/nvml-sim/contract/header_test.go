@@ -17,31 +17,38 @@ import (
 // nvmlHeader is the nvml.h of the go-nvml module.
 func nvmlHeader(t *testing.T) string {
 	t.Helper()
+
 	path, err := clibrary.FindHeader("nvml.h")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return path
 }
 
 func functions(t *testing.T) []clibrary.Function {
 	t.Helper()
+
 	list, err := clibrary.Functions(read(t, nvmlHeader(t)))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if len(list) < 400 {
 		t.Fatalf("only %d functions found in the header", len(list))
 	}
+
 	return list
 }
 
 func read(t *testing.T, path string) string {
 	t.Helper()
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }
 
@@ -49,13 +56,16 @@ func read(t *testing.T, path string) string {
 func compile(t *testing.T, code string, args ...string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
+
 	source, program := filepath.Join(dir, "test.c"), filepath.Join(dir, "test")
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if out, err := exec.Command("cc", append([]string{"-o", program, source}, args...)...).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
+
 	return program
 }
 
@@ -76,11 +86,14 @@ func TestSymbols(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer library.Close()
+
 	symbols, err := library.DynamicSymbols()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	exported := make(map[string]bool)
+
 	for _, s := range symbols {
 		if s.Section != elf.SHN_UNDEF {
 			exported[s.Name] = true
@@ -88,30 +101,37 @@ func TestSymbols(t *testing.T) {
 			t.Errorf("%s is undefined", s.Name)
 		}
 	}
+
 	declared := regexp.MustCompile(`DECLDIR\s+(?:char\s*\*\s*)?(nvml\w+)\s*\(`).
 		FindAllStringSubmatch(read(t, nvmlHeader(t)), -1)
 	if len(declared) != len(functions(t))+1 { // nvmlErrorString returns a text
 		t.Errorf("%d declarations, %d functions", len(declared), len(functions(t)))
 	}
+
 	expected := []string{"nvmlInternalGetExportTable", "nvmlGetBlacklistDeviceCount", "nvmlGetBlacklistDeviceInfoByIndex"}
 	for _, d := range declared {
 		expected = append(expected, d[1])
 	}
+
 	for _, name := range expected {
 		if !exported[name] {
 			t.Errorf("%s is missing", name)
 		}
+
 		delete(exported, name)
 	}
+
 	if len(exported) > 0 {
 		t.Errorf("exports %v", sorted(exported))
 	}
+
 	libraries, err := library.ImportedLibraries()
 	if err != nil || slices.ContainsFunc(libraries, func(name string) bool {
 		return !strings.HasPrefix(name, "lib") || name != "libc.so.6" && name != "libpthread.so.0"
 	}) {
 		t.Errorf("needs %v, %v", libraries, err)
 	}
+
 	names, err := library.DynString(elf.DT_SONAME)
 	if err != nil || !slices.Equal(names, []string{"libnvidia-ml.so.1"}) {
 		t.Errorf("SONAME %v, %v", names, err)
@@ -125,28 +145,34 @@ func TestABI(t *testing.T) {
 	code.WriteString("#include <stddef.h>\n#define NVML_NO_UNVERSIONED_FUNC_DEFS\n#include \"nvml.h\"\n#include " +
 		"\"abi.h\"\n")
 	check := func(format string, args ...any) { fmt.Fprintf(&code, "_Static_assert("+format+", \"\");\n", args...) }
+
 	structs := regexp.MustCompile(`(?s)typedef struct \{(.*?)\} sim_(\w+);`).FindAllStringSubmatch(abi, -1)
 	for _, s := range structs {
 		check("sizeof(sim_%s) == sizeof(%s)", s[2], s[2])
+
 		body := regexp.MustCompile(`/\*.*?\*/`).ReplaceAllString(s[1], "")
 		for _, field := range regexp.MustCompile(`(\w+)(?:\[\d+\])?\s*[,;]`).FindAllStringSubmatch(body, -1) {
 			check("offsetof(sim_%s, %s) == offsetof(%s, %s)", s[2], field[1], s[2], field[1])
 			check("sizeof(((sim_%s *)0)->%s) == sizeof(((%s *)0)->%s)", s[2], field[1], s[2], field[1])
 		}
 	}
+
 	values := regexp.MustCompile(`(?m)^(?:\t|#define )SIM_(nvml\w+|NVML_\w+)\b`).FindAllStringSubmatch(abi, -1)
 	for _, v := range values {
 		check("(unsigned long long)SIM_%s == (unsigned long long)%s", v[1], v[1])
 	}
+
 	if len(structs) < 25 || len(values) < 100 {
 		t.Fatalf("only %d structs and %d values found in abi.h", len(structs), len(values))
 	}
+
 	for _, f := range functions(t) {
 		for _, p := range f.Params {
 			check("sizeof(%s) == %d", p.Type,
 				map[clibrary.Kind]int{clibrary.Pointer: 8, clibrary.Long: 8, clibrary.Word: 4}[p.Kind])
 		}
 	}
+
 	code.WriteString("int main(void) { return 0; }\n")
 	compile(t, code.String(), "-Wno-deprecated-declarations", "-I", filepath.Dir(nvmlHeader(t)), "-I", "..")
 }
@@ -182,10 +208,12 @@ int main(int argc, char **argv)
 		cmd := exec.Command(program, built("libnvidia-ml.so.1"))
 		var stderr strings.Builder
 		cmd.Stderr, cmd.Env = &stderr, append(os.Environ(), "MIG_SIM_SCENARIO="+c.scenario)
+
 		out, err := cmd.Output()
 		if err != nil || string(out) != c.want {
 			t.Errorf("scenario %q: %v, output %q, want %q", c.scenario, err, out, c.want)
 		}
+
 		if strings.Count(stderr.String(), c.says) != 1 && c.says != "" || c.says == "" && stderr.Len() > 0 {
 			t.Errorf("scenario %q: says %q, want once %q", c.scenario, stderr.String(), c.says)
 		}

@@ -39,31 +39,39 @@ faults: [{kind: slow, at: 0s, delay: 2ms}]
 	node := joinState(t, path, state)
 	c := partitioner{t: t, node: node, had: map[string]bool{}}
 	served := watchLayouts(t, urls)
+
 	for round := range layoutChanges {
 		c.destroy()
+
 		if round%2 == 0 {
 			c.partition(19, 0, 1)
 			c.partition(19, 2, 1)
 		} else {
 			c.partition(5, 0, 4)
 		}
+
 		c.partition(9, 4, 3)
 		last := layoutOf(t, node)
 		request(t, http.MethodPost, urls[0]+"/-/sim/advance?by=1s")
+
 		for _, url := range urls {
 			waitFor(t, url, func(scrape string) bool { return servedLayout(scrape) == last })
 		}
 	}
+
 	for layout, url := range served() {
 		c.check(layout, url)
 	}
+
 	for _, url := range urls {
 		// The first poll that has the layout may have begun before the last compute instance was there.
 		waitFor(t, url, regexp.MustCompile(`(?m)^nvidia_mig_gpu_instance_memory_used_bytes\{`).MatchString)
+
 		scrape := request(t, http.MethodGet, url+"/metrics")
 		if !regexp.MustCompile(`(?m)^nvidia_gpu_up\{.*\} 1$`).MatchString(scrape) {
 			t.Errorf("%s: the GPU is not up in the end", url)
 		}
+
 		if failed := regexp.MustCompile(`(?m)^nvidia_gpu_read_errors_total\{.*\} [1-9].*$`).FindString(scrape); failed != "" {
 			t.Errorf("%s: %s", url, failed)
 		}
@@ -81,26 +89,32 @@ type partitioner struct {
 // partition creates a GPU instance with one compute instance of all of it.
 func (c *partitioner) partition(profile uint32, start, slices int) {
 	c.t.Helper()
+
 	id, err := c.node.CreateGPUInstance(0, profile, gpu.Some(start))
 	if err == nil {
 		for instance := range strings.FieldsSeq(layoutOf(c.t, c.node)) {
 			c.had[instance] = true
 		}
+
 		_, err = c.node.CreateComputeInstance(0, id, slices)
 	}
+
 	if err != nil {
 		c.t.Fatal(err)
 	}
+
 	c.now = append(c.now, id)
 }
 
 func (c *partitioner) destroy() {
 	c.t.Helper()
+
 	for _, id := range c.now {
 		if err := errors.Join(c.node.DestroyComputeInstance(0, id, 0), c.node.DestroyGPUInstance(0, id)); err != nil {
 			c.t.Fatal(err)
 		}
 	}
+
 	c.now = nil
 }
 
@@ -108,14 +122,17 @@ func (c *partitioner) destroy() {
 func (c *partitioner) check(layout, url string) {
 	c.t.Helper()
 	used := map[string]bool{}
+
 	for instance := range strings.FieldsSeq(layout) {
 		if !c.had[instance] {
 			c.t.Errorf("%s serves %q: the GPU has never had %s", url, layout, instance)
 		}
+
 		for _, slice := range slicesOf(c.t, instance) {
 			if used[slice] {
 				c.t.Errorf("%s serves %q: memory slice %s twice", url, layout, slice)
 			}
+
 			used[slice] = true
 		}
 	}
@@ -126,6 +143,7 @@ func watchLayouts(t *testing.T, urls []string) func() map[string]string {
 	t.Helper()
 	seen, stop := map[string]string{}, make(chan struct{})
 	var mu sync.Mutex
+
 	var watching sync.WaitGroup
 	for _, url := range urls {
 		watching.Go(func() {
@@ -135,28 +153,34 @@ func watchLayouts(t *testing.T, urls []string) func() map[string]string {
 					return
 				default:
 				}
+
 				response, err := http.Get(url + "/metrics")
 				if err != nil {
 					t.Errorf("scrape: %v", err)
 					return
 				}
+
 				scrape, err := io.ReadAll(response.Body)
 				response.Body.Close()
+
 				if err != nil {
 					t.Errorf("scrape: %v", err)
 					return
 				}
+
 				mu.Lock()
 				seen[servedLayout(string(scrape))] = url
 				mu.Unlock()
 			}
 		})
 	}
+
 	end := sync.OnceFunc(func() {
 		close(stop)
 		watching.Wait()
 	})
 	t.Cleanup(end)
+
 	return func() map[string]string {
 		end()
 		return seen
@@ -171,7 +195,9 @@ func servedLayout(scrape string) string {
 	for _, m := range instanceInfo.FindAllStringSubmatch(scrape, -1) {
 		list = append(list, label(m[1], "mig_profile")+"@"+label(m[1], "placement"))
 	}
+
 	slices.Sort(list)
+
 	return strings.Join(list, " ")
 }
 
@@ -179,6 +205,7 @@ func label(labels, name string) string {
 	if m := regexp.MustCompile(`(?:^|,)` + name + `="([^"]*)"`).FindStringSubmatch(labels); m != nil {
 		return m[1]
 	}
+
 	return ""
 }
 
@@ -186,27 +213,34 @@ func label(labels, name string) string {
 func slicesOf(t *testing.T, instance string) []string {
 	t.Helper()
 	_, placement, _ := strings.Cut(instance, "@")
+
 	var start, size int
 	if _, err := fmt.Sscanf(placement, "%d:%d", &start, &size); err != nil {
 		t.Errorf("placement of %s: %v", instance, err)
 	}
+
 	var list []string
 	for i := range size {
 		list = append(list, strconv.Itoa(start+i))
 	}
+
 	return list
 }
 
 func layoutOf(t *testing.T, node *sim.Node) string {
 	t.Helper()
+
 	s, err := node.Read(0, gpu.ReadingMIG)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	var list []string
 	for _, i := range s.Instances {
 		list = append(list, i.Profile.Name+"@"+i.Placement.String())
 	}
+
 	slices.Sort(list)
+
 	return strings.Join(list, " ")
 }

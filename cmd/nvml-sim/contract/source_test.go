@@ -24,6 +24,7 @@ func TestSourceReadsTheSame(t *testing.T) {
 	if err != nil || len(paths) < 6 {
 		t.Fatalf("scenarios %v, %v", paths, err)
 	}
+
 	for _, path := range append(paths, "") {
 		name := strings.TrimSuffix(filepath.Base(path), ".yaml")
 		switch name {
@@ -32,10 +33,12 @@ func TestSourceReadsTheSame(t *testing.T) {
 		case ".":
 			name = "old-driver"
 		}
+
 		t.Run(name, func(t *testing.T) {
 			if path == "" {
 				path = scenarioFile(t, oldDriver)
 			}
+
 			if inChild(t, "MIG_SIM_SCENARIO="+path, "MIG_SIM_CLOCK=step", "MIG_SIM_STATE="+filepath.Join(t.TempDir(), "state")) {
 				compareFaces(t)
 			}
@@ -60,10 +63,12 @@ type face struct {
 // compareFaces runs in the process that the library is for.
 func compareFaces(t *testing.T) {
 	t.Helper()
+
 	scenario, err := sim.Load(os.Getenv("MIG_SIM_SCENARIO"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.Join(scenario, sim.ClockStep, os.Getenv("MIG_SIM_STATE"))
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +80,7 @@ func compareFaces(t *testing.T) {
 			return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 		},
 	}
+
 	faces := []face{
 		{"in process", nvmlsource.New(simnvml.New(node), options)},
 		{"C library", nvmlsource.New(nvmlsource.Open(built("libnvidia-ml.so.1")), options)},
@@ -83,14 +89,17 @@ func compareFaces(t *testing.T) {
 		if err := node.Advance(step); err != nil { // the library sees it in the state file
 			t.Fatal(err)
 		}
+
 		if step == 20*time.Second {
 			partition(t, node)
 		}
+
 		inProcess, inC := faces[0].everything(t), faces[1].everything(t)
 		if inProcess != inC {
 			t.Fatalf("after %s more:\n%s\n%s", step, inProcess, inC)
 		}
 	}
+
 	for _, f := range faces {
 		if err := f.source.Close(t.Context()); err != nil {
 			t.Errorf("%s: %v", f.about, err)
@@ -101,16 +110,19 @@ func compareFaces(t *testing.T) {
 // partition creates one more GPU instance if there is room.
 func partition(t *testing.T, node *sim.Node) {
 	t.Helper()
+
 	for index := range node.Count() {
 		s, err := node.Read(index, gpu.ReadingMIG)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, f := range s.Profiles {
 			if id, err := node.CreateGPUInstance(index, f.ID, gpu.Opt[int]{}); err == nil {
 				if _, err := node.CreateComputeInstance(index, id, 1); err != nil {
 					t.Fatal(err)
 				}
+
 				return
 			}
 		}
@@ -120,24 +132,30 @@ func partition(t *testing.T, node *sim.Node) {
 // everything is what a source reports of the node, as text.
 func (f face) everything(t *testing.T) string {
 	t.Helper()
+
 	inventory, err := f.source.Discover()
 	if err != nil {
 		t.Fatalf("%s: %v", f.about, err)
 	}
+
 	all := []any{inventory}
 	for _, found := range inventory.GPUs {
 		g, err := f.source.Read(found.UUID)
 		if err != nil {
 			t.Fatalf("%s: %v", f.about, err)
 		}
+
 		for _, e := range g.Errors {
 			all = append(all, e.Err.Error())
 		}
+
 		all = append(all, g)
 	}
+
 	text, err := json.MarshalIndent(all, "", " ")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	return string(text)
 }

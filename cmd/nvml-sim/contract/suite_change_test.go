@@ -39,11 +39,13 @@ func eachInstance(check func(*subject, nvmlsource.MutableInstance, nvml.GpuInsta
 		if !migOn(d) {
 			return
 		}
+
 		for _, p := range s.profilesOf(d) {
 			list, ret := d.GetGpuInstances(p.Id, maxAxis)
 			if ret != nvml.SUCCESS {
 				continue
 			}
+
 			for _, h := range list {
 				if i, ok := h.(nvmlsource.MutableInstance); ok {
 					check(s, i, p)
@@ -70,16 +72,19 @@ type computeProfile struct {
 
 func (s *subject) computeProfiles(i nvmlsource.MutableInstance) []computeProfile {
 	var list []computeProfile
+
 	for enum := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		info, ret := i.GetComputeInstanceProfileInfo(enum)
 		if ret == nvml.ERROR_INVALID_ARGUMENT && enum > 0 || !s.has("MutableInstance.GetComputeInstanceProfileInfo", ret) {
 			continue
 		}
+
 		places, ret := i.GetComputeInstancePossiblePlacements(info.Id)
 		if s.has("MutableInstance.GetComputeInstancePossiblePlacements", ret) {
 			list = append(list, computeProfile{info, places})
 		}
 	}
+
 	return list
 }
 
@@ -91,12 +96,15 @@ func checkComputeProfiles(s *subject, i nvmlsource.MutableInstance, of nvml.GpuI
 		s.want(p.SliceCount >= 1 && p.SliceCount <= of.SliceCount && p.MultiprocessorCount >= 1 &&
 			p.MultiprocessorCount <= of.MultiprocessorCount,
 			"compute profile %+v of profile %+v", p, of)
+
 		for k, at := range p.places {
 			s.want(at.Size == p.SliceCount && at.Start+at.Size <= of.SliceCount && slices.Index(p.places, at) == k,
 				"compute profile %d at %+v", p.Id, at)
 		}
+
 		s.want(len(p.places) > 0, "compute profile %d has no place", p.Id)
 	}
+
 	s.want(whole, "no compute profile takes the whole of profile %d", of.Id)
 	_, ret := i.GetComputeInstanceProfileInfo(10_000)
 	s.refused("a compute profile that there is not", ret)
@@ -108,12 +116,15 @@ func checkComputesOfProfiles(s *subject, i nvmlsource.MutableInstance, _ nvml.Gp
 	if !s.has("GPUInstance.GetComputeInstances", ret) {
 		return
 	}
+
 	found := 0
+
 	for _, p := range s.computeProfiles(i) {
 		of, ret := i.GetComputeInstancesOf(p.Id, int(p.InstanceCount))
 		if !s.has("MutableInstance.GetComputeInstancesOf", ret) {
 			return
 		}
+
 		for _, c := range of {
 			info, ret := c.GetInfo()
 			s.want(s.has("ComputeInstance.GetInfo", ret) && info.ProfileID == p.Id && slices.Contains(list, info),
@@ -121,6 +132,7 @@ func checkComputesOfProfiles(s *subject, i nvmlsource.MutableInstance, _ nvml.Gp
 			found++
 		}
 	}
+
 	s.want(found == len(list), "%d compute instances by profile of %+v", found, list)
 	_, ret = i.GetComputeInstancesOf(10_000, 1)
 	s.refused("the compute instances of a profile that there is not", ret)
@@ -133,17 +145,21 @@ func (s *subject) create(d nvmlsource.MutableDevice) (nvmlsource.MutableInstance
 		if !s.has("Device.GetGpuInstancePossiblePlacements", ret) {
 			break
 		}
+
 		for _, at := range places {
 			i, ret := d.CreateGpuInstanceWithPlacement(p.Id, at)
 			if ret == nvml.ERROR_INSUFFICIENT_RESOURCES || !s.has("MutableDevice.CreateGpuInstanceWithPlacement", ret) {
 				continue
 			}
+
 			info, ret := i.GetInfo()
 			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at, "profile %d at %+v: made %+v, %d",
 				p.Id, at, info, ret)
+
 			return i, p
 		}
 	}
+
 	return nil, nvml.GpuInstanceProfileInfo_v3{}
 }
 
@@ -153,6 +169,7 @@ func (s *subject) destroy(d nvmlsource.Device, i nvmlsource.MutableInstance) {
 	if !s.must("MutableInstance.Destroy", i.Destroy()) {
 		return
 	}
+
 	_, exists := s.tree(d)[info.ID]
 	s.want(!exists, "GPU instance %d is there after it was destroyed", info.ID)
 	_, ret := i.GetInfo()
@@ -164,10 +181,12 @@ func (s *subject) destroy(d nvmlsource.Device, i nvmlsource.MutableInstance) {
 // checkCreateInstance: an instance is where it was asked for, or nowhere.
 func checkCreateInstance(s *subject, d nvmlsource.MutableDevice) {
 	before := s.tree(d)
+
 	i, p := s.create(d)
 	if i == nil {
 		return
 	}
+
 	info, _ := i.GetInfo()
 	made, listed := s.tree(d)[info.ID]
 	s.want(listed && made.info == info && len(s.tree(d)) == len(before)+1, "what was made is not listed: %+v", info)
@@ -186,13 +205,16 @@ func checkCreateCompute(s *subject, d nvmlsource.MutableDevice) {
 	if i == nil {
 		return
 	}
+
 	defer s.destroy(d, i)
+
 	for _, p := range s.computeProfiles(i) {
 		for _, at := range p.places {
 			c, ret := i.CreateComputeInstanceWithPlacement(p.Id, at)
 			if !s.has("MutableInstance.CreateComputeInstanceWithPlacement", ret) {
 				continue
 			}
+
 			info, ret := c.GetInfo()
 			s.want(ret == nvml.SUCCESS && info.ProfileID == p.Id && info.Placement == at,
 				"compute profile %d at %+v: made %+v, %d", p.Id, at, info, ret)
@@ -213,6 +235,7 @@ func (s *subject) computesOf(d nvmlsource.Device) int {
 	for _, i := range s.tree(d) {
 		count += len(i.list)
 	}
+
 	return count
 }
 
@@ -222,18 +245,22 @@ func checkSetMode(s *subject, d nvmlsource.MutableDevice) {
 	if !s.has("Device.GetMigMode", ret) {
 		return
 	}
+
 	for _, mode := range []int{before, 1 - before, before} {
 		activation, ret := d.SetMigMode(mode)
 		if !s.has("MutableDevice.SetMigMode", ret) {
 			return
 		}
+
 		now, pending, ret := d.GetMigMode()
 		s.want(ret == nvml.SUCCESS && pending == mode && (now == mode) == (activation == nvml.SUCCESS),
 			"mode %d asked for: %d, pending %d, activation %d", mode, now, pending, activation)
+
 		if len(s.tree(d)) > 0 && mode != now {
 			s.want(activation == nvml.ERROR_IN_USE, "activation %d of a GPU with instances", activation)
 		}
 	}
+
 	_, ret = d.SetMigMode(7)
 	s.want(ret == nvml.ERROR_INVALID_ARGUMENT, "a mode that is none: %d", ret)
 }

@@ -55,12 +55,15 @@ func countedChecks() []checkOf {
 func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)) func(*subject) {
 	return func(s *subject) {
 		before := map[nvmlsource.Device]uint64{}
+
 		for _, d := range s.devices() {
 			if n, ret := call(d); s.has(function, ret) {
 				before[d] = n
 			}
 		}
+
 		s.pass()
+
 		for d, was := range before {
 			n, ret := call(d)
 			s.want(ret == nvml.SUCCESS && n >= was && n < 1<<62, "%s of %s: %d, then %d (%d)", function, uuidOf(d), was, n, ret)
@@ -73,19 +76,23 @@ func growing(function string, call func(nvmlsource.Device) (uint64, nvml.Return)
 // above alone.
 func checkEnergy(s *subject, d nvmlsource.Device) {
 	limit, ret := d.GetEnforcedPowerLimit()
+
 	first, firstRet := d.GetTotalEnergyConsumption()
 	if ret != nvml.SUCCESS || firstRet != nvml.SUCCESS {
 		return
 	}
+
 	began := s.now()
 	s.pass()
 	seconds := s.now().Sub(began).Seconds()
 	second, ret := d.GetTotalEnergyConsumption()
+
 	power, powerRet := d.GetPowerUsage()
 	if ret != nvml.SUCCESS || powerRet != nvml.SUCCESS || seconds < 0.5 {
 		s.want(ret != nvml.SUCCESS || second-first < uint64(limit)*10, "%d mJ in no time", second-first)
 		return
 	}
+
 	grown := float64(second-first) / seconds
 	s.want(grown <= 2*float64(limit) && grown >= float64(power)/100, "%.0f mJ in a second at %d mW, limit %d mW", grown,
 		power, limit)
@@ -100,15 +107,19 @@ func checkFields(s *subject, d nvmlsource.Device) {
 	}
 	ids := []uint32{nvml.FI_DEV_MEMORY_TEMP, unknown, nvml.FI_DEV_TOTAL_ENERGY_CONSUMPTION,
 		nvml.FI_DEV_PCIE_COUNT_TX_BYTES}
+
 	for i := range values {
 		values[i].NvmlReturn = uint32(nvml.ERROR_UNKNOWN) // what is not written is found
 	}
+
 	if !s.has("Device.GetFieldValues", d.GetFieldValues(values)) {
 		return
 	}
+
 	for i, v := range values {
 		ret := nvml.Return(v.NvmlReturn)
 		s.want(v.FieldId == ids[i], "field %d in the place of %d", v.FieldId, ids[i])
+
 		switch ret {
 		case nvml.SUCCESS:
 			s.want(ids[i] != unknown, "a value of a field that there is not")
@@ -118,10 +129,12 @@ func checkFields(s *subject, d nvmlsource.Device) {
 			s.errorf("field %d: return code %d", ids[i], ret)
 		}
 	}
+
 	if nvml.Return(values[0].NvmlReturn) == nvml.SUCCESS {
 		celsius := binary.NativeEndian.Uint32(values[0].Value[:])
 		s.want(celsius < 130, "memory at %d C", celsius)
 	}
+
 	s.want(d.GetFieldValues(nil) == nvml.SUCCESS, "no fields at all are not answered")
 }
 
@@ -131,6 +144,7 @@ func checkRowFields(s *subject, d nvmlsource.Device) {
 		{FieldId: nvml.FI_DEV_REMAPPED_COR}, {FieldId: nvml.FI_DEV_REMAPPED_UNC}, {FieldId: nvml.FI_DEV_REMAPPED_PENDING},
 		{FieldId: nvml.FI_DEV_REMAPPED_FAILURE},
 	}
+
 	correctable, uncorrectable, pending, failure, rowsRet := d.GetRemappedRows()
 	if ret := d.GetFieldValues(values); ret != nvml.SUCCESS {
 		s.want(rowsRet != nvml.SUCCESS, "no fields: %d, but rows", ret)
@@ -141,6 +155,7 @@ func checkRowFields(s *subject, d nvmlsource.Device) {
 	for i, want := range []int{correctable, uncorrectable, flag[pending], flag[failure]} {
 		v := values[i]
 		s.want(nvml.Return(v.NvmlReturn) == rowsRet, "field %d: code %d, the call %d", v.FieldId, v.NvmlReturn, rowsRet)
+
 		if rowsRet != nvml.SUCCESS {
 			continue
 		}

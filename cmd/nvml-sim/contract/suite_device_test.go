@@ -137,12 +137,15 @@ func checkFans(s *subject, d nvmlsource.Device) {
 	if !s.has("Device.GetNumFans", ret) {
 		count = 0
 	}
+
 	s.want(count >= 0 && count < 16, "%d fans", count)
+
 	for i := range count {
 		if percent, ret := d.GetFanSpeed(i); s.has("Device.GetFanSpeed", ret) {
 			s.want(percent <= 200, "fan %d at %d %%", i, percent)
 		}
 	}
+
 	_, ret = d.GetFanSpeed(count)
 	s.refused("a fan that there is not", ret)
 }
@@ -159,14 +162,17 @@ func migOn(d nvmlsource.Device) bool {
 
 func checkUUIDs(s *subject) {
 	seen := map[string]bool{}
+
 	for _, d := range s.devices() {
 		uuid, ret := d.GetUUID()
 		if !s.must("Device.GetUUID", ret) {
 			continue
 		}
+
 		if _, err := gpu.ParseUUID(uuid); err != nil {
 			s.errorf("%v", err)
 		}
+
 		again, _ := d.GetUUID()
 		s.want(again == uuid && !seen[uuid], "%s, then %s; or of two GPUs", uuid, again)
 		seen[uuid] = true
@@ -178,11 +184,14 @@ func checkArchitecture(s *subject, d nvmlsource.Device) {
 	if !s.has("Device.GetCudaComputeCapability", ret) {
 		return
 	}
+
 	s.want(major >= 3 && major < 20 && minor >= 0 && minor < 10, "compute capability %d.%d", major, minor)
+
 	architecture, ret := d.GetArchitecture()
 	if !s.has("Device.GetArchitecture", ret) {
 		return
 	}
+
 	known := map[nvml.DeviceArchitecture][2]int{
 		nvml.DEVICE_ARCH_VOLTA: {7, 7}, nvml.DEVICE_ARCH_TURING: {7, 7}, nvml.DEVICE_ARCH_AMPERE: {8, 8},
 		nvml.DEVICE_ARCH_ADA:    {8, 8},
@@ -196,6 +205,7 @@ func checkArchitecture(s *subject, d nvmlsource.Device) {
 
 func checkMinors(s *subject) {
 	seen := map[int]bool{}
+
 	for _, d := range s.devices() {
 		if minor, ret := d.GetMinorNumber(); s.has("Device.GetMinorNumber", ret) {
 			s.want(minor >= 0 && minor < 256 && !seen[minor], "minor %d, or of two GPUs", minor)
@@ -207,11 +217,13 @@ func checkMinors(s *subject) {
 // checkPCI: both forms of the id say what the numbers say.
 func checkPCI(s *subject) {
 	seen := map[string]bool{}
+
 	for _, d := range s.devices() {
 		pci, ret := d.GetPciInfo()
 		if !s.must("Device.GetPciInfo", ret) {
 			continue
 		}
+
 		s.want(pci.PciDeviceId&0xFFFF == 0x10DE, "PCI vendor of %x is not NVIDIA", pci.PciDeviceId)
 		place := fmt.Sprintf("%02X:%02X.0", pci.Bus, pci.Device)
 		legacy, long := text(pci.BusIdLegacy[:]), text(pci.BusId[:])
@@ -229,6 +241,7 @@ func checkMemory(s *subject, d nvmlsource.Device) {
 		s.want(m.Total >= 1<<30 && m.Total < 1<<40 && fits(m), "memory %+v", m)
 		return
 	}
+
 	s.want(migOn(d) || ret != nvml.ERROR_NO_PERMISSION, "no right to see the memory of a GPU without MIG")
 }
 
@@ -243,6 +256,7 @@ func checkClocks(s *subject, d nvmlsource.Device) {
 			s.want(mhz <= 20_000, "clock %d at %d MHz", domain, mhz)
 		}
 	}
+
 	_, ret := d.GetClockInfo(nvml.CLOCK_COUNT)
 	s.refused("a clock that there is not", ret)
 }
@@ -250,12 +264,14 @@ func checkClocks(s *subject, d nvmlsource.Device) {
 // checkThresholds: the hardware slows a GPU down before it turns it off.
 func checkThresholds(s *subject, d nvmlsource.Device) {
 	celsius := map[nvml.TemperatureThresholds]uint32{}
+
 	for kind := nvml.TEMPERATURE_THRESHOLD_SHUTDOWN; kind <= nvml.TEMPERATURE_THRESHOLD_GPU_MAX; kind++ {
 		if c, ret := d.GetTemperatureThreshold(kind); s.has("Device.GetTemperatureThreshold", ret) {
 			s.want(c < 150, "threshold %d at %d C", kind, c)
 			celsius[kind] = c
 		}
 	}
+
 	slowdown, known := celsius[nvml.TEMPERATURE_THRESHOLD_SLOWDOWN]
 	shutdown, knownToo := celsius[nvml.TEMPERATURE_THRESHOLD_SHUTDOWN]
 	s.want(!known || !knownToo || slowdown <= shutdown, "slowdown at %d C, shutdown at %d C", slowdown, shutdown)
@@ -275,7 +291,9 @@ func checkProcesses(s *subject, d nvmlsource.Device) {
 			s.want(migOn(d) || ret != nvml.ERROR_NO_PERMISSION, "%s: no right on a GPU without MIG", function)
 			continue
 		}
+
 		s.processes(d, list)
+
 		for _, p := range list {
 			gi, known := existing[p.GpuInstanceId]
 			switch {
@@ -296,6 +314,7 @@ func (s *subject) processes(d nvmlsource.Device, list []nvml.ProcessInfo) {
 	memory, ret := d.GetMemoryInfo()
 	type key struct{ pid, gi, ci uint32 }
 	seen := map[key]bool{}
+
 	for _, p := range list {
 		k := key{p.Pid, p.GpuInstanceId, p.ComputeInstanceId}
 		s.want(p.Pid > 0 && !seen[k], "process %+v, or twice", p)

@@ -54,10 +54,12 @@ type profiled struct {
 // profiles are the GPUs that have GPM, their GPU instances and compute instances.
 func (s *subject) profiles() []*profiled {
 	var list []*profiled
+
 	for _, d := range s.devices() {
 		if !s.supports(d) {
 			continue
 		}
+
 		list = append(list, &profiled{function: "Device.GpmSampleGet", take: d.GpmSampleGet})
 		for _, m := range s.migDevices(d) {
 			list = append(list, &profiled{function: "MIGDevice.GpmSampleGet", take: m.GpmSampleGet})
@@ -69,6 +71,7 @@ func (s *subject) profiles() []*profiled {
 			}
 		}
 	}
+
 	return list
 }
 
@@ -79,12 +82,14 @@ func checkWindows(s *subject) {
 	if len(all) == 0 {
 		return
 	}
+
 	var made []nvmlsource.GPMSample
 	defer func() {
 		for _, sample := range made {
 			s.must("GPMSample.Free", sample.Free())
 		}
 	}()
+
 	for range 2 {
 		for _, p := range all {
 			if sample, ret := s.lib.GpmSampleAlloc(); s.must("Library.GpmSampleAlloc", ret) {
@@ -94,11 +99,13 @@ func checkWindows(s *subject) {
 				}
 			}
 		}
+
 		start := s.now()
 		if s.pass(); s.now().Sub(start) < 200*time.Millisecond {
 			time.Sleep(200 * time.Millisecond) // a real driver, whose clock is not ours
 		}
 	}
+
 	for _, p := range all {
 		if len(p.samples) == 2 {
 			s.checkMetrics(p.samples[0], p.samples[1])
@@ -115,9 +122,11 @@ func (s *subject) checkMetrics(before, after nvmlsource.GPMSample) {
 	if !s.must("Library.GpmMetricsGet", s.lib.GpmMetricsGet(before, after, metrics)) {
 		return
 	}
+
 	for _, m := range metrics[:4] { // above 100 % has been seen, and NaN
 		s.want(m.Return != nvml.SUCCESS || !(m.Value < 0 || m.Value > 1000), "metric %d is %g %%", m.ID, m.Value)
 	}
+
 	if m := metrics[4]; m.Return == nvml.SUCCESS {
 		s.want(!(m.Value < 0 || m.Value > 1<<20), "metric %d is %g MiB/s", m.ID, m.Value)
 	}
@@ -129,10 +138,12 @@ func checkProcessUse(s *subject, d nvmlsource.Device) {
 	if ret == nvml.ERROR_NOT_FOUND {
 		return
 	}
+
 	if s.has("Device.GetProcessUtilization", ret) {
 		for _, p := range samples {
 			s.want(p.Pid > 0 && p.TimeStamp > 0, "sample %+v", p)
 		}
+
 		s.want(!migOn(d), "use by process of a GPU with MIG")
 	}
 }
@@ -169,6 +180,7 @@ func (l lyingProfiler) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics
 	if l.lie == "metrics" {
 		metrics[0].Value = -1
 	}
+
 	return ret
 }
 
@@ -185,6 +197,7 @@ func (l lyingProfiled) GpmMigSampleGet(id int, sample nvmlsource.GPMSample) nvml
 	if l.lie == "no instance" {
 		return nvml.ERROR_NOT_FOUND
 	}
+
 	return l.Device.GpmMigSampleGet(id, sample)
 }
 
@@ -210,6 +223,7 @@ func TestContractFindsLiesOfProfiling(t *testing.T) {
 		s := simulated(t, scenarios+c.scenario+".yaml", filepath.Join(t.TempDir(), "state"))
 		s.lib = lyingProfiler{s.lib, lie}
 		s.hold(slices.DeleteFunc(contractTable(), func(o checkOf) bool { return o.name != c.check }))
+
 		if len(s.broken) == 0 {
 			t.Errorf("%s: %s does not find it out", lie, c.check)
 		}

@@ -30,10 +30,13 @@ func (l *lyingLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvm
 	if count, _ := l.DeviceGetCount(); l.lie == "no last GPU" && index >= count {
 		index = 0
 	}
+
 	if l.lie == "one GPU twice" {
 		index = 0
 	}
+
 	d, ret := l.Library.DeviceGetHandleByIndex(index)
+
 	return liar{d, l.lie, &l.calls}, ret
 }
 
@@ -48,9 +51,11 @@ func (l *lyingLibrary) SystemGetCudaDriverVersion() (int, nvml.Return) {
 // lying answers with something else in place of a truth.
 func lying[T any](lies bool, other T, truth func() (T, nvml.Return)) (T, nvml.Return) {
 	v, ret := truth()
+
 	if lies {
 		return other, nvml.SUCCESS
 	}
+
 	return v, ret
 }
 
@@ -84,6 +89,7 @@ func (l liar) GetSerial() (string, nvml.Return) {
 	if l.lie == "return code" {
 		return "", nvml.ERROR_UNKNOWN
 	}
+
 	return s, ret
 }
 
@@ -93,6 +99,7 @@ func (l liar) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 		m.Free += m.Total/2 + 1
 		m.Used += m.Total / 2
 	}
+
 	return m, ret
 }
 
@@ -101,6 +108,7 @@ func (l liar) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 	if l.lie == "PCI" {
 		pci.Bus++
 	}
+
 	return pci, ret
 }
 
@@ -113,6 +121,7 @@ func (l liar) GetTotalEnergyConsumption() (uint64, nvml.Return) {
 	case "energy in joules":
 		return mJ / 1000, ret
 	}
+
 	return mJ, ret
 }
 
@@ -121,6 +130,7 @@ func (l liar) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	if l.lie == "fields" && len(values) > 1 {
 		values[1].NvmlReturn = uint32(nvml.SUCCESS)
 	}
+
 	return ret
 }
 
@@ -129,6 +139,7 @@ func (l liar) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	if l.lie == "process" && ret == nvml.SUCCESS {
 		list = append(slices.Clone(list), nvml.ProcessInfo{Pid: 1, GpuInstanceId: 99, ComputeInstanceId: 0})
 	}
+
 	return list, ret
 }
 
@@ -136,6 +147,7 @@ func (l liar) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return 
 	if ret := l.Device.RegisterEvents(types, set); l.lie != "events" {
 		return ret
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -148,6 +160,7 @@ func (l liar) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInf
 	if l.lie == "profile" {
 		info.MemorySizeMB *= 10
 	}
+
 	return info, ret
 }
 
@@ -156,6 +169,7 @@ func (l liar) GetGpuInstancePossiblePlacements(id uint32) ([]nvml.GpuInstancePla
 	if l.lie == "placements" && len(places) > 0 {
 		places = append(slices.Clone(places), places[0])
 	}
+
 	return places, ret
 }
 
@@ -164,9 +178,11 @@ func (l liar) GetGpuInstances(id uint32, capacity int) ([]nvmlsource.GPUInstance
 	if l.lie == "no GPU instances" {
 		list = nil
 	}
+
 	for i := range list {
 		list[i] = lyingInstance{list[i], l.lie}
 	}
+
 	return list, ret
 }
 
@@ -175,6 +191,7 @@ func (l liar) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.R
 	if ret == nvml.SUCCESS {
 		m = lyingMIG{m, l}
 	}
+
 	return m, ret
 }
 
@@ -188,6 +205,7 @@ func (l lyingInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	if l.lie == "overlap" {
 		info.Placement.Start = 0
 	}
+
 	return info, ret
 }
 
@@ -196,6 +214,7 @@ func (l lyingInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, 
 	if l.lie == "compute placement" && len(list) > 0 {
 		list[0].Placement.Start = 9
 	}
+
 	return list, ret
 }
 
@@ -217,12 +236,14 @@ func (m lyingMIG) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	if m.of.lie == "MIG memory" {
 		return m.of.Device.GetMemoryInfo() // the whole GPU's
 	}
+
 	return m.MIGDevice.GetMemoryInfo()
 }
 func (m lyingMIG) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
 	if m.of.lie == "MIG processes" {
 		return m.of.Device.GetComputeRunningProcesses() // the whole GPU's
 	}
+
 	return m.MIGDevice.GetComputeRunningProcesses()
 }
 func (m lyingMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
@@ -230,6 +251,7 @@ func (m lyingMIG) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	if m.of.lie == "attributes" {
 		a.GpuInstanceSliceCount++
 	}
+
 	return a, ret
 }
 
@@ -258,6 +280,7 @@ func TestContractFindsLies(t *testing.T) {
 			s.lib = &lyingLibrary{Library: s.lib, lie: lie}
 			table := slices.DeleteFunc(contractTable(), func(c checkOf) bool { return c.name != check })
 			s.hold(table)
+
 			if !slices.ContainsFunc(s.broken, func(b string) bool { return strings.HasPrefix(b, check+": ") }) {
 				t.Errorf("%s does not find it out: %q", check, s.broken)
 			}
@@ -273,6 +296,7 @@ func TestContractFindsAChangingSource(t *testing.T) {
 		open := s.open
 		s.open = func() nvmlsource.Library { return &lyingLibrary{Library: open(), lie: lie} }
 		s.hold(slices.DeleteFunc(contractTable(), func(c checkOf) bool { return c.name != check }))
+
 		if len(s.broken) == 0 {
 			t.Errorf("%s: %s does not find it out", lie, check)
 		}

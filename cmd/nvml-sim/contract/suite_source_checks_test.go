@@ -33,6 +33,7 @@ func (s *subject) source() *nvmlsource.Source {
 func (s *subject) closing(source *nvmlsource.Source) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
+
 	if err := source.Close(ctx); err != nil {
 		s.errorf("closing: %v", err)
 	}
@@ -41,18 +42,22 @@ func (s *subject) closing(source *nvmlsource.Source) {
 func checkDiscovery(s *subject) {
 	source := s.source()
 	defer s.closing(source)
+
 	inventory, err := source.Discover()
 	if err != nil {
 		s.errorf("%v", err)
 		return
 	}
+
 	s.want(inventory.Driver.Version != "" && len(inventory.Missing) == 0, "driver %+v, missing %v", inventory.Driver,
 		inventory.Missing)
 	devices := s.devices()
 	s.want(len(inventory.GPUs) == len(devices), "%d GPUs of %d", len(inventory.GPUs), len(devices))
+
 	for i, found := range inventory.GPUs {
 		s.want(found.Index == i && i < len(devices) && found.UUID == uuidOf(devices[i]), "%+v in place %d", found, i)
 	}
+
 	again, err := source.Discover()
 	s.want(err == nil && reflect.DeepEqual(again, inventory), "%+v, then %+v, %v", inventory, again, err)
 }
@@ -62,24 +67,29 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 	return func(s *subject) {
 		source := s.source()
 		defer s.closing(source)
+
 		inventory, err := source.Discover()
 		if err != nil {
 			s.errorf("%v", err)
 			return
 		}
+
 		firsts := map[gpu.UUID]gpu.GPU{}
 		for _, found := range inventory.GPUs {
 			if firsts[found.UUID], err = source.Read(found.UUID); err != nil {
 				s.errorf("%v", err)
 			}
 		}
+
 		s.pass()
+
 		for _, found := range inventory.GPUs {
 			second, err := source.Read(found.UUID)
 			if err != nil {
 				s.errorf("%v", err)
 				continue
 			}
+
 			s.want(second.UUID == found.UUID && second.Index == found.Index, "%s is read as %s", found.UUID, second.UUID)
 			check(s, firsts[found.UUID], second)
 		}
@@ -90,6 +100,7 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 // is found out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
 	g.NoXIDs, g.ReportsUnavailable, g.ReportsRecovery = false, false, false
+
 	list := []any{g.Facts, g.MIG.Enabled, g.MIG.Pending}
 	for _, i := range g.Instances {
 		list = append(list, i.ID, i.Profile, i.ProfileID, i.Placement, i.ComputeSlices, i.MemorySlices, i.SMs)
@@ -97,6 +108,7 @@ func identities(g gpu.GPU) []any {
 			list = append(list, c.ID, c.UUID, c.Profile, c.Placement, c.ComputeSlices, c.SMs)
 		}
 	}
+
 	return list
 }
 
@@ -112,13 +124,16 @@ func checkTree(s *subject, _, g gpu.GPU) {
 	if !g.MIG.Enabled.Or(false) {
 		s.want(len(g.Instances) == 0, "%d instances with MIG off", len(g.Instances))
 	}
+
 	profiles, counts := map[uint32]gpu.Profile{}, map[uint32]int{}
 	for _, p := range g.Profiles {
 		profiles[p.ID] = p
 	}
+
 	seen := map[gpu.InstanceID]bool{}
 	for _, i := range g.Instances {
 		s.want(!seen[i.ID] && i.Up, "GPU instance %d twice, or not up", i.ID)
+
 		seen[i.ID] = true
 		if id, ok := i.ProfileID.Get(); ok {
 			p, offered := profiles[id]
@@ -126,6 +141,7 @@ func checkTree(s *subject, _, g gpu.GPU) {
 			s.want(offered && i.Profile == p.Name && counts[id] <= p.MaxInstances,
 				"GPU instance %d of profile %d (%q), %d of them", i.ID, id, i.Profile, counts[id])
 		}
+
 		s.parts(i)
 	}
 }
@@ -139,6 +155,7 @@ func (s *subject) parts(i gpu.GPUInstance) {
 		slices += c.ComputeSlices.Or(0)
 		sms += c.SMs.Or(0)
 	}
+
 	s.want(slices <= i.ComputeSlices.Or(slices), "GPU instance %d: %d of %d compute slices", i.ID, slices,
 		i.ComputeSlices.Or(0))
 	s.want(sms <= i.SMs.Or(sms), "GPU instance %d: %d of %d SMs", i.ID, sms, i.SMs.Or(0))
@@ -154,9 +171,11 @@ func checkReadings(s *subject, first, second gpu.GPU) {
 	s.want(b.PowerLimitWatts.Or(100) >= 20 && b.PowerLimitWatts.Or(100) < 3000, "power limit %v", b.PowerLimitWatts)
 	s.want(b.TemperatureCelsius.Or(40) > 0 && b.TemperatureCelsius.Or(40) < 125, "temperature %v", b.TemperatureCelsius)
 	s.want(b.ClockHertz.SM.Or(0) < 2e10, "SM clock %v", b.ClockHertz.SM)
+
 	for _, share := range []gpu.Opt[float64]{b.Utilization, b.MemoryCopy} {
 		s.want(share.Or(0) >= 0 && share.Or(0) <= 1, "utilization %v", share)
 	}
+
 	m := b.Memory
 	s.want(m.Used.Or(0)+m.Free.Or(0)+m.Reserved.Or(0) <= m.Total.Or(1<<62), "memory %+v", m)
 	s.want(a.PCIe.Replays.Or(0) <= b.PCIe.Replays.Or(1<<62), "PCIe replays %v, then %v", a.PCIe.Replays, b.PCIe.Replays)
@@ -171,6 +190,7 @@ func checkErrors(s *subject, _, g gpu.GPU) {
 			list = append(list, c.Errors...)
 		}
 	}
+
 	for _, e := range list {
 		s.want(e.Reading != "" && !errors.Is(e.Err, gpu.ErrNotSupported) && errors.Is(e.Err, gpu.ErrNoPermission), "%s: %v",
 			e.Reading, e.Err)
@@ -180,9 +200,11 @@ func checkErrors(s *subject, _, g gpu.GPU) {
 func checkUnknown(s *subject) {
 	source := s.source()
 	defer s.closing(source)
+
 	if _, err := source.Discover(); err != nil {
 		s.errorf("%v", err)
 	}
+
 	_, err := source.Read("GPU-00000000-0000-0000-0000-000000000000")
 	s.want(errors.Is(err, gpu.ErrNotFound), "%v", err)
 }
@@ -197,10 +219,12 @@ func checkClose(s *subject) {
 	calls := source.DriverCalls()
 	_, err = source.Discover()
 	s.want(err != nil, "a closed source finds GPUs")
+
 	for _, found := range before.GPUs {
 		_, err := source.Read(found.UUID)
 		s.want(err != nil, "a closed source reads a GPU")
 	}
+
 	s.want(source.DriverCalls() == calls, "a closed source asks the driver")
 	again := s.source()
 	defer s.closing(again)

@@ -40,6 +40,7 @@ func checkInit(s *subject) {
 	if !s.must("Library.Init", s.lib.Init()) {
 		return
 	}
+
 	s.must("Library.Shutdown", s.lib.Shutdown())
 	_, ret := s.lib.DeviceGetCount()
 	s.want(ret == nvml.SUCCESS, "after one shutdown of two initialisations: %d", ret)
@@ -51,6 +52,7 @@ func checkInitNoAttach(s *subject) {
 	if !s.has("Library.InitNoAttach", s.lib.InitNoAttach()) {
 		return
 	}
+
 	s.must("Library.Shutdown", s.lib.Shutdown())
 	s.want(slices.Equal(s.devices(), before), "after its shutdown the first initialisation has other handles")
 
@@ -59,12 +61,15 @@ func checkInitNoAttach(s *subject) {
 	if !s.has("Library.InitNoAttach", alone.InitNoAttach()) {
 		return
 	}
+
 	count, ret := alone.DeviceGetCount()
 	s.want(ret == nvml.SUCCESS && count == len(before), "%d GPUs of %d, %d", count, len(before), ret)
+
 	for i := range before {
 		d, ret := alone.DeviceGetHandleByIndex(i)
 		s.want(ret == nvml.SUCCESS && uuidOf(d) == uuidOf(before[i]), "GPU %d is another, %d", i, ret)
 	}
+
 	s.must("Library.Shutdown", alone.Shutdown())
 }
 
@@ -88,12 +93,15 @@ func checkHandles(s *subject) {
 	if !s.must("Library.DeviceGetCount", ret) {
 		return
 	}
+
 	s.want(count > 0 && count <= 64, "%d GPUs", count)
 	first, second := s.devices(), s.devices()
 	s.want(slices.Equal(first, second), "other handles the second time")
+
 	for i, d := range first {
 		s.want(slices.Index(first, d) == i, "GPU %d is given twice", i)
 	}
+
 	_, ret = s.lib.DeviceGetHandleByIndex(count)
 	s.want(ret == nvml.ERROR_INVALID_ARGUMENT, "the index after the last: %d", ret)
 }
@@ -105,6 +113,7 @@ func checkBusIDs(s *subject) {
 		if !s.has("Device.GetPciInfo", ret) {
 			continue
 		}
+
 		kernel := strings.ToLower(text(pci.BusIdLegacy[:])) // as the seam takes it
 		for _, id := range []string{kernel, strings.ToUpper(kernel), "0000" + kernel, strings.TrimSuffix(kernel, ".0")} {
 			same, ret := s.lib.DeviceGetHandleByPciBusId(id)
@@ -123,17 +132,22 @@ func checkBusIDs(s *subject) {
 
 func checkEvents(s *subject) {
 	const unknown = uint64(1) << 60
+
 	set, ret := s.lib.EventSetCreate()
 	if !s.must("Library.EventSetCreate", ret) {
 		return
 	}
+
 	registered := false
+
 	for _, d := range s.devices() {
 		if ret := d.RegisterEvents(unknown, set); ret == nvml.SUCCESS {
 			s.errorf("%s: a type of event that there is not is accepted", uuidOf(d))
 		}
+
 		registered = s.has("Device.RegisterEvents", d.RegisterEvents(nvml.EventTypeXidCriticalError, set)) || registered
 	}
+
 	if registered {
 		e, ret := set.Wait(1)
 		switch ret {
@@ -146,7 +160,9 @@ func checkEvents(s *subject) {
 			s.errorf("waiting: %d", ret)
 		}
 	}
+
 	s.must("EventSet.Free", set.Free())
+
 	again, ret := s.lib.EventSetCreate()
 	if s.must("Library.EventSetCreate", ret) {
 		s.must("EventSet.Free", again.Free())
@@ -162,6 +178,7 @@ func checkSystemEvents(s *subject) {
 			s.answered["Library.SystemEventSetWait"] = true
 			continue
 		}
+
 		if s.has("Library.SystemEventSetWait", ret) {
 			s.want(len(list) > 0, "no event, and no timeout")
 		}
@@ -181,24 +198,30 @@ func checkLookups(s *subject) {
 	if s.raw == nil {
 		return
 	}
+
 	count, ret := s.raw.DeviceGetCount()
 	s.want(ret == nvml.SUCCESS, "count: %d", ret)
+
 	for i := range count {
 		d, ret := s.raw.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
 			s.errorf("handle %d: %d", i, ret)
 			continue
 		}
+
 		uuid, _ := d.GetUUID()
 		byUUID, ret := s.raw.DeviceGetHandleByUUID(uuid)
 		s.want(ret == nvml.SUCCESS && byUUID == d, "GPU %d by UUID is another, %d", i, ret)
+
 		if pci, ret := d.GetPciInfo(); ret == nvml.SUCCESS {
 			byPCI, ret := s.raw.DeviceGetHandleByPciBusId(text(pci.BusIdLegacy[:]))
 			s.want(ret == nvml.SUCCESS && byPCI == d, "GPU %d by PCI id is another, %d", i, ret)
 		}
+
 		index, ret := d.GetIndex()
 		s.want(ret == nvml.SUCCESS && index == i, "GPU %d says index %d, %d", i, index, ret)
 	}
+
 	_, ret = s.raw.DeviceGetHandleByUUID("GPU-00000000-0000-0000-0000-000000000000")
 	s.want(ret == nvml.ERROR_NOT_FOUND || ret == nvml.ERROR_INVALID_ARGUMENT, "a UUID that there is not: %d", ret)
 }
@@ -208,17 +231,20 @@ func checkKinds(s *subject) {
 	if s.raw == nil {
 		return
 	}
+
 	count, _ := s.raw.DeviceGetCount()
 	for i := range count {
 		d, ret := s.raw.DeviceGetHandleByIndex(i)
 		if ret != nvml.SUCCESS {
 			continue // found by another check
 		}
+
 		is, ret := d.IsMigDeviceHandle()
 		s.want(!is && (ret == nvml.SUCCESS || ret == nvml.ERROR_NOT_SUPPORTED), "GPU %d is a MIG device, %d", i, ret)
 		s.refused("the GPU instance id of a GPU", code(d.GetGpuInstanceId()))
 		s.refused("the compute instance id of a GPU", code(d.GetComputeInstanceId()))
 		s.refused("the GPU of a GPU", code(d.GetDeviceHandleFromMigDeviceHandle()))
+
 		most, _ := d.GetMaxMigDeviceCount()
 		for k := range most {
 			if m, ret := d.GetMigDeviceHandleByIndex(k); ret == nvml.SUCCESS {
@@ -240,10 +266,12 @@ func (s *subject) kindOfMIG(d, m nvml.Device) {
 	s.refused("the MIG mode of a MIG device", ret)
 	s.refused("a MIG device of a MIG device", code(m.GetMigDeviceHandleByIndex(0)))
 	s.refused("the power of a MIG device", code(m.GetPowerUsage()))
+
 	id, ret := m.GetGpuInstanceId()
 	if ret != nvml.SUCCESS {
 		return // found by another check
 	}
+
 	gi, ret := d.GetGpuInstanceById(id)
 	if ret == nvml.SUCCESS {
 		info, ret := gi.GetInfo()

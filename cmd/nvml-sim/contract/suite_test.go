@@ -35,6 +35,7 @@ type checkOf struct {
 func contractTable() []checkOf {
 	driver := slices.Concat(systemChecks(), deviceChecks(), readingChecks(), countedChecks(), migChecks(),
 		profilingChecks(), rawChecks(), changeChecks())
+
 	return slices.Concat(known(inHeader, driver), known(inReading, sourceChecks()))
 }
 
@@ -43,6 +44,7 @@ func known(from string, checks []checkOf) []checkOf {
 	for i := range checks {
 		checks[i].seen = cmp.Or(checks[i].seen, from)
 	}
+
 	return checks
 }
 
@@ -76,7 +78,9 @@ func (s *subject) has(function string, ret nvml.Return) bool {
 	case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_NO_PERMISSION:
 		return false
 	}
+
 	s.errorf("%s: return code %d", function, ret)
+
 	return false
 }
 
@@ -85,7 +89,9 @@ func (s *subject) must(function string, ret nvml.Return) bool {
 	if ret != nvml.SUCCESS {
 		s.errorf("%s: return code %d, where every driver answers", function, ret)
 	}
+
 	s.answered[function] = s.answered[function] || ret == nvml.SUCCESS
+
 	return ret == nvml.SUCCESS
 }
 
@@ -101,11 +107,13 @@ func (s *subject) devices() []nvmlsource.Device {
 	count, ret := s.lib.DeviceGetCount()
 	s.must("Library.DeviceGetCount", ret)
 	var list []nvmlsource.Device
+
 	for i := range count {
 		if d, ret := s.lib.DeviceGetHandleByIndex(i); s.must("Library.DeviceGetHandleByIndex", ret) {
 			list = append(list, d)
 		}
 	}
+
 	return list
 }
 
@@ -116,10 +124,12 @@ func (s *subject) hold(table []checkOf) {
 		s.errorf("nvmlInit: %d", ret)
 		return
 	}
+
 	for _, c := range table {
 		s.current, s.seen = c.name, c.seen
 		c.check(s)
 	}
+
 	s.current, s.seen = "end", inHeader
 	s.must("Library.Shutdown", s.lib.Shutdown())
 }
@@ -129,29 +139,35 @@ func report(t *testing.T, s *subject) {
 	t.Helper()
 	table := contractTable()
 	s.hold(table)
+
 	for _, b := range s.broken {
 		t.Error(b)
 	}
+
 	t.Logf("%d checks, %d functions of the seam answered", len(table), len(s.answered))
 }
 
 // simulated starts a shipped scenario and makes a subject of it, in process.
 func simulated(t *testing.T, path, state string) *subject {
 	t.Helper()
+
 	scenario, err := sim.Load(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.Join(scenario, sim.ClockStep, state)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() {
 		if err := node.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	open := func() nvmlsource.Library { return simnvml.New(node) }
+
 	return &subject{lib: open(), open: open, now: node.Now, mutable: true, pass: func() {
 		if err := node.Advance(time.Second); err != nil {
 			t.Fatal(err)
@@ -162,13 +178,16 @@ func simulated(t *testing.T, path, state string) *subject {
 // eachScenario runs a test on every shipped scenario, and on a node without rights and with an old driver.
 func eachScenario(t *testing.T, test func(t *testing.T, path string)) {
 	t.Helper()
+
 	paths, err := filepath.Glob(scenarios + "*.yaml")
 	if err != nil || len(paths) < 7 {
 		t.Fatalf("scenarios %v, %v", paths, err)
 	}
+
 	for _, path := range paths {
 		t.Run(strings.TrimSuffix(filepath.Base(path), ".yaml"), func(t *testing.T) { test(t, path) })
 	}
+
 	t.Run("old-driver", func(t *testing.T) { test(t, scenarioFile(t, oldDriver)) })
 }
 
@@ -178,10 +197,12 @@ func TestContractInProcess(t *testing.T) {
 	eachScenario(t, func(t *testing.T, path string) {
 		s := simulated(t, path, filepath.Join(t.TempDir(), "state"))
 		report(t, s)
+
 		for function := range s.answered {
 			answered[function] = true
 		}
 	})
+
 	for _, function := range seamFunctions() {
 		if !answered[function] {
 			t.Errorf("no check has got an answer of %s", function)
@@ -205,10 +226,12 @@ func (s *subject) through(t *testing.T, library string) {
 	t.Helper()
 	s.open = func() nvmlsource.Library { return nvmlsource.Open(library) }
 	s.lib = s.open()
+
 	s.raw = nvml.New(nvml.WithLibraryPath(library))
 	if ret := s.raw.Init(); ret != nvml.SUCCESS {
 		t.Fatalf("nvmlInit: %d", ret)
 	}
+
 	t.Cleanup(func() { want(t, "nvmlShutdown", s.raw.Shutdown(), nvml.SUCCESS) })
 }
 
@@ -221,19 +244,23 @@ func TestContractOfTheHardware(t *testing.T) {
 	const library = "libnvidia-ml.so.1"
 	probe := nvmlsource.Open(library)
 	ret := probe.Init()
+
 	count := 0
 	if ret == nvml.SUCCESS {
 		count, ret = probe.DeviceGetCount()
 		want(t, "nvmlShutdown", probe.Shutdown(), nvml.SUCCESS)
 	}
+
 	if ret != nvml.SUCCESS || count == 0 {
 		const none = "no GPU here (return code %d, %d GPUs): the same table is held against the simulation, in process and " +
 			"as a C library"
 		if os.Getenv(hardwareVariable) != "" {
 			t.Fatalf(none, ret, count)
 		}
+
 		t.Skipf(none, ret, count)
 	}
+
 	s := &subject{now: time.Now, pass: func() {}}
 	s.through(t, library)
 	report(t, s)
@@ -245,13 +272,16 @@ func sorted(set map[string]bool) []string {
 	for k := range set {
 		list = append(list, k)
 	}
+
 	slices.Sort(list)
+
 	return list
 }
 
 // seamFunctions are the methods of the driver seam, by reflection, "Type.Method".
 func seamFunctions() []string {
 	var list []string
+
 	for _, seam := range []reflect.Type{
 		reflect.TypeFor[nvmlsource.Library](), reflect.TypeFor[nvmlsource.EventSet](), reflect.TypeFor[nvmlsource.Device](),
 		reflect.TypeFor[nvmlsource.MIGDevice](), reflect.TypeFor[nvmlsource.GPUInstance](),
@@ -264,9 +294,11 @@ func seamFunctions() []string {
 			if read != seam.Name() && slices.Contains(list, strings.Replace(read, "Instance", "GPUInstance", 1)+"."+name) {
 				continue // it is the one of the interface that is extended
 			}
+
 			list = append(list, seam.Name()+"."+name)
 		}
 	}
+
 	return list
 }
 
@@ -277,12 +309,15 @@ func TestContractHasEveryFunction(t *testing.T) {
 		if names[c.name] {
 			t.Errorf("%s is in the table twice", c.name)
 		}
+
 		if c.check == nil {
 			t.Errorf("%s has no check", c.name)
 		}
+
 		if !slices.Contains(sources(), c.seen) {
 			t.Errorf("%s: known from %q, want one of %q", c.name, c.seen, sources())
 		}
+
 		names[c.name] = true
 		for _, m := range append(c.methods, c.name) {
 			checked[m] = true
@@ -291,6 +326,7 @@ func TestContractHasEveryFunction(t *testing.T) {
 			}
 		}
 	}
+
 	for _, function := range seam {
 		if !checked[function] {
 			t.Errorf("no check of %s", function)

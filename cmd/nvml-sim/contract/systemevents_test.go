@@ -23,10 +23,12 @@ faults: [{at: 1m, for: 1m, gpu: 1, kind: unbind}]
 `), "MIG_SIM_CLOCK=step", "MIG_SIM_STATE="+filepath.Join(t.TempDir(), "state")) {
 		return
 	}
+
 	scenario, err := sim.Load(os.Getenv("MIG_SIM_SCENARIO"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.Join(scenario, sim.ClockStep, os.Getenv("MIG_SIM_STATE"))
 	if err != nil {
 		t.Fatal(err)
@@ -36,10 +38,12 @@ faults: [{at: 1m, for: 1m, gpu: 1, kind: unbind}]
 	lib := nvmlsource.Open(built("libnvidia-ml.so.1"))
 	want(t, "nvmlInit", lib.Init(), nvml.SUCCESS)
 	want(t, "the first call", code(lib.SystemEventSetWait()), nvml.ERROR_TIMEOUT)
+
 	for _, kind := range []uint64{nvml.SystemEventTypeGpuDriverUnbind, nvml.SystemEventTypeGpuDriverBind} {
 		if err := node.Advance(time.Minute); err != nil {
 			t.Fatal(err)
 		}
+
 		list := ok[[]nvml.SystemEventData_v1](t)(lib.SystemEventSetWait())
 		cmptest.Equal(t, "events", list, []nvml.SystemEventData_v1{{EventType: kind, GpuId: 0x4300}})
 		want(t, "once more", code(lib.SystemEventSetWait()), nvml.ERROR_TIMEOUT)

@@ -40,6 +40,7 @@ func TestUnlistedFunctions(t *testing.T) {
 	cmd := exec.Command(compile(t, unlistedClient, "-ldl"), built("libnvidia-ml.so.1"))
 	cmd.Env = append(os.Environ(), "MIG_SIM_SCENARIO="+scenarios+"a30.yaml")
 	out, err := cmd.CombinedOutput()
+
 	const expected = "0 2 2\n0 of 1024\n1 0 0 0 3\n"
 	if err != nil || string(out) != expected {
 		t.Errorf("%v, %q, want %q", err, out, expected)
@@ -56,6 +57,7 @@ func TestNVIDIASMI(t *testing.T) {
 	if program == "" {
 		t.Skipf("%s names no nvidia-smi; 535.261.03 and 550.163.01 were tried", nvidiaSMIVariable)
 	}
+
 	env := append(os.Environ(), "LD_LIBRARY_PATH="+filepath.Dir(built("libnvidia-ml.so.1")), "MIG_SIM_CLOCK=step",
 		"MIG_SIM_STATE="+filepath.Join(t.TempDir(), "state"), "MIG_SIM_SCENARIO="+scenarioFile(t, `
 version: 1
@@ -64,6 +66,7 @@ gpus: [{model: A100-40GB, mig: true}, {model: H100-80GB}]
 workloads: [{name: work, memory: 2GiB, sm: 60, pcie: 10MiB}]
 processes: [{gpu: 1, workload: work}]
 `))
+
 	for _, c := range []struct {
 		args, want string
 		code       int
@@ -93,13 +96,16 @@ processes: [{gpu: 1, workload: work}]
 	} {
 		cmd := exec.Command(program, strings.Fields(c.args)...)
 		cmd.Env = env
+
 		out, _ := cmd.CombinedOutput()
 		if got := cmd.ProcessState.ExitCode(); got != c.code {
 			t.Errorf("nvidia-smi %s: exit code %d, want %d\n%s", c.args, got, c.code, out)
 		}
+
 		if !regexp.MustCompile(c.want).Match(out) {
 			t.Errorf("nvidia-smi %s: no %q in\n%s", c.args, c.want, out)
 		}
+
 		if wrong := regexp.MustCompile(`Invalid Argument|Unknown Error`).Find(out); wrong != nil {
 			t.Errorf("nvidia-smi %s: %q in\n%s", c.args, wrong, out)
 		}

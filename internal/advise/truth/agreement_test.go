@@ -27,6 +27,7 @@ func figures() []figure {
 			if r.Evidence == nil {
 				return 0, false
 			}
+
 			return of(r.Evidence), true
 		}
 	}
@@ -35,11 +36,13 @@ func figures() []figure {
 			if r.Predicted == nil {
 				return 0, false
 			}
+
 			return of(r.Predicted.StretchP95), true
 		}
 	}
 	const oneBucket = "a value at a bound of the histogram is in the next bucket"
 	const firstBucket = oneBucket + "; all up to 0.01 is one bucket"
+
 	return []figure{
 		{"memory, GiB", evidence(func(e *advise.Evidence) float64 { return e.MemoryBytes / gib }), 0.04, 0,
 			"the memory of the driver (6 MiB) and of an MPS server (30 MiB)"},
@@ -74,6 +77,7 @@ func decodersOf(e *advise.Evidence) advise.MediaUse {
 			return u
 		}
 	}
+
 	return advise.MediaUse{}
 }
 
@@ -95,11 +99,13 @@ func (a *agreement) compare(about string, left, right []advise.Recommendation) {
 		a.found = append(a.found, fmt.Sprintf("%s: %d devices and %d", about, len(left), len(right)))
 		return
 	}
+
 	for i := range left {
 		a.answers++
 		if left[i].Instance.Present() {
 			a.slices++
 		}
+
 		a.compareAnswers(about, &left[i], &right[i])
 	}
 }
@@ -111,17 +117,22 @@ func (a *agreement) compareAnswers(about string, l, r *advise.Recommendation) {
 		a.found = append(a.found, fmt.Sprintf("%s: %s %s %s and %s %s %s",
 			about, l.Action, l.Reason, l.Recommended, r.Action, r.Reason, r.Recommended))
 	}
+
 	if a.largest == nil {
 		a.largest = make([]float64, len(figures()))
 	}
+
 	for i, f := range figures() {
 		left, leftOK := f.of(l)
+
 		right, rightOK := f.of(r)
 		if leftOK != rightOK {
 			a.found = append(a.found, fmt.Sprintf("%s: only one has %s", about, f.name))
 			continue
 		}
+
 		difference := math.Abs(left - right)
+
 		a.largest[i] = max(a.largest[i], difference)
 		if !(difference <= f.absolute+f.relative*max(left, right)) {
 			a.found = append(a.found, fmt.Sprintf("%s: %s %.4f and %.4f", about, f.name, left, right))
@@ -135,12 +146,15 @@ func (a *agreement) merge(b *agreement) {
 	if a.largest == nil {
 		a.largest, a.models = make([]float64, len(figures())), map[string]bool{}
 	}
+
 	for i, v := range b.largest {
 		a.largest[i] = max(a.largest[i], v)
 	}
+
 	for m := range b.models {
 		a.models[m] = true
 	}
+
 	a.answers, a.slices, a.differing = a.answers+b.answers, a.slices+b.slices, a.differing+b.differing
 	a.nodes += b.nodes
 	a.real.merge(&b.real)
@@ -159,13 +173,16 @@ them on slices: action, reason and profile differ for %d. A difference beyond wh
 | figure | largest difference | tolerated | reason |
 |---|--:|--:|---|
 `, a.nodes, len(a.models), *fullHours, *fullHours/8, a.answers, a.slices, a.differing)
+
 	for i, f := range figures() {
 		tolerated := fmt.Sprint(f.absolute)
 		if f.relative > 0 {
 			tolerated += fmt.Sprintf(" + %.1f %%", 100*f.relative)
 		}
+
 		fmt.Fprintf(b, "| %s | %.4f | %s | %s |\n", f.name, a.largest[i], tolerated, f.reason)
 	}
+
 	r := &a.real
 	fmt.Fprintf(b, `
 What really happened in the slices, by the full simulator and by the fast path, in %d minutes with kernels: both by the same workload model: busy

@@ -14,6 +14,7 @@ import (
 func decodingNode(decoders ...float64) *node {
 	n := &node{name: "video"}
 	all := models()
+
 	n.model = all[slices.IndexFunc(all, func(m model) bool { return m.Name == "H100-80GB" })]
 	for i, used := range decoders {
 		n.gpus[i] = &workload{
@@ -22,6 +23,7 @@ func decodingNode(decoders ...float64) *node {
 			stateAt: func(int) int { return 0 }, media: kernels.Engines{1: used}, mediaAt: steady(1),
 		}
 	}
+
 	return n
 }
 
@@ -31,6 +33,7 @@ func TestDecodersDecide(t *testing.T) {
 	t.Parallel()
 	res := evaluate(decodingNode(0.1, 0.5, 1.2, 2, 3, 5, 7))
 	var given []string
+
 	for i := range res.records {
 		r := &res.records[i]
 		for way := range naively {
@@ -38,15 +41,19 @@ func TestDecodersDecide(t *testing.T) {
 				t.Errorf("%s: harmed in %s, throughput %v", r.name, v.profile, v.seen.throughput)
 			}
 		}
+
 		given = append(given, r.verdicts[byDefault].profile)
 	}
+
 	cmptest.Equal(t, "slices", given, []string{"1g.10gb", "1g.10gb", "2g.20gb", "3g.40gb", "4g.40gb", "", ""})
+
 	harmed := 0
 	for i := range res.records {
 		if v := &res.records[i].verdicts[naively]; v.given && v.harmed() {
 			harmed++
 		}
 	}
+
 	cmptest.Equal(t, "harmed by the naive rule", harmed, 5)
 }
 
@@ -58,6 +65,7 @@ func TestTooFewDecodersAreNoticed(t *testing.T) {
 	n := decodingNode(5)
 	s := n.subjects()[0]
 	on := []slice{{index: 0, work: s.work, profile: s.find("3g.40gb").profile}}
+
 	for before, want := range map[int]string{0: "4g.40gb", 60: "7g.80gb"} {
 		a := advise.New(options(false))
 		adviceOn(a, fastPath(n, before))

@@ -69,6 +69,7 @@ type result struct {
 func options(strict bool) advise.Options {
 	o := advise.DefaultOptions()
 	o.MaxGap, o.Strict = 2*time.Minute, strict
+
 	return o
 }
 
@@ -76,21 +77,26 @@ func options(strict bool) advise.Options {
 func evaluate(n *node) *result {
 	res := &result{node: n, subjects: n.subjects()}
 	observe(n, res)
+
 	for _, s := range res.subjects {
 		for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
 			s.apply(n, minute)
 		}
 	}
+
 	all := func(*subject, *candidate) bool { return true }
 	watch(n, res, byDefault, false, all)
 	watch(n, res, strictly, false, func(s *subject, c *candidate) bool { return s.regrets(n, c.size) })
 	watch(n, res, byDefault, true, func(s *subject, c *candidate) bool {
 		return c.hidden.regret(s.work.promised()) || s.waitsOf(n, c.size, afterWithLoss).regret(s.work)
 	})
+
 	for _, s := range res.subjects {
 		res.records = append(res.records, s.record(n))
 	}
+
 	res.subjects = nil // they take a tenth of a megabyte each
+
 	return res
 }
 
@@ -100,9 +106,11 @@ func (s *subject) apply(n *node, minute int) {
 	if !running {
 		return
 	}
+
 	d := s.work.demand(minute)
 	whole := kernels.Run(d, n.wholeDevice())
 	s.next.add(s.work.needMoved(minute, observedMinutes), s.work.uses(minute))
+
 	for _, size := range s.sizes {
 		size.real.add(d, size.on, whole, minute)
 		size.hidden.add(d, size.lossy, whole, minute)
@@ -116,36 +124,45 @@ func (n *node) subjects() []*subject {
 		if w == nil || slices.ContainsFunc(list, func(s *subject) bool { return s.work == w }) {
 			continue
 		}
+
 		s := &subject{gpu: i, work: w, noticed: [2][2]int{{-1, -1}, {-1, -1}}}
+
 		for k := range n.model.Profiles {
 			if p := &n.model.Profiles[k]; p.MemorySlices < n.model.AxisUnits {
 				s.candidates = append(s.candidates, candidate{size: s.sizeOf(n, p), profile: p})
 			}
 		}
+
 		slices.SortStableFunc(s.candidates, func(a, b candidate) int {
 			return cmp.Or(cmp.Compare(a.profile.MemorySlices, b.profile.MemorySlices), cmp.Compare(a.profile.SMs, b.profile.SMs),
 				cmp.Compare(len(a.profile.Name), len(b.profile.Name)))
 		})
 		list = append(list, s)
 	}
+
 	return list
 }
 
 func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 	on := n.device(p, 0)
+
 	if at := slices.IndexFunc(s.sizes, func(z *size) bool { return z.on == on }); at >= 0 {
 		return s.sizes[at]
 	}
+
 	z := &size{on: on, lossy: n.device(p, s.work.loss), real: newOutcome(), hidden: newOutcome()}
 	for _, phases := range s.work.states {
 		var seen advise.Kernels
 		for _, p := range phases {
 			seen.Width, seen.Bandwidth = seen.Width+p.Share*p.Width/float64(n.model.sms), seen.Bandwidth+p.Share*p.Bandwidth
 		}
+
 		of := advise.Slice{SMs: on.SMs / float64(n.model.sms), Bandwidth: on.Bandwidth}
 		z.expected = append(z.expected, advise.StretchOf(seen, of).Expected)
 	}
+
 	s.sizes = append(s.sizes, z)
+
 	return z
 }
 
@@ -154,6 +171,7 @@ func observe(n *node, res *result) {
 	a := advise.New(options(false))
 	s, p := n.snapshot(), &poller{n: n}
 	see := func(s *gpu.Snapshot) { a.Observe(s) }
+
 	for minute := range observedMinutes {
 		if minute >= polledFrom {
 			p.minute(s, minute, see)
@@ -161,20 +179,24 @@ func observe(n *node, res *result) {
 			n.advance(s, minute)
 			a.Observe(s)
 		}
+
 		for _, subject := range res.subjects {
 			subject.foresee(n, minute)
 		}
+
 		if minute%180 == 179 && minute > dayMinutes {
 			report := a.Recommend(s)
 			res.countFlaps(report)
 			res.checkRecommended(report)
 		}
 	}
+
 	for mode, a := range [2]*advise.Advisor{a, restarted(a, s)} {
 		report := a.Recommend(s)
 		// What a slice does is judged of every one that would be recommended, whether it gains anything here or not.
 		for _, subject := range res.subjects {
 			r := report.Devices[subject.gpu]
+
 			subject.report[mode] = r
 			if r.Candidate() {
 				subject.answers[mode] = subject.find(r.Recommended)
@@ -188,6 +210,7 @@ func observe(n *node, res *result) {
 		res.packing[mode] = report.Packing
 		res.countGains(mode, report)
 	}
+
 	for _, subject := range res.subjects {
 		subject.answers[naively] = subject.naiveAnswer()
 	}
@@ -197,15 +220,19 @@ func observe(n *node, res *result) {
 func restarted(from *advise.Advisor, s *gpu.Snapshot) *advise.Advisor {
 	var saved bytes.Buffer
 	a := advise.New(options(true))
+
 	if err := from.Checkpoint().Write(&saved); err != nil {
 		panic(err)
 	}
+
 	c, err := advise.ReadCheckpoint(&saved)
 	if err != nil {
 		panic(err)
 	}
+
 	a.Restore(c)
 	a.Observe(s)
+
 	return a
 }
 
@@ -214,9 +241,11 @@ func (s *subject) foresee(n *node, minute int) {
 	if !running {
 		return
 	}
+
 	s.past.add(s.work.takes(minute), s.work.uses(minute))
 	d := s.work.demand(minute)
 	s.naive.add(1+d.Busy, 1)
+
 	for _, z := range s.sizes {
 		z.foreseen.add(d, z.expected[s.work.stateAt(minute)], z.on.Engines)
 	}
@@ -228,6 +257,7 @@ func (s *subject) find(profile string) *candidate {
 			return &s.candidates[i]
 		}
 	}
+
 	return nil
 }
 
@@ -236,11 +266,13 @@ func (s *subject) naiveAnswer() *candidate {
 	if s.naive.quantile(0.95) >= 1.3 {
 		return nil
 	}
+
 	for i := range s.candidates {
 		if c := &s.candidates[i]; s.past.gib*gib <= float64(c.profile.MemoryBytes) {
 			return c
 		}
 	}
+
 	return nil
 }
 
@@ -251,10 +283,12 @@ func (res *result) countFlaps(report *advise.Report) {
 		if r.Action == advise.ActionFree || r.Reason == advise.ReasonLittleEvidence {
 			continue
 		}
+
 		now := [2]string{string(r.Action), r.Recommended}
 		if s.last != [2]string{} && now != s.last {
 			s.flaps++
 		}
+
 		s.last = now
 	}
 }
@@ -279,6 +313,7 @@ func (res *result) countGains(mode int, report *advise.Report) {
 		if r.Reason == advise.ReasonNoGain {
 			res.gainless[mode]++
 		}
+
 		if !r.Candidate() {
 			continue
 		}
@@ -299,11 +334,13 @@ func (s *subject) best(n *node, does func(*node, *candidate) bool) *candidate {
 	if !s.work.cuttable() {
 		return nil
 	}
+
 	for i := range s.candidates {
 		if does(n, &s.candidates[i]) {
 			return &s.candidates[i]
 		}
 	}
+
 	return nil
 }
 
@@ -328,38 +365,49 @@ func (s *subject) knowsPast(n *node, c *candidate) bool {
 func watch(n *node, res *result, way int, hidden bool, which func(*subject, *candidate) bool) {
 	var list []slice
 	var of []*subject
+
 	for _, s := range res.subjects {
 		if c := s.answers[way]; c != nil && which(s, c) {
 			one := slice{index: s.gpu, work: s.work, profile: c.profile, moved: observedMinutes}
 			if hidden {
 				one.loss = s.work.loss
 			}
+
 			list, of = append(list, one), append(of, s)
 		}
 	}
+
 	if len(list) == 0 {
 		return
 	}
+
 	a := advise.New(options(way == strictly))
+
 	before := n.snapshot()
 	for minute := observedMinutes - watchedBefore; minute < observedMinutes; minute++ {
 		n.advance(before, minute)
 		a.Observe(before)
 	}
+
 	s := n.sliced(list)
+
 	at := 0
 	if hidden {
 		at = 1
 	}
+
 	polled, p := map[int]bool{}, &poller{n: n}
+
 	for _, s := range of {
 		if s.work.serves == nil {
 			continue
 		}
+
 		for _, hour := range s.judge(n, after).hours {
 			polled[hour] = true
 		}
 	}
+
 	for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
 		if polled[minute/60] {
 			p.minuteIn(s, list, minute, func(s *gpu.Snapshot) { a.Observe(s) })
@@ -367,9 +415,11 @@ func watch(n *node, res *result, way int, hidden bool, which func(*subject, *can
 			n.advanceSlices(s, list, minute)
 			a.Observe(s)
 		}
+
 		if minute%15 != 14 {
 			continue
 		}
+
 		for _, r := range a.Recommend(s).Devices {
 			if r.Action == advise.ActionGrow && of[r.Index].noticed[way][at] < 0 {
 				of[r.Index].noticed[way][at] = minute

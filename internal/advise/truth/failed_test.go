@@ -12,9 +12,11 @@ import (
 func TestFailedMovesAreNoticed(t *testing.T) {
 	t.Parallel()
 	failed, fine := map[string]int{}, 0
+
 	for index := range 60 {
 		n := newNode(7, index)
 		var list []slice
+
 		for _, s := range n.subjects() {
 			if c := worstMove(s); c != nil {
 				list = append(list, *c)
@@ -22,17 +24,21 @@ func TestFailedMovesAreNoticed(t *testing.T) {
 		}
 
 		a := advise.New(options(false))
+
 		before := n.snapshot()
 		for minute := observedMinutes - watchedBefore; minute < observedMinutes; minute++ {
 			n.advance(before, minute)
 			a.Observe(before)
 		}
+
 		s := n.sliced(list)
 		for minute := observedMinutes; minute < observedMinutes+2*dayMinutes; minute++ {
 			n.advanceSlices(s, list, minute)
+
 			if a.Observe(s); minute%15 != 14 {
 				continue
 			}
+
 			for _, r := range a.Recommend(s).Devices {
 				if r.Instance.Present() {
 					checkMoved(t, n, &list[r.Index], &r, minute-observedMinutes)
@@ -54,6 +60,7 @@ func TestFailedMovesAreNoticed(t *testing.T) {
 			t.Errorf("%s: no start was killed", name)
 		}
 	}
+
 	if fine == 0 {
 		t.Error("no start came up")
 	}
@@ -65,13 +72,16 @@ func worstMove(s *subject) *slice {
 	if !s.work.cuttable() || s.work.lifetime > 0 || s.work.start.every > 0 {
 		return nil
 	}
+
 	var move *slice
+
 	for i := range s.candidates {
 		one := slice{index: s.gpu, work: s.work, profile: s.candidates[i].profile, moved: observedMinutes}
 		if _, killed := one.killedAfter(); killed || move == nil || i == len(s.candidates)-1 && !isKilled(move) {
 			move = &one
 		}
 	}
+
 	return move
 }
 
@@ -84,6 +94,7 @@ func isKilled(s *slice) bool {
 func checkMoved(t *testing.T, n *node, s *slice, r *advise.Recommendation, since int) {
 	t.Helper()
 	after, killed := s.killedAfter()
+
 	isDown := r.Action == advise.ActionGrow && r.Reason == advise.ReasonNotUp
 	switch {
 	case killed && r.Action == advise.ActionIdle,

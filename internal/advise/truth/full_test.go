@@ -40,12 +40,14 @@ type holders struct {
 // hints returns what the annotations of each owner's pods say.
 func (n *node) hints() map[string]gpu.RightsizingHints {
 	all := map[string]gpu.RightsizingHints{}
+
 	for i, w := range n.gpus {
 		if w != nil {
 			h := w.newHolders(i, 0)[0]
 			all[h.Workload] = h.Rightsizing
 		}
 	}
+
 	return all
 }
 
@@ -55,7 +57,9 @@ func (h holders) List(context.Context) (gpu.Assignments, error) {
 	for _, c := range h.Running() {
 		owner[c.PodUID] = c
 	}
+
 	var all gpu.Assignments
+
 	for i, held := range h.Holdings() {
 		c := owner[held.PodUID]
 		all.List = append(all.List, gpu.Assignment{
@@ -68,16 +72,19 @@ func (h holders) List(context.Context) (gpu.Assignments, error) {
 			},
 		})
 	}
+
 	return all, nil
 }
 
 // startFull starts the node of a scenario, and its loop.
 func startFull(t *testing.T, scenario *sim.Scenario, hints map[string]gpu.RightsizingHints) *fullNode {
 	t.Helper()
+
 	n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	logger := log.NewNopLogger()
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
 		Now: n.Now, GPM: true, Media: true, Logger: logger,
@@ -98,18 +105,21 @@ func startFull(t *testing.T, scenario *sim.Scenario, hints map[string]gpu.Rights
 		cancel()
 		closing, done := context.WithTimeout(context.Background(), time.Minute)
 		defer done()
+
 		for _, err := range []error{<-ended, profiler.Close(closing), source.Close(closing), n.Close()} {
 			if err != nil {
 				t.Error(err)
 			}
 		}
 	})
+
 	return f
 }
 
 // advance moves the clock and polls.
 func (f *fullNode) advance(by time.Duration) *gpu.Snapshot {
 	f.t.Helper()
+
 	err := f.poller.Poll(context.Background(), func() error {
 		defer f.node.Settle(context.Background())
 		return f.node.Advance(by)
@@ -117,6 +127,7 @@ func (f *fullNode) advance(by time.Duration) *gpu.Snapshot {
 	if err != nil {
 		f.t.Fatal(err)
 	}
+
 	return f.poller.Current()
 }
 
@@ -127,13 +138,16 @@ func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapsho
 		by := time.Minute - time.Millisecond
 		for range minutes {
 			s, later := *f.advance(by), began.Sub(sim.StepStart())
+
 			s.Time, s.GPUs = s.Time.Add(later), slices.Clone(s.GPUs)
 			for i := range s.GPUs {
 				s.GPUs[i].LastRead = s.GPUs[i].LastRead.Add(later)
 			}
+
 			if !yield(&s) {
 				return
 			}
+
 			by = time.Minute
 		}
 	}
@@ -168,6 +182,7 @@ func skipFirst(source iter.Seq[*gpu.Snapshot]) iter.Seq[*gpu.Snapshot] {
 			if !first && !yield(s) {
 				return
 			}
+
 			first = false
 		}
 	}
@@ -183,6 +198,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	a.checkRecords(n, f)
 
 	var list []slice
+
 	for _, s := range n.subjects() {
 		if r := &advice[s.gpu]; r.Action == advise.ActionSlice {
 			list = append(list, slice{
@@ -190,9 +206,11 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 			})
 		}
 	}
+
 	if len(list) == 0 {
 		return a
 	}
+
 	f = startFull(t, slicedScenario(t, n, list, minutes, slicedMinutes), n.hints())
 	after := start().Add(time.Duration(minutes) * time.Minute)
 	at := minutes
@@ -200,6 +218,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 		for s := range f.snapshots(after, slicedMinutes) {
 			a.compareReal(n, list, at, f.node.Truth())
 			at++
+
 			if !yield(s) {
 				return
 			}
@@ -208,6 +227,7 @@ func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	inSlices := skipFirst(slicedPath(n, list, minutes, slicedMinutes))
 	a.compare(n.name+" in slices", adviceOn(fast, inSlices), adviceOn(full, skipFirst(seen)))
 	a.checkRecords(n, f)
+
 	return a
 }
 
@@ -218,6 +238,7 @@ func (a *agreement) compareReal(n *node, slices []slice, minute int, truths []si
 		if running, _ := s.work.runs(minute); !running || s.work.demand(minute).Busy == 0 {
 			continue
 		}
+
 		load, found := loadName(s.index, s.work, minute), false
 		for i := range truths {
 			if truths[i].Workload == load {
@@ -225,6 +246,7 @@ func (a *agreement) compareReal(n *node, slices []slice, minute int, truths []si
 				found = true
 			}
 		}
+
 		if !found {
 			a.found = append(a.found, fmt.Sprintf("%s, minute %d: %s does not run", n.name, minute, load))
 		}
@@ -256,20 +278,25 @@ func compareNodes(t *testing.T, seed uint64, count, minutes, slicedMinutes int) 
 		}
 	})
 	all := &agreement{}
+
 	for _, r := range results {
 		if r != nil {
 			all.merge(r)
 		}
 	}
+
 	for _, found := range all.found {
 		t.Error(found)
 	}
+
 	if all.slices == 0 {
 		t.Error("nothing was recommended a slice: no slice was compared")
 	}
+
 	if r := &all.real; r.minutes == 0 || max(r.busy, r.throughput, r.stretch) > realTolerance {
 		t.Errorf("what really happens in slices, the largest differences: %+v, want up to %v", *r, realTolerance)
 	}
+
 	return all
 }
 
@@ -277,8 +304,10 @@ func compareNodes(t *testing.T, seed uint64, count, minutes, slicedMinutes int) 
 // what really happens in slices is the same.
 func TestFastPathAgrees(t *testing.T) {
 	t.Parallel()
+
 	if *report != "" {
 		t.Skip("TestAdviceIsTrue does it for the report")
 	}
+
 	compareNodes(t, *seed, *fullNodes, *fullHours*60, *fullHours*60/8)
 }

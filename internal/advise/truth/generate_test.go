@@ -27,6 +27,7 @@ type modelFacts struct {
 // models are those that can be simulated.
 func models() []model {
 	var list []model
+
 	for _, m := range []struct {
 		name string
 		modelFacts
@@ -40,17 +41,20 @@ func models() []model {
 			list = append(list, model{found, m.modelFacts, mostEngines(found.Profiles)})
 		}
 	}
+
 	return list
 }
 
 // mostEngines returns the engines of a GPU: as many as the profile with the most has.
 func mostEngines(profiles []gpu.Profile) kernels.Engines {
 	var most kernels.Engines
+
 	for i := range profiles {
 		for kind, n := range enginesOf(&profiles[i]) {
 			most[kind] = max(most[kind], n)
 		}
 	}
+
 	return most
 }
 
@@ -82,6 +86,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	for _, k := range kinds() {
 		all += k.weight
 	}
+
 	pick, name := r.IntN(all), ""
 	for _, k := range kinds() {
 		if pick -= k.weight; pick < 0 {
@@ -89,6 +94,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 			break
 		}
 	}
+
 	w := &workload{kind: name, seed: r.Uint64(), noise: 0.3 * r.Float64(), pods: 1}
 	w.pcie, w.loss = 0.1*r.Float64(), 0.2*r.Float64()
 	w.mix = mixNames()[r.IntN(4)]
@@ -98,6 +104,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 	w.shape(r, m)
 	w.addStart(m)
 	w.addServing()
+
 	return w
 }
 
@@ -118,6 +125,7 @@ func (w *workload) addState(r *rand.Rand, m *model, width float64) {
 func (w *workload) shape(r *rand.Rand, m *model) {
 	// The means of a large cluster: 10.5 % of the time on average, three quarters of the instances below a tenth.
 	level := min(0.95, logNormal(r, 0.05, 1.2))
+
 	w.busy = daily(level/2, level*1.5)
 	switch w.kind {
 	case "narrow-busy":
@@ -159,6 +167,7 @@ func (w *workload) shapeWeekly(r *rand.Rand, m *model, level float64) {
 	if r.IntN(2) == 0 {
 		days = 5
 	}
+
 	w.busy = weekly(level, min(0.95, level*between(r, 2, 8)), from, days)
 	if r.IntN(2) == 0 {
 		w.addState(r, m, between(r, 0.1, 1))
@@ -176,6 +185,7 @@ func (w *workload) shapePhases(r *rand.Rand, m *model) {
 		if at := minute % dayMinutes; at >= start && at < start+length {
 			return 1
 		}
+
 		return 0
 	}
 	quiet, loud := between(r, 0.01, 0.6), between(r, 0.05, 1)
@@ -186,14 +196,17 @@ func (w *workload) shapePhases(r *rand.Rand, m *model) {
 // one decoder. A part of them decodes with the load of the day, another for some minutes of the day alone.
 func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 	r := rand.New(rand.NewPCG(w.seed, 0)) // of its own: the node's other workloads are the same whatever is drawn
+
 	for kind, used := range kinds {
 		if used {
 			w.media[kind] = m.engines[kind] * math.Pow(between(r, 0.1, 1), 2)
 		}
 	}
+
 	if w.kind != "video" {
 		return
 	}
+
 	switch r.IntN(4) {
 	case 0:
 		w.kind, w.mediaAt = "transcoding", daily(between(r, 0, 0.5), 1)
@@ -219,6 +232,7 @@ func boolToFloat(b bool) float64 {
 	if b {
 		return 1
 	}
+
 	return 0
 }
 
@@ -230,6 +244,7 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 		if r.IntN(2) == 0 {
 			restart = 2 + r.IntN(9)
 		}
+
 		w.needGiB = leaking(base, base*between(r, 0.005, 0.1), r.IntN(observedMinutes-2*dayMinutes), restart)
 	case "growing-memory":
 		base, perDay := w.needGiB(0), between(r, 0.01, 0.08)

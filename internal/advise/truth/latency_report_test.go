@@ -37,11 +37,13 @@ func (s *summary) recall(way int) (total, recalled int) {
 	for i := range s.records {
 		if r := &s.records[i]; r.foreseeable && r.past {
 			total++
+
 			if v := &r.verdicts[way]; v.given && v.past {
 				recalled++
 			}
 		}
 	}
+
 	return total, recalled
 }
 
@@ -50,19 +52,24 @@ func (s *summary) recall(way int) (total, recalled int) {
 func (s *summary) predictions() (list []prediction, missing int) {
 	for i := range s.records {
 		r := &s.records[i]
+
 		v := &r.verdicts[byDefault]
 		if !v.given || !r.foreseeable || r.arrivals == "" || r.arrivals == arriveClosed && r.known {
 			continue
 		}
+
 		if !v.seen.waits.known {
 			continue
 		}
+
 		if !isPredicted(v.latency) {
 			missing++
 			continue
 		}
+
 		list = append(list, prediction{r, v.latency, v.waitsBefore.latency, v.seen.waits.latency})
 	}
+
 	return list, missing
 }
 
@@ -73,10 +80,12 @@ func contained(list []prediction) (before, after int) {
 		if p.contains(p.before) {
 			before++
 		}
+
 		if p.contains(p.after) {
 			after++
 		}
 	}
+
 	return before, after
 }
 
@@ -88,28 +97,34 @@ func figureErrors(list []prediction) (before, after []float64) {
 			after = append(after, math.Abs(p.said.Figure/p.after-1))
 		}
 	}
+
 	return before, after
 }
 
 func within(errors []float64, limit float64) int {
 	n := 0
+
 	for _, e := range errors {
 		if e <= limit {
 			n++
 		}
 	}
+
 	return n
 }
 
 // shareViolations returns which limits do not hold of shares: of predictions of latency, and of recall.
 func (s *summary) shareViolations() []string {
 	var found []string
+
 	list, _ := s.predictions()
 	if _, after := contained(list); len(list) >= minSample && float64(after) < minContained*float64(len(list)) {
 		found = append(found, fmt.Sprintf("%d of %d intervals contain the p95 of latency that was seen; expected %.0f %%",
 			after, len(list), 100*minContained))
 	}
+
 	_, errors := figureErrors(list)
+
 	good := within(errors, figureError)
 	if len(errors) >= minSample && float64(good) < minFigureGood*float64(len(errors)) {
 		found = append(found, fmt.Sprintf("%d of %d figures of latency are within %.0f %% of what was seen; expected %.0f %%",
@@ -121,6 +136,7 @@ func (s *summary) shareViolations() []string {
 		found = append(found, fmt.Sprintf("%d of the %d workloads that have a slice by what can be observed are recommended one; "+
 			"expected %.0f %%", recalled, total, 100*minRecall))
 	}
+
 	return found
 }
 
@@ -157,11 +173,13 @@ the annotation `+"`mig-exporter.dev/service-time`"+`.
 
 func (s *summary) serving() int {
 	n := 0
+
 	for i := range s.records {
 		if s.records[i].arrivals != "" {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -177,11 +195,13 @@ have none. The interval should contain what is seen for nine in ten, the figure 
 `, len(list), missing)
 	row := func(name string, which func(*record) bool) {
 		var some []prediction
+
 		for _, p := range list {
 			if which(p.record) {
 				some = append(some, p)
 			}
 		}
+
 		before, after := contained(some)
 		errorsBefore, errorsAfter := figureErrors(some)
 		fmt.Fprintf(b, "| %s | %d | %s | %s | %d | %s | %s |\n", name, len(some), percent(before, len(some)),
@@ -191,9 +211,11 @@ have none. The interval should contain what is seen for nine in ten, the figure 
 	row("all", func(*record) bool { return true })
 	row("service time known", func(r *record) bool { return r.known })
 	row("not known", func(r *record) bool { return !r.known })
+
 	for _, name := range arrivalNames() {
 		row(name, func(r *record) bool { return r.arrivals == name })
 	}
+
 	b.WriteString("\n")
 }
 
@@ -202,6 +224,7 @@ func (s *summary) renderLate(b *strings.Builder) {
 	b.WriteString(`| workload | kind, arrivals | slice | p95 of latency | predicted | throughput | load | advice to grow after |
 |---|---|---|--:|--:|--:|--:|--:|
 `)
+
 	for i := range s.records {
 		r := &s.records[i]
 		for way := range naively {
@@ -209,17 +232,21 @@ func (s *summary) renderLate(b *strings.Builder) {
 			if !v.given || !r.foreseeable || !v.seen.late {
 				continue
 			}
+
 			name := r.model
 			if way == strictly {
 				name += ", strict"
 			}
+
 			predicted := "–"
 			if isPredicted(v.latency) {
 				predicted = fmt.Sprintf("%.2f–%.2f", v.latency.Low, v.latency.High)
 			}
+
 			fmt.Fprintf(b, "| %s | %s, %s | %s | %.2f | %s | %.3f | %.2f | %s |\n", name, r.kind, r.arrivals, v.profile,
 				v.seen.waits.latency, predicted, v.seen.waits.throughput, v.seen.waits.load, minutes(v.seen.lateDelay))
 		}
 	}
+
 	b.WriteString("\n")
 }

@@ -41,16 +41,20 @@ func (s *subject) judge(n *node, week int) *judged {
 	from := [2]int{observedMinutes - weekMinutes, observedMinutes}[week]
 	busy := map[int]float64{}
 	var hours []int
+
 	for minute := from; minute < from+weekMinutes; minute++ {
 		running, _ := s.work.runs(minute)
 		if !running {
 			continue
 		}
+
 		if hours == nil || hours[len(hours)-1] != minute/60 {
 			hours = append(hours, minute/60)
 		}
+
 		busy[minute/60] += s.work.demand(minute).Busy
 	}
+
 	slices.SortStableFunc(hours, func(a, b int) int { return cmp.Compare(busy[b], busy[a]) })
 	hours = hours[:min(judgedHours, len(hours))]
 	slices.Sort(hours)
@@ -58,12 +62,15 @@ func (s *subject) judge(n *node, week int) *judged {
 	j := &judged{hours: hours}
 	s.judged[week] = j
 	var all []requests.Result
+
 	for _, hour := range hours {
 		served := s.work.serve(hour, requestsDevice(n.wholeDevice()))
 		j.whole, all = append(j.whole, served), append(all, served.results...)
 		j.answered += served.answered()
 	}
+
 	j.p95 = p95(all)
+
 	return j
 }
 
@@ -73,11 +80,14 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 	if j.answered < minRequests {
 		return v
 	}
+
 	var served []*servedHour
 	var all []requests.Result
 	done := 0.
+
 	for _, hour := range j.hours {
 		got := w.serve(hour, requestsDevice(on))
+
 		served, all, done = append(served, got), append(all, got.results...), done+got.answered()
 		for _, p := range got.polls {
 			v.load += p.Busy / float64(len(got.polls)*len(j.hours))
@@ -88,6 +98,7 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 	if !v.regret(w) {
 		return v
 	}
+
 	for i, got := range served {
 		whole := j.whole[i]
 		if w.serves.exceeds(p95(got.results), p95(whole.results), got.answered(), whole.answered()) {
@@ -95,6 +106,7 @@ func (j *judged) waitsIn(w *workload, on kernels.Device) waits {
 			break
 		}
 	}
+
 	return v
 }
 
@@ -105,6 +117,7 @@ func (v *serving) exceeds(latency, before, answered, all float64) bool {
 	if v.clients > 0 {
 		return answered < minThroughput*all
 	}
+
 	return latency > maxStretch*resolution*before
 }
 
@@ -125,6 +138,7 @@ func (s *subject) waitsOf(n *node, z *size, when int) *waits {
 	if z.waits[when] != nil {
 		return z.waits[when]
 	}
+
 	z.waits[when] = &waits{bad: -1}
 	if s.work.serves == nil {
 		return z.waits[when]
@@ -134,8 +148,10 @@ func (s *subject) waitsOf(n *node, z *size, when int) *waits {
 	if when == afterWithLoss {
 		on = z.lossy
 	}
+
 	v := s.judge(n, min(when, after)).waitsIn(s.work, on)
 	z.waits[when] = &v
+
 	return &v
 }
 
@@ -150,6 +166,7 @@ func (w *workload) promised() float64 {
 	if w.serves != nil && w.serves.clients > 0 {
 		return noLimit
 	}
+
 	return maxStretch
 }
 
@@ -160,6 +177,7 @@ func (s *subject) foreseeably(n *node, z *size) bool {
 	if w := s.work; w.serves != nil && w.serves.known {
 		return z.foreseen.does(w.promised()) && !v.regret(w)
 	}
+
 	return z.foreseen.does(maxStretch) && !(v.known && v.latency > maxStretch*resolution)
 }
 

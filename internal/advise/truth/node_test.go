@@ -22,23 +22,29 @@ type node struct {
 func newNode(seed uint64, index int) *node {
 	r := rand.New(rand.NewPCG(seed, uint64(index)))
 	all := models()
+
 	n := &node{name: fmt.Sprintf("node-%d", index), model: all[r.IntN(len(all))]}
 	for i := 0; i < len(n.gpus); i++ {
 		if r.IntN(20) == 0 {
 			continue
 		}
+
 		w := newWorkload(r, &n.model)
+
 		w.pods, w.copies = min(w.pods, len(n.gpus)-i), min(w.copies, len(n.gpus)-i)
 		for k := range w.pods {
 			n.gpus[i+k] = w
 		}
+
 		for k := 1; k < w.copies; k++ {
 			other := *w
 			other.replica = k
 			n.gpus[i+k] = &other
 		}
+
 		i += max(w.pods, w.copies) - 1
 	}
+
 	return n
 }
 
@@ -59,6 +65,7 @@ func (n *node) device(p *gpu.Profile, loss float64) kernels.Device {
 // snapshot returns what the exporter publishes of the node before the first minute.
 func (n *node) snapshot() *gpu.Snapshot {
 	sources := []gpu.SourceState{{Name: gpu.SourceKubelet, Up: true}, {Name: gpu.SourceKubernetes, Up: true}}
+
 	s := &gpu.Snapshot{Hostname: n.name, Sources: sources}
 	for i := range n.gpus {
 		g := gpu.GPU{
@@ -75,6 +82,7 @@ func (n *node) snapshot() *gpu.Snapshot {
 		g.Readings.PCIe = gpu.PCIe{LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(n.model.pcieGen)}
 		s.GPUs = append(s.GPUs, g)
 	}
+
 	return s
 }
 
@@ -98,20 +106,25 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 // hold gives a GPU its holders, memory and media engines in a minute, and returns what its kernels do.
 func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
 	r := kernels.Result{}
+
 	running, number := false, 0
 	if w != nil {
 		running, number = w.runs(minute)
 	}
+
 	g.Holders, g.Allocated = nil, gpu.Some(running)
 	used := uint64(0)
 	wanted := kernels.Engines{}
+
 	if running {
 		r = kernels.Run(w.demand(minute), n.wholeDevice())
 		g.Holders = w.holders(g.Index, number)
 		used, wanted = uint64(w.takes(minute)*gib), w.uses(minute)
 	}
+
 	g.Readings.Memory.Used = gpu.Some(used)
 	g.Readings.Media = mediaOf(wanted, n.model.engines, r)
+
 	return r
 }
 
@@ -119,6 +132,7 @@ func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
 func (n *node) work(g *gpu.GPU, w *workload, r kernels.Result, seconds float64) {
 	g.Activity.GraphicsEngine, g.Activity.SM = gpu.Some(r.Busy), gpu.Some(r.SMs/float64(n.model.sms))
 	g.Activity.DRAM = gpu.Some(r.Bandwidth)
+
 	g.Readings.PowerWatts = gpu.Some(n.model.watts(r))
 	if w != nil {
 		addTo(&g.Totals.PCIeReceive, w.pcie*r.Busy*linkBytes(&n.model)*seconds)
@@ -141,8 +155,10 @@ func mediaOf(used, have kernels.Engines, r kernels.Result) gpu.Media {
 		if have[kind] == 0 {
 			return gpu.Some(0.)
 		}
+
 		return gpu.Some(min(1, used[kind]*r.Throughput/have[kind]))
 	}
+
 	return gpu.Media{Encoder: share(0), Decoder: share(1), JPEG: share(2), OFA: share(3)}
 }
 
@@ -152,11 +168,13 @@ func (w *workload) holders(index, number int) []gpu.Holder {
 	if w.held == nil || w.heldNumber != number {
 		w.held, w.heldNumber = w.newHolders(index, number), number
 	}
+
 	return w.held
 }
 
 func (w *workload) newHolders(index, number int) []gpu.Holder {
 	name := fmt.Sprintf("%s-%x", w.kind, w.seed)
+
 	h := gpu.Holder{
 		Container: gpu.Container{Namespace: "ml", Pod: fmt.Sprintf("%s-%d", name, number), Name: "main"},
 		PodUID:    fmt.Sprintf("uid-%s-%d", name, number), Workload: "Deployment/" + name,
@@ -165,12 +183,15 @@ func (w *workload) newHolders(index, number int) []gpu.Holder {
 	if w.replica > 0 {
 		h.Pod, h.PodUID = fmt.Sprintf("%s-r%d", h.Pod, w.replica), fmt.Sprintf("%s-r%d", h.PodUID, w.replica)
 	}
+
 	if !w.shared {
 		return []gpu.Holder{h}
 	}
+
 	h.Sharing = gpu.SharingMPS
 	other := h
 	other.Pod, other.PodUID, other.Workload = fmt.Sprintf("other-%d", index), "uid-other", "Deployment/other"
+
 	return []gpu.Holder{h, other}
 }
 
@@ -189,9 +210,11 @@ func (n *node) sliced(slices []slice) *gpu.Snapshot {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		g.MIG.Enabled = gpu.Some(true)
+
 		if i >= len(slices) {
 			continue
 		}
+
 		p := slices[i].profile
 		g.Instances = []gpu.GPUInstance{{
 			ID: 1, Generation: 1, Profile: p.Name, ProfileID: gpu.Some(p.ID), Placement: gpu.Some(p.Placements[0]), Up: true,
@@ -200,6 +223,7 @@ func (n *node) sliced(slices []slice) *gpu.Snapshot {
 		}}
 		g.Instances[0].Memory.Total = gpu.Some(p.MemoryBytes)
 	}
+
 	return s
 }
 
@@ -219,18 +243,22 @@ func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Resul
 	i.Holders, i.Allocated = nil, gpu.Some(running)
 	r, used := kernels.Result{}, uint64(0)
 	wanted := kernels.Engines{}
+
 	on := n.device(s.profile, s.loss)
 	if running {
 		r = kernels.Run(w.demand(minute), on)
 		i.Holders = s.movedHolders(number)
 		wanted = w.uses(minute)
+
 		alive := false
 		if used, alive = s.uses(minute); !alive {
 			r, wanted = kernels.Result{}, kernels.Engines{}
 		}
 	}
+
 	i.Memory.Used = gpu.Some(used)
 	i.Media = mediaOf(wanted, on.Engines, r)
+
 	return r
 }
 

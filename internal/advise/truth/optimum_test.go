@@ -21,20 +21,25 @@ func (res *result) checkPacking(report *advise.Report, gpus []gpu.GPU) {
 		half.Pack(&gpu.Snapshot{GPUs: gpus[from : from+smallNode]})
 		want, placed := fewestGPUs(half.Devices, gpus[from:from+smallNode])
 		res.smallPackings++
+
 		got := 0
 		if half.Packing != nil {
 			got = half.Packing.Needed
 		}
+
 		if !placed && got == 0 {
 			continue
 		}
+
 		if got < want {
 			res.wrong = append(res.wrong, fmt.Sprintf("%s from GPU %d: packed on %d GPUs, of which %d are needed at least",
 				report.Node, from, got, want))
 		}
+
 		if got > want {
 			res.wrong = append(res.wrong, fmt.Sprintf("%s from GPU %d: packed on %d GPUs; %d do", report.Node, from, got, want))
 		}
+
 		if got > 0 && got < half.Packing.InUse {
 			res.sharedPackings++
 		}
@@ -54,47 +59,58 @@ type assignment struct {
 func fewestGPUs(devices []advise.Recommendation, gpus []gpu.GPU) (fewest int, placed bool) {
 	a := assignment{gpus: gpus, all: map[string]int{}}
 	usable := [smallNode]bool{}
+
 	for i := range devices {
 		r := &devices[i]
 		if r.Workload != nil {
 			a.all[r.Workload.Owner]++
 		}
+
 		usable[i] = r.Candidate() || r.Action == advise.ActionFree
 		if r.Candidate() {
 			a.moved = append(a.moved, r)
 		}
 	}
+
 	var try func(k int)
 	try = func(k int) {
 		if k == len(a.moved) {
 			if used := a.used(); a.spreads() && (!placed || used < fewest) {
 				fewest, placed = used, true
 			}
+
 			return
 		}
+
 		for i := range gpus {
 			if !usable[i] {
 				continue
 			}
+
 			before := a.on[i]
+
 			a.on[i] = append(slices.Clone(before), a.moved[k])
 			if a.holds(i) {
 				try(k + 1)
 			}
+
 			a.on[i] = before
 		}
 	}
 	try(0)
+
 	return fewest, placed
 }
 
 func (a *assignment) used() int {
 	n := 0
+
 	for _, list := range a.on {
 		if len(list) > 0 {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -102,6 +118,7 @@ func (a *assignment) used() int {
 func (a *assignment) spreads() bool {
 	for _, list := range a.on {
 		on := map[string]int{}
+
 		for _, r := range list {
 			owner := r.Workload.Owner
 			if on[owner]++; on[owner] > 1 && on[owner] == a.all[owner] {
@@ -109,19 +126,23 @@ func (a *assignment) spreads() bool {
 			}
 		}
 	}
+
 	return true
 }
 
 // holds reports whether a GPU has places for its slices, and power and traffic for them if there are several.
 func (a *assignment) holds(at int) bool {
 	g := &a.gpus[at]
+
 	power, traffic := g.Power.IdleWatts.Or(0)/g.Readings.PowerLimitWatts.Or(1), 0.
 	for _, r := range a.on[at] {
 		power, traffic = power+r.Evidence.PowerP95, traffic+r.Evidence.PCIeMax
 	}
+
 	if len(a.on[at]) > 1 && (power > 0.9 || traffic > 0.7) {
 		return false
 	}
+
 	return fits(g.Profiles, a.on[at], nil)
 }
 
@@ -130,6 +151,7 @@ func fits(profiles []gpu.Profile, list []*advise.Recommendation, current []mig.P
 	if len(list) == 0 {
 		return true
 	}
+
 	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == list[0].Recommended })
 	for _, place := range mig.FreePlacements(profiles, current, profiles[at]) {
 		next := mig.Placed{ProfileID: profiles[at].ID, Profile: profiles[at].Name, Placement: place}
@@ -137,5 +159,6 @@ func fits(profiles []gpu.Profile, list []*advise.Recommendation, current []mig.P
 			return true
 		}
 	}
+
 	return false
 }

@@ -30,6 +30,7 @@ func (d *distribution) add(stretch, weight float64) {
 			d.bucket = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
 		}
 	}
+
 	d.weights[d.bucket] += weight
 	d.total += weight
 }
@@ -42,6 +43,7 @@ func (d *distribution) quantile(q float64) float64 {
 			return math.Exp(logStep * float64(i))
 		}
 	}
+
 	return 1
 }
 
@@ -72,6 +74,7 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		o.stretch.add(r.Stretch, d.Busy)
 		o.work, o.allWork = o.work+done, o.allWork+all
 		o.engineWork += all * enginesDo(d.Media, on.Engines)
+
 		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute
@@ -80,15 +83,18 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 			}
 		}
 	}
+
 	if minute%60 != 59 {
 		return
 	}
+
 	if h := &o.hour; h.allWork > 0.1 { // six seconds of the hour
 		o.worstHour = min(o.worstHour, h.work/h.allWork)
 		if o.firstLoss < 0 && (h.work < minThroughput*h.allWork || h.stretched > maxStretch*h.allWork) {
 			o.firstLoss = o.hourLoss
 		}
 	}
+
 	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
 }
 
@@ -96,11 +102,13 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 // there are.
 func enginesDo(used, have kernels.Engines) float64 {
 	done := 1.
+
 	for kind, n := range used {
 		if n > have[kind] {
 			done = min(done, have[kind]/n)
 		}
 	}
+
 	return done
 }
 
@@ -109,6 +117,7 @@ func (o *outcome) began() int {
 	if o.firstLoss >= 0 {
 		return o.firstLoss
 	}
+
 	return o.anyLoss
 }
 
@@ -134,6 +143,7 @@ func lacks(p *gpu.Profile, used [4]bool) bool {
 			return true
 		}
 	}
+
 	return false
 }
 
@@ -141,6 +151,7 @@ func (o *outcome) throughput() float64 {
 	if o.allWork == 0 {
 		return 1
 	}
+
 	return o.work / o.allWork
 }
 

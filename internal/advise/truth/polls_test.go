@@ -20,14 +20,17 @@ type poller struct {
 func (p *poller) minute(s *gpu.Snapshot, minute int, observe func(*gpu.Snapshot)) {
 	on := requestsDevice(p.n.wholeDevice())
 	p.begin(minute, len(p.n.gpus), func(i int) (*workload, requests.Device) { return p.n.gpus[i], on })
+
 	for i, w := range p.n.gpus {
 		p.work[i] = p.n.hold(&s.GPUs[i], w, minute)
 	}
+
 	for k := range polls {
 		s.Time = pollTime(minute, k)
 		for i, w := range p.n.gpus {
 			p.n.work(&s.GPUs[i], w, p.at(i, minute, k), pollSeconds)
 		}
+
 		observe(s)
 	}
 }
@@ -37,9 +40,11 @@ func (p *poller) minuteIn(s *gpu.Snapshot, slices []slice, minute int, observe f
 	p.begin(minute, len(slices), func(i int) (*workload, requests.Device) {
 		return slices[i].work, requestsDevice(p.n.device(slices[i].profile, slices[i].loss))
 	})
+
 	for i := range slices {
 		p.work[i] = p.n.holdSlice(&s.GPUs[i].Instances[0], &slices[i], minute)
 	}
+
 	for k := range polls {
 		s.Time = pollTime(minute, k)
 		for i := range slices {
@@ -47,8 +52,10 @@ func (p *poller) minuteIn(s *gpu.Snapshot, slices []slice, minute int, observe f
 			if _, alive := slices[i].uses(minute); !alive {
 				r = kernels.Result{}
 			}
+
 			p.n.workIn(&s.GPUs[i].Instances[0], &slices[i], r)
 		}
+
 		observe(s)
 	}
 }
@@ -62,7 +69,9 @@ func (p *poller) begin(minute, devices int, of func(i int) (*workload, requests.
 	if p.hour == minute/60+1 {
 		return
 	}
+
 	p.hour, p.served = minute/60+1, [8]*servedHour{}
+
 	for i := range devices {
 		if w, on := of(i); w != nil && w.serves != nil {
 			p.served[i] = w.serve(minute/60, on)
@@ -76,6 +85,8 @@ func (p *poller) at(i, minute, poll int) kernels.Result {
 	if h == nil {
 		return p.work[i]
 	}
+
 	v := h.polls[minute%60*polls+poll]
+
 	return kernels.Result{Busy: v.Busy, SMs: v.SMs, Bandwidth: v.Bandwidth, Throughput: 1}
 }

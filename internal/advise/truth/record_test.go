@@ -60,25 +60,30 @@ func (s *subject) record(n *node) record {
 	if v := s.work.serves; v != nil {
 		r.arrivals, r.known = v.arrivals, v.known
 	}
+
 	for way, c := range s.answers {
 		if c == nil {
 			continue
 		}
+
 		v := verdict{
 			given: true, profile: c.profile.Name,
 			outOfMemory: s.next.outOfMemory(c.profile), engineMissing: lacks(c.profile, s.next.media),
 			all: s.work.cuttable() && s.knowsAll(n, c), past: s.work.cuttable() && s.knowsPast(n, c),
 		}
 		noticed := [2]int{-1, -1}
+
 		if way != naively {
 			p := s.report[way].Predicted
 			v.predicted, v.latency, noticed = p.StretchP95, p.Latency, s.noticed[way]
 		}
+
 		v.seen = s.effect(c.real, s.waitsOf(n, c.size, after), noticed[0])
 		v.hidden = s.effect(c.hidden, s.waitsOf(n, c.size, afterWithLoss), noticed[1])
 		v.waitsBefore = *s.waitsOf(n, c.size, before)
 		r.verdicts[way] = v
 	}
+
 	return r
 }
 
@@ -89,19 +94,24 @@ func (s *subject) effect(o *outcome, v *waits, noticed int) effect {
 		slow: o.regret(s.work.promised()), late: v.regret(s.work), delay: -1, lateDelay: -1, grew: noticed >= 0,
 	}
 	e.regret = e.slow || e.late
+
 	e.engines = 1
 	if o.allWork > 0 {
 		e.engines = o.engineWork / o.allWork
 	}
+
 	if e.grew && o.began() >= 0 {
 		e.delay = max(0, noticed-o.began())
 	}
+
 	if e.grew && v.bad >= 0 {
 		e.lateDelay = max(0, noticed-v.bad)
 	}
+
 	if !e.slow {
 		e.delay = e.lateDelay
 	}
+
 	return e
 }
 
@@ -126,36 +136,45 @@ func (e *effect) noticed() bool {
 func violations(records []record) []string {
 	var found []string
 	given, regrets := 0, 0
+
 	for i := range records {
 		r := &records[i]
 		if !r.foreseeable {
 			continue
 		}
+
 		for way := range naively {
 			v := &r.verdicts[way]
 			if !v.given {
 				continue
 			}
+
 			about := fmt.Sprintf("%s (%s, %s, %s) in %s, way %d", r.name, r.model, r.kind, r.mix, v.profile, way)
 			if !r.startSeen {
 				found = append(found, about+": is recommended although no start was observed")
 			}
+
 			if v.dies() {
 				found = append(found, fmt.Sprintf("%s: out of memory %v, engine missing %v", about, v.outOfMemory, v.engineMissing))
 			}
+
 			if v.seen.stretch > v.predicted.High*resolution {
 				found = append(found, fmt.Sprintf("%s: stretched by %.3f, past high, %.3f",
 					about, v.seen.stretch, v.predicted.High))
 			}
+
 			regret := fmt.Sprintf("%s: throughput %.3f, stretch %.3f, p95 of latency %.2f (%s, predicted %+v), noticed after "+
 				"%d minutes", about, v.seen.throughput, v.seen.stretch, v.seen.waits.latency, r.arrivals, v.latency, v.seen.delay)
 			if way == strictly && v.seen.regret {
 				found = append(found, regret)
 			}
+
 			if way == byDefault {
 				given++
+
 				if v.seen.regret {
 					regrets++
+
 					if !v.seen.noticed() {
 						found = append(found, regret)
 					}
@@ -163,9 +182,11 @@ func violations(records []record) []string {
 			}
 		}
 	}
+
 	if regrets > 1 && float64(regrets) > maxRegrets*float64(given) {
 		found = append(found, fmt.Sprintf("%d regrets of %d recommended workloads; expected %.0f %% at most",
 			regrets, given, 100*maxRegrets))
 	}
+
 	return found
 }

@@ -39,18 +39,23 @@ type traceWriter struct {
 func newTrace(width bool) *traceWriter {
 	w := &traceWriter{width: width}
 	w.WriteString("time,workload,memory_mib,busy")
+
 	if width {
 		w.WriteString(",width,bandwidth")
 	}
+
 	w.WriteString("\n")
+
 	return w
 }
 
 func (w *traceWriter) row(seconds int, name string, memoryGiB, busy, width float64) {
 	fmt.Fprintf(w, "%d,%s,%.0f,%.4f", 1772409600+seconds, name, memoryGiB*1024, busy)
+
 	if w.width {
 		fmt.Fprintf(w, ",%.3f,%.3f", width, width*0.6)
 	}
+
 	w.WriteString("\n")
 }
 
@@ -58,21 +63,25 @@ func (w *traceWriter) row(seconds int, name string, memoryGiB, busy, width float
 // memory 21, 37 and 45 GiB at the 10th, 50th and 90th percentile of pods, median of busy time 0.
 func imageTrace(seed uint64, width bool) string {
 	r, w := rand.New(rand.NewPCG(seed, 1)), newTrace(width)
+
 	const pods, minutes = 143, 23 * 60
 	for pod := range pods {
 		u := (float64(pod) + 0.5) / pods
 		top := min(1, 0.37*math.Exp(0.68*math.Sqrt2*math.Erfinv(2*u-1)))
 		memory := interpolate(math.Mod(u*37, 1), []float64{0, 0.1, 0.5, 0.9, 1}, []float64{15, 21, 37, 45, 48})
 		share, of := between(r, 0.15, 0.45), between(r, 0.2, 1)
+
 		for minute := range minutes {
 			busy := 0.
 			if r.Float64() < share {
 				busy = min(1, top*1.05*math.Pow(r.Float64(), 0.5*share/0.15))
 			}
+
 			loaded := memory * min(1, 0.7+0.3*float64(minute)/30)
 			w.row(minute*60, fmt.Sprintf("pod-%d", pod), loaded, busy, of*between(r, 0.8, 1))
 		}
 	}
+
 	return w.String()
 }
 
@@ -82,6 +91,7 @@ func interpolate(x float64, xs, ys []float64) float64 {
 	for i < len(xs)-1 && x > xs[i] {
 		i++
 	}
+
 	return ys[i-1] + (ys[i]-ys[i-1])*(x-xs[i-1])/(xs[i]-xs[i-1])
 }
 
@@ -93,20 +103,26 @@ func languageTrace(seed uint64, width bool) string {
 		perSecond, of := logNormal(r, 0.015, 0.8), between(r, 0.2, 1)
 		memory := between(r, 6, 60)
 		burst, left := 1., 0.
+
 		for step := range 48 * 360 {
 			hour := float64(step%8640) / 360
+
 			if left--; left < 0 { // bursts and lulls of minutes, gamma-like rates
 				burst, left = r.ExpFloat64()*r.ExpFloat64()+0.2, 30*r.ExpFloat64()
 			}
+
 			rate := perSecond * burst * (0.4 + 0.6*(1-math.Cos(2*math.Pi*(hour-3)/24))/2)
 			work := 0.
+
 			for left := rate*10 - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {
 				prompt, answer := logNormal(r, 1000, 1), logNormal(r, 100, 1)
 				work += prompt/8000 + answer/60
 			}
+
 			w.row(step*10, fmt.Sprintf("llm-%d", service), memory, min(1, work/10), of)
 		}
 	}
+
 	return w.String()
 }
 
@@ -115,6 +131,7 @@ func languageTrace(seed uint64, width bool) string {
 func clusterTrace(seed uint64, width bool) string {
 	r, w := rand.New(rand.NewPCG(seed, 3)), newTrace(width)
 	const end = 5 * 24 * 12
+
 	for job := range 60 {
 		use, of, memory := min(0.95, logNormal(r, 0.045, 1.3)), between(r, 0.05, 1), min(36, logNormal(r, 6, 0.8))
 		for at := r.IntN(100); at < end; at += 10 + r.IntN(150) {
@@ -123,17 +140,21 @@ func clusterTrace(seed uint64, width bool) string {
 			}
 		}
 	}
+
 	return w.String()
 }
 
 func mustReplay(t *testing.T, s *shape) (*replay, []*traced) {
 	t.Helper()
+
 	list, err := readTrace(strings.NewReader(s.csv))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	all := models()
 	at := slices.IndexFunc(all, func(m model) bool { return m.Name == s.model })
+
 	return newReplay(&all[at], list, s.started, s.service), list
 }
 
@@ -142,6 +163,7 @@ func mustReplay(t *testing.T, s *shape) (*replay, []*traced) {
 func TestReplayedShapes(t *testing.T) {
 	t.Parallel()
 	naiveHarms, advised := 0, 0
+
 	for _, s := range shapes(1, true) {
 		r, _ := mustReplay(t, &s)
 		for i := range r.answers {
@@ -149,14 +171,17 @@ func TestReplayedShapes(t *testing.T) {
 			if a.advised.harmed() {
 				t.Errorf("%s, %s: %+v", s.name, a.name, a.advised)
 			}
+
 			if a.naive.harmed() {
 				naiveHarms++
 			}
+
 			if a.advised != nil {
 				advised++
 			}
 		}
 	}
+
 	if naiveHarms == 0 || advised == 0 {
 		t.Errorf("the naive rule harms %d, %d are advised: nothing was tested", naiveHarms, advised)
 	}
@@ -177,21 +202,27 @@ func TestShapesArePublished(t *testing.T) {
 	all := shapes(1, false)
 	_, pods := mustReplay(t, &all[0])
 	var p99, memory []float64
+
 	for _, w := range pods {
 		var busy []float64
+
 		most := 0.
 		for _, row := range w.rows {
 			busy, most = append(busy, row.busy), max(most, row.memory/gib)
 		}
+
 		if quantile(busy, 0.5) > 0 {
 			t.Errorf("%s: median of busy time %v, want 0", w.name, quantile(busy, 0.5))
 		}
+
 		p99, memory = append(p99, quantile(busy, 0.99)), append(memory, most)
 	}
+
 	for q, want := range map[float64][2]float64{0.1: {0.16, 21}, 0.5: {0.37, 37}, 0.9: {0.94, 45}} {
 		if got := quantile(p99, q); math.Abs(got/want[0]-1) > 0.15 {
 			t.Errorf("p99 of busy time at %v of pods: %.2f, want %v", q, got, want[0])
 		}
+
 		if got := quantile(memory, q); math.Abs(got/want[1]-1) > 0.1 {
 			t.Errorf("largest memory at %v of pods: %.1f, want %v", q, got, want[1])
 		}
@@ -199,16 +230,19 @@ func TestShapesArePublished(t *testing.T) {
 
 	_, jobs := mustReplay(t, &all[2])
 	mean, low := 0., 0
+
 	for _, w := range jobs {
 		sum := 0.
 		for _, row := range w.rows {
 			sum += row.busy / float64(len(w.rows))
 		}
+
 		mean += sum / float64(len(jobs))
 		if sum < 0.1 {
 			low++
 		}
 	}
+
 	if share := float64(low) / float64(len(jobs)); mean < 0.07 || mean > 0.14 || share < 0.65 || share > 0.85 {
 		t.Errorf("mean use %.2f, %.2f of the jobs under a tenth; want about 0.10 and 0.75", mean, share)
 	}

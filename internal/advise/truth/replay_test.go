@@ -27,19 +27,23 @@ func TestReplay(t *testing.T) {
 	if *traceFile == "" {
 		t.Skip("needs -replay, a file")
 	}
+
 	at := slices.IndexFunc(models(), func(m model) bool { return m.Name == *traceModel })
 	if at < 0 {
 		var names []string
 		for _, m := range models() {
 			names = append(names, m.Name)
 		}
+
 		t.Fatalf("model %q: expected one of %s", *traceModel, strings.Join(names, ", "))
 	}
+
 	f, err := os.Open(*traceFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
+
 	list, err := readTrace(f)
 	if err != nil {
 		t.Fatalf("%s: %v", *traceFile, err)
@@ -96,20 +100,24 @@ func (m *moved) isLate() bool      { return m.latency > maxStretch*resolution }
 func newReplay(m *model, list []*traced, started bool, service time.Duration) *replay {
 	r := &replay{model: m, step: step(list), service: service, started: started}
 	last := list[0].rows[0].time
+
 	r.from = last
 	for _, w := range list {
 		if first := w.rows[0].time; first.Before(r.from) {
 			r.from = first
 		}
+
 		if end := w.rows[len(w.rows)-1].time; end.After(last) {
 			last = end
 		}
 	}
+
 	r.half = r.from.Add(last.Sub(r.from) / 2)
 	for _, w := range list {
 		r.measured = r.measured || slices.ContainsFunc(w.rows, func(row traceRow) bool { return row.width.Present() })
 		r.answers = append(r.answers, r.replay(w))
 	}
+
 	return r
 }
 
@@ -130,13 +138,16 @@ func (r *replay) replay(w *traced) replayed {
 		r.leave(s, w.rows[0].time.Add(-time.Second))
 		a.Observe(s)
 	}
+
 	pod := 0
+
 	for i := range w.rows[:half] {
 		if i > 0 && w.rows[i].time.Sub(w.rows[i-1].time) > r.gap() {
 			r.leave(s, w.rows[i-1].time.Add(r.step))
 			a.Observe(s)
 			pod++
 		}
+
 		r.hold(s, w, &w.rows[i], pod)
 		a.Observe(s)
 	}
@@ -145,17 +156,22 @@ func (r *replay) replay(w *traced) replayed {
 	if half == 0 {
 		return result // it came later
 	}
+
 	result.answer = a.Recommend(s).Devices[0]
+
 	rest := w.rows[half:]
 	if len(rest) == 0 {
 		return result
 	}
+
 	if result.answer.Action == advise.ActionSlice {
 		result.advised = r.move(rest, result.answer.Recommended)
 	}
+
 	if profile := r.naive(w.rows[:half]); profile != "" {
 		result.naive = r.move(rest, profile)
 	}
+
 	return result
 }
 
@@ -177,10 +193,12 @@ func (r *replay) hold(s *gpu.Snapshot, w *traced, row *traceRow, pod int) {
 		Resource: "nvidia.com/gpu", Sharing: gpu.SharingExclusive, Rightsizing: r.hints(),
 	}}
 	g.Readings.Memory.Used = gpu.Some(uint64(row.memory))
+
 	g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(row.busy)}
 	if width, ok := row.width.Get(); ok {
 		g.Activity.SM = gpu.Some(width * row.busy)
 	}
+
 	if bandwidth, ok := row.bandwidth.Get(); ok {
 		g.Activity.DRAM = gpu.Some(bandwidth * row.busy)
 	}
@@ -190,6 +208,7 @@ func (r *replay) hints() gpu.RightsizingHints {
 	if r.service == 0 {
 		return gpu.RightsizingHints{}
 	}
+
 	return gpu.RightsizingHints{ServiceTime: gpu.Some(r.service)}
 }
 
@@ -199,10 +218,13 @@ func (r *replay) naive(rows []traceRow) string {
 	for i := range rows {
 		most, busy = max(most, rows[i].memory), append(busy, rows[i].busy)
 	}
+
 	if quantile(busy, 0.95) >= 0.3 {
 		return ""
 	}
+
 	var found *gpu.Profile
+
 	for i := range r.model.Profiles {
 		p := &r.model.Profiles[i]
 		if p.MemorySlices < r.model.AxisUnits && most <= float64(p.MemoryBytes) &&
@@ -211,9 +233,11 @@ func (r *replay) naive(rows []traceRow) string {
 			found = p
 		}
 	}
+
 	if found == nil {
 		return ""
 	}
+
 	return found.Name
 }
 
@@ -227,6 +251,7 @@ func (r *replay) device(p *gpu.Profile) requests.Device {
 func (r *replay) stretch(row *traceRow, p *gpu.Profile) float64 {
 	on := r.device(p)
 	width := row.width.Or(1) * float64(r.model.sms)
+
 	return max(1, width/on.SMs, row.bandwidth.Or(reachableBandwidth)/(reachableBandwidth*on.Bandwidth))
 }
 
@@ -237,13 +262,16 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 	at := slices.IndexFunc(r.model.Profiles, func(p gpu.Profile) bool { return p.Name == profile })
 	m := &moved{profile: &r.model.Profiles[at], worstHour: 1, known: true}
 	var hour, whole, slice, worked, stretches []float64
+
 	began := rows[0].time
 	for i := range rows {
 		row := &rows[i]
+
 		seconds := r.step.Seconds()
 		if i+1 < len(rows) {
 			seconds = min(seconds, rows[i+1].time.Sub(row.time).Seconds())
 		}
+
 		m.memory = max(m.memory, row.memory)
 		m.known = m.known && row.width.Present() && row.bandwidth.Present()
 		work := row.busy * seconds
@@ -251,22 +279,28 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 		stretched := work * stretches[i]
 		whole, slice, worked = append(whole, work-seconds), append(slice, stretched-seconds), append(worked, work)
 		m.busy += min(stretched, seconds)
+
 		for len(hour) <= int(row.time.Sub(began)/time.Hour) {
 			hour = append(hour, 0)
 		}
+
 		hour[len(hour)-1] += stretched
 	}
 
 	m.killed = m.memory+ownBytes > float64(m.profile.MemoryBytes)
+
 	m.busy /= float64(len(rows)) * r.step.Seconds()
 	for _, stretched := range hour {
 		m.worstHour = min(m.worstHour, 3600/max(3600, stretched))
 	}
+
 	m.stretch = weighted(stretches, worked, 0.95)
+
 	m.waitsWhole, m.waits = weighted(queue(whole), worked, 0.95), weighted(queue(slice), worked, 0.95)
 	if r.service > 0 && m.known {
 		m.latency = r.latency(rows, m.profile)
 	}
+
 	return m
 }
 
@@ -277,6 +311,7 @@ func queue(changes []float64) []float64 {
 		left = max(0, left+change)
 		all = append(all, left)
 	}
+
 	return all
 }
 
@@ -284,17 +319,21 @@ func queue(changes []float64) []float64 {
 func weighted(values, weights []float64, q float64) float64 {
 	order := make([]int, len(values))
 	total := 0.
+
 	for i := range order {
 		order[i] = i
 		total += weights[i]
 	}
+
 	slices.SortFunc(order, func(a, b int) int { return cmp.Compare(values[a], values[b]) })
+
 	sum := 0.
 	for _, i := range order {
 		if sum += weights[i]; sum >= q*total && sum > 0 {
 			return values[i]
 		}
 	}
+
 	return 0
 }
 
@@ -303,15 +342,18 @@ func weighted(values, weights []float64, q float64) float64 {
 func (r *replay) latency(rows []traceRow, p *gpu.Profile) float64 {
 	var rates []float64
 	var width, bandwidth, busy float64
+
 	for i := range rows {
 		row := &rows[i]
 		rates = append(rates, row.busy/r.service.Seconds())
 		busy += row.busy
 		width, bandwidth = width+row.busy*row.width.Or(1), bandwidth+row.busy*row.bandwidth.Or(1)
 	}
+
 	if busy == 0 {
 		return 1
 	}
+
 	load := requests.Load{
 		Arrivals: requests.Trace(rates, r.step.Seconds()),
 		Kinds: []requests.Kind{{
@@ -323,8 +365,10 @@ func (r *replay) latency(rows []traceRow, p *gpu.Profile) float64 {
 	seconds := r.step.Seconds() * float64(len(rows))
 	whole := requests.Run(1, load, requests.Device{SMs: float64(r.model.sms), Bandwidth: 1}, seconds, seconds)
 	slice := requests.Run(1, load, r.device(p), seconds, seconds)
+
 	if len(whole.Latencies) < minRequests {
 		return 0
 	}
+
 	return requests.Summarize(slice).P95 / requests.Summarize(whole).P95
 }

@@ -31,19 +31,23 @@ func summarize(results []*result) *summary {
 	s := &summary{nodes: len(results)}
 	for _, r := range results {
 		s.records = append(s.records, r.records...)
+
 		s.smallPackings, s.sharedPackings = s.smallPackings+r.smallPackings, s.sharedPackings+r.sharedPackings
 		for mode, p := range r.packing {
 			s.gainless[mode] += r.gainless[mode]
 			s.roomy[mode] += r.roomy[mode]
+
 			if p == nil {
 				continue
 			}
+
 			s.inUse[mode], s.freed[mode] = s.inUse[mode]+p.InUse, s.freed[mode]+len(p.FreedGPUs)
 			if !p.Proven {
 				s.unproven++
 			}
 		}
 	}
+
 	return s
 }
 
@@ -53,11 +57,13 @@ func (v *verdict) harmed() bool { return v.dies() || v.seen.regret }
 // count counts the foreseeable workloads that are recommended a slice and of which something holds.
 func (s *summary) count(way int, holds func(*verdict) bool) int {
 	n := 0
+
 	for i := range s.records {
 		if v := &s.records[i].verdicts[way]; v.given && s.records[i].foreseeable && holds(v) {
 			n++
 		}
 	}
+
 	return n
 }
 
@@ -93,6 +99,7 @@ nothing foretells, are counted apart.
 	s.renderReplays(&b)
 	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v on %d processors, the comparison with the full simulator "+
 		"left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
+
 	return b.String()
 }
 
@@ -101,7 +108,9 @@ func (s *summary) models() []string {
 	for i := range s.records {
 		list = append(list, s.records[i].model)
 	}
+
 	slices.Sort(list)
+
 	return slices.Compact(list)
 }
 
@@ -148,6 +157,7 @@ func (s *summary) flapsPerWeek() float64 {
 	for i := range s.records {
 		n += s.records[i].flaps
 	}
+
 	return float64(n) / max(1, float64(len(s.records))) * weekMinutes / (observedMinutes - dayMinutes)
 }
 
@@ -163,6 +173,7 @@ slice for, those that were recommended one that it agrees to.
 | oracle | workloads with a slice | precision, default | recall, default | precision, strict | recall, strict |
 |---|--:|--:|--:|--:|--:|
 `)
+
 	for _, o := range []struct {
 		name  string
 		has   func(*record) bool
@@ -172,24 +183,31 @@ slice for, those that were recommended one that it agrees to.
 		{"knows what can be observed", func(r *record) bool { return r.past }, func(v *verdict) bool { return v.past }},
 	} {
 		total, found := 0, [2]int{}
+
 		for i := range s.records {
 			r := &s.records[i]
 			if !r.foreseeable || !o.has(r) {
 				continue
 			}
+
 			total++
+
 			for way := range naively {
 				if v := &r.verdicts[way]; v.given && o.agree(v) {
 					found[way]++
 				}
 			}
 		}
+
 		fmt.Fprintf(b, "| %s | %d |", o.name, total)
+
 		for way := range naively {
 			fmt.Fprintf(b, " %s | %s |", percent(s.count(way, o.agree), s.given(way)), percent(found[way], total))
 		}
+
 		b.WriteString("\n")
 	}
+
 	b.WriteString("\n")
 }
 
@@ -197,6 +215,7 @@ func percent(part, of int) string {
 	if of == 0 {
 		return "–"
 	}
+
 	return fmt.Sprintf("%.1f %%", 100*float64(part)/float64(of))
 }
 
@@ -210,6 +229,7 @@ seen.
 | figure | error, p50 | error, p95 | seen above it |
 |---|--:|--:|--:|
 `)
+
 	for _, f := range []struct {
 		name string
 		of   func(*verdict) float64
@@ -226,6 +246,7 @@ seen.
 		fmt.Fprintf(b, "| %s | %.1f %% | %.1f %% | %s |\n",
 			f.name, 100*quantile(errors, 0.5), 100*quantile(errors, 0.95), percent(above, len(errors)))
 	}
+
 	below := s.count(byDefault, func(v *verdict) bool { return v.seen.stretch*resolution < v.predicted.Low })
 	fmt.Fprintf(b, "\nSeen below *low*: %s. Minutes differ where requests are of several kinds: the p95 of what was observed in them is "+
 		"above the mean.\n\n", percent(below, s.given(byDefault)))
@@ -235,7 +256,9 @@ func quantile(values []float64, q float64) float64 {
 	if len(values) == 0 {
 		return 0
 	}
+
 	slices.Sort(values)
+
 	return values[min(int(q*float64(len(values))), len(values)-1)]
 }
 
@@ -246,6 +269,7 @@ func (s *summary) renderRegrets(b *strings.Builder) {
 | workload | kind, kernels | slice | throughput | stretch, p95 | predicted | advice to grow after |
 |---|---|---|--:|--:|--:|--:|
 `)
+
 	for i := range s.records {
 		r := &s.records[i]
 		for way := range naively {
@@ -253,14 +277,17 @@ func (s *summary) renderRegrets(b *strings.Builder) {
 			if !v.given || !r.foreseeable || !v.seen.slow {
 				continue
 			}
+
 			name := r.model
 			if way == strictly {
 				name += ", strict"
 			}
+
 			fmt.Fprintf(b, "| %s | %s, %s | %s | %.3f | %.2f | %.2f–%.2f | %s |\n", name, r.kind, r.mix, v.profile,
 				v.seen.throughput, v.seen.stretch, v.predicted.Low, v.predicted.High, minutes(v.seen.delay))
 		}
 	}
+
 	alarms := s.count(byDefault, func(v *verdict) bool { return v.seen.grew && !v.seen.regret })
 	quiet := s.count(byDefault, func(v *verdict) bool {
 		return v.seen.grew && !v.seen.regret && v.seen.worstHour >= minThroughput
@@ -274,6 +301,7 @@ func minutes(delay int) string {
 	if delay < 0 {
 		return "never"
 	}
+
 	return fmt.Sprintf("%d min", delay)
 }
 
@@ -292,23 +320,30 @@ advised to grow within an hour.
 
 `, s.given(byDefault), lost, passed, late, percent(regrets, s.given(byDefault)), soon, regrets)
 	given, dead, bad, noticed := 0, 0, 0, 0
+
 	for i := range s.records {
 		r := &s.records[i]
+
 		v := &r.verdicts[byDefault]
 		if r.foreseeable || !v.given {
 			continue
 		}
+
 		given++
+
 		if v.dies() {
 			dead++
 		}
+
 		if v.seen.regret {
 			bad++
+
 			if v.seen.noticed() {
 				noticed++
 			}
 		}
 	}
+
 	fmt.Fprintf(b, `Of %d workloads that get a new version after the move (half as much load again, 30 %% more memory, wider kernels), %d run out
 of memory and %d regret it; %d of these are advised to grow within an hour.
 
@@ -325,8 +360,10 @@ recommended then.
 | start | workloads | recommended: default | strict | naive | killed: default | strict | naive | start not observed | of them recommended |
 |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|
 `)
+
 	for _, name := range startNames() {
 		total, unseen, given, killed, blind := 0, 0, [ways]int{}, [ways]int{}, 0
+
 		for i := range s.records {
 			r := &s.records[i]
 			if r.start != name || !r.foreseeable {
@@ -334,26 +371,32 @@ recommended then.
 			}
 
 			total++
+
 			if !r.startSeen {
 				unseen++
 			}
+
 			for way := range ways {
 				v := &r.verdicts[way]
 				if !v.given {
 					continue
 				}
+
 				given[way]++
 				if v.outOfMemory {
 					killed[way]++
 				}
+
 				if !r.startSeen && way == byDefault {
 					blind++
 				}
 			}
 		}
+
 		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %d | %d |\n", name, total, given[0], given[1], given[2],
 			killed[0], killed[1], killed[2], unseen, blind)
 	}
+
 	b.WriteString("\n")
 }
 
@@ -364,14 +407,18 @@ func (s *summary) renderKinds(b *strings.Builder) {
 | kind | workloads | recommended: default | strict | naive | harmed: default | strict | naive | often kept for |
 |---|--:|--:|--:|--:|--:|--:|--:|---|
 `)
+
 	for _, k := range kinds() {
 		total, given, harmed, reasons := 0, [ways]int{}, [ways]int{}, map[string]int{}
+
 		for i := range s.records {
 			r := &s.records[i]
 			if r.kind != k.name {
 				continue
 			}
+
 			total++
+
 			for way := range ways {
 				if v := &r.verdicts[way]; v.given {
 					given[way]++
@@ -383,6 +430,7 @@ func (s *summary) renderKinds(b *strings.Builder) {
 				}
 			}
 		}
+
 		fmt.Fprintf(b, "| %s | %d | %d | %d | %d | %d | %d | %d | %s |\n", k.name, total, given[0], given[1], given[2],
 			harmed[0], harmed[1], harmed[2], mostFrequent(reasons))
 	}
@@ -393,9 +441,12 @@ func mostFrequent(counts map[string]int) string {
 	for name := range counts {
 		names = append(names, name)
 	}
+
 	slices.SortFunc(names, func(x, y string) int { return cmp.Or(cmp.Compare(counts[y], counts[x]), cmp.Compare(x, y)) })
+
 	if len(names) == 0 {
 		return ""
 	}
+
 	return names[0]
 }

@@ -24,12 +24,15 @@ type scenarioWriter struct {
 func wholeScenario(t *testing.T, n *node, minutes int) *sim.Scenario {
 	t.Helper()
 	w := &scenarioWriter{t: t, dir: t.TempDir(), to: minutes, memory: (*workload).takes}
+
 	for i, work := range n.gpus {
 		sharing := ""
 		if work != nil && work.shared {
 			sharing = ", sharing: {kind: mps, replicas: 2}"
 		}
+
 		fmt.Fprintf(&w.gpus, "  - {model: %q%s}\n", n.model.Name, sharing)
+
 		switch {
 		case work == nil: // held until the pods of several GPUs have theirs
 			fmt.Fprintf(&w.pods, "  - {name: blocker-%d, resource: nvidia.com/gpu, device: %q, for: 1s}\n", i, fmt.Sprint(i))
@@ -37,6 +40,7 @@ func wholeScenario(t *testing.T, n *node, minutes int) *sim.Scenario {
 			w.addWorkload(work, i, "nvidia.com/gpu", fmt.Sprint(i), linkBytes(&n.model))
 		}
 	}
+
 	return w.parse(n)
 }
 
@@ -45,26 +49,31 @@ func slicedScenario(t *testing.T, n *node, slices []slice, from, minutes int) *s
 	t.Helper()
 	w := &scenarioWriter{t: t, dir: t.TempDir(), from: from, to: from + minutes}
 	w.memory = func(work *workload, minute int) float64 { return work.needMoved(minute, from) }
+
 	for k, s := range slices {
 		at := s.profile.Placements[0].Start
 		fmt.Fprintf(&w.gpus, "  - {model: %q, mig: true, layout: [%s@%d]}\n", n.model.Name, s.profile.Name, at)
 		resource := "nvidia.com/mig-" + strings.ReplaceAll(s.profile.Name, "+", ".")
 		w.addWorkload(s.work, s.index, resource, fmt.Sprintf("%d/%s@%d", k, s.profile.Name, at), linkBytes(&n.model))
 	}
+
 	return w.parse(n)
 }
 
 func (w *scenarioWriter) parse(n *node) *sim.Scenario {
 	w.t.Helper()
+
 	text := fmt.Sprintf("version: 1\nnode: {hostname: %s}\ngpus:\n%sworkloads:\n%spods:\n%s",
 		n.name, w.gpus.String(), w.loads.String(), w.pods.String())
 	if w.running.Len() > 0 {
 		text += "processes:\n" + w.running.String()
 	}
+
 	s, err := sim.Parse(filepath.Join(w.dir, n.name+".yaml"), []byte(text))
 	if err != nil {
 		w.t.Fatal(err)
 	}
+
 	return s
 }
 
@@ -72,23 +81,30 @@ func (w *scenarioWriter) parse(n *node) *sim.Scenario {
 // others later: those that it changes to are of processes of the host, which run while the pod's do not.
 func (w *scenarioWriter) addWorkload(work *workload, index int, resource, device string, link float64) {
 	w.t.Helper()
+
 	if len(work.states) > 1 && work.lifetime > 0 {
 		w.t.Fatalf("%s: short-lived pods that change their kernels cannot be written as a scenario", work.kind)
 	}
+
 	for minute := w.from; minute < w.to; {
 		running, number := work.runs(minute)
+
 		until := minute + 1
 		for until < w.to {
 			if now, of := work.runs(until); now != running || of != number {
 				break
 			}
+
 			until++
 		}
+
 		if running {
 			w.addPod(work, index, number, minute, until, resource, device, link)
 		}
+
 		minute = until
 	}
+
 	for state := 1; state < len(work.states); state++ {
 		name := stateName(index, state)
 		w.addLoad(name, work, state, w.from, w.to, link)
@@ -105,24 +121,30 @@ func loadName(index int, work *workload, minute int) string {
 	if state := work.stateOf(minute); state > 0 {
 		return stateName(index, state)
 	}
+
 	_, number := work.runs(minute)
+
 	return podLoadName(index, number)
 }
 
 func (w *scenarioWriter) addPod(work *workload, index, number, from, until int, resource, device string, link float64) {
 	name := podLoadName(index, number)
 	w.addLoad(name, work, 0, from, until, link)
+
 	for _, h := range work.newHolders(index, number) {
 		fmt.Fprintf(&w.pods, "  - {namespace: %s, name: %s, owner: %q, container: %s, resource: %s, ",
 			h.Namespace, h.Pod, h.Workload, h.Name, resource)
+
 		if work.pods > 1 {
 			fmt.Fprintf(&w.pods, "count: %d, ", work.pods)
 		} else {
 			fmt.Fprintf(&w.pods, "device: %q, ", device)
 		}
+
 		if h.Workload == work.newHolders(index, number)[0].Workload {
 			fmt.Fprintf(&w.pods, "workload: %s, ", name)
 		}
+
 		fmt.Fprintf(&w.pods, "at: %dm, for: %dm}\n", from-w.from, until-from)
 	}
 }
@@ -134,30 +156,37 @@ func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until
 	for _, p := range work.states[state] {
 		phases = append(phases, fmt.Sprintf("{share: %v, width: %v, bandwidth: %v}", p.Share, p.Width, p.Bandwidth))
 	}
+
 	busy := func(minute int) float64 {
 		if work.stateOf(minute) != state {
 			return 0
 		}
+
 		return work.demand(minute).Busy
 	}
 	fmt.Fprintf(&w.loads, "  - name: %s\n    phases: [%s]\n    busy: %s\n", name, strings.Join(phases, ", "),
 		w.trace(from, until, func(minute int) string { return fmt.Sprint(busy(minute)) }))
+
 	if work.pcie > 0 {
 		fmt.Fprintf(&w.loads, "    pcie: %s\n", w.trace(from, until, func(minute int) string {
 			return fmt.Sprintf("%.0fB", work.pcie*busy(minute)*link/2)
 		}))
 	}
+
 	if work.nvlink > 0 {
 		fmt.Fprintf(&w.loads, "    nvlink: %s\n", w.trace(from, until, func(minute int) string {
 			return fmt.Sprintf("%.0fB", work.nvlink*busy(minute))
 		}))
 	}
+
 	if state > 0 {
 		return
 	}
+
 	fmt.Fprintf(&w.loads, "    memory: %s\n", w.trace(from, until, func(minute int) string {
 		return fmt.Sprintf("%.0fB", w.memory(work, minute)*gib)
 	}))
+
 	for kind, key := range [4]string{"encoder", "decoder", "jpeg", "ofa"} {
 		if work.media[kind] > 0 {
 			fmt.Fprintf(&w.loads, "    %s: %s\n", key, w.trace(from, until, func(minute int) string {
@@ -171,6 +200,7 @@ func (w *scenarioWriter) addLoad(name string, work *workload, state, from, until
 func (w *scenarioWriter) trace(from, until int, value func(minute int) string) string {
 	w.t.Helper()
 	var lines strings.Builder
+
 	last := ""
 	for minute := from; minute < until; minute++ {
 		if now := value(minute); now != last {
@@ -178,10 +208,13 @@ func (w *scenarioWriter) trace(from, until int, value func(minute int) string) s
 			last = now
 		}
 	}
+
 	w.traces++
+
 	name := fmt.Sprintf("trace-%d.csv", w.traces)
 	if err := os.WriteFile(filepath.Join(w.dir, name), []byte(lines.String()), 0o600); err != nil {
 		w.t.Fatal(err)
 	}
+
 	return "{trace: " + name + "}"
 }

@@ -29,17 +29,23 @@ func TestWriteSeries(t *testing.T) {
 	if *seriesDir == "" {
 		t.Skip("needs -series, a folder")
 	}
+
 	results := evaluateAll(*seed, *nodes)
+
 	file, err := os.Create(filepath.Join(*seriesDir, "series.txt"))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	w := bufio.NewWriter(file)
 	writeSeries(w, results)
+
 	if err := errors.Join(w.Flush(), file.Close()); err != nil {
 		t.Fatal(err)
 	}
+
 	var facts []seriesFact
+
 	for _, res := range results {
 		for i, s := range appliedSubjects(res.node) {
 			f := factOf(res.node, &res.records[i])
@@ -48,13 +54,16 @@ func TestWriteSeries(t *testing.T) {
 					f.HalfHarms, f.HalfKills = f.HalfHarms || s.harms(res.node, &c), f.HalfKills || s.dies(&c)
 				}
 			}
+
 			facts = append(facts, f)
 		}
 	}
+
 	text, err := json.Marshal(facts)
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	if err := os.WriteFile(filepath.Join(*seriesDir, "facts.json"), text, 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -77,15 +86,18 @@ func appliedSubjects(n *node) []*subject {
 			s.apply(n, minute)
 		}
 	}
+
 	return list
 }
 
 func factOf(n *node, r *record) seriesFact {
 	v := &r.verdicts[byDefault]
+
 	f := seriesFact{Node: n.name, Kind: r.kind, Recommended: v.profile, Harms: v.given && v.harmed(), Kills: v.dies()}
 	if _, err := fmt.Sscanf(r.name, n.name+" GPU %s", &f.GPU); err != nil {
 		panic(err)
 	}
+
 	return f
 }
 
@@ -95,19 +107,25 @@ func writeSeries(w io.Writer, results []*result) {
 	for k, res := range results {
 		all[k] = res.node.snapshot()
 	}
+
 	for minute := observedMinutes - seriesMinutes; minute < observedMinutes; minute += seriesStep {
 		for k, res := range results {
 			var sums [8]scrapeSums
+
 			for step := range seriesStep {
 				res.node.advance(all[k], minute+step)
+
 				for i := range sums {
 					sums[i].add(&all[k].GPUs[i])
 				}
 			}
+
 			fmt.Fprintf(w, "#! %d %s\n", all[k].Time.UnixMilli(), res.node.name)
+
 			for i := range sums {
 				sums[i].write(w, res.node.name, &all[k].GPUs[i])
 			}
+
 			if minute >= observedMinutes-60 {
 				writeAdvice(w, res)
 			}
@@ -138,6 +156,7 @@ func (s *scrapeSums) write(w io.Writer, node string, g *gpu.GPU) {
 	} {
 		fmt.Fprintf(w, "nvidia_gpu_%s{%s} %v\n", v.family, on, v.value)
 	}
+
 	for i := range g.Holders {
 		h := &g.Holders[i]
 		fmt.Fprintf(w, "nvidia_gpu_pod_info{%s,namespace=%q,pod=%q,container=%q,sharing=%q,confirmed=\"true\"} 1\n",
@@ -150,10 +169,12 @@ func writeAdvice(w io.Writer, res *result) {
 	for i := range res.records {
 		f := factOf(res.node, &res.records[i])
 		profiles := res.node.model.Profiles
+
 		at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == f.Recommended })
 		if at < 0 {
 			continue
 		}
+
 		on := fmt.Sprintf(`gpu="%s",uuid="%s-%s"`, f.GPU, f.Node, f.GPU)
 		fmt.Fprintf(w, "nvidia_gpu_rightsizing_candidate{%s,recommended_profile=%q} 1\n", on, f.Recommended)
 		fmt.Fprintf(w, "nvidia_gpu_rightsizing_reclaimable_ratio{%s} %v\n", on,

@@ -56,6 +56,7 @@ func (w *workload) addServing() {
 	if !slices.Contains(servingKinds(), w.kind) {
 		return
 	}
+
 	r := rand.New(rand.NewPCG(w.seed, 0x5e47e))
 	v := &serving{
 		arrivals: arrivalNames()[r.IntN(4)], known: r.IntN(2) == 0, each: r.IntN(2) == 0,
@@ -70,15 +71,18 @@ func (w *workload) addServing() {
 		long := between(r, 3, 20)
 		v.spread = func(phase int) float64 { return [2]float64{long, 1}[phase%2] }
 	}
+
 	if v.service.Mean > 0.1 && r.IntN(2) == 0 {
 		v.batch, v.growth = 2<<r.IntN(5), between(r, 0.02, 0.3)
 	}
+
 	switch v.arrivals {
 	case arriveBursty:
 		v.burst = requests.Burst{Factor: between(r, 2, 8), Within: between(r, 1, 30), Between: between(r, 10, 120)}
 	case arriveClosed:
 		v.clients = 1 + r.IntN(16)
 	}
+
 	w.serves = v
 }
 
@@ -94,13 +98,16 @@ func (w *workload) hints() gpu.RightsizingHints {
 	case v.clients > 0:
 		return gpu.RightsizingHints{Closed: true}
 	}
+
 	mean := v.meanService(w.requestKinds(0))
+
 	return gpu.RightsizingHints{ServiceTime: gpu.Some(time.Duration(mean * float64(time.Second)))}
 }
 
 // requestKinds returns the kinds of requests in a state of a workload.
 func (w *workload) requestKinds(state int) []requests.Kind {
 	var kinds []requests.Kind
+
 	all := requests.Kind{Share: 1, Service: w.serves.service}
 	for i, p := range w.states[state] {
 		one := requests.Phase{Share: 1, Width: p.Width, Bandwidth: p.Bandwidth}
@@ -112,9 +119,11 @@ func (w *workload) requestKinds(state int) []requests.Kind {
 		one.Share = p.Share
 		all.Phases = append(all.Phases, one)
 	}
+
 	if w.serves.each {
 		return kinds
 	}
+
 	return []requests.Kind{all}
 }
 
@@ -124,6 +133,7 @@ func (v *serving) meanService(kinds []requests.Kind) float64 {
 	for i := range kinds {
 		sum, shares = sum+kinds[i].Share*kinds[i].Service.Mean, shares+kinds[i].Share
 	}
+
 	return sum / shares
 }
 
@@ -138,6 +148,7 @@ func (h *servedHour) answered() float64 {
 	for i := range h.results {
 		sum += h.results[i].Throughput * float64(len(h.results[i].Intervals)) * pollSeconds
 	}
+
 	return sum
 }
 
@@ -145,23 +156,29 @@ func (h *servedHour) answered() float64 {
 // device, and so does a part of it with other kernels.
 func (w *workload) serve(hour int, on requests.Device) *servedHour {
 	h := &servedHour{}
+
 	for from := hour * 60; from < hour*60+60; {
 		running, number := w.runs(from)
+
 		until, state := from+1, w.stateOf(from)
 		for until < hour*60+60 && w.stateOf(until) == state {
 			if now, of := w.runs(until); now != running || of != number {
 				break
 			}
+
 			until++
 		}
+
 		if running {
 			r := requests.Run(w.seed+uint64(w.replica)<<32+uint64(from), w.load(from, until, state), on,
 				float64(until-from)*60, pollSeconds)
 			copy(h.polls[(from-hour*60)*polls:], r.Intervals)
 			h.results = append(h.results, r)
 		}
+
 		from = until
 	}
+
 	return h
 }
 
@@ -169,30 +186,37 @@ func (w *workload) serve(hour int, on requests.Device) *servedHour {
 func (w *workload) load(from, until, state int) requests.Load {
 	v, l := w.serves, requests.Load{Kinds: w.requestKinds(state)}
 	mean := v.meanService(l.Kinds)
+
 	l.Batch, l.Growth, l.Step = v.batch, v.growth, mean/16
 	if v.clients > 0 {
 		busy := 0.
 		for minute := from; minute < until; minute++ {
 			busy += w.demand(minute).Busy / float64(until-from)
 		}
+
 		l.Arrivals = requests.Closed(v.clients, max(0, mean*(float64(v.clients)/max(busy, 1e-6)-1)))
+
 		return l
 	}
 
 	var rates []float64
+
 	for minute := from; minute < until; minute++ {
 		rate := w.demand(minute).Busy / mean
 		if v.arrivals != arriveTrace {
 			rates = append(rates, rate)
 			continue
 		}
+
 		for k := range polls { // a log-normal factor of mean 1
 			normal := math.Sqrt2 * math.Erfinv(2*w.random(minute*polls+k, 11)-1)
 			rates = append(rates, rate*math.Exp(0.7*normal-0.7*0.7/2))
 		}
 	}
+
 	l.Arrivals = requests.Trace(rates, 60*float64(until-from)/float64(len(rates)))
 	l.Arrivals.Burst = v.burst
+
 	return l
 }
 

@@ -27,6 +27,7 @@ func servingNode(width, busy float64, clients int) *node {
 			service: requests.Service{Mean: 0.05, Shape: requests.Exponential},
 		},
 	}
+
 	return n
 }
 
@@ -34,6 +35,7 @@ func servingNode(width, busy float64, clients int) *node {
 // (1-rho)/(1-k rho); a regret from 2 on, if no client waits for the answer.
 func TestRequestsAreJudged(t *testing.T) {
 	t.Parallel()
+
 	for _, c := range []struct {
 		width, busy float64
 		profile     string
@@ -46,14 +48,17 @@ func TestRequestsAreJudged(t *testing.T) {
 	} {
 		n := servingNode(c.width, c.busy, c.clients)
 		s := n.subjects()[0]
+
 		v := s.waitsOf(n, s.find(c.profile).size, after)
 		if !v.known || v.regret(s.work) != c.regret || (v.bad >= 0) != c.regret {
 			t.Errorf("%+v: %+v", c, v)
 		}
+
 		k := max(1, c.width/float64(s.find(c.profile).profile.SMs))
 		if want := k * (1 - c.busy) / (1 - k*c.busy); c.clients == 0 && math.Abs(v.latency/want-1) > 0.1 {
 			t.Errorf("%+v: p95 of latency is stretched by %.2f, want %.2f", c, v.latency, want)
 		}
+
 		if whole := s.waitsOf(n, s.find(c.profile).size, before); whole == v {
 			t.Error("the week before the move is the one after it")
 		}
@@ -68,6 +73,7 @@ func TestPollsShowRequests(t *testing.T) {
 	p, inSlice := &poller{n: n}, &poller{n: n}
 	whole, sliced := n.snapshot(), n.sliced([]slice{on})
 	var busy, sms, differing float64
+
 	for minute := observedMinutes + 60; minute < observedMinutes+120; minute++ {
 		p.minute(whole, minute, func(s *gpu.Snapshot) {
 			a := &s.GPUs[0].Activity
@@ -78,6 +84,7 @@ func TestPollsShowRequests(t *testing.T) {
 			busy -= s.GPUs[0].Instances[0].Activity.GraphicsEngine.Or(0) / (60 * polls) * 60 / 75
 		})
 	}
+
 	if math.Abs(busy) > 0.005 || math.Abs(sms/(0.4*75)-1) > 0.05 || differing < 0.05 {
 		t.Errorf("busy time differs by %v from that in the slice, %v SMs at work, polls differ by %v", busy, sms, differing)
 	}
@@ -91,16 +98,20 @@ func TestLateRequestsAreNoticed(t *testing.T) {
 	on := []slice{{index: 0, work: s.work, profile: s.find("3g.40gb").profile, moved: observedMinutes}}
 	a, p := advise.New(options(false)), &poller{n: n}
 	before, sliced := n.snapshot(), n.sliced(on)
+
 	see := func(s *gpu.Snapshot) { a.Observe(s) }
 	for minute := observedMinutes - dayMinutes; minute < observedMinutes; minute++ {
 		p.minute(before, minute, see)
 	}
+
 	p = &poller{n: n}
 	for minute := observedMinutes; minute < observedMinutes+noticeWithin; minute++ {
 		p.minuteIn(sliced, on, minute, see)
+
 		if a.Recommend(sliced).Devices[0].Action == advise.ActionGrow {
 			return
 		}
 	}
+
 	t.Errorf("not advised to grow: %+v", a.Recommend(sliced).Devices[0])
 }

@@ -17,6 +17,7 @@ func fastPath(n *node, minutes int) iter.Seq[*gpu.Snapshot] {
 		s := n.snapshot()
 		for minute := range minutes {
 			n.advance(s, minute)
+
 			if !yield(s) {
 				return
 			}
@@ -30,6 +31,7 @@ func slicedPath(n *node, slices []slice, from, minutes int) iter.Seq[*gpu.Snapsh
 		s := n.sliced(slices)
 		for minute := from; minute < from+minutes; minute++ {
 			n.advanceSlices(s, slices, minute)
+
 			if !yield(s) {
 				return
 			}
@@ -40,13 +42,16 @@ func slicedPath(n *node, slices []slice, from, minutes int) iter.Seq[*gpu.Snapsh
 // adviceOn returns what an adviser recommends at the end of a source of Snapshots.
 func adviceOn(a *advise.Advisor, source iter.Seq[*gpu.Snapshot]) []advise.Recommendation {
 	var last *gpu.Snapshot
+
 	for s := range source {
 		a.Observe(s)
 		last = s
 	}
+
 	if last == nil {
 		return nil
 	}
+
 	return a.Recommend(last).Devices
 }
 
@@ -55,6 +60,7 @@ func adviceOn(a *advise.Advisor, source iter.Seq[*gpu.Snapshot]) []advise.Recomm
 func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
 	var a agreement
 	a.compare("", adviceOn(advise.New(options(false)), one), adviceOn(advise.New(options(false)), other))
+
 	return a.found
 }
 
@@ -62,10 +68,12 @@ func compareSources(one, other iter.Seq[*gpu.Snapshot]) []string {
 // either all of the GPU busy or nothing.
 func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu.Snapshot] {
 	const polls = 6
+
 	return func(yield func(*gpu.Snapshot) bool) {
 		for s := range source {
 			end, minute := s.Time, make([]gpu.GPU, len(s.GPUs))
 			copy(minute, s.GPUs)
+
 			for poll := range polls {
 				// A poll of its own middle: all of a minute's polls are in one window, that of the fast path's end.
 				s.Time = end.Add(time.Duration(2*poll+1) * time.Minute / (2 * polls))
@@ -73,10 +81,12 @@ func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu
 					spread(&s.GPUs[i], minute[i].Activity, poll, polls)
 					change(&s.GPUs[i])
 				}
+
 				if !yield(s) {
 					return
 				}
 			}
+
 			copy(s.GPUs, minute)
 		}
 	}
@@ -86,10 +96,12 @@ func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu
 func spread(g *gpu.GPU, minute gpu.Activity, poll, polls int) {
 	busy := minute.GraphicsEngine.Or(0)
 	part := min(1, max(0, busy*float64(polls)-float64(poll)))
+
 	scale := 0.
 	if busy > 0 {
 		scale = part / busy
 	}
+
 	g.Activity.GraphicsEngine = gpu.Some(part)
 	g.Activity.SM, g.Activity.DRAM = gpu.Some(minute.SM.Or(0)*scale), gpu.Some(minute.DRAM.Or(0)*scale)
 }
@@ -103,6 +115,7 @@ func throughputNode(seed uint64, index int) *node {
 			w.serves = &serving{known: true, clients: 1}
 		}
 	}
+
 	return n
 }
 
@@ -110,12 +123,14 @@ func throughputNode(seed uint64, index int) *node {
 func TestSourcesAgree(t *testing.T) {
 	t.Parallel()
 	const minutes = 8 * dayMinutes
+
 	for index := range 2 {
 		n := throughputNode(3, index)
 		if found := compareSources(fastPath(n, minutes), polled(fastPath(n, minutes), func(*gpu.GPU) {})); len(found) > 0 {
 			t.Errorf("%s, %s: %q", n.name, n.model.Name, found)
 		}
 	}
+
 	n := throughputNode(3, 0)
 	for about, change := range map[string]func(*gpu.GPU){
 		"wider kernels": func(g *gpu.GPU) { g.Activity.SM = gpu.Some(min(1, g.Activity.SM.Or(0)*1.5)) },
@@ -134,6 +149,7 @@ func TestGeneratedMixes(t *testing.T) {
 	t.Parallel()
 	kindsSeen, mixes := map[string]bool{}, map[string]float64{}
 	count := map[string]float64{}
+
 	for index := range 80 {
 		n := newNode(4, index)
 		for _, s := range n.subjects() {
@@ -147,23 +163,28 @@ func TestGeneratedMixes(t *testing.T) {
 							s.work.mix, n.model.Name, p, n.model.sms)
 					}
 				}
+
 				if math.Abs(sum-1) > 1e-9 {
 					t.Fatalf("%s: shares add up to %v", s.work.mix, sum)
 				}
+
 				widest := 0.
 				for _, p := range phases {
 					widest = max(widest, p.Width)
 				}
+
 				mixes[s.work.mix] += widest / float64(n.model.sms)
 				count[s.work.mix]++
 			}
 		}
 	}
+
 	for _, k := range kinds() {
 		if !kindsSeen[k.name] {
 			t.Errorf("no workload is %s", k.name)
 		}
 	}
+
 	for _, mix := range mixNames() {
 		if mix != mixAlike && mixes[mix]/count[mix] < 1.2*mixes[mixAlike]/count[mixAlike] {
 			t.Errorf("%s: the widest kernels fill %.2f of the GPU, as if they were alike", mix, mixes[mix]/count[mix])

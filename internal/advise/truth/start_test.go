@@ -39,15 +39,19 @@ func (w *workload) addStart(m *model) {
 	if r.IntN(8) == 0 {
 		w.start.began = -1 - r.IntN(60*dayMinutes)
 	}
+
 	if w.pods > 1 {
 		w.start.began = 61 // after all others: in a scenario, its pod gets the devices that are free
 	}
+
 	if r.IntN(4) == 0 {
 		w.start.every = (3 + r.IntN(7)) * dayMinutes
 	}
+
 	if w.loading > 0 {
 		w.start.minutes = w.loading
 	}
+
 	if w.taken > 0 || w.shared || r.IntN(3) == 0 {
 		return
 	}
@@ -63,6 +67,7 @@ func (w *workload) addStart(m *model) {
 	case startSlow:
 		s.minutes, s.peak = 20+r.IntN(40), between(r, 1, 1.3)
 	}
+
 	if w.lifetime > 0 {
 		s.minutes = min(s.minutes, w.lifetime/3)
 	}
@@ -78,6 +83,7 @@ func (w *workload) startedAt(minute int) int {
 	case w.start.every > 0:
 		return minute - (minute-w.start.began)%w.start.every
 	}
+
 	return w.start.began
 }
 
@@ -100,11 +106,13 @@ func (s *starting) factor(w *workload, since int) float64 {
 		if since%4 != 3 && since != s.minutes-1 {
 			return min(1, 4*done)
 		}
+
 		return max(min(1, 4*done), s.peak*(0.5+0.5*done))
 	case startAutotune:
 		if since == s.minutes/2 {
 			return s.peak
 		}
+
 		return 1 + (s.peak-1)*w.random(since, 7)*0.9
 	default:
 		return s.peak * done
@@ -123,10 +131,12 @@ func (w *workload) needAfter(minute, started int) float64 {
 // started again, in an earlier one.
 func (w *workload) needMoved(minute, moved int) float64 {
 	started := max(w.startedAt(minute), moved)
+
 	need := w.needAfter(minute, started)
 	if w.fraction > 0 && minute-started >= w.loading {
 		need /= w.fraction
 	}
+
 	return need
 }
 
@@ -141,6 +151,7 @@ func (s *slice) killedAfter() (int, bool) {
 			return minute - s.moved, true
 		}
 	}
+
 	return 0, false
 }
 
@@ -153,6 +164,7 @@ func (s *slice) uses(minute int) (bytes uint64, alive bool) {
 		if since >= after {
 			return 0, false
 		}
+
 		need = s.work.needMoved(s.moved+since, s.moved)
 	}
 

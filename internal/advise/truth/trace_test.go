@@ -44,10 +44,12 @@ func traceColumns() map[string]string {
 func readTrace(from io.Reader) ([]*traced, error) {
 	r := csv.NewReader(from)
 	r.TrimLeadingSpace = true
+
 	header, err := r.Read()
 	if err != nil {
 		return nil, fmt.Errorf("header: expected the names of columns: %w", err)
 	}
+
 	at, err := traceHeader(header)
 	if err != nil {
 		return nil, err
@@ -55,15 +57,19 @@ func readTrace(from io.Reader) ([]*traced, error) {
 
 	var list []*traced
 	byName, lastLine := map[string]*traced{}, map[string]int{}
+
 	for {
 		cells, err := r.Read()
 		if errors.Is(err, io.EOF) {
 			break
 		}
+
 		if err != nil {
 			return nil, err // it names the line
 		}
+
 		line, _ := r.FieldPos(0)
+
 		name, row, err := readRow(cells, at)
 		if err != nil {
 			return nil, fmt.Errorf("line %d, %w", line, err)
@@ -77,38 +83,48 @@ func readTrace(from io.Reader) ([]*traced, error) {
 			return nil, fmt.Errorf("line %d, column time: expected a time after that of line %d, %s, the last of %s",
 				line, lastLine[name], before.Format(time.RFC3339), name)
 		}
+
 		w.rows, lastLine[name] = append(w.rows, row), line
 	}
+
 	if len(list) == 0 {
 		return nil, errors.New("expected at least one line after the header")
 	}
+
 	return list, nil
 }
 
 // traceHeader returns where the columns are.
 func traceHeader(header []string) (map[string]int, error) {
 	at := map[string]int{}
+
 	for i, name := range header {
 		name = strings.TrimSpace(name)
 		if _, known := traceColumns()[name]; !known {
 			return nil, fmt.Errorf("line 1, column %q: expected time, workload, memory_bytes or memory_mib, busy, width, "+
 				"bandwidth", name)
 		}
+
 		if _, twice := at[name]; twice {
 			return nil, fmt.Errorf("line 1, column %q: is there twice", name)
 		}
+
 		at[name] = i
 	}
+
 	for _, name := range []string{"time", "workload", "busy"} {
 		if _, ok := at[name]; !ok {
 			return nil, fmt.Errorf("line 1: expected a column %q", name)
 		}
 	}
+
 	_, bytes := at["memory_bytes"]
+
 	_, mib := at["memory_mib"]
 	if bytes == mib {
 		return nil, errors.New(`line 1: expected one of the columns "memory_bytes" and "memory_mib"`)
 	}
+
 	return at, nil
 }
 
@@ -119,16 +135,20 @@ func readRow(cells []string, at map[string]int) (name string, row traceRow, err 
 		if !ok || cells[i] == "" && (column == "width" || column == "bandwidth") {
 			return gpu.None[float64]()
 		}
+
 		v, parseErr := strconv.ParseFloat(cells[i], 64)
 		if parseErr != nil || !(v >= 0 && v <= most) {
 			err = errors.Join(err, fmt.Errorf("column %s: %q, expected %s", column, cells[i], traceColumns()[column]))
 		}
+
 		return gpu.Some(v)
 	}
+
 	name = cells[at["workload"]]
 	if name == "" {
 		err = fmt.Errorf("column workload: %q, expected a name", name)
 	}
+
 	row = traceRow{busy: number("busy", 1).Or(0), width: number("width", 1), bandwidth: number("bandwidth", 1)}
 	row.memory = number("memory_bytes", 1<<50).Or(0) + number("memory_mib", 1<<30).Or(0)*(1<<20)
 
@@ -138,27 +158,33 @@ func readRow(cells []string, at map[string]int) (name string, row traceRow, err 
 	} else if row.time, parseErr = time.Parse(time.RFC3339, text); parseErr != nil {
 		err = errors.Join(err, fmt.Errorf("column time: %q, expected %s", text, traceColumns()["time"]))
 	}
+
 	return name, row, err
 }
 
 // step returns the usual time between two rows of a trace.
 func step(list []*traced) time.Duration {
 	var gaps []time.Duration
+
 	for _, w := range list {
 		for i := 1; i < len(w.rows); i++ {
 			gaps = append(gaps, w.rows[i].time.Sub(w.rows[i-1].time))
 		}
 	}
+
 	if len(gaps) == 0 {
 		return time.Minute
 	}
+
 	slices.Sort(gaps)
+
 	return gaps[len(gaps)/2]
 }
 
 // TestTracesAreRead: both forms of time and memory, and cells of width and bandwidth that are not known.
 func TestTracesAreRead(t *testing.T) {
 	t.Parallel()
+
 	got, err := readTrace(strings.NewReader("time, workload, memory_mib, busy, width, bandwidth\n" +
 		"2026-03-02T00:00:00+01:00, a, 1024, 0.5, 0.25, 0.1\n" +
 		"1772406060, b, 1, 1, , \n" +
@@ -166,15 +192,19 @@ func TestTracesAreRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	at := time.Date(2026, 3, 1, 23, 0, 0, 0, time.UTC)
 	none := gpu.None[float64]()
+
 	for i := range got[0].rows {
 		got[0].rows[i].time = got[0].rows[i].time.UTC()
 	}
+
 	cmptest.Equal(t, "rows", got[0].rows, []traceRow{
 		{at, 1 << 30, 0.5, gpu.Some(0.25), gpu.Some(0.1)}, {at.Add(60500 * time.Millisecond), 0, 0, gpu.Some(1.), gpu.Some(0.)},
 	})
 	cmptest.Equal(t, "rows", got[1].rows, []traceRow{{at.Add(time.Minute), 1 << 20, 1, none, none}})
+
 	got, err = readTrace(strings.NewReader("busy,workload,memory_bytes,time\n0.5,a,7,0\n"))
 	if err != nil || got[0].rows[0].memory != 7 || got[0].rows[0].width.Present() {
 		t.Errorf("%+v, %v", got, err)
@@ -184,6 +214,7 @@ func TestTracesAreRead(t *testing.T) {
 // TestTracesAreRefused: errors name line, column and what was expected.
 func TestTracesAreRefused(t *testing.T) {
 	t.Parallel()
+
 	const header = "time,workload,memory_bytes,busy,width\n"
 	for text, want := range map[string]string{
 		"":                     "header: expected the names of columns",

@@ -23,6 +23,7 @@ var (
 func evaluateAll(seed uint64, count int) []*result {
 	results := make([]*result, count)
 	next := make(chan int)
+
 	var wait sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		wait.Go(func() {
@@ -31,11 +32,14 @@ func evaluateAll(seed uint64, count int) []*result {
 			}
 		})
 	}
+
 	for i := range results {
 		next <- i
 	}
+
 	close(next)
 	wait.Wait()
+
 	return results
 }
 
@@ -44,31 +48,39 @@ func TestAdviceIsTrue(t *testing.T) {
 	began := time.Now()
 	results := evaluateAll(*seed, *nodes)
 	took := time.Since(began)
+
 	for _, r := range results {
 		for _, wrong := range r.wrong {
 			t.Error(wrong)
 		}
 	}
+
 	s := summarize(results)
 	for _, v := range slices.Concat(violations(s.records), s.shareViolations()) {
 		t.Error(v)
 	}
+
 	if s.given(byDefault) == 0 || s.given(strictly) == 0 {
 		t.Errorf("%d workloads are recommended by default, %d strictly: nothing was tested", s.given(byDefault),
 			s.given(strictly))
 	}
+
 	if s.sharedPackings == 0 {
 		t.Errorf("none of %d small packings puts several slices on a GPU", s.smallPackings)
 	}
+
 	if s.count(naively, (*verdict).harmed) == 0 {
 		t.Error("the naive rule harmed no workload: the generator has none that can be harmed")
 	}
+
 	if *report != "" {
 		s.took = took
+
 		for _, one := range append(shapes(1, true), shapes(1, false)...) {
 			r, _ := mustReplay(t, &one)
 			s.replays = append(s.replays, r)
 		}
+
 		s.full = compareNodes(t, *seed, *fullNodes, *fullHours*60, *fullHours*60/8)
 		if err := os.WriteFile(*report, []byte(s.render()), 0o644); err != nil {
 			t.Fatal(err)

@@ -61,6 +61,7 @@ func (w *workload) random(minute int, purpose uint64) float64 {
 	x := w.seed + uint64(minute)*0x9e3779b97f4a7c15 + (purpose+uint64(w.replica)<<8)*0xd1b54a32d192ed03
 	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
 	x = (x ^ x>>27) * 0x94d049bb133111eb
+
 	return float64((x^x>>31)>>11) / (1 << 53)
 }
 
@@ -70,12 +71,16 @@ func (w *workload) runs(minute int) (bool, int) {
 		if minute < w.start.began {
 			return false, 0
 		}
+
 		if w.start.every > 0 {
 			return true, (minute - w.start.began) / w.start.every
 		}
+
 		return true, 0
 	}
+
 	cycle := w.lifetime + w.pause
+
 	return minute%cycle < w.lifetime, minute / cycle
 }
 
@@ -84,6 +89,7 @@ func (w *workload) stateOf(minute int) int {
 	if w.changed(minute) {
 		return len(w.states) - 1
 	}
+
 	return w.stateAt(minute)
 }
 
@@ -96,9 +102,11 @@ func (w *workload) demand(minute int) kernels.Demand {
 	if w.changed(minute) {
 		busy *= 1.5
 	}
+
 	if w.open() {
 		most = maxOffered
 	}
+
 	return kernels.Demand{Phases: w.states[w.stateOf(minute)], Busy: min(max(busy, 0), most), Media: w.uses(minute)}
 }
 
@@ -111,6 +119,7 @@ func (w *workload) settledNeed(minute int) float64 {
 	if w.changed(minute) {
 		need *= 1.3
 	}
+
 	return need
 }
 
@@ -120,6 +129,7 @@ func (w *workload) takes(minute int) float64 {
 	if since < w.loading {
 		return max(contextGiB, w.need(minute)*float64(since+1)/float64(w.loading))
 	}
+
 	return max(w.need(minute), w.taken)
 }
 
@@ -131,6 +141,7 @@ func (w *workload) uses(minute int) kernels.Engines {
 			used[kind] *= w.mediaAt(minute)
 		}
 	}
+
 	return used
 }
 
@@ -152,6 +163,7 @@ const mixPhases = 8
 // times intensity, and varies by kernel.
 func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels.Phase {
 	var phases []kernels.Phase
+
 	switch mix {
 	case mixTwoPoint:
 		wide := mean + (sms-mean)*r.Float64()
@@ -166,6 +178,7 @@ func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels
 	case mixLogNormal:
 		sigma := 0.4 + 0.8*r.Float64()
 		median := mean * math.Exp(-sigma*sigma/2)
+
 		for i := range mixPhases {
 			q := (float64(i) + 0.5) / mixPhases
 			width := median * math.Exp(sigma*math.Sqrt2*math.Erfinv(2*q-1))
@@ -174,11 +187,13 @@ func newPhases(r *rand.Rand, mix string, mean, sms, intensity float64) []kernels
 	default:
 		phases = []kernels.Phase{{Share: 1, Width: mean}}
 	}
+
 	for i := range phases {
 		p := &phases[i]
 		p.Width = min(max(p.Width, 1), sms)
 		p.Bandwidth = min(kernels.Reachable, p.Width/sms*intensity*(0.5+r.Float64()))
 	}
+
 	return phases
 }
 
@@ -199,6 +214,7 @@ func weekly(low, high float64, from, days int) func(int) float64 {
 		if (minute/dayMinutes+7-from)%7 < days {
 			return high
 		}
+
 		return low
 	}
 }
@@ -215,6 +231,7 @@ func (w *workload) bursts(base, top, perHour float64, length int) func(int) floa
 		if minute%60 < length && w.random(hour, 2) < perHour {
 			return base + (top-base)*(0.5+0.5*w.random(hour, 3))
 		}
+
 		return base
 	}
 }
@@ -225,6 +242,7 @@ func (w *workload) requests(share, top float64) func(int) float64 {
 		if w.random(minute, 4) >= share {
 			return 0
 		}
+
 		return top * math.Pow(w.random(minute, 5), 3)
 	}
 }
@@ -236,6 +254,7 @@ func leaking(base, perDay float64, from, restartDays int) func(int) float64 {
 		if restartDays > 0 {
 			since %= restartDays * dayMinutes
 		}
+
 		return base + perDay*float64(since)/dayMinutes
 	}
 }

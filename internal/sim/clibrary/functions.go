@@ -41,6 +41,7 @@ func Functions(text string) ([]Function, error) {
 	declaration := regexp.MustCompile(
 		`(?:nvmlReturn_t\s+DECLDIR|dcgmReturn_t\s+DCGM_PUBLIC_API|DCGM_PUBLIC_API\s+dcgmReturn_t)\s+(\w+)\s*\(([^)]*)\)\s*;`)
 	var list []Function
+
 	for _, m := range declaration.FindAllStringSubmatch(text, -1) {
 		f := Function{Name: m[1]}
 		for p := range strings.SplitSeq(m[2], ",") {
@@ -48,17 +49,22 @@ func Functions(text string) ([]Function, error) {
 			if p == "void" {
 				continue
 			}
+
 			param, err := parseParam(p, kinds)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", f.Name, err)
 			}
+
 			f.Params = append(f.Params, param)
 		}
+
 		list = append(list, f)
 	}
+
 	if len(list) == 0 {
 		return nil, errors.New("no functions in the header")
 	}
+
 	return list, nil
 }
 
@@ -70,15 +76,18 @@ func kindsOf(text string) map[string]Kind {
 	} {
 		kinds[long] = Long
 	}
+
 	for _, function := range []string{"dcgmFieldValueEnumeration_f", "dcgmFieldValueEntityEnumeration_f",
 		"fpRecvUpdates"} {
 		kinds[function] = Pointer
 	}
+
 	handle := regexp.MustCompile(
 		`typedef struct(?: \w+)?\s*\*\s*(\w+)\s*;|typedef struct\s*\{\s*struct \w+\s*\*\s*handle;\s*\}\s*(\w+)\s*;`)
 	for _, m := range handle.FindAllStringSubmatch(text, -1) {
 		kinds[m[1]+m[2]] = Pointer
 	}
+
 	return kinds
 }
 
@@ -88,10 +97,12 @@ func parseParam(p string, kinds map[string]Kind) (Param, error) {
 	if m == nil {
 		return Param{}, fmt.Errorf("parameter %q: expected a type and a name", p)
 	}
+
 	t := strings.TrimSpace(m[1])
 	if m[2] != "" {
 		t += " *"
 	}
+
 	kind, known := kinds[t]
 	switch {
 	case strings.HasSuffix(t, "*"):
@@ -99,5 +110,6 @@ func parseParam(p string, kinds map[string]Kind) (Param, error) {
 	case !known:
 		kind = Word
 	}
+
 	return Param{t, kind}, nil
 }

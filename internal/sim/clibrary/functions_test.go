@@ -47,7 +47,9 @@ dcgmReturn_t DCGM_PUBLIC_API dcgmWatch(dcgmHandle_t handle, dcgmGpuGrp_t group,
 		if err != nil {
 			t.Fatalf("%s: %v", c.header, err)
 		}
+
 		cmptest.Equal(t, c.header, got, c.want)
+
 		files := Generate(c.header, got)
 		for name, want := range map[string]string{"exports.c": "\n" + c.export + "\n", "functions.go": "\t" + c.name + "\n"} {
 			if !strings.Contains(files[name], want) || !strings.Contains(files[name], " from "+c.header+". DO NOT EDIT.") {

@@ -22,6 +22,7 @@ func TestStructSizes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	sizes := structsOfGo(t, filepath.Dir(header))
 	if len(sizes) < 200 {
 		t.Fatalf("%d structs: expected all of go-nvml", len(sizes))
@@ -29,25 +30,31 @@ func TestStructSizes(t *testing.T) {
 
 	var code strings.Builder
 	fmt.Fprintf(&code, "#include <stdio.h>\n#include %q\nint main(void) {\n", header)
+
 	for name := range sizes {
 		fmt.Fprintf(&code, "printf(\"%s %%zu\\n\", sizeof(%s));\n", name, nameInHeader(name))
 	}
+
 	code.WriteString("return 0;\n}\n")
 
 	out, err := exec.Command(compile(t, code.String())).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	if len(lines) != len(sizes) {
 		t.Fatalf("%d sizes of %d structs", len(lines), len(sizes))
 	}
+
 	for _, line := range lines {
 		var name string
+
 		var want int64
 		if _, err := fmt.Sscan(line, &name, &want); err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
+
 		if sizes[name] != want {
 			t.Errorf("%s: %d bytes, but %s has %d in the header", name, sizes[name], nameInHeader(name), want)
 		}
@@ -58,13 +65,16 @@ func TestStructSizes(t *testing.T) {
 func compile(t *testing.T, code string) string {
 	t.Helper()
 	dir := t.TempDir()
+
 	source, program := filepath.Join(dir, "sizes.c"), filepath.Join(dir, "sizes")
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}
+
 	if out, err := exec.Command("cc", "-o", program, source).CombinedOutput(); err != nil {
 		t.Fatalf("cc: %v\n%s", err, out)
 	}
+
 	return program
 }
 
@@ -73,6 +83,7 @@ func nameInHeader(name string) string {
 	if name == "nvmlGpmMetricsGetType" {
 		return "nvmlGpmMetricsGet_t"
 	}
+
 	return "nvml" + strings.TrimPrefix(name, "nvml") + "_t"
 }
 
@@ -81,11 +92,13 @@ func structsOfGo(t *testing.T, dir string) map[string]int64 {
 	t.Helper()
 	files := token.NewFileSet()
 	var parsed []*ast.File
+
 	for _, name := range []string{"types_gen.go", "const.go"} {
 		file, err := parser.ParseFile(files, filepath.Join(dir, name), nil, parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		parsed = append(parsed, file)
 	}
 
@@ -99,11 +112,13 @@ func structsOfGo(t *testing.T, dir string) map[string]int64 {
 
 	sizes := map[string]int64{}
 	layout := types.SizesFor("gc", runtime.GOARCH)
+
 	for _, name := range checked.Scope().Names() {
 		object, ok := checked.Scope().Lookup(name).(*types.TypeName)
 		if !ok {
 			continue
 		}
+
 		if _, ok := object.Type().Underlying().(*types.Struct); ok {
 			sizes[name] = layout.Sizeof(object.Type())
 		}

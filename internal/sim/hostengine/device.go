@@ -15,7 +15,9 @@ func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 	if entity.Level == GPU {
 		return int(entity.ID), nil, int(entity.ID) < e.node.Count()
 	}
+
 	m, ok := e.member(entity)
+
 	return m.GPU, &m, ok
 }
 
@@ -24,16 +26,21 @@ func (s *Session) Device(index int) (sim.GPUState, error) {
 	if err := s.beginCall(); err != nil {
 		return sim.GPUState{}, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	if index < 0 || index >= len(e.trees) {
 		return sim.GPUState{}, BadParam
 	}
+
 	e.followAll()
+
 	state, err := e.node.Read(index, gpu.ReadingDevice)
 	if err != nil {
 		return sim.GPUState{}, NVMLError
 	}
+
 	return state, nil
 }
 
@@ -45,23 +52,28 @@ func (e *Engine) readDevice(v *Value) {
 		v.Status = UnknownField
 		return
 	}
+
 	v.Micros = e.node.Now().UnixMicro()
 	if f.Level == NoEntity {
 		e.fillNode(v)
 		return
 	}
+
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
 		v.Status, v.Micros = NoData, 0
 		return
 	}
+
 	s, err := e.node.Read(index, gpu.ReadingDevice)
 	if err != nil {
 		v.Status, v.Micros = NoData, 0
 		return
 	}
+
 	v.Micros = s.Time.UnixMicro()
 	v.setBlank(notSupported) // unless it is simulated
+
 	if of == nil || !v.fillInstance(&s, of) {
 		v.fillDevice(&s)
 	}
@@ -84,6 +96,7 @@ const Brand = "NVIDIA"
 
 func (e *Engine) fillNode(v *Value) {
 	node := &e.node.Scenario().Node
+
 	switch v.Field {
 	case 1:
 		v.Text = node.Driver
@@ -113,6 +126,7 @@ func (v *Value) fillDevice(s *sim.GPUState) {
 		if s.NVLinks > 0 {
 			v.setInt(0)
 		}
+
 	case v.Field == 500, v.Field == 526: // no virtualization, no license for it
 		v.setInt(0)
 	}
@@ -142,6 +156,7 @@ func (v *Value) fillIdentity(s *sim.GPUState) {
 		v.setInt(uint64(s.Capability[0])<<16 | uint64(s.Capability[1]))
 	case 65: // 2: exclusive to a process
 		v.setInt(0)
+
 		if s.ExclusiveProcess {
 			v.setInt(2)
 		}
@@ -193,6 +208,7 @@ func (v *Value) fillClocks(s *sim.GPUState) {
 
 func (v *Value) fillUsage(s *sim.GPUState) {
 	utilization, hasUtilization := s.Utilization.Get()
+
 	media, hasMedia := s.Media.Get()
 	switch {
 	case v.Field == 202:
@@ -246,6 +262,7 @@ func (v *Value) fillECC(s *sim.GPUState) {
 			return
 		}
 	}
+
 	v.setInt([...]uint64{
 		s.ECC.CorrectedVolatile, s.ECC.UncorrectedVolatile, s.ECC.CorrectedAggregate, s.ECC.UncorrectedAggregate,
 	}[v.Field-310])
@@ -256,6 +273,7 @@ func (v *Value) fillRemapped(s *sim.GPUState) {
 	if !ok {
 		return
 	}
+
 	switch v.Field {
 	case 393:
 		v.setInt(r.Uncorrectable)
@@ -274,22 +292,27 @@ func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
 	if v.Field != 50 && (v.Field < 250 || v.Field > 254) {
 		return false
 	}
+
 	i, ok := s.Instance(of.Instance)
 	if !ok || v.Field != 50 && len(i.ComputeInstances) == 0 {
 		v.setBlank(noValue)
 		return true
 	}
+
 	if v.Field != 50 {
 		v.fillMemory(i.Profile.MemoryBytes, i.MemoryUsed, 0)
 		return true
 	}
+
 	v.Text = i.Profile.Name
 	if of.Entity.Level == ComputeInstance {
 		v.setBlank(noValue)
+
 		if c, ok := i.Compute(of.Compute); ok {
 			v.Text = c.Profile
 		}
 	}
+
 	return true
 }
 
@@ -306,6 +329,7 @@ const (
 // 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	v.Status = NoData
+
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
 		return
@@ -321,20 +345,25 @@ func (e *Engine) readXID(v *Value) {
 func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	entity := Entity{GPU, uint32(index)}
 	where := gpu.None[gpu.InstanceID]()
+
 	if of != nil {
 		entity = of.Entity
 		where = gpu.Some(of.Instance)
 	}
+
 	var list []Value
+
 	events, _ := e.node.History(index, 0)
 	for _, event := range events {
 		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where ||
 			entity.Level == ComputeInstance {
 			continue
 		}
+
 		list = append(list, Value{Entity: entity, Field: fieldXID, Type: 'i', Int: int64(event.XID),
 			Micros: event.Time.UnixMicro()})
 	}
+
 	return list
 }
 
@@ -342,19 +371,24 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 // which DCGM calls MB/s (DcgmCacheManager.cpp). There is no value without links.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
+
 	state, err := e.node.Read(index, gpu.ReadingDevice)
 	if !ok || err != nil || state.NVLinks == 0 {
 		v.Status = NoData
 		return
 	}
+
 	v.setInt(0)
 	v.Micros = state.Time.UnixMicro()
+
 	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.taken > 1 {
 		received, _ := sim.GPM(s.from, s.last, 60)
+
 		sent, _ := sim.GPM(s.from, s.last, 61)
 		if v.setBlank(noValue); !math.IsNaN(received + sent) {
 			v.setInt(uint64((received + sent) * 1024 / 1000))
 		}
+
 		v.Micros = s.at.UnixMicro()
 	}
 }

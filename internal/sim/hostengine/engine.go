@@ -49,6 +49,7 @@ func (c Code) Error() string {
 	if text, ok := texts[c]; ok {
 		return text
 	}
+
 	return "Generic unspecified error"
 }
 
@@ -157,6 +158,7 @@ func New(node *sim.Node, kind Kind) *Engine {
 	for _, f := range Fields() {
 		e.meta[f.ID] = f
 	}
+
 	return e
 }
 
@@ -172,36 +174,46 @@ type Session struct {
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	if err := e.alive(); err != nil {
 		return nil, err
 	}
+
 	e.sessions++
 	e.opened++
+
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
 // alive lets the faults of the moment have their way, and starts again after a restart.
 func (e *Engine) alive() error {
 	e.node.AwaitHostEngine()
+
 	state := e.node.HostEngine()
 	if state.Down {
 		e.began = false
 		e.nvml.End()
+
 		return ConnectionNotValid
 	}
+
 	if e.began && state.Restarts == e.restarts {
 		return nil
 	}
+
 	mode, err := e.modes(state.NonRoot)
 	if err != nil {
 		return err
 	}
+
 	if e.kind == Embedded {
 		e.nvml.End() // of the engine before a restart
+
 		if err := e.nvml.Begin(true); err != nil {
 			return NVMLError
 		}
 	}
+
 	e.restarts, e.began = state.Restarts, true
 	e.life++
 	e.opened = 0
@@ -210,6 +222,7 @@ func (e *Engine) alive() error {
 	e.health = map[uintptr]*healthWatch{}
 	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
 	e.trees, e.mode = make([]tree, e.node.Count()), mode
+
 	return nil
 }
 
@@ -220,6 +233,7 @@ func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 		if e.kind == Remote {
 			continue
 		}
+
 		s, err := e.node.Read(i, gpu.ReadingMIG)
 		switch {
 		case err != nil:
@@ -229,6 +243,7 @@ func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 			mode[i] = s.MIGEnabled
 		}
 	}
+
 	return mode, nil
 }
 
@@ -239,6 +254,7 @@ func (s *Session) beginCall() error {
 		s.engine.mu.Unlock()
 		err = VersionMismatch
 	}
+
 	return err
 }
 
@@ -249,12 +265,15 @@ func (s *Session) lockEngine() error {
 	e.entered = e.node.Now()
 	err := e.alive()
 	e.noteStall()
+
 	if err == nil && s.life != e.life {
 		err = ConnectionNotValid
 	}
+
 	if err != nil {
 		e.mu.Unlock()
 	}
+
 	return err
 }
 
@@ -270,10 +289,13 @@ func (s *Session) Version() (string, error) {
 	if err := s.lockEngine(); err != nil {
 		return "", err
 	}
+
 	defer s.engine.mu.Unlock()
+
 	if s.engine.kind == Remote && s.engine.node.HostEngine().Mismatch {
 		return otherVersion, nil
 	}
+
 	return Version, nil
 }
 
@@ -282,16 +304,20 @@ func (s *Session) Close() {
 	if s.lockEngine() != nil {
 		return
 	}
+
 	defer s.engine.mu.Unlock()
+
 	if s.engine.opened--; s.engine.opened == 0 && s.engine.kind == Embedded {
 		s.engine.began = false
 		s.engine.nvml.End()
 	}
+
 	for id, g := range s.engine.groups {
 		if g.session == s.number {
 			s.engine.dropGroup(id)
 		}
 	}
+
 	for id, f := range s.engine.fields {
 		if f.session == s.number {
 			delete(s.engine.fields, id)
@@ -304,10 +330,13 @@ func (s *Session) GPUs() ([]uint32, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
+
 	defer s.engine.mu.Unlock()
+
 	var list []uint32
 	for i := range s.engine.node.Count() {
 		list = append(list, uint32(i))
 	}
+
 	return list, nil
 }

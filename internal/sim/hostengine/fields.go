@@ -19,6 +19,7 @@ func Fields() []Field {
 	for _, some := range [][]Field{identityFields(), clockFields(), usageFields(), errorFields(), profilingFields()} {
 		all = append(all, some...)
 	}
+
 	return all
 }
 

@@ -20,6 +20,7 @@ func (e *Engine) ownGroups() map[uintptr]*group {
 	for i := range e.node.Count() {
 		all.entities = append(all.entities, Entity{GPU, uint32(i)})
 	}
+
 	return map[uintptr]*group{AllGPUs: all, AllNVSwitches: {session: ownSession, name: "DCGM_ALL_SUPPORTED_NVSWITCHES"}}
 }
 
@@ -28,13 +29,17 @@ func (s *Session) CreateGroup(name string) (uintptr, error) {
 	if err := s.beginCall(); err != nil {
 		return 0, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	if len(e.groups) >= maxGroups || e.node.HostEngine().Taken {
 		return 0, MaxLimit
 	}
+
 	e.lastID++
 	e.groups[e.lastID] = &group{session: s.number, name: name}
+
 	return e.lastID, nil
 }
 
@@ -43,13 +48,17 @@ func (s *Session) AddEntity(id uintptr, entity Entity) error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	g := e.groups[id]
 	if g == nil || g.session == ownSession || !e.exists(entity) || slices.Contains(g.entities, entity) {
 		return BadParam
 	}
+
 	g.entities = append(g.entities, entity)
+
 	return nil
 }
 
@@ -58,20 +67,25 @@ func (s *Session) DestroyGroup(id uintptr) error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	defer s.engine.mu.Unlock()
+
 	switch g := s.engine.groups[id]; {
 	case g == nil:
 		return NotConfigured
 	case g.session == ownSession:
 		return BadParam
 	}
+
 	s.engine.dropGroup(id)
+
 	return nil
 }
 
 func (e *Engine) dropGroup(id uintptr) {
 	delete(e.groups, id)
 	delete(e.health, id)
+
 	for key := range e.watches {
 		if key.group == id {
 			delete(e.watches, key)
@@ -84,21 +98,26 @@ func (s *Session) CreateFieldGroup(fields []uint16) (uintptr, error) {
 	if err := s.beginCall(); err != nil {
 		return 0, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	switch {
 	case len(fields) == 0:
 		return 0, BadParam
 	case len(e.fields) >= maxGroups:
 		return 0, MaxLimit
 	}
+
 	for _, f := range fields {
 		if _, known := e.meta[f]; !known {
 			return 0, UnknownField
 		}
 	}
+
 	e.lastID++
 	e.fields[e.lastID] = &fieldGroup{session: s.number, ids: slices.Clone(fields)}
+
 	return e.lastID, nil
 }
 
@@ -107,11 +126,15 @@ func (s *Session) DestroyFieldGroup(id uintptr) error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	defer s.engine.mu.Unlock()
+
 	if s.engine.fields[id] == nil {
 		return NotConfigured
 	}
+
 	delete(s.engine.fields, id)
+
 	return nil
 }
 
@@ -119,6 +142,7 @@ func (s *Session) DestroyFieldGroup(id uintptr) error {
 func (e *Engine) Counts() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups)-len(e.ownGroups()), len(e.fields),
 		len(e.watches))
 }

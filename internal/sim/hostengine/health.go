@@ -58,8 +58,10 @@ func (s *Session) SetHealth(groupID uintptr, systems HealthSystems) error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	if e.groups[groupID] == nil {
 		return NotConfigured
 	}
@@ -75,11 +77,14 @@ func (s *Session) Health(groupID uintptr) (HealthSystems, error) {
 	if err := s.beginCall(); err != nil {
 		return 0, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	if e.groups[groupID] == nil {
 		return 0, NotConfigured
 	}
+
 	if w := e.health[groupID]; w != nil {
 		return w.systems, nil
 	}
@@ -94,25 +99,31 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	g, w := e.groups[groupID], e.health[groupID]
 	if g == nil {
 		return nil, NotConfigured
 	}
+
 	if w == nil {
 		return nil, nil
 	}
 
 	var list []Incident
+
 	for _, of := range g.entities {
 		if of.Level != GPU {
 			continue // the simulation has no incidents of single instances
 		}
+
 		state, err := e.node.Read(int(of.ID), gpu.ReadingDevice)
 		if err != nil {
 			continue // the driver does not answer: health is not known
 		}
+
 		list = append(list, w.check(of, &state)...)
 	}
 
@@ -139,6 +150,7 @@ func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	}
 
 	var list []Incident
+
 	for i := range all {
 		if all[i].wrong && w.systems&all[i].System != 0 {
 			list = append(list, all[i].Incident)

@@ -20,25 +20,31 @@ faults:
 - {kind: overheat, gpu: 5, celsius: 90, at: 2s}
 `)
 	s := open(t, e)
+
 	group, err := s.CreateGroup("all")
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	for id := range uint32(6) {
 		if err := s.AddEntity(group, Entity{GPU, id}); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if err := s.SetHealth(group, HealthMemory|HealthThermal|HealthPower); err != nil {
 		t.Fatal(err)
 	}
+
 	check := func() (list []Incident) {
 		advance(t, n, 5*time.Second)
 		list, err := s.CheckHealth(group)
 		cmptest.Equal(t, "error of the check", err, nil)
+
 		for i := range list {
 			list[i].Text = ""
 		}
+
 		return list
 	}
 

@@ -9,15 +9,19 @@ func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []
 	if err := s.beginCall(); err != nil {
 		return nil, 0, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	g, fields := e.groups[groupID], e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return nil, 0, NotConfigured
 	}
+
 	e.followAll()
 	e.update()
 	next = since
+
 	for _, of := range g.entities {
 		for _, f := range fields.ids {
 			for _, v := range e.valuesSince(of, f, since) {
@@ -26,6 +30,7 @@ func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []
 			}
 		}
 	}
+
 	return values, next, nil
 }
 
@@ -34,12 +39,15 @@ func (e *Engine) valuesSince(of Entity, field uint16, since int64) []Value {
 	if latest.Status != OK {
 		return nil
 	}
+
 	list := []Value{latest}
+
 	if index, member, ok := e.gpuOf(of); ok && field == fieldXID {
 		begun := e.watchOf(of, field).since.UnixMicro()
 		if all := e.xids(index, member, begun); len(all) > 0 {
 			list = all
 		}
 	}
+
 	return slices.DeleteFunc(list, func(v Value) bool { return v.Micros < since })
 }

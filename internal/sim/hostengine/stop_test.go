@@ -32,10 +32,12 @@ func TestSamplesAfterAStop(t *testing.T) {
 			cmptest.Equal(t, "SM activity before", latest(t, s, device, 1002).Float, 0.5)
 
 			advance(t, n, tt.asked-9*time.Second)
+
 			want := Value{Entity: device, Field: 1002, Type: 'd', Micros: n.Now().UnixMicro(), Float: 0.5}
 			if tt.blank {
 				want.Float = FloatBlank
 			}
+
 			cmptest.Equal(t, "SM activity when it goes on", latest(t, s, device, 1002), want)
 
 			advance(t, n, 2*time.Second)
@@ -87,6 +89,7 @@ func TestSamplesOfALongInterval(t *testing.T) {
 	n, e := start(t, scenario+"faults: [{at: 32s, for: 5s, kind: dcgm-hang}]\n")
 	s, device := open(t, e), Entity{GPU, 0}
 	watchEvery(t, s, 10*time.Second, []uint16{1002}, device)
+
 	for range 3 {
 		advance(t, n, 10*time.Second)
 		latest(t, s, device, 1002)

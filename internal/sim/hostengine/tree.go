@@ -23,13 +23,16 @@ func (s *Session) Hierarchy() ([]Member, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
 	e.followAll()
+
 	var list []Member
 	for i := range e.trees {
 		list = append(list, e.trees[i].members...)
 	}
+
 	return list, nil
 }
 
@@ -37,6 +40,7 @@ func (e *Engine) followAll() {
 	for i := range e.trees {
 		e.follow(i)
 	}
+
 	e.noteStall() // a GPU that hangs blocks the loop
 }
 
@@ -44,13 +48,16 @@ func (e *Engine) followAll() {
 func (e *Engine) follow(index int) {
 	t := &e.trees[index]
 	_, next := e.node.History(index, math.MaxInt)
+
 	s, err := e.node.Read(index, gpu.ReadingMIG)
 	if err != nil {
 		return
 	}
+
 	if e.kind == Embedded && s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
 		return
 	}
+
 	switch {
 	case t.known && sameTree(t.members, &s):
 		t.seen, t.changed, t.gone = next, time.Time{}, nil
@@ -58,15 +65,19 @@ func (e *Engine) follow(index int) {
 	case !t.known:
 		e.adopt(index, &s)
 		t.seen = next
+
 		return
 	case t.changed.IsZero() || s.Time.Before(t.changed):
 		t.changed = e.changedSince(index, t.seen, s.Time)
 	}
+
 	if s.Time.Sub(t.changed) >= lag {
 		e.adopt(index, &s)
 		t.seen = next
+
 		return
 	}
+
 	t.gone = make(map[Entity]bool)
 	for i := range t.members {
 		t.gone[t.members[i].Entity] = !t.members[i].in(&s)
@@ -82,7 +93,9 @@ func (m *Member) in(s *sim.GPUState) bool {
 	case m.Entity.Level == GPUInstance:
 		return true
 	}
+
 	c, ok := i.Compute(m.Compute)
+
 	return ok && c.Placement == m.place
 }
 
@@ -94,19 +107,23 @@ func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
 			return event.Time
 		}
 	}
+
 	return now
 }
 
 // sameTree compares identities and places: an instance that was created again in the place of an equal one is equal.
 func sameTree(members []Member, s *sim.GPUState) bool {
 	var now []Member
+
 	for i := range s.Instances {
 		gi := &s.Instances[i]
+
 		now = append(now, Member{Instance: gi.ID, ProfileID: gi.Profile.ID, place: gi.Placement})
 		for _, c := range gi.ComputeInstances {
 			now = append(now, Member{Instance: gi.ID, Compute: c.ID, place: c.Placement})
 		}
 	}
+
 	return slices.EqualFunc(members, now, func(m, is Member) bool {
 		return m.Instance == is.Instance && m.place == is.place && m.Compute == is.Compute &&
 			(m.Entity.Level != GPUInstance || m.ProfileID == is.ProfileID)
@@ -121,8 +138,10 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 		e.freeIDs[m.Entity.Level] = append(e.freeIDs[m.Entity.Level], m.Entity.ID)
 		delete(e.samples, m.Entity)
 	}
+
 	*t = tree{known: true}
 	device := Entity{GPU, uint32(index)}
+
 	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
 		gi := &s.Instances[i]
 		m := Member{
@@ -131,6 +150,7 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 			giProfile: gi.Profile.ID,
 		}
 		members := []Member{m}
+
 		for _, c := range gi.ComputeInstances {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
@@ -138,6 +158,7 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 				ProfileID: own, Slices: c.Placement.Size, place: c.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
 			})
 		}
+
 		t.members = append(members, t.members...)
 	}
 }
@@ -146,9 +167,12 @@ func (e *Engine) newEntity(level Level) Entity {
 	if free := e.freeIDs[level]; len(free) > 0 {
 		slices.Sort(free)
 		e.freeIDs[level] = free[1:]
+
 		return Entity{level, free[0]}
 	}
+
 	e.nextID[level]++
+
 	return Entity{level, e.nextID[level] - 1}
 }
 
@@ -161,6 +185,7 @@ func (e *Engine) member(of Entity) (Member, bool) {
 			}
 		}
 	}
+
 	return Member{}, false
 }
 
@@ -168,6 +193,8 @@ func (e *Engine) exists(of Entity) bool {
 	if of.Level == GPU {
 		return int(of.ID) < e.node.Count()
 	}
+
 	_, ok := e.member(of)
+
 	return ok
 }

@@ -65,31 +65,38 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
+
 	g, fields := e.groups[groupID], e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return NotConfigured
 	}
+
 	if slices.ContainsFunc(fields.ids, isProfiling) {
 		if interval < minInterval {
 			return BadParam
 		}
+
 		for _, of := range g.entities {
 			if err := e.profiles(of); err != nil {
 				return err
 			}
 		}
 	}
+
 	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval,
 		since: e.node.Now()}
 	e.update()
+
 	return nil
 }
 
 // profiles returns why an entity cannot be profiled. The module that profiles GPUs without GPM can be missing.
 func (e *Engine) profiles(of Entity) error {
 	state := e.node.HostEngine()
+
 	index, _, ok := e.gpuOf(of)
 	switch {
 	case state.NonRoot:
@@ -97,6 +104,7 @@ func (e *Engine) profiles(of Entity) error {
 	case state.NoModule && ok && !e.node.HasGPM(index):
 		return ModuleNotLoaded
 	}
+
 	return nil
 }
 
@@ -105,8 +113,10 @@ func (s *Session) MetricGroups(index int) error {
 	if _, err := s.Device(index); err != nil {
 		return err
 	}
+
 	s.engine.mu.Lock()
 	defer s.engine.mu.Unlock()
+
 	return s.engine.profiles(Entity{GPU, uint32(index)})
 }
 
@@ -115,8 +125,10 @@ func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	defer s.engine.mu.Unlock()
 	delete(s.engine.watches, watchKey{groupID, fieldsID})
+
 	return nil
 }
 
@@ -125,9 +137,11 @@ func (s *Session) Update() error {
 	if err := s.beginCall(); err != nil {
 		return err
 	}
+
 	defer s.engine.mu.Unlock()
 	s.engine.followAll()
 	s.engine.update()
+
 	return nil
 }
 
@@ -140,6 +154,7 @@ func (e *Engine) update() {
 			if profiling {
 				e.sample(of, w.interval)
 			}
+
 			if index, _, ok := e.gpuOf(of); links && ok && !(profiling && of.Level == GPU) {
 				e.sample(Entity{GPU, uint32(index)}, w.interval)
 			}
@@ -152,16 +167,19 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 		s.at = e.node.Now() // what it had last, of an instance that is gone, under a new time
 		return
 	}
+
 	c, err := e.counters(of)
 	if err != nil {
 		delete(e.samples, of)
 		return
 	}
+
 	s := e.samples[of]
 	if s == nil {
 		e.samples[of] = &sampled{last: c, taken: 1}
 		return
 	}
+
 	switch since := c.Time.Sub(s.last.Time); {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
@@ -182,6 +200,7 @@ func (e *Engine) noteStall() {
 	if now.Sub(e.entered) >= maxSampleAge(0) {
 		e.stalled = sim.Stop{From: e.entered, Until: now}
 	}
+
 	if stop := e.node.HostEngine().Stopped; stop.Until.After(e.stalled.Until) {
 		e.stalled = stop
 	}
@@ -193,6 +212,7 @@ func (e *Engine) noteStall() {
 // went on two intervals or more before it is asked, it has sampled again.
 func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
 	stop := e.stalled
+
 	from := stop.From
 	if s.last.Time.After(from) {
 		from = s.last.Time
@@ -213,6 +233,7 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	if of.Level == GPU {
 		return e.node.GPUCounters(int(of.ID))
 	}
+
 	m, ok := e.member(of)
 	switch {
 	case !ok:
@@ -220,6 +241,7 @@ func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	case of.Level == GPUInstance:
 		return e.node.InstanceCounters(m.GPU, m.Instance)
 	}
+
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
@@ -232,16 +254,19 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
 	e.followAll()
 	e.update()
+
 	list := make([]Value, 0, len(entities)*len(fields))
 	for _, of := range entities {
 		for _, f := range fields {
 			list = append(list, e.value(of, f))
 		}
 	}
+
 	return list, nil
 }
 
@@ -250,9 +275,11 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
 	}
+
 	e := s.engine
 	defer e.mu.Unlock()
 	e.followAll()
+
 	list := make([]Value, 0, len(entities)*len(fields))
 	for _, of := range entities {
 		for _, f := range fields {
@@ -262,9 +289,11 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 			} else {
 				e.readDevice(&v)
 			}
+
 			list = append(list, v)
 		}
 	}
+
 	return list, nil
 }
 
@@ -274,7 +303,9 @@ func (e *Engine) blank(of Entity, field uint16) Value {
 	if f, known := e.meta[field]; known {
 		v.Type = f.Type
 	}
+
 	v.setBlank(noValue)
+
 	return v
 }
 
@@ -296,6 +327,7 @@ func (e *Engine) value(of Entity, field uint16) Value {
 		v.Status = NotWatched
 		return v
 	}
+
 	switch {
 	case field == fieldXID:
 		e.readXID(&v)
@@ -307,6 +339,7 @@ func (e *Engine) value(of Entity, field uint16) Value {
 		e.readDevice(&v)
 		return v
 	}
+
 	s := e.samples[of]
 	switch {
 	case e.node.HostEngine().Paused:
@@ -319,8 +352,10 @@ func (e *Engine) value(of Entity, field uint16) Value {
 		v.Micros = s.last.Time.UnixMicro()
 		return v
 	}
+
 	v.Micros = s.at.UnixMicro()
 	v.setBlank(notSupported)
+
 	if metric, scale, ok := metricOf(field); ok {
 		value, has := sim.GPM(s.from, s.last, metric)
 		switch {
@@ -333,6 +368,7 @@ func (e *Engine) value(of Entity, field uint16) Value {
 			v.Float = math.Round(value*scale*1e8) / 1e8
 		}
 	}
+
 	return v
 }
 
@@ -341,6 +377,7 @@ func (e *Engine) empty(of Entity) bool {
 	if of.Level != GPUInstance {
 		return false
 	}
+
 	for i := range e.trees {
 		for _, m := range e.trees[i].members {
 			if m.Parent == of {
@@ -348,6 +385,7 @@ func (e *Engine) empty(of Entity) bool {
 			}
 		}
 	}
+
 	return true
 }
 
@@ -361,10 +399,12 @@ func (e *Engine) watchOf(of Entity, field uint16) *watch {
 		if oldest != nil && !w.since.Before(oldest.since) || !slices.Contains(w.fields, field) {
 			continue
 		}
+
 		if e.meta[field].Level == NoEntity || slices.Contains(w.entities, of) {
 			oldest = w
 		}
 	}
+
 	return oldest
 }
 
@@ -382,5 +422,6 @@ func metricOf(field uint16) (metric uint32, scale float64, ok bool) {
 		1006: {11, 0.01}, 1007: {12, 0.01}, 1008: {13, 0.01},
 		1009: {20, mebi}, 1010: {21, mebi}, 1011: {61, mebi}, 1012: {60, mebi},
 	}[field]
+
 	return m.metric, m.scale, m.metric != 0
 }

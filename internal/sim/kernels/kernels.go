@@ -34,11 +34,13 @@ type Engines [4]float64
 // throughput returns how much of the work of a demand engines do, 0-1.
 func (e Engines) throughput(wanted Engines) float64 {
 	done := 1.0
+
 	for kind, have := range e {
 		if wanted[kind] > have {
 			done = min(done, have/wanted[kind])
 		}
 	}
+
 	return done
 }
 
@@ -90,6 +92,7 @@ func (p Phase) stretchOf(on Device) float64 {
 func Run(d Demand, on Device) Result {
 	r := Result{}
 	var width, bandwidth float64 // means over the busy time on the device
+
 	for _, p := range d.Phases {
 		stretch := p.stretchOf(on)
 		r.Stretch += p.Share * stretch
@@ -97,19 +100,25 @@ func Run(d Demand, on Device) Result {
 		width += p.Share * min(p.Width*(1+on.Loss), on.SMs*stretch)
 		bandwidth += p.Share * p.Bandwidth
 	}
+
 	if r.Stretch == 0 {
 		r = Result{Stretch: 1, Throughput: 1}
 		r.limit(on.Engines.throughput(d.Media), d.Requests)
+
 		return r
 	}
+
 	demand := d.Busy
 	if d.Requests.Given() {
 		demand = d.Requests.busy(1)
 	}
+
 	r.Throughput = 1
+
 	r.Busy = demand * r.Stretch
 	if d.Requests.Given() {
 		r.Busy = d.Requests.busy(r.Stretch)
+
 		r.PerSecond, r.Latency = d.Requests.serve(r.Stretch)
 		if full, _ := d.Requests.serve(1); full > 0 {
 			r.Throughput = r.PerSecond / full
@@ -117,9 +126,11 @@ func Run(d Demand, on Device) Result {
 	} else if r.Busy > 1 {
 		r.Busy, r.Throughput = 1, 1/r.Busy
 	}
+
 	done := r.Throughput * demand // busy time on a device large enough that is worked off
 	r.SMs, r.Bandwidth = done*width, done*bandwidth
 	r.limit(on.Engines.throughput(d.Media), d.Requests)
+
 	return r
 }
 
@@ -128,10 +139,13 @@ func (r *Result) limit(throughput float64, q Requests) {
 	if throughput >= r.Throughput {
 		return
 	}
+
 	r.slow(r.Throughput / max(throughput, smallestThroughput))
+
 	if !q.Given() {
 		return
 	}
+
 	r.Latency = MaxLatency // requests of an open load come faster than they are served
 	if q.Concurrency > 0 && r.PerSecond > 0 {
 		r.Latency = min(MaxLatency, seconds(float64(q.Concurrency)/r.PerSecond))
@@ -151,18 +165,22 @@ func (r *Result) slow(by float64) {
 // together than there are: each has as large a share of the engines of a kind as of what all want of it.
 func ContendForEngines(sharing []*Result, demands []Demand, have Engines) {
 	var used Engines
+
 	for i, r := range sharing {
 		for kind, wanted := range demands[i].Media {
 			used[kind] += wanted * r.Throughput
 		}
 	}
+
 	for i, r := range sharing {
 		worst := 1.0
+
 		for kind, wanted := range demands[i].Media {
 			if wanted > 0 && have[kind] > 0 {
 				worst = max(worst, used[kind]/have[kind])
 			}
 		}
+
 		if worst > 1+tolerance {
 			r.limit(r.Throughput/worst, demands[i].Requests)
 		}
@@ -187,11 +205,14 @@ func (r Requests) serve(stretch float64) (perSecond float64, latency time.Durati
 		perSecond = min(float64(r.Concurrency)/(service+host), 1/service)
 		return perSecond, seconds(float64(r.Concurrency) / perSecond)
 	}
+
 	use := r.Rate * service
 	if use >= 1 {
 		return 1 / service, MaxLatency
 	}
+
 	wait := use * service / (2 * (1 - use)) // of an M/D/1 queue
+
 	return r.Rate, min(MaxLatency, seconds(service+host+wait))
 }
 
@@ -200,12 +221,15 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // Share returns what workloads do that share a device.
 func Share(demands []Demand, on Device, mps bool) []Result {
 	results := make([]Result, len(demands))
+
 	sharing := make([]*Result, len(demands))
 	for i, d := range demands {
 		results[i] = Run(d, on)
 		sharing[i] = &results[i]
 	}
+
 	Contend(sharing, on, mps)
+
 	return results
 }
 
@@ -219,17 +243,21 @@ func Contend(sharing []*Result, on Device, mps bool) {
 		sms += r.SMs
 		bandwidth += r.Bandwidth
 	}
+
 	slower := max(1, busy)
 	if mps {
 		slower = max(1, sms/on.SMs, bandwidth/(Reachable*on.Bandwidth))
 	}
+
 	if slower == 1 {
 		return
 	}
+
 	for _, r := range sharing {
 		r.Throughput, r.PerSecond = r.Throughput/slower, r.PerSecond/slower
 		r.SMs, r.Bandwidth = r.SMs/slower, r.Bandwidth/slower
 		r.Stretch *= slower
+
 		r.Latency = time.Duration(min(float64(MaxLatency), float64(r.Latency)*slower))
 		if mps {
 			r.Busy = min(1, r.Busy*slower)

@@ -30,6 +30,7 @@ func TestPublishedInferenceServer(t *testing.T) {
 		if math.Abs(r.PerSecond/c.perSecond-1) > 0.05 {
 			t.Errorf("%+v, concurrency %d: %.1f inferences/s, want %.1f", c.on, c.concurrency, r.PerSecond, c.perSecond)
 		}
+
 		if ms := r.Latency.Seconds() * 1000; math.Abs(ms/c.latency-1) > 0.05 {
 			t.Errorf("%+v, concurrency %d: %.1f ms, want %.0f", c.on, c.concurrency, ms, c.latency)
 		}
@@ -87,16 +88,20 @@ func TestRun(t *testing.T) {
 func TestOpenLoad(t *testing.T) {
 	load := Demand{Phases: wide(64), Requests: Requests{Rate: 5, GPU: 50 * time.Millisecond}}
 	last := time.Duration(0)
+
 	for _, sms := range []float64{64, 32, 20, 17} {
 		r := Run(load, Device{SMs: sms, Bandwidth: 1})
 		if r.Latency <= last || r.Throughput != 1 {
 			t.Errorf("%v SMs: latency %v after %v, throughput %v", sms, r.Latency, last, r.Throughput)
 		}
+
 		last = r.Latency
 	}
+
 	r := Run(load, Device{SMs: 8, Bandwidth: 1})
 	cmptest.Equal(t, "overloaded: busy", r.Busy, 1)
 	cmptest.Equal(t, "overloaded: latency", r.Latency, MaxLatency)
+
 	if math.Abs(r.Throughput-0.5) > 1e-9 {
 		t.Errorf("overloaded: throughput %g, want 0.5", r.Throughput)
 	}
@@ -105,12 +110,14 @@ func TestOpenLoad(t *testing.T) {
 // TestShare: MPS runs narrow workloads beside each other; time-slicing runs one at a time.
 func TestShare(t *testing.T) {
 	two := []Demand{{Phases: wide(40), Busy: 0.8}, {Phases: wide(60), Busy: 0.8}}
+
 	on := Device{SMs: 132, Bandwidth: 1}
 	for i, r := range Share(two, on, true) {
 		if r.Throughput != 1 {
 			t.Errorf("MPS, workload %d: throughput %v, want 1", i, r.Throughput)
 		}
 	}
+
 	for i, r := range Share(two, on, false) {
 		if math.Abs(r.Throughput-1/1.6) > 1e-9 || math.Abs(r.Busy-0.5) > 1e-9 {
 			t.Errorf("time-slicing, workload %d: throughput %v, busy %v, want 0.625 and 0.5", i, r.Throughput, r.Busy)
@@ -126,6 +133,7 @@ func TestMediaEngines(t *testing.T) {
 	closed.Requests = Requests{Concurrency: 2, GPU: 10 * time.Millisecond}
 	open := decodes
 	open.Requests = Requests{Rate: 20, GPU: 10 * time.Millisecond}
+
 	onlyDecodes := Demand{Media: Engines{1: 5}}
 	for _, c := range []struct {
 		about  string
@@ -148,14 +156,17 @@ func TestMediaEngines(t *testing.T) {
 			if c.want.PerSecond == 0 && name == "per second" {
 				continue
 			}
+
 			if math.Abs(v[0]-v[1]) > 1e-9 {
 				t.Errorf("%s: %s %v, want %v", c.about, name, v[0], v[1])
 			}
 		}
+
 		if c.want.Latency > 0 && (got.Latency-c.want.Latency).Abs() > time.Microsecond {
 			t.Errorf("%s: latency %v, want %v", c.about, got.Latency, c.want.Latency)
 		}
 	}
+
 	cmptest.Equal(t, "none", Run(decodes, Device{SMs: 16, Bandwidth: 1}).Throughput < 1e-6, true)
 }
 
@@ -164,12 +175,15 @@ func TestSharedMediaEngines(t *testing.T) {
 	on := Device{SMs: 16, Bandwidth: 1, Engines: Engines{1: 2}}
 	demands := []Demand{{Busy: 0.1, Phases: wide(4), Media: Engines{1: 2}}, {Busy: 0.1, Phases: wide(4), Media: Engines{1: 1}},
 		{Busy: 0.1, Phases: wide(4)}}
+
 	sharing := make([]*Result, len(demands))
 	for i, d := range demands {
 		r := Run(d, on)
 		sharing[i] = &r
 	}
+
 	ContendForEngines(sharing, demands, on.Engines)
+
 	for i, want := range []float64{2. / 3, 2. / 3, 1} {
 		if got := sharing[i].Throughput; math.Abs(got-want) > 1e-9 {
 			t.Errorf("workload %d: throughput %v, want %v", i, got, want)

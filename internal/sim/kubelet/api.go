@@ -41,10 +41,12 @@ func (a *api) List(ctx context.Context,
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
+
 	a.sync()
 	order := a.order()
 	pods := podsOf(a.node.Containers(), order)
 	order.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+
 	return &kubeletapi.ListPodResourcesResponse{PodResources: pods}, nil
 }
 
@@ -60,8 +62,10 @@ func pause(ctx context.Context, d time.Duration) error {
 	if d == 0 {
 		return nil
 	}
+
 	t := time.NewTimer(d)
 	defer t.Stop()
+
 	select {
 	case <-t.C:
 		return nil
@@ -78,6 +82,7 @@ func (a *api) Get(_ context.Context,
 			return &kubeletapi.GetPodResourcesResponse{PodResources: pod}, nil
 		}
 	}
+
 	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
 }
 
@@ -87,6 +92,7 @@ func (a *api) GetAllocatableResources(ctx context.Context,
 	if err := pause(ctx, time.Duration(a.delay.Load())); err != nil {
 		return nil, err
 	}
+
 	return &kubeletapi.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
 }
 
@@ -95,53 +101,65 @@ func podsOf(containers []sim.Container, order *rand.Rand) []*kubeletapi.PodResou
 	type name struct{ namespace, pod string }
 	var pods []*kubeletapi.PodResources
 	byName := map[name]*kubeletapi.PodResources{}
+
 	for i := range containers {
 		c := &containers[i]
+
 		pod := byName[name{c.Namespace, c.Pod}]
 		if pod == nil {
 			pod = &kubeletapi.PodResources{Namespace: c.Namespace, Name: c.Pod}
 			byName[name{c.Namespace, c.Pod}] = pod
 			pods = append(pods, pod)
 		}
+
 		pod.Containers = append(pod.Containers, &kubeletapi.ContainerResources{
 			Name:             c.Name,
 			Devices:          devicesOf(c.Devices, order),
 			DynamicResources: claimsOf(c.Claims),
 		})
 	}
+
 	return pods
 }
 
 func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*kubeletapi.ContainerDevices {
 	var out []*kubeletapi.ContainerDevices
+
 	for _, grant := range grants {
 		for _, id := range grant.IDs {
 			out = append(out, &kubeletapi.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}})
 		}
 	}
+
 	order.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+
 	return out
 }
 
 // claimsOf joins the devices of one claim.
 func claimsOf(claims []sim.Claim) []*kubeletapi.DynamicResource {
 	var out []*kubeletapi.DynamicResource
+
 	for _, claim := range claims {
 		var resource *kubeletapi.DynamicResource
+
 		for _, other := range out {
 			if other.ClaimNamespace == claim.Namespace && other.ClaimName == claim.Name {
 				resource = other
 			}
 		}
+
 		if resource == nil {
 			resource = &kubeletapi.DynamicResource{ClaimNamespace: claim.Namespace, ClaimName: claim.Name}
 			out = append(out, resource)
 		}
+
 		resource.ClaimResources = append(resource.ClaimResources, &kubeletapi.ClaimResource{
 			DriverName: claim.Driver,
 			PoolName:   claim.Pool,
 			DeviceName: claim.Device,
 		})
 	}
+
 	return out
 }

@@ -54,21 +54,27 @@ type checkpointer struct {
 func (c *checkpointer) sync() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	now := c.node.Checkpoint()
 	if now.Version == c.version {
 		return nil
 	}
+
 	text, err := encodeCheckpoint(&now)
 	if err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
+
 	if now.Invalid {
 		text = text[:len(text)/2]
 	}
+
 	if err := c.replace(text); err != nil {
 		return fmt.Errorf("checkpoint: %w", err)
 	}
+
 	c.version = now.Version
+
 	return nil
 }
 
@@ -77,17 +83,21 @@ func (c *checkpointer) replace(text []byte) (err error) {
 	if err != nil {
 		return err
 	}
+
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.Remove(file.Name()))
 		}
 	}()
+
 	if _, err := file.Write(text); err != nil {
 		return errors.Join(err, file.Close())
 	}
+
 	if err := file.Close(); err != nil {
 		return err
 	}
+
 	return os.Rename(file.Name(), c.path)
 }
 
@@ -95,24 +105,30 @@ func (c *checkpointer) replace(text []byte) (err error) {
 // Go structs.
 func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 	data := checkpointData{RegisteredDevices: map[string][]string{}}
+
 	for _, e := range c.Entries {
 		response, err := allocResponse(&e)
 		if err != nil {
 			return nil, err
 		}
+
 		data.PodDeviceEntries = append(data.PodDeviceEntries, podDevicesEntry{
 			PodUID: e.PodUID, ContainerName: e.Container, ResourceName: e.Resource, DeviceIDs: e.DeviceIDs, AllocResp: response,
 		})
 	}
+
 	for _, r := range c.Registered {
 		data.RegisteredDevices[r.Resource] = r.IDs
 	}
+
 	text, err := json.Marshal(data)
 	if err != nil {
 		return nil, err
 	}
+
 	sum := fnv.New32a()
 	_, _ = sum.Write(text) // never fails
+
 	return json.Marshal(checkpointFile{Data: data, Checksum: uint64(sum.Sum32())})
 }
 
@@ -122,6 +138,7 @@ func allocResponse(e *sim.CheckpointEntry) ([]byte, error) {
 	for _, numa := range slices.Sorted(maps.Keys(e.DeviceIDs)) {
 		ids = append(ids, e.DeviceIDs[numa]...)
 	}
+
 	return proto.MarshalOptions{Deterministic: true}.Marshal(&deviceplugin.ContainerAllocateResponse{
 		Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(ids, ",")},
 	})

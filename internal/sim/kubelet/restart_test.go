@@ -32,15 +32,18 @@ type stepped struct {
 func newStepped(t *testing.T, text string) *stepped {
 	t.Helper()
 	n := simulated(t, text)
+
 	return &stepped{t, n, serve(t, n)}
 }
 
 // to moves the clock to a time since its start.
 func (s *stepped) to(passed time.Duration) {
 	s.t.Helper()
+
 	if err := s.node.Advance(passed - s.node.Now().Sub(sim.StepStart())); err != nil {
 		s.t.Fatal(err)
 	}
+
 	if err := s.server.Follow(s.node.Kubelet()); err != nil {
 		s.t.Fatal(err)
 	}
@@ -49,22 +52,29 @@ func (s *stepped) to(passed time.Duration) {
 // listed asks for the pods with the numbers of their devices and claims, sorted; "refused" without a kubelet.
 func (s *stepped) listed() string {
 	s.t.Helper()
+
 	reply, err := dial(s.t, s.server.Socket()).List(within(s.t), &kubeletapi.ListPodResourcesRequest{})
 	if status.Code(err) == codes.Unavailable {
 		return "refused"
 	}
+
 	if err != nil {
 		s.t.Fatal(err)
 	}
+
 	names := []string{}
+
 	for _, pod := range reply.PodResources {
 		devices := 0
 		for _, c := range pod.Containers {
 			devices += len(c.Devices) + len(c.DynamicResources)
 		}
+
 		names = append(names, pod.Namespace+"/"+pod.Name+strings.Repeat("+", devices))
 	}
+
 	slices.Sort(names)
+
 	return strings.Join(names, " ")
 }
 
@@ -88,6 +98,7 @@ faults:
 // come to as little as a kubelet that has just begun, while they run.
 func TestSlowAdmission(t *testing.T) {
 	const own = "monitoring/mig-exporter-sim"
+
 	s := newStepped(t, slowlyAdmitted)
 	for _, step := range []struct {
 		at   time.Duration
@@ -101,6 +112,7 @@ func TestSlowAdmission(t *testing.T) {
 		{64 * time.Second, "default/file-n+ default/new+ default/older+ default/oldest+ default/young+ " + own},
 	} {
 		s.to(step.at)
+
 		if got := s.listed(); got != step.want {
 			t.Errorf("after %s: %q, want %q", step.at, got, step.want)
 		}
@@ -133,6 +145,7 @@ func TestRestart(t *testing.T) {
 	)
 	s := newStepped(t, restarted)
 	var last os.FileInfo
+
 	for _, step := range []struct {
 		at     time.Duration
 		want   string
@@ -153,17 +166,22 @@ func TestRestart(t *testing.T) {
 		{70 * time.Second, all, false},
 	} {
 		s.to(step.at)
+
 		if got := s.listed(); got != step.want {
 			t.Errorf("after %s: %q, want %q", step.at, got, step.want)
 		}
+
 		info, err := os.Stat(s.server.Socket())
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		if renewed := last == nil || !os.SameFile(last, info) || !last.ModTime().Equal(info.ModTime()); renewed != step.socket {
 			t.Errorf("after %s: a new socket: %v", step.at, renewed)
 		}
+
 		last = info
+
 		procs, err := os.ReadDir(s.server.ProcDir())
 		if err != nil || len(procs) != 3 {
 			t.Errorf("after %s: processes %v, %v; want those of three pods", step.at, procs, err)
@@ -174,15 +192,19 @@ func TestRestart(t *testing.T) {
 // TestRestartBetweenTwoCalls is noticed all the same.
 func TestRestartBetweenTwoCalls(t *testing.T) {
 	s := newStepped(t, restarted)
+
 	before, err := os.Stat(s.server.Socket())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	s.to(13 * time.Second)
+
 	after, err := os.Stat(s.server.Socket())
 	if err != nil || os.SameFile(before, after) && before.ModTime().Equal(after.ModTime()) {
 		t.Errorf("the socket is the old one, %v", err)
 	}
+
 	if got := s.listed(); got != "default/file-n+" {
 		t.Errorf("listed: %s", got)
 	}
@@ -217,18 +239,23 @@ type checkpointText struct {
 
 func readCheckpoint(t *testing.T, s *kubelet.Server) (c checkpointText, info os.FileInfo) {
 	t.Helper()
+
 	text, err := os.ReadFile(s.Checkpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()
+
 	if err := decoder.Decode(&c); err != nil {
 		t.Fatalf("%v\n%s", err, text)
 	}
+
 	if info, err = os.Stat(s.Checkpoint()); err != nil {
 		t.Fatal(err)
 	}
+
 	return c, info
 }
 
@@ -245,27 +272,34 @@ faults: [{at: 30s, for: 5s, kind: checkpoint-invalid}, {at: 40s, kind: kubelet-r
 	uids := map[string]string{}
 	entries := func(at time.Duration) (string, checkpointText, os.FileInfo) {
 		s.to(at)
+
 		for _, c := range s.node.Running() {
 			uids[c.PodUID] = c.Pod
 		}
+
 		c, info := readCheckpoint(t, s.server)
+
 		var names []string
 		for _, e := range c.Data.PodDeviceEntries {
 			names = append(names, uids[e.PodUID]+"/"+e.ContainerName+" "+e.ResourceName)
 			var response deviceplugin.ContainerAllocateResponse
+
 			ids := slices.Concat(slices.Collect(maps.Values(e.DeviceIDs))...)
 			if err := proto.Unmarshal(e.AllocResp, &response); err != nil || strings.Count(response.Envs["NVIDIA_VISIBLE_DEVICES"], ",") != len(ids)-1 {
 				t.Errorf("the plugin's answer %v, %v is not about %v", response.Envs, err, ids)
 			}
 		}
+
 		return strings.Join(names, ", "), c, info
 	}
 	want := func(at time.Duration, text string) (checkpointText, os.FileInfo) {
 		t.Helper()
+
 		got, c, info := entries(at)
 		if got != text {
 			t.Errorf("after %s: %s, want %s", at, got, text)
 		}
+
 		return c, info
 	}
 	const slice, whole = " nvidia.com/mig-3g.20gb", " nvidia.com/gpu"
@@ -278,15 +312,19 @@ faults: [{at: 30s, for: 5s, kind: checkpoint-invalid}, {at: 40s, kind: kubelet-r
 	names, err := os.ReadDir(filepath.Dir(s.server.Checkpoint()))
 	cmptest.Equal(t, "error of the folder", err, nil)
 	cmptest.Equal(t, "files, with the socket and two directories", len(names), 4)
+
 	_, second := want(19*time.Second, "a/main"+slice+", wide/main"+whole)
 	if !os.SameFile(first, second) {
 		t.Error("it was written when a pod ended")
 	}
+
 	want(20*time.Second, "wide/main"+whole+", b/main"+slice)
 	s.to(30 * time.Second)
+
 	if text, err := os.ReadFile(s.server.Checkpoint()); err != nil || json.Valid(text) {
 		t.Errorf("invalid: %q, %v", text, err)
 	}
+
 	_, before := want(35*time.Second, "wide/main"+whole+", b/main"+slice)
 	if _, after := want(40*time.Second, "wide/main"+whole+", b/main"+slice); os.SameFile(after, before) && after.ModTime().Equal(before.ModTime()) {
 		t.Error("it was not written when the kubelet was started")
@@ -299,21 +337,26 @@ func TestCheckpointOfEveryScenario(t *testing.T) {
 	if err != nil || len(files) < 9 {
 		t.Fatalf("scenarios: %v, %v", files, err)
 	}
+
 	for _, file := range files {
 		scenario, err := sim.Load(file)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		n, err := sim.New(scenario, sim.NewClock(sim.ClockStep))
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		s := serve(t, n)
 		if err := s.Sync(); err != nil {
 			t.Fatal(err)
 		}
+
 		c, _ := readCheckpoint(t, s)
 		given, listed := map[string]bool{}, map[string]bool{}
+
 		for _, e := range c.Data.PodDeviceEntries {
 			for _, ids := range e.DeviceIDs {
 				for _, id := range ids {
@@ -321,6 +364,7 @@ func TestCheckpointOfEveryScenario(t *testing.T) {
 				}
 			}
 		}
+
 		for _, c := range n.Running() {
 			for _, d := range c.Devices {
 				for _, id := range d.IDs {
@@ -328,6 +372,7 @@ func TestCheckpointOfEveryScenario(t *testing.T) {
 				}
 			}
 		}
+
 		if !maps.Equal(given, listed) {
 			t.Errorf("%s: the checkpoint has %v, the containers have %v", scenario.Name, given, listed)
 		}

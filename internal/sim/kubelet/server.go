@@ -49,14 +49,17 @@ func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
+
 	f := &files{tree: t, checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)}}
 	if err := f.checkpoint.sync(); err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
+
 	s := &Server{dir: dir, files: f, api: newAPI(node, f, logger)}
 	if err := s.Start(); err != nil {
 		return nil, err
 	}
+
 	return s, nil
 }
 
@@ -80,13 +83,16 @@ func (s *Server) Sync() error { return s.files.sync() }
 func (s *Server) Start() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.serving != nil {
 		return nil
 	}
+
 	listener, err := listen(s.Socket())
 	if err != nil {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
+
 	serving, done := grpc.NewServer(), make(chan struct{})
 	kubeletapi.RegisterPodResourcesListerServer(serving, s.api)
 	go func() {
@@ -95,6 +101,7 @@ func (s *Server) Start() error {
 		_ = serving.Serve(listener)
 	}()
 	s.serving, s.done = serving, done
+
 	return nil
 }
 
@@ -103,9 +110,11 @@ func (s *Server) Start() error {
 func (s *Server) Stop() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.serving == nil {
 		return
 	}
+
 	s.serving.Stop()
 	<-s.done
 	s.serving = nil
@@ -120,25 +129,31 @@ func (s *Server) Follow(state sim.KubeletState) error {
 	s.state = state
 	s.mu.Unlock()
 	s.api.delay.Store(int64(state.Delay))
+
 	if state.Down || state.Restarts != before.Restarts {
 		s.Stop()
 	}
+
 	if state.Down {
 		return nil
 	}
+
 	return s.Start()
 }
 
 // Close stops the server and removes the files that it made.
 func (s *Server) Close() error {
 	s.Stop()
+
 	err := os.Remove(s.Socket())
 	if errors.Is(err, os.ErrNotExist) {
 		err = nil
 	}
+
 	if err := errors.Join(err, s.files.remove()); err != nil {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
+
 	return nil
 }
 
@@ -161,13 +176,17 @@ func listen(path string) (net.Listener, error) {
 	if err := os.Remove(fresh); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
+
 	listener, err := new(net.ListenConfig).Listen(context.Background(), "unix", fresh)
 	if err != nil {
 		return nil, err
 	}
+
 	listener.(*net.UnixListener).SetUnlinkOnClose(false)
+
 	if err := os.Rename(fresh, path); err != nil {
 		return nil, errors.Join(err, listener.Close())
 	}
+
 	return listener, nil
 }

@@ -39,6 +39,7 @@ func newTree(node NodeView, dir string) (*tree, error) {
 			return nil, err
 		}
 	}
+
 	return t, nil
 }
 
@@ -48,66 +49,82 @@ func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 // own files.
 func (t *tree) syncTo(containers []sim.Container) error {
 	procs, links := map[uint32]string{}, map[string]string{}
+
 	for i := range containers {
 		c := &containers[i]
 		if c.ID == "" {
 			continue // not started
 		}
+
 		links[linkName(c)] = filepath.Join("/var/log/pods", c.Namespace+"_"+c.Pod+"_"+c.PodUID, c.Name, "0.log")
 		for _, pid := range c.PIDs {
 			procs[pid] = cgroupOf(c)
 		}
 	}
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	return errors.Join(t.syncLinks(links), t.syncProcs(procs))
 }
 
 func (t *tree) syncLinks(want map[string]string) error {
 	var failed []error
+
 	for name := range t.links {
 		if _, ok := want[name]; !ok {
 			failed = append(failed, removed(os.Remove(filepath.Join(t.logDir, name))))
 			delete(t.links, name)
 		}
 	}
+
 	for name, target := range want {
 		if t.links[name] == target {
 			continue
 		}
+
 		path := filepath.Join(t.logDir, name)
 		if err := errors.Join(removed(os.Remove(path)), os.Symlink(target, path)); err != nil {
 			failed = append(failed, err)
 			continue
 		}
+
 		t.links[name] = target
 	}
+
 	return errors.Join(failed...)
 }
 
 func (t *tree) syncProcs(want map[uint32]string) error {
 	var failed []error
+
 	for pid := range t.procs {
 		if _, ok := want[pid]; !ok {
 			failed = append(failed, os.RemoveAll(t.process(pid)))
 			delete(t.procs, pid)
 		}
 	}
+
 	for pid, cgroup := range want {
 		if t.procs[pid] == cgroup {
 			continue
 		}
+
 		dir := t.process(pid)
+
 		err := os.MkdirAll(dir, 0o755)
 		if err == nil {
 			err = os.WriteFile(filepath.Join(dir, "cgroup"), []byte(cgroup), 0o644)
 		}
+
 		if err != nil {
 			failed = append(failed, err)
 			continue
 		}
+
 		t.procs[pid] = cgroup
 	}
+
 	return errors.Join(failed...)
 }
 
@@ -126,6 +143,7 @@ func removed(err error) error {
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
+
 	return err
 }
 
@@ -134,6 +152,7 @@ func removed(err error) error {
 func linkName(c *sim.Container) string {
 	const suffix = ".log"
 	name := fmt.Sprintf("%s_%s_%s-%s", c.Pod, c.Namespace, c.Name, c.ID)
+
 	return name[:min(len(name), maxFileName-len(suffix))] + suffix
 }
 
@@ -141,6 +160,7 @@ func linkName(c *sim.Container) string {
 // containerd.
 func cgroupOf(c *sim.Container) string {
 	uid := strings.ReplaceAll(c.PodUID, "-", "_")
+
 	return fmt.Sprintf(
 		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-%s.scope\n", uid, c.ID)
 }

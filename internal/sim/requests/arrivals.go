@@ -53,18 +53,22 @@ func (a Arrivals) source(seed uint64, end float64) source {
 		for range a.Clients {
 			c.answered(0)
 		}
+
 		return c
 	}
 
 	o := &openLoop{Arrivals: a, end: end, random: rand.New(rand.NewPCG(seed, 3)), states: rand.New(rand.NewPCG(seed, 4))}
 	o.stateEnd = math.Inf(1)
+
 	o.Burst.relative = [2]float64{1, 1}
 	if b := &o.Burst; b.Factor > 0 {
 		calm := (b.Within + b.Between) / (b.Within*b.Factor + b.Between)
 		b.relative = [2]float64{calm, calm * b.Factor}
 		o.stateEnd = b.Between * o.states.ExpFloat64()
 	}
+
 	o.pop()
+
 	return o
 }
 
@@ -88,6 +92,7 @@ func (o *openLoop) pop() {
 		binEnd := float64(o.bin+1) * o.Bin
 		rate := o.Rates[o.bin%len(o.Rates)] * o.Burst.relative[o.state]
 		until := min(binEnd, o.stateEnd)
+
 		expected := rate * (until - o.now)
 		if left < expected {
 			o.now += left / rate
@@ -98,11 +103,13 @@ func (o *openLoop) pop() {
 		if until == binEnd {
 			o.bin++
 		}
+
 		if until == o.stateEnd {
 			o.state = 1 - o.state
 			o.stateEnd += [2]float64{o.Burst.Between, o.Burst.Within}[o.state] * o.states.ExpFloat64()
 		}
 	}
+
 	if o.now >= o.end {
 		o.now = math.Inf(1)
 	}
@@ -119,6 +126,7 @@ func (c *closedLoop) peek() float64 {
 	if len(c.next) == 0 {
 		return math.Inf(1)
 	}
+
 	return c.next[len(c.next)-1]
 }
 
@@ -129,6 +137,7 @@ func (c *closedLoop) answered(at float64) {
 	if next >= c.end {
 		return
 	}
+
 	place, _ := slices.BinarySearchFunc(c.next, next, func(other, next float64) int { return cmp.Compare(next, other) })
 	c.next = slices.Insert(c.next, place, next)
 }

@@ -83,9 +83,11 @@ func (d Device) slowdown(p Phase) float64 {
 	if d.SMs < p.Width {
 		factor = p.Width / d.SMs
 	}
+
 	if can := reachable * d.Bandwidth; can < p.Bandwidth {
 		factor = max(factor, p.Bandwidth/can)
 	}
+
 	return factor * (1 + d.Loss)
 }
 
@@ -93,15 +95,18 @@ func (d Device) slowdown(p Phase) float64 {
 // device; of those that are stretched for want of bandwidth, fewer SMs are at work at a time.
 func (d Device) serve(k *Kind) served {
 	var s served
+
 	for _, p := range k.Phases {
 		slow := d.slowdown(p)
 		s.slow += p.Share * slow
 		s.sms += p.Share * min(d.SMs*slow, p.Width*(1+d.Loss))
 		s.bandwidth += p.Share * p.Bandwidth
 	}
+
 	if s.slow > 0 {
 		s.sms, s.bandwidth = s.sms/s.slow, s.bandwidth/s.slow
 	}
+
 	return s
 }
 
@@ -129,6 +134,7 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 		kinds: rand.New(rand.NewPCG(seed, 1)), services: rand.New(rand.NewPCG(seed, 2)),
 		source: load.Arrivals.source(seed, time),
 	}
+
 	s.result.Intervals = make([]Interval, int(math.Ceil(time/interval-1e-9)))
 	for i := range load.Kinds {
 		s.shares += load.Kinds[i].Share
@@ -142,6 +148,7 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 	}
 
 	r := &s.result
+
 	r.Throughput /= time
 	for i := range r.Intervals {
 		v := &r.Intervals[i]
@@ -149,6 +156,7 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 		length := min(interval, time-float64(i)*interval)
 		v.Busy, v.SMs, v.Bandwidth = min(1, v.Busy/length), v.SMs/length, v.Bandwidth/length
 	}
+
 	return s.result
 }
 
@@ -163,16 +171,20 @@ func Summarize(results ...Result) Summary {
 	for i := range results {
 		all = append(all, results[i].Latencies...)
 	}
+
 	if len(all) == 0 {
 		return Summary{}
 	}
+
 	slices.Sort(all)
 
 	sum := 0.
 	for _, l := range all {
 		sum += l
 	}
+
 	// The smallest latency that a share of the requests does not pass.
 	quantile := func(q float64) float64 { return all[int(math.Ceil(q*float64(len(all))))-1] }
+
 	return Summary{sum / float64(len(all)), quantile(0.5), quantile(0.95), quantile(0.99)}
 }

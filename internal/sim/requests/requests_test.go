@@ -23,6 +23,7 @@ func kernels(width, bandwidth float64) []Phase { return []Phase{{1, width, bandw
 
 func near(t *testing.T, what string, got, want, tolerance float64) {
 	t.Helper()
+
 	if !(math.Abs(got-want) <= tolerance*want) {
 		t.Errorf("%s: %v, want %v within %v %%", what, got, want, 100*tolerance)
 	}
@@ -31,9 +32,11 @@ func near(t *testing.T, what string, got, want, tolerance float64) {
 // TestQueuesOfTheory: mean waits are those of Pollaczek and Khinchine, and the sojourn of an M/M/1 queue is exponential.
 func TestQueuesOfTheory(t *testing.T) {
 	t.Parallel()
+
 	const service, time = 0.1, 200_000.
 	for _, load := range []float64{0.3, 0.6, 0.8} {
 		arrivals := Poisson(load / service)
+
 		variations := map[Shape]float64{Constant: 0, Exponential: 1}
 		for shape, variation := range variations {
 			r := Run(7, one(arrivals, service, shape), whole, time, time)
@@ -44,10 +47,12 @@ func TestQueuesOfTheory(t *testing.T) {
 		}
 
 		r := Summarize(Run(7, one(arrivals, service, Exponential), whole, time, time))
+
 		mean := service / (1 - load)
 		for q, got := range map[float64]float64{0.5: r.P50, 0.95: r.P95, 0.99: r.P99} {
 			near(t, "quantile of the sojourn", got, -mean*math.Log(1-q), 0.04)
 		}
+
 		l := one(arrivals, service, LogNormal)
 		l.Kinds[0].Service.Sigma = 0.8
 		near(t, "mean, log-normal", Summarize(Run(7, l, whole, time, time)).Mean,
@@ -59,6 +64,7 @@ func TestQueuesOfTheory(t *testing.T) {
 func TestMixturesOfTheory(t *testing.T) {
 	t.Parallel()
 	const rate, narrow, wide, time = 3., 0.1, 0.2, 300_000.
+
 	l := Load{Arrivals: Poisson(rate), Kinds: []Kind{
 		{3, kernels(30, 0), Service{Mean: narrow}},
 		{1, []Phase{{0.5, 120, 0.2}, {0.5, 60, 0}}, Service{Mean: wide}},
@@ -73,6 +79,7 @@ func TestMixturesOfTheory(t *testing.T) {
 		near(t, "mean", Summarize(r).Mean, mean+rate*square/(2*(1-rate*mean)), 0.02)
 		near(t, "busy", r.Busy, rate*mean, 0.01)
 	}
+
 	if got := (Device{SMs: 132, Bandwidth: 0.125}).slowdown(l.Kinds[1].Phases[0]); math.Abs(got-0.2/(0.9*0.125)) > 1e-9 {
 		t.Errorf("slowed down by the bandwidth: %v", got)
 	}
@@ -81,14 +88,17 @@ func TestMixturesOfTheory(t *testing.T) {
 // TestClosedLoops: throughput is bounded by the clients and by the device, and Little's law holds.
 func TestClosedLoops(t *testing.T) {
 	t.Parallel()
+
 	const service, think, time = 0.1, 0.9, 50_000.
 	for clients, want := range map[int]float64{1: 1 / (service + think), 40: 1 / service} {
 		r := Run(5, one(Closed(clients, think), service, Constant), whole, time, time)
 		near(t, "throughput", r.Throughput, want, 0.01)
 	}
+
 	for _, clients := range []int{2, 5, 12} {
 		r := Run(5, one(Closed(clients, think), service, Exponential), whole, time, time)
 		near(t, "clients, by Little's law", r.Throughput*(Summarize(r).Mean+think), float64(clients), 0.02)
+
 		if most := min(float64(clients)/(service+think), 1/service); r.Throughput > 1.01*most {
 			t.Errorf("%d clients: %v a second, at most %v are possible", clients, r.Throughput, most)
 		}
@@ -126,17 +136,21 @@ func TestArrivals(t *testing.T) {
 	bursty.Burst = Burst{Factor: 6, Within: 5, Between: 40}
 	r := Run(2, one(bursty, service, Constant), whole, time, time)
 	near(t, "rate with bursts", float64(len(r.Latencies))/time, rate, 0.02)
+
 	if with, without := Summarize(r).P95, Summarize(steady).P95; with < 2*without {
 		t.Errorf("p95 with bursts is %v, and %v without: expected twice as much", with, without)
 	}
 
 	r = Run(2, one(Trace([]float64{2, 0, 10}, 60), service, Constant), whole, 180_000, 60)
+
 	var by [3]float64
 	for i, v := range r.Intervals {
 		by[i%3] += v.Busy / 1000
 	}
+
 	near(t, "first bin", by[0], 2*service, 0.02)
 	near(t, "last bin", by[2], 10*service, 0.02)
+
 	if by[1] > 0.001 {
 		t.Errorf("busy %v of the time without arrivals", by[1])
 	}
@@ -148,16 +162,20 @@ func TestIntervals(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(2), 0.2, Exponential)
 	l.Kinds[0].Phases = kernels(120, 0.3)
+
 	const time = 10_000.
 	for _, on := range []Device{whole, {SMs: 60, Bandwidth: 0.5}, {SMs: 60, Bandwidth: 1. / 6}} {
 		r := Run(9, l, on, time, 5)
 		var sum Interval
+
 		for _, v := range r.Intervals {
 			if v.Busy > 1 || v.SMs > on.SMs*v.Busy+1e-9 || v.Bandwidth > reachable*on.Bandwidth*v.Busy+1e-9 {
 				t.Fatalf("%+v on %+v", v, on)
 			}
+
 			sum.Busy, sum.SMs, sum.Bandwidth = sum.Busy+v.Busy*5/time, sum.SMs+v.SMs*5/time, sum.Bandwidth+v.Bandwidth*5/time
 		}
+
 		near(t, "busy", sum.Busy, r.Busy, 1e-9)
 		near(t, "work of the SMs", sum.SMs, 2*0.2*120, 0.03) // the same on all devices
 		near(t, "bytes moved", sum.Bandwidth, 2*0.2*0.3, 0.03)
@@ -168,19 +186,24 @@ func TestIntervals(t *testing.T) {
 func TestSeeds(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(5), 0.1, Exponential)
+
 	a, b, c := Run(1, l, whole, 1000, 10), Run(1, l, whole, 1000, 10), Run(2, l, whole, 1000, 10)
 	if !reflect.DeepEqual(a, b) {
 		t.Error("the same seed gives another result")
 	}
+
 	if reflect.DeepEqual(a, c) {
 		t.Error("another seed gives the same result")
 	}
+
 	l.Kinds[0].Phases = kernels(132, 0)
+
 	d := Run(1, l, Device{SMs: 66, Bandwidth: 1}, 1000, 10)
 	if len(d.Latencies) != len(a.Latencies) || slices.Min(d.Latencies) < 2*slices.Min(a.Latencies)-1e-9 {
 		t.Errorf("in a slice %d requests, the quickest in %v; on the whole GPU %d and %v",
 			len(d.Latencies), slices.Min(d.Latencies), len(a.Latencies), slices.Min(a.Latencies))
 	}
+
 	none := Run(1, one(Poisson(0), 0.1, Constant), whole, 100, 10)
 	if none.Latencies != nil || Summarize(none, none) != (Summary{}) || none.Busy != 0 {
 		t.Errorf("no arrivals: %+v", none)
@@ -190,15 +213,18 @@ func TestSeeds(t *testing.T) {
 // TestImportsNothingOfTheProject: it is a second opinion on what other packages compute.
 func TestImportsNothingOfTheProject(t *testing.T) {
 	t.Parallel()
+
 	files, err := filepath.Glob("*.go")
 	if err != nil || len(files) == 0 {
 		t.Fatal(files, err)
 	}
+
 	for _, name := range files {
 		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
 		if err != nil {
 			t.Fatal(err)
 		}
+
 		for _, i := range f.Imports {
 			if strings.Contains(i.Path.Value, "/mig-exporter/") {
 				t.Errorf("%s imports %s", name, i.Path.Value)

@@ -34,13 +34,16 @@ type request struct {
 func (s *server) next() request {
 	r := request{arrived: s.source.peek()}
 	s.source.pop()
+
 	pick := s.kinds.Float64() * s.shares
 	for r.kind = range s.load.Kinds {
 		if pick -= s.load.Kinds[r.kind].Share; pick < 0 {
 			break
 		}
 	}
+
 	r.service = s.load.Kinds[r.kind].Service.draw(s.services)
+
 	return r
 }
 
@@ -50,12 +53,14 @@ func (s *server) answer(r *request, at float64) {
 	if at <= s.time {
 		s.result.Throughput++
 	}
+
 	s.source.answered(at)
 }
 
 // serveInTurn serves one request after the other.
 func (s *server) serveInTurn() {
 	free := 0.
+
 	for !math.IsInf(s.source.peek(), 1) {
 		r := s.next()
 		begin := max(free, r.arrived)
@@ -73,8 +78,10 @@ func (s *server) serveBatches() {
 			if math.IsInf(next, 1) {
 				return
 			}
+
 			now = max(now, next)
 		}
+
 		for len(batch) < s.load.Batch && s.source.peek() <= now {
 			r := s.next()
 			r.left = max(1, int(math.Ceil(r.service/s.load.Step-1e-9)))
@@ -84,6 +91,7 @@ func (s *server) serveBatches() {
 		end, of := s.step(now, batch)
 		s.work(now, end, of)
 		now = end
+
 		kept := batch[:0]
 		for i := range batch {
 			if batch[i].left--; batch[i].left > 0 {
@@ -92,6 +100,7 @@ func (s *server) serveBatches() {
 				s.answer(&batch[i], now)
 			}
 		}
+
 		batch = kept
 	}
 }
@@ -103,6 +112,7 @@ func (s *server) step(now float64, batch []request) (end float64, mean served) {
 		of := s.served[batch[i].kind]
 		mean.slow, mean.sms, mean.bandwidth = mean.slow+of.slow/n, mean.sms+of.sms/n, mean.bandwidth+of.bandwidth/n
 	}
+
 	return now + s.load.Step*mean.slow*(1+s.load.Growth*(n-1)), mean
 }
 
@@ -113,6 +123,7 @@ func (s *server) work(from, to float64, of served) {
 		if begin >= to {
 			return
 		}
+
 		if worked := min(end, to) - max(begin, from); worked > 0 {
 			v := &s.result.Intervals[i]
 			v.Busy, v.SMs, v.Bandwidth = v.Busy+worked, v.SMs+worked*of.sms, v.Bandwidth+worked*of.bandwidth

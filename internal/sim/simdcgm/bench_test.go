@@ -19,17 +19,21 @@ func BenchmarkProfile(b *testing.B) {
 	for start := range 7 {
 		fmt.Fprintf(&layout, "1g.5gb@%d, ", start)
 	}
+
 	s, err := sim.Parse("bench.yaml", fmt.Appendf(nil,
 		"version: 1\nnode: {kubernetes: false}\ngpus: [{model: A100-40GB, count: 8, mig: true, layout: [%s]}]\n",
 		strings.TrimSuffix(layout.String(), ", ")))
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	node, err := sim.New(s, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		b.Fatal(err)
 	}
+
 	defer func() { _ = node.Close() }()
+
 	ready := &readyEngine{Connector: New(node)}
 	for name, engine := range map[string]dcgmsource.Connector{"engine=ready": ready, "engine=simulated": New(node)} {
 		b.Run(name, func(b *testing.B) { benchmark(b, node, engine) })
@@ -40,36 +44,45 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 	source := dcgmsource.New(engine, dcgmsource.Options{Now: node.Now})
 	r := rig{node: node, prints: make([]string, node.Count()), gone: map[string]bool{}}
 	r.look()
+
 	profile := func() map[gpu.UUID]gpu.Profiling {
 		answer, err := source.Profile(r.snapshot)
 		if err != nil {
 			b.Fatal(err)
 		}
+
 		return answer
 	}
 	for range 6 {
 		profile()
+
 		if err := node.Advance(time.Second); err != nil {
 			b.Fatal(err)
 		}
 	}
+
 	instances, computes := 0, 0
 	for _, p := range profile() {
 		instances += len(p.Instances)
 		computes += len(p.ComputeInstances)
 	}
+
 	if instances != 56 || computes != 56 {
 		b.Fatalf("%d instances, %d compute instances", instances, computes)
 	}
+
 	calls, begun := source.Calls(), cpuTime(b)
 	b.ReportAllocs()
 	b.ResetTimer()
+
 	for range b.N {
 		profile()
 	}
+
 	b.StopTimer()
 	b.ReportMetric(float64(source.Calls()-calls)/float64(b.N), "calls/op")
 	b.ReportMetric(float64(cpuTime(b)-begun)/float64(b.N)/1e7, "%core@1Hz")
+
 	if err := source.Close(b.Context()); err != nil {
 		b.Fatal(err)
 	}
@@ -80,6 +93,7 @@ func cpuTime(b *testing.B) time.Duration {
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
 		b.Fatal(err)
 	}
+
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
@@ -108,10 +122,12 @@ func (s *readySession) fresh() {
 
 func (s *readySession) Hierarchy(to []dcgmsource.MIGEntity) ([]dcgmsource.MIGEntity, error) {
 	s.fresh()
+
 	var err error
 	if s.tree == nil {
 		s.tree, err = s.Session.Hierarchy(nil)
 	}
+
 	return append(to, s.tree...), err
 }
 
@@ -119,9 +135,11 @@ func (s *readySession) Latest(to []dcgmsource.Value, entities []dcgmsource.Entit
 	fields []uint16) ([]dcgmsource.Value, error) {
 	s.fresh()
 	first := entities[0]
+
 	var err error
 	if s.values[first] == nil {
 		s.values[first], err = s.Session.Latest(nil, entities, fields)
 	}
+
 	return append(to, s.values[first]...), err
 }

@@ -36,6 +36,7 @@ func (e *Connector) Connect() (dcgmsource.Session, error) {
 	if err != nil {
 		return nil, translate("connect to DCGM", err)
 	}
+
 	return &session{node: e.node, session: s}, nil
 }
 
@@ -44,10 +45,12 @@ func translate(op string, err error) error {
 	if err == nil {
 		return nil
 	}
+
 	var code hostengine.Code
 	if !errors.As(err, &code) {
 		return dcgmsource.Translate(op, 0, err.Error())
 	}
+
 	return dcgmsource.Translate(op, int(code), err.Error())
 }
 
@@ -68,12 +71,15 @@ func (s *session) Devices() ([]dcgmsource.GPUEntity, error) {
 	if err != nil {
 		return nil, translate("list GPUs", err)
 	}
+
 	var list []dcgmsource.GPUEntity
+
 	for _, id := range ids {
 		if state, err := s.node.Read(int(id), gpu.ReadingDevice); err == nil {
 			list = append(list, dcgmsource.GPUEntity{ID: id, UUID: state.UUID})
 		}
 	}
+
 	return list, nil
 }
 
@@ -82,34 +88,40 @@ func (s *session) Hierarchy(to []dcgmsource.MIGEntity) ([]dcgmsource.MIGEntity, 
 	if err != nil {
 		return to, translate("read the MIG hierarchy", err)
 	}
+
 	for i := range list {
 		m := &list[i]
 		to = append(to, dcgmsource.MIGEntity{
 			Entity: entityOf(m.Entity), GPU: m.UUID, Instance: uint32(m.Instance), Compute: uint32(m.Compute), Slices: m.Slices,
 		})
 	}
+
 	return to, nil
 }
 
 func entityOf(e hostengine.Entity) dcgmsource.Entity {
 	level := dcgmsource.LevelGPU
+
 	switch e.Level {
 	case hostengine.GPUInstance:
 		level = dcgmsource.LevelInstance
 	case hostengine.ComputeInstance:
 		level = dcgmsource.LevelCompute
 	}
+
 	return dcgmsource.Entity{Level: level, ID: e.ID}
 }
 
 func engineEntity(e dcgmsource.Entity) hostengine.Entity {
 	level := hostengine.GPU
+
 	switch e.Level {
 	case dcgmsource.LevelInstance:
 		level = hostengine.GPUInstance
 	case dcgmsource.LevelCompute:
 		level = hostengine.ComputeInstance
 	}
+
 	return hostengine.Entity{Level: level, ID: e.ID}
 }
 
@@ -149,10 +161,12 @@ func (s *session) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity,
 	for _, e := range entities {
 		s.entities = append(s.entities, engineEntity(e))
 	}
+
 	list, err := s.session.Latest(s.entities, fields)
 	if err != nil {
 		return to, translate("read values", err)
 	}
+
 	for i := range list {
 		v := &list[i]
 		to = append(to, dcgmsource.Value{
@@ -160,5 +174,6 @@ func (s *session) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity,
 			Double: v.Float, Int64: v.Int,
 		})
 	}
+
 	return to, nil
 }

@@ -28,8 +28,10 @@ func TestFaults(t *testing.T) {
 			r.swapInstance(0)
 			r.look()
 			failed, without, last := 0, 0, gpu.Profiling{}
+
 			for second := range 40 {
 				answer, err := r.source.Profile(r.snapshot)
+
 				last = answer[r.snapshot.GPUs[0].UUID]
 				switch {
 				case err != nil && !errors.Is(err, tt.down):
@@ -39,14 +41,17 @@ func TestFaults(t *testing.T) {
 				case second >= 5 && !last.Rates.PCIeReceive.Present():
 					without++
 				}
+
 				if err := r.node.Advance(time.Second); err != nil {
 					t.Fatal(err)
 				}
 			}
+
 			if (failed > 0) != (tt.down != nil) || tt.down == nil && without < 9 {
 				t.Errorf("%d times no answer, want some: %v; %d times none for the GPU, want 9 if there always is an answer",
 					failed, tt.down != nil, without)
 			}
+
 			cmptest.Equal(t, "PCIe rates when it is over", last.Rates.PCIeReceive.Present(), true)
 			cmptest.Equal(t, "GPU and compute instances when it is over",
 				[2]int{len(last.Instances), len(last.ComputeInstances)}, [2]int{1, 1})
@@ -62,18 +67,22 @@ func TestNoRights(t *testing.T) {
 	r.source = dcgmsource.New(r.engine, dcgmsource.Options{Mode: dcgmsource.ModeRemote, Address: "gpu-node:5555",
 		Now: r.node.Now, Logger: log.NewLogfmtLogger(&lines)})
 	var answer map[gpu.UUID]gpu.Profiling
+
 	for second := range 60 {
 		var err error
 		if answer, err = r.source.Profile(r.snapshot); err != nil {
 			t.Fatal(err)
 		}
+
 		if second == 15 && (len(answer) != 0 || !strings.HasPrefix(r.engine.Counts(), "0 groups")) {
 			t.Errorf("answer %v, engine with %s; want no answer, and 0 groups", answer, r.engine.Counts())
 		}
+
 		if err := r.node.Advance(time.Second); err != nil {
 			t.Fatal(err)
 		}
 	}
+
 	if len(answer) != 2 || strings.Count(lines.String(), "run the nv-hostengine at gpu-node:5555 as root") != 1 {
 		t.Errorf("%v\n%s", answer, lines.String())
 	}

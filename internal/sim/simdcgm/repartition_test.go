@@ -29,16 +29,19 @@ func loads(gpus, seconds int) string {
 	var b, processes strings.Builder
 	fmt.Fprintf(&b, "version: 1\nnode: {kubernetes: false}\nseed: 3\ngpus: [{model: A100-40GB, count: %d, mig: "+
 		"true}]\nworkloads:\n", gpus)
+
 	for g := range gpus {
 		for i, slot := range slots() {
 			n := g*len(slots()) + i
 			fmt.Fprintf(&b, "  - {name: w%d, memory: 1GiB, sm: {sine: {min: %d, max: %d, period: %ds}}, dram: 0.%d}\n", n, 2+i,
 				4+i, 7+n, 11+n)
+
 			for at := 1 + (5*n)%15; at < seconds; at += 15 {
 				fmt.Fprintf(&processes, "  - {device: %d/%s, workload: w%d, at: %ds, for: 12s}\n", g, slot, n, at)
 			}
 		}
 	}
+
 	return b.String() + "processes:\n" + processes.String()
 }
 
@@ -65,20 +68,25 @@ func newRig(t *testing.T, scenario string, inject bool) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	node, err := sim.New(s, sim.NewClock(sim.ClockStep))
 	if err != nil {
 		t.Fatal(err)
 	}
+
 	t.Cleanup(func() { _ = node.Close() })
 	r := &rig{T: t, random: rand.New(rand.NewPCG(1, 2)), node: node, engine: New(node), number: map[string]int{},
 		gone: map[string]bool{}}
 	r.prints = make([]string, node.Count())
+
 	var engine dcgmsource.Connector = r.engine
 	if inject {
 		engine = meddled{r}
 	}
+
 	r.source = dcgmsource.New(engine, dcgmsource.Options{Now: node.Now})
 	r.look()
+
 	return r
 }
 
@@ -98,6 +106,7 @@ type meddledSession struct {
 func (m meddledSession) Latest(to []dcgmsource.Value, e []dcgmsource.Entity, f []uint16) ([]dcgmsource.Value, error) {
 	m.meddle()
 	defer m.meddle()
+
 	return m.Session.Latest(to, e, f)
 }
 
@@ -109,6 +118,7 @@ func (m meddledSession) AddToGroup(g dcgmsource.Group, e dcgmsource.Entity) erro
 func (m meddledSession) Watch(g dcgmsource.Group, f dcgmsource.FieldGroup, every time.Duration) error {
 	m.meddle()
 	defer m.meddle()
+
 	return m.Session.Watch(g, f, every)
 }
 
@@ -125,6 +135,7 @@ func (r *rig) repartition(index int) {
 	if err != nil {
 		r.Fatal(err)
 	}
+
 	if len(state.Instances) > 0 && r.random.IntN(2) == 0 {
 		gi := &state.Instances[r.random.IntN(len(state.Instances))]
 		for _, c := range gi.ComputeInstances {
@@ -132,26 +143,34 @@ func (r *rig) repartition(index int) {
 				return // in use
 			}
 		}
+
 		if err := r.node.DestroyGPUInstance(index, gi.ID); err != nil {
 			r.Fatal(err)
 		}
+
 		r.gone[fmt.Sprint(index, " ", gi.Profile.ID, " ", gi.Placement.Start)] = true
 		r.layoutChanges++
+
 		return
 	}
+
 	slot := slots()[r.random.IntN(len(slots()))]
 	name, start := slot[:len(slot)-2], int(slot[len(slot)-1]-'0')
+
 	at := slices.IndexFunc(state.Profiles, func(p gpu.Profile) bool { return p.Name == name })
 	if r.gone[fmt.Sprint(index, " ", state.Profiles[at].ID, " ", start)] {
 		return
 	}
+
 	id, err := r.node.CreateGPUInstance(index, state.Profiles[at].ID, gpu.Some(start))
 	if err != nil {
 		return // no room
 	}
+
 	if _, err := r.node.CreateComputeInstance(index, id, state.Profiles[at].ComputeSlices); err != nil {
 		r.Fatal(err)
 	}
+
 	r.made++
 	r.number[fmt.Sprint(index, " ", id)] = r.made
 	r.layoutChanges++
@@ -165,9 +184,11 @@ func (r *rig) look() {
 		if err != nil {
 			r.Fatal(err)
 		}
+
 		g := gpu.GPU{Facts: gpu.Facts{UUID: state.UUID, Index: i}, Up: true}
 		g.MIG.Enabled = gpu.Some(true)
 		shape := ""
+
 		for _, from := range state.Instances {
 			gi := gpu.GPUInstance{
 				ID: from.ID, Profile: from.Profile.Name, Placement: gpu.Some(from.Placement),
@@ -177,19 +198,24 @@ func (r *rig) look() {
 				gi.ComputeInstances = append(gi.ComputeInstances,
 					gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, ComputeSlices: gpu.Some(c.Placement.Size)})
 			}
+
 			shape += fmt.Sprintf("%d %s %v %d;", gi.ID, gi.Profile, from.Placement, len(gi.ComputeInstances))
 			g.Instances = append(g.Instances, gi)
 		}
+
 		g.MIG.LayoutGeneration = 1
 		if r.snapshot != nil {
 			g.MIG.LayoutGeneration = r.snapshot.GPUs[i].MIG.LayoutGeneration
 		}
+
 		if shape != r.prints[i] {
 			g.MIG.LayoutGeneration++
 			r.prints[i] = shape
 		}
+
 		next.GPUs = append(next.GPUs, g)
 	}
+
 	r.snapshot = next
 	clear(r.gone)
 }
@@ -200,17 +226,22 @@ func (r *rig) cycle() {
 	if err != nil {
 		r.Fatal(err)
 	}
+
 	r.look()
 	r.remember()
+
 	for i := range r.snapshot.GPUs {
 		g := &r.snapshot.GPUs[i]
+
 		p := answer[g.UUID]
 		if p.LayoutGeneration != g.MIG.LayoutGeneration {
 			continue
 		}
+
 		for id, a := range p.Instances {
 			r.check(fmt.Sprint(i, " ", id), a, p.Time)
 		}
+
 		for ids, a := range p.ComputeInstances {
 			r.check(fmt.Sprint(i, " ", ids[0]), a, p.Time)
 		}
@@ -235,14 +266,17 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 	key = fmt.Sprint(key, " ", r.number[key])
 	now, ok := r.history[key]
 	was, before := r.before[key]
+
 	sm, known := got.SM.Get()
 	if !known {
 		return
 	}
+
 	want := now.SM - was.SM
 	if !ok || !before || !at.Equal(r.node.Now()) || math.Abs(sm-want) > 1e-6 {
 		r.Errorf("%v: %s: %v, want %v (there now %v, a second ago %v), at %v", r.node.Now(), key, sm, want, ok, before, at)
 	}
+
 	if sm > 0 {
 		r.checked++
 	}
@@ -252,6 +286,7 @@ func (r *rig) check(key string, got gpu.Activity, at time.Time) {
 // the instance that it is shown for.
 func TestLayoutChangeUnderLoad(t *testing.T) {
 	const seconds = 4000
+
 	r := newRig(t, loads(2, seconds), true)
 	for range seconds {
 		for range r.random.IntN(3) {
@@ -259,17 +294,22 @@ func TestLayoutChangeUnderLoad(t *testing.T) {
 				r.repartition(r.random.IntN(2))
 			}
 		}
+
 		r.cycle()
+
 		if err := r.node.Advance(time.Second); err != nil {
 			t.Fatal(err)
 		}
+
 		if t.Failed() {
 			return
 		}
 	}
+
 	if r.layoutChanges < seconds/20 || r.checked < seconds/2 {
 		t.Errorf("%d layout changes, %d values of loads: the test shows little", r.layoutChanges, r.checked)
 	}
+
 	t.Logf("%d layout changes, %d values of loads", r.layoutChanges, r.checked)
 }
 
@@ -279,24 +319,29 @@ func (r *rig) swapInstance(n int) {
 	if err != nil {
 		r.Fatal(err)
 	}
+
 	for _, gi := range state.Instances {
 		for _, c := range gi.ComputeInstances {
 			if err := r.node.DestroyComputeInstance(0, gi.ID, c.ID); err != nil {
 				r.Fatal(err)
 			}
 		}
+
 		if err := r.node.DestroyGPUInstance(0, gi.ID); err != nil {
 			r.Fatal(err)
 		}
 	}
+
 	profile, slices := uint32(14), 2
 	if n%2 == 0 {
 		profile, slices = 9, 3
 	}
+
 	id, err := r.node.CreateGPUInstance(0, profile, gpu.None[int]())
 	if err != nil {
 		r.Fatal(err)
 	}
+
 	if _, err := r.node.CreateComputeInstance(0, id, slices-1); err != nil {
 		r.Fatal(err)
 	}
@@ -308,32 +353,40 @@ func TestLayoutChangesLeakNothing(t *testing.T) {
 	r := newRig(t, loads(1, 2), false)
 	var first uint64
 	goroutines := runtime.NumGoroutine()
+
 	for n := range layoutChanges {
 		r.swapInstance(n)
 		r.look()
+
 		for range 5 { // until it has settled and is watched again
 			if _, err := r.source.Profile(r.snapshot); err != nil {
 				t.Fatal(err)
 			}
+
 			if err := r.node.Advance(time.Second); err != nil {
 				t.Fatal(err)
 			}
 		}
+
 		if got := r.engine.Counts(); got != "3 groups, 3 field groups, 3 watches" {
 			t.Fatalf("after %d layout changes: %s", n+1, got)
 		}
+
 		if n == layoutChanges/10 {
 			first = heap()
 		}
 	}
+
 	if grown := int64(heap()) - int64(first); grown > 4<<20 || runtime.NumGoroutine() > goroutines {
 		t.Errorf("%d bytes more, %d goroutines of %d", grown, runtime.NumGoroutine(), goroutines)
 	} else {
 		t.Logf("%d layout changes: %d bytes more", layoutChanges, grown)
 	}
+
 	if err := r.source.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
+
 	if got := r.engine.Counts(); got != "0 groups, 0 field groups, 0 watches" {
 		t.Errorf("after Close: %s", got)
 	}
@@ -343,5 +396,6 @@ func heap() uint64 {
 	runtime.GC()
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
+
 	return m.HeapAlloc
 }

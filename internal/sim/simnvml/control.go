@@ -19,10 +19,12 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 	if mode != nvml.DEVICE_MIG_ENABLE && mode != nvml.DEVICE_MIG_DISABLE {
 		return nvml.ERROR_UNKNOWN, nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	refused := d.node.SetMIGMode(d.index, mode == nvml.DEVICE_MIG_ENABLE)
 	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
 		return nvml.ERROR_UNKNOWN, returnOf(refused)
 	}
+
 	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) (nvml.Return, nvml.Return) {
 		switch {
 		case refused != nil:
@@ -30,6 +32,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 		case s.MIGEnabled != s.MIGPending:
 			return nvml.ERROR_RESET_REQUIRED, nvml.SUCCESS
 		}
+
 		return nvml.SUCCESS, nvml.SUCCESS
 	})
 }
@@ -42,15 +45,18 @@ func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 				return true, nvml.SUCCESS
 			}
 		}
+
 		return false, nvml.ERROR_INVALID_ARGUMENT
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	id, err := d.node.CreateGPUInstance(d.index, profileID, gpu.Some(int(at.Start)))
 	if err != nil {
 		return nil, returnOf(err)
 	}
+
 	return &gpuInstance{device: d, id: id}, nvml.SUCCESS
 }
 
@@ -61,6 +67,7 @@ func (g *gpuInstance) Destroy() nvml.Return {
 // ofInstance answers about a GPU instance, with a code of its own.
 func ofInstance[T any](g *gpuInstance, answer func(i *sim.Instance) (T, nvml.Return)) (T, nvml.Return) {
 	var own nvml.Return
+
 	value, ret := readInstance(g, func(i *sim.Instance) (value T) {
 		value, own = answer(i)
 		return value
@@ -68,6 +75,7 @@ func ofInstance[T any](g *gpuInstance, answer func(i *sim.Instance) (T, nvml.Ret
 	if ret == nvml.SUCCESS {
 		ret = own
 	}
+
 	return value, ret
 }
 
@@ -76,12 +84,14 @@ func sizeOf(i *sim.Instance, profile uint32) (int, nvml.Return) {
 	if profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 		return 0, nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	for size := 1; size <= i.Profile.ComputeSlices; size++ {
 		if id, ok := sim.ComputeProfileID(size); ok && id == profile &&
 			sim.ComputePlacements(i.Profile.ComputeSlices, size) != nil {
 			return size, nvml.SUCCESS
 		}
 	}
+
 	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
@@ -92,7 +102,9 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIn
 		if ret != nvml.SUCCESS {
 			return nvml.ComputeInstanceProfileInfo{}, ret
 		}
+
 		e := i.Profile.Engines.Or(gpu.Engines{})
+
 		return nvml.ComputeInstanceProfileInfo{
 			Id: uint32(profile), SliceCount: uint32(size),
 			InstanceCount:         uint32(i.Profile.ComputeSlices / size),
@@ -110,10 +122,12 @@ func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		var list []nvml.ComputeInstancePlacement
 		for _, p := range sim.ComputePlacements(i.Profile.ComputeSlices, size) {
 			list = append(list, nvml.ComputeInstancePlacement{Start: uint32(p.Start), Size: uint32(p.Size)})
 		}
+
 		return list, nvml.SUCCESS
 	})
 }
@@ -122,19 +136,23 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	size, ret := ofInstance(g, func(i *sim.Instance) (int, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
+
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
 		if ret == nvml.SUCCESS && !slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
 			ret = nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		return size, ret
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	id, err := g.device.node.CreateComputeInstanceAt(g.device.index, g.id, size, gpu.Some(int(at.Start)))
 	if err != nil {
 		return nil, returnOf(err)
 	}
+
 	return &computeInstance{instance: g, id: id}, nvml.SUCCESS
 }
 
@@ -146,15 +164,19 @@ func (g *gpuInstance) GetComputeInstancesOf(profileID uint32,
 		if ret != nvml.SUCCESS {
 			return nil, ret
 		}
+
 		var list []nvmlsource.ComputeInstance
+
 		for _, c := range i.ComputeInstances {
 			if c.Placement.Size == size {
 				list = append(list, &computeInstance{instance: g, id: c.ID})
 			}
 		}
+
 		if len(list) > capacity {
 			return nil, nvml.ERROR_INSUFFICIENT_SIZE
 		}
+
 		return list, nvml.SUCCESS
 	})
 }
@@ -171,6 +193,7 @@ func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return
 		if !ok {
 			return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
 		}
+
 		return computeInfo(found), nvml.SUCCESS
 	})
 }

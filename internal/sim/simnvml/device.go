@@ -27,6 +27,7 @@ func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T,
 	if !spare {
 		s = new(sim.GPUState)
 	}
+
 	defer d.states.Put(s)
 
 	var err error
@@ -34,6 +35,7 @@ func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T,
 		var zero T
 		return zero, returnOf(err)
 	}
+
 	return value(s)
 }
 
@@ -49,6 +51,7 @@ func optional[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState)
 		if !ok {
 			return v, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		return v, nvml.SUCCESS
 	})
 }
@@ -69,6 +72,7 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 		case sim.Blackwell:
 			return nvml.DEVICE_ARCH_BLACKWELL
 		}
+
 		return nvml.DEVICE_ARCH_AMPERE
 	})
 }
@@ -84,6 +88,7 @@ func (d *device) GetNumGpuCores() (int, nvml.Return) {
 		if s.MIGEnabled {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		return s.Cores, nvml.SUCCESS
 	})
 }
@@ -108,6 +113,7 @@ func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 		}
 		cString(info.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
 		cString(info.BusIdLegacy[:], fmt.Sprintf("%04X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
+
 		return info
 	})
 }
@@ -118,6 +124,7 @@ func cString(to []int8, text string) {
 	for i := range n {
 		to[i] = int8(text[i])
 	}
+
 	to[n] = 0
 }
 
@@ -128,14 +135,17 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 		if s.MIGEnabled && !s.Privileged {
 			return nvml.Memory_v2{}, nvml.ERROR_NO_PERMISSION
 		}
+
 		info := nvml.Memory_v2{
 			Total: s.MemoryTotal, Reserved: s.MemoryReserved, Used: s.MemoryUsed,
 			Free: s.MemoryTotal - s.MemoryReserved - s.MemoryUsed,
 		}
+
 		info.Version = nvml.STRUCT_VERSION(info, 2)
 		if d.branch() < 510 {
 			info.Version, info.Total, info.Reserved = 0, s.MemoryTotal-s.MemoryReserved, 0
 		}
+
 		return info, nvml.SUCCESS
 	})
 }
@@ -145,6 +155,7 @@ func (d *device) GetComputeMode() (nvml.ComputeMode, nvml.Return) {
 		if s.ExclusiveProcess {
 			return nvml.COMPUTEMODE_EXCLUSIVE_PROCESS
 		}
+
 		return nvml.COMPUTEMODE_DEFAULT
 	})
 }
@@ -154,6 +165,7 @@ func (d *device) GetPersistenceMode() (nvml.EnableState, nvml.Return) {
 		if s.PersistenceMode {
 			return nvml.FEATURE_ENABLED
 		}
+
 		return nvml.FEATURE_DISABLED
 	})
 }
@@ -178,16 +190,19 @@ func (d *device) processes(wanted func(sim.Process) bool) ([]nvml.ProcessInfo, n
 		if s.MIGEnabled && !s.Privileged {
 			return nil, nvml.ERROR_NO_PERMISSION
 		}
+
 		return processInfos(s.Processes, wanted), nvml.SUCCESS
 	})
 }
 
 func processInfos(processes []sim.Process, wanted func(sim.Process) bool) []nvml.ProcessInfo {
 	infos := []nvml.ProcessInfo{}
+
 	for _, p := range processes {
 		if !wanted(p) {
 			continue
 		}
+
 		infos = append(infos, nvml.ProcessInfo{
 			Pid:               p.PID,
 			UsedGpuMemory:     p.MemoryBytes,
@@ -195,6 +210,7 @@ func processInfos(processes []sim.Process, wanted func(sim.Process) bool) []nvml
 			ComputeInstanceId: idOrNone(p.Compute),
 		})
 	}
+
 	return infos
 }
 
@@ -204,5 +220,6 @@ func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
 	if !ok {
 		return nvmlsource.NoInstance
 	}
+
 	return uint32(v)
 }

@@ -35,6 +35,7 @@ func (d *device) eventTypes() uint64 {
 	if d.node.ReportsHealth() {
 		return eventTypes | nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
 	}
+
 	return eventTypes
 }
 
@@ -48,17 +49,21 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 	if !ok || s.lib.node != d.node {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	if types&^d.eventTypes() != 0 {
 		return nvml.ERROR_NOT_SUPPORTED
 	}
+
 	for _, known := range eventKinds() {
 		if types&known.bit == 0 {
 			continue
 		}
+
 		if err := s.queue.Watch(d.index, known.kind); err != nil {
 			return returnOf(err)
 		}
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -75,6 +80,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	if err != nil {
 		return nvmlsource.Event{}, returnOf(err)
 	}
+
 	event := nvmlsource.Event{
 		Device:            s.lib.devices[e.GPU],
 		GPUInstanceID:     idOrNone(e.Instance),
@@ -85,6 +91,7 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 			event.Type, event.Data = known.bit, e.XID // which only XIDs have
 		}
 	}
+
 	return event, nvml.SUCCESS
 }
 

@@ -25,20 +25,25 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	if err != nil {
 		return returnOf(err)
 	}
+
 	for i := range values {
 		v := &values[i]
 		v.Timestamp, v.LatencyUsec, v.Value = s.Time.UnixMicro(), 0, [8]byte{}
+
 		f, ok := d.field(v.FieldId)
 		if !ok {
 			v.NvmlReturn = uint32(unanswered(v.FieldId))
 			continue
 		}
+
 		number, ret := read(d, f.reading, func(s *sim.GPUState) (uint64, nvml.Return) { return f.value(s, v.ScopeId) })
+
 		v.NvmlReturn, v.ValueType = uint32(ret), uint32(f.kind)
 		if ret == nvml.SUCCESS {
 			binary.NativeEndian.PutUint64(v.Value[:], number)
 		}
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -47,6 +52,7 @@ func unanswered(id uint32) nvml.Return {
 	if id == 0 || id >= nvml.FI_MAX || id == nvml.FI_DEV_GET_GPU_RECOVERY_ACTION {
 		return nvml.ERROR_INVALID_ARGUMENT // the last one: of drivers that do not know it yet
 	}
+
 	return nvml.ERROR_NOT_SUPPORTED
 }
 
@@ -76,6 +82,7 @@ func (d *device) field(id uint32) (field, bool) {
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
 		return field{gpu.ReadingRecovery, nvml.VALUE_TYPE_UNSIGNED_INT, recoveryAction}, d.branch() >= recoveryBranch
 	}
+
 	return field{}, false
 }
 
@@ -90,6 +97,7 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	if !ok {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
+
 	return uint64(celsius), nvml.SUCCESS
 }
 
@@ -105,6 +113,7 @@ func nvlinkKiB(overhead float64) field {
 			if s.NVLinks == 0 || s.CountsByLink() {
 				return 0, nvml.ERROR_NOT_SUPPORTED
 			}
+
 			kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
 			switch {
 			case scope == allLinks:
@@ -112,6 +121,7 @@ func nvlinkKiB(overhead float64) field {
 			case int64(scope) < int64(s.NVLinks):
 				return kib / uint64(s.NVLinks), nvml.SUCCESS
 			}
+
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}}
 }
@@ -121,6 +131,7 @@ func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	if s.NVLinks == 0 || s.CountsByLink() {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
+
 	return 0, nvml.SUCCESS
 }
 
@@ -128,6 +139,7 @@ func linkCount(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 	if s.NVLinks == 0 {
 		return 0, nvml.ERROR_NOT_SUPPORTED
 	}
+
 	return uint64(s.NVLinks), nvml.SUCCESS
 }
 
@@ -141,6 +153,7 @@ func byLink(value func(s *sim.GPUState) uint64) field {
 			case int64(scope) >= int64(s.NVLinks):
 				return 0, nvml.ERROR_INVALID_ARGUMENT
 			}
+
 			return value(s), nvml.SUCCESS
 		}}
 }
@@ -171,5 +184,6 @@ func recoveryAction(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
 		gpu.RecoveryDrain:         nvml.GPU_RECOVERY_ACTION_DRAIN_P2P,
 		gpu.RecoveryDrainAndReset: nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET,
 	}
+
 	return uint64(actions[s.Recovery]), nvml.SUCCESS
 }

@@ -20,6 +20,7 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	if err := l.node.Driver(); err != nil {
 		return nil, returnOf(err)
 	}
+
 	return &gpmSample{}, nvml.SUCCESS
 }
 
@@ -34,7 +35,9 @@ func (d *device) fillSample(into nvmlsource.GPMSample, counters sim.Counters, er
 	case !d.node.HasGPM(d.index):
 		return nvml.ERROR_NOT_SUPPORTED
 	}
+
 	*s = gpmSample{counters: counters, filled: true}
+
 	return nvml.SUCCESS
 }
 
@@ -60,20 +63,25 @@ func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 // GpmMetricsGet divides by the time between the samples, which must be of one entity.
 func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
 	from, ok := before.(*gpmSample)
+
 	to, ok2 := after.(*gpmSample)
 	if !ok || !ok2 || !from.filled || !to.filled || from.counters.Of != to.counters.Of {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
+
 	if err := l.node.Driver(); err != nil {
 		return returnOf(err)
 	}
+
 	for i := range metrics {
 		value, has := sim.GPM(from.counters, to.counters, metrics[i].ID)
+
 		metrics[i].Value, metrics[i].Return = value, nvml.SUCCESS
 		if !has {
 			metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_NOT_SUPPORTED
 		}
 	}
+
 	return nvml.SUCCESS
 }
 
@@ -94,15 +102,18 @@ func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample,
 		if s.MIGEnabled {
 			return nil, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		if len(s.Processes) == 0 {
 			return nil, nvml.ERROR_NOT_FOUND
 		}
+
 		list := make([]nvml.ProcessUtilizationSample, 0, len(s.Processes))
 		for _, p := range s.Processes {
 			list = append(list, nvml.ProcessUtilizationSample{
 				Pid: p.PID, TimeStamp: uint64(s.Time.UnixMicro()), SmUtil: uint32(100*p.SMShare + 0.5),
 			})
 		}
+
 		return list, nvml.SUCCESS
 	})
 }

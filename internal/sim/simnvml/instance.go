@@ -25,6 +25,7 @@ func readDevice[T any](m *migDevice, reading gpu.Reading,
 			var zero T
 			return zero, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		return value(s, at), nvml.SUCCESS
 	})
 }
@@ -53,10 +54,12 @@ func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
 func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 	return readDevice(m, gpu.ReadingMemory, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.Memory_v2 {
 		total := at.Instance.Profile.MemoryBytes
+
 		info := nvml.Memory_v2{Total: total, Used: at.Instance.MemoryUsed, Free: total - at.Instance.MemoryUsed}
 		if m.device.branch() >= 510 {
 			info.Version = nvml.STRUCT_VERSION(info, 2)
 		}
+
 		return info
 	})
 }
@@ -73,6 +76,7 @@ func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Retur
 func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
 	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.DeviceAttributes {
 		engines := at.Instance.Profile.Engines.Or(gpu.Engines{})
+
 		return nvml.DeviceAttributes{
 			MultiprocessorCount:       uint32(at.Compute.SMs),
 			SharedCopyEngineCount:     uint32(engines.Copy),
@@ -99,10 +103,12 @@ func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml
 		if !s.Privileged {
 			return zero, nvml.ERROR_NO_PERMISSION
 		}
+
 		i, ok := s.Instance(g.id)
 		if !ok {
 			return zero, nvml.ERROR_NOT_FOUND
 		}
+
 		return value(i), nvml.SUCCESS
 	})
 }
@@ -118,23 +124,28 @@ func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 func (g *gpuInstance) GetComputeInstances() ([]nvmlsource.ComputeInstanceInfo, nvml.Return) {
 	for profile := range nvml.COMPUTE_INSTANCE_PROFILE_COUNT + 1 {
 		g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstanceProfileInfo")
+
 		_, ret := g.GetComputeInstanceProfileInfo(profile)
 		if ret == nvml.SUCCESS && profile > 0 { // the first list is the call that stands for all
 			g.device.node.BeginCall("nvmlGpuInstanceGetComputeInstances")
 		}
 	}
+
 	return readInstance(g, func(i *sim.Instance) []nvmlsource.ComputeInstanceInfo {
 		var list []nvmlsource.ComputeInstanceInfo
+
 		for _, c := range i.ComputeInstances {
 			g.device.node.BeginCall("nvmlComputeInstanceGetInfo")
 			list = append(list, computeInfo(c))
 		}
+
 		return list
 	})
 }
 
 func computeInfo(c *sim.Compute) nvmlsource.ComputeInstanceInfo {
 	id, _ := sim.ComputeProfileID(c.Placement.Size)
+
 	return nvmlsource.ComputeInstanceInfo{
 		ID:        uint32(c.ID),
 		ProfileID: id,

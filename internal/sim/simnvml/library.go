@@ -18,10 +18,12 @@ import (
 // caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node, client: node.NewClient(nil)}
+
 	states := &sync.Pool{}
 	for i := range node.Count() {
 		l.devices = append(l.devices, &device{node: node, index: i, states: states})
 	}
+
 	return nvmlsource.ObserveCalls(l, node)
 }
 
@@ -39,6 +41,7 @@ func returnOf(err error) nvml.Return {
 	if err == nil {
 		return nvml.SUCCESS
 	}
+
 	for _, known := range []struct {
 		err error
 		ret nvml.Return
@@ -60,6 +63,7 @@ func returnOf(err error) nvml.Return {
 			return known.ret
 		}
 	}
+
 	return nvml.ERROR_UNKNOWN
 }
 
@@ -70,9 +74,11 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	if err := l.node.Driver(); err != nil {
 		return state, returnOf(err)
 	}
+
 	if l.node.Scenario().Node.ConfidentialComputing {
 		state.Environment, state.CcFeature = nvml.CC_SYSTEM_ENVIRONMENT_PROD, nvml.CC_SYSTEM_FEATURE_ENABLED
 	}
+
 	return state, nvml.SUCCESS
 }
 
@@ -114,6 +120,7 @@ func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Ret
 	if err == nil {
 		_, err = l.node.Read(at, gpu.ReadingDevice)
 	}
+
 	if err != nil {
 		return nil, returnOf(err)
 	}
@@ -126,9 +133,11 @@ func (l *library) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nv
 	if err == nil {
 		err = l.client.Open(index)
 	}
+
 	if err == nil {
 		_, err = l.node.Read(index, gpu.ReadingDevice)
 	}
+
 	if err != nil {
 		return nil, returnOf(err)
 	}
@@ -140,6 +149,7 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	if err := l.node.Driver(); err != nil {
 		return nil, returnOf(err)
 	}
+
 	if !l.node.ReportsBinding() {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -148,17 +158,21 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	if l.binding == nil {
 		l.binding = l.node.WatchBinding()
 	}
+
 	binding := l.binding
 	l.mu.Unlock()
 
 	var list []nvml.SystemEventData_v1
+
 	for _, e := range binding.Events(l.node.Count()) {
 		kind := uint64(nvml.SystemEventTypeGpuDriverUnbind)
 		if e.Bound {
 			kind = nvml.SystemEventTypeGpuDriverBind
 		}
+
 		list = append(list, nvml.SystemEventData_v1{EventType: kind, GpuId: l.node.PCIID(e.Index)})
 	}
+
 	if list == nil {
 		return nil, nvml.ERROR_TIMEOUT
 	}
@@ -170,5 +184,6 @@ func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 	if err := l.node.Driver(); err != nil {
 		return nil, returnOf(err)
 	}
+
 	return &eventSet{lib: l, queue: l.node.Subscribe()}, nvml.SUCCESS
 }

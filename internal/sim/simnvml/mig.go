@@ -20,6 +20,7 @@ func flag(on bool) int {
 	if on {
 		return nvml.DEVICE_MIG_ENABLE
 	}
+
 	return nvml.DEVICE_MIG_DISABLE
 }
 
@@ -34,15 +35,19 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 		if index < 0 || index >= s.MaxMIGDevices {
 			return nil, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		if index >= len(s.Devices) || s.Devices[index] == nil {
 			return nil, nvml.ERROR_NOT_FOUND
 		}
+
 		at := s.Devices[index]
+
 		return &migDevice{device: d, instance: at.Instance.ID, compute: at.Compute.ID}, nvml.SUCCESS
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
 	return m, nvml.SUCCESS
 }
 
@@ -53,20 +58,24 @@ func (d *device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfile
 		if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {
 			return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.Enum == profile })
 		if at < 0 {
 			return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		info := profileInfo(s.Profiles[at], s.MIGEnabled)
 		if s.Name == "NVIDIA A30" && profile == nvml.GPU_INSTANCE_PROFILE_2_SLICE {
 			info.InstanceCount = 4 // a known defect of its driver, on at least one profile; which is unverified
 		}
+
 		return info, nvml.SUCCESS
 	})
 }
 
 func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 	engines := f.Engines.Or(gpu.Engines{})
+
 	info := nvml.GpuInstanceProfileInfo_v3{
 		Id:                  f.ID,
 		SliceCount:          uint32(f.ComputeSlices),
@@ -82,10 +91,12 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 	if strings.Contains(f.Name, "+gfx") {
 		info.Capabilities = nvml.GPU_INSTANCE_PROFILE_CAPS_GFX
 	}
+
 	if named {
 		info.Version = nvml.STRUCT_VERSION(info, 3)
 		cString(info.Name[:], "MIG "+f.Name)
 	}
+
 	return info
 }
 
@@ -95,14 +106,17 @@ func (d *device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuI
 		if !s.Privileged {
 			return nil, nvml.ERROR_NO_PERMISSION
 		}
+
 		at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 		if at < 0 {
 			return nil, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		var list []nvml.GpuInstancePlacement
 		for _, p := range s.Profiles[at].Placements {
 			list = append(list, placement(p))
 		}
+
 		return list, nvml.SUCCESS
 	})
 }
@@ -122,15 +136,19 @@ func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.G
 		case !slices.ContainsFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == profileID }):
 			return nil, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		var list []nvmlsource.GPUInstance
+
 		for i := range s.Instances {
 			if s.Instances[i].Profile.ID == profileID {
 				list = append(list, &gpuInstance{device: d, id: s.Instances[i].ID})
 			}
 		}
+
 		if len(list) > capacity {
 			return nil, nvml.ERROR_INSUFFICIENT_SIZE
 		}
+
 		return list, nvml.SUCCESS
 	})
 }

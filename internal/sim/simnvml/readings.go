@@ -41,6 +41,7 @@ func (d *device) GetMarginTemperature() (int, nvml.Return) {
 	if d.branch() < marginBranch {
 		return 0, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
+
 	return optional(d, gpu.ReadingTemperature, (*sim.GPUState).Margin)
 }
 
@@ -48,6 +49,7 @@ func (d *device) GetMarginTemperature() (int, nvml.Return) {
 func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
 	return read(d, gpu.ReadingTemperature, func(s *sim.GPUState) (uint32, nvml.Return) {
 		t := s.Thresholds()
+
 		celsius, ok := map[nvml.TemperatureThresholds]uint32{
 			nvml.TEMPERATURE_THRESHOLD_SHUTDOWN: t.Shutdown, nvml.TEMPERATURE_THRESHOLD_SLOWDOWN: t.Slowdown,
 			nvml.TEMPERATURE_THRESHOLD_GPU_MAX: t.GPUMax, nvml.TEMPERATURE_THRESHOLD_MEM_MAX: t.MemoryMax.Or(0),
@@ -58,6 +60,7 @@ func (d *device) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint3
 		case !ok || celsius == 0 || s.Margin().Present():
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		return celsius, nvml.SUCCESS
 	})
 }
@@ -72,6 +75,7 @@ func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
 		case nvml.CLOCK_VIDEO:
 			return s.VideoMHz, nvml.SUCCESS
 		}
+
 		return 0, nvml.ERROR_INVALID_ARGUMENT
 	})
 }
@@ -89,6 +93,7 @@ func (d *device) GetNumFans() (int, nvml.Return) {
 		if len(s.Fans) == 0 {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		return len(s.Fans), nvml.SUCCESS
 	})
 }
@@ -101,6 +106,7 @@ func (d *device) GetFanSpeed(fan int) (uint32, nvml.Return) {
 		case fan < 0 || fan >= len(s.Fans):
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		return s.Fans[fan], nvml.SUCCESS
 	})
 }
@@ -124,12 +130,14 @@ func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime n
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
+
 	switch location {
 	case nvml.MEMORY_LOCATION_DEVICE_MEMORY:
 		return total, nvml.SUCCESS
 	case nvml.MEMORY_LOCATION_SRAM:
 		return 0, nvml.SUCCESS
 	}
+
 	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
@@ -138,10 +146,12 @@ func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.
 		if lifetime == nvml.VOLATILE_ECC && !s.HasVolatileECC() {
 			return 0, nvml.ERROR_NOT_SUPPORTED
 		}
+
 		type kind struct {
 			severity nvml.MemoryErrorType
 			lifetime nvml.EccCounterType
 		}
+
 		count, ok := map[kind]uint64{
 			{nvml.MEMORY_ERROR_TYPE_CORRECTED, nvml.VOLATILE_ECC}:    s.ECC.CorrectedVolatile,
 			{nvml.MEMORY_ERROR_TYPE_UNCORRECTED, nvml.VOLATILE_ECC}:  s.ECC.UncorrectedVolatile,
@@ -151,6 +161,7 @@ func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.
 		if !ok {
 			return 0, nvml.ERROR_INVALID_ARGUMENT
 		}
+
 		return count, nvml.SUCCESS
 	})
 }
@@ -163,6 +174,7 @@ func (m *migDevice) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetim
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
+
 	if !has || severity != nvml.MEMORY_ERROR_TYPE_UNCORRECTED || lifetime != nvml.VOLATILE_ECC ||
 		location != nvml.MEMORY_LOCATION_SRAM {
 		return 0, nvml.ERROR_NOT_SUPPORTED

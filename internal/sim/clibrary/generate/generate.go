@@ -21,22 +21,27 @@ func run(args []string) error {
 	if len(args) != 1 {
 		return errors.New("expected the name of a header")
 	}
+
 	path, err := clibrary.FindHeader(args[0])
 	if err != nil {
 		return err
 	}
+
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
+
 	functions, err := clibrary.Functions(string(text))
 	if err != nil {
 		return err
 	}
+
 	for name, content := range clibrary.Generate(args[0], functions) {
 		if err := os.WriteFile(name, []byte(content), 0o666); err != nil {
 			return err
 		}
 	}
+
 	return nil
 }
