@@ -29,7 +29,7 @@ KUBELETTEST   := internal/kubelettest
 CHARTTEST     := internal/charttest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
-EVALUATE_NODES ?= 1000
+EVALUATE_NODES ?= 250
 EVALUATE_FULL  ?= -full 20 -full-hours 48
 PROMETHEUS    ?= /usr/bin/prometheus
 TEST_TIMEOUT  ?= 15m
@@ -123,7 +123,7 @@ test-truth: toolchain
 	go test -count=1 -timeout $(TEST_TIMEOUT) ./internal/advise/truth
 
 .PHONY: evaluate
-evaluate: toolchain ## evaluate right-sizing on 1,000 simulated nodes and write docs/rightsizing-evaluation.md; it takes minutes
+evaluate: toolchain ## evaluate right-sizing on 250 simulated nodes and write docs/rightsizing-evaluation.md; it takes half an hour at most
 	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
 		-report $(CURDIR)/docs/rightsizing-evaluation.md
 

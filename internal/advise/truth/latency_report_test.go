@@ -31,11 +31,11 @@ func (p *prediction) contains(seen float64) bool {
 // isPredicted reports whether an answer has a prediction of latency.
 func isPredicted(l advise.Latency) bool { return l != advise.Latency{} }
 
-// recall returns how many workloads have a slice by what can be observed, and how many of them are recommended one that
-// does by that.
+// recall returns how many workloads that held their GPU when the advice was asked for have a slice by what can be
+// observed, and how many of them are recommended one that does by that.
 func (s *summary) recall(way int) (total, recalled int) {
 	for i := range s.records {
-		if r := &s.records[i]; r.foreseeable && r.past {
+		if r := &s.records[i]; r.foreseeable && r.present && r.past {
 			total++
 
 			if v := &r.verdicts[way]; v.given && v.past {
@@ -145,17 +145,17 @@ func (s *summary) renderLatency(b *strings.Builder) {
 	fmt.Fprintf(b, `## Requests
 
 %d of the workloads answer requests. These are simulated one by one, by code that shares nothing with the advisor
-(internal/sim/requests): arrivals are Poisson with the rate of each minute, in bursts of seconds, with a rate of each ten seconds, or
-of clients that wait for their answers; service times of 8 ms to 5 s on the whole GPU are constant, exponential or log-normal, of one kind
-of request or of several; one is served after the other, or up to 32 together. In the last 12 days before the advice the advisor is shown a
-poll every %d s, with the busy time that the simulation gives; before that, one Snapshot a minute. Compared is the p95
+(internal/sim/requests): arrivals are Poisson with the rate of each minute, in bursts of seconds, with a rate of each ten
+seconds, or of clients that wait for their answers; service times of 8 ms to 5 s on the whole GPU are constant, exponential or log-normal, of one kind
+of request or of several; one is served after the other, or up to 32 together. In the last 12 days before the advice the advisor is shown
+a poll every second, as the exporter polls, with the busy time that the simulation gives; before that, one Snapshot a minute. Compared is the p95
 of latency in the slice with that on the whole GPU, over the same requests of the %d busiest hours of the week after the move. A
 regret by latency is a ratio above %v; of clients that wait, a loss of more than 5 %% of throughput. Half of the workloads carry
 the annotation `+"`mig-exporter.dev/service-time`"+`.
 
 | regrets | by default | strictly | naive rule |
 |---|--:|--:|--:|
-`, s.serving(), pollSeconds, judgedHours, float64(maxStretch))
+`, s.serving(), judgedHours, float64(maxStretch))
 	row := func(name string, holds func(*verdict) bool) {
 		fmt.Fprintf(b, "| %s | %d | %d | %d |\n",
 			name, s.count(byDefault, holds), s.count(strictly, holds), s.count(naively, holds))

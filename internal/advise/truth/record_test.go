@@ -18,6 +18,7 @@ type record struct {
 	foreseeable bool
 	// all and past say whether the oracles, that knows all and that knows what could be observed, have a slice for it.
 	all, past bool
+	present   bool // it held its GPU when the advice was asked for
 	flaps     int
 	verdicts  [ways]verdict
 	reason    string // why nothing is recommended by default
@@ -55,7 +56,8 @@ func (s *subject) record(n *node) record {
 		name: fmt.Sprintf("%s GPU %d", n.name, s.gpu), kind: s.work.kind, mix: s.work.mix, model: n.model.Name,
 		start: s.work.start.name, startSeen: s.work.startSeen(),
 		foreseeable: s.work.changes == 0, flaps: s.flaps, all: s.best(n, s.knowsAll) != nil, past: s.best(n, s.knowsPast) != nil,
-		reason: string(s.report[byDefault].Reason),
+		present: s.report[byDefault].Action != advise.ActionFree,
+		reason:  string(s.report[byDefault].Reason),
 	}
 	if v := s.work.serves; v != nil {
 		r.arrivals, r.known = v.arrivals, v.known

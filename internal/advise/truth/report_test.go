@@ -3,6 +3,7 @@ package truth
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -166,9 +167,10 @@ func (s *summary) renderOracles(b *strings.Builder) {
 	b.WriteString(`## Against two oracles
 
 One knows what will happen. The other knows every minute that was observed, decides by the expected stretch, keeps no
-reserve, and moves nothing of which it saw no start. Both know the latency of requests in each slice in the busiest hours of their time, whether
-service times are known or not. Precision: of the slices recommended, those that the oracle agrees to. Recall: of the workloads that the oracle has a
-slice for, those that were recommended one that it agrees to.
+reserve, and moves nothing of which it saw no start. Both know the latency of requests in
+each slice in the busiest hours of their time, whether service times are known or not. Precision: of the slices
+recommended, those that the oracle agrees to. Recall: of the workloads that held their GPU when the advice was asked
+for, and that the oracle has a slice for, those that were recommended one that it agrees to.
 
 | oracle | workloads with a slice | precision, default | recall, default | precision, strict | recall, strict |
 |---|--:|--:|--:|--:|--:|
@@ -186,7 +188,7 @@ slice for, those that were recommended one that it agrees to.
 
 		for i := range s.records {
 			r := &s.records[i]
-			if !r.foreseeable || !o.has(r) {
+			if !r.foreseeable || !r.present || !o.has(r) {
 				continue
 			}
 
@@ -206,6 +208,34 @@ slice for, those that were recommended one that it agrees to.
 		}
 
 		b.WriteString("\n")
+	}
+
+	b.WriteString("\n")
+	s.renderMissed(b)
+}
+
+// renderMissed has the reasons for which nothing is recommended by default where the second oracle has a slice.
+func (s *summary) renderMissed(b *strings.Builder) {
+	missed := map[string]int{}
+
+	for i := range s.records {
+		r := &s.records[i]
+		if r.foreseeable && r.present && r.past && !r.verdicts[byDefault].given {
+			missed[r.reason]++
+		}
+	}
+
+	b.WriteString(`Why nothing is recommended by default where the second oracle has a slice:
+
+| reason | workloads |
+|---|--:|
+`)
+
+	reasons := slices.SortedFunc(maps.Keys(missed), func(a, b string) int {
+		return cmp.Or(missed[b]-missed[a], cmp.Compare(a, b))
+	})
+	for _, reason := range reasons {
+		fmt.Fprintf(b, "| %s | %d |\n", reason, missed[reason])
 	}
 
 	b.WriteString("\n")

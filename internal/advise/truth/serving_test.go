@@ -41,8 +41,10 @@ type serving struct {
 const (
 	// maxOffered is the load of an open loop that its GPU is there for.
 	maxOffered  = 0.9
-	pollSeconds = 10
+	pollSeconds = 1 // as the exporter polls
 	polls       = 60 / pollSeconds
+	// traceRates is how often a minute the rate of trace-like arrivals changes.
+	traceRates = 6
 )
 
 // servingKinds are those that answer requests.
@@ -208,8 +210,8 @@ func (w *workload) load(from, until, state int) requests.Load {
 			continue
 		}
 
-		for k := range polls { // a log-normal factor of mean 1
-			normal := math.Sqrt2 * math.Erfinv(2*w.random(minute*polls+k, 11)-1)
+		for k := range traceRates { // a log-normal factor of mean 1
+			normal := math.Sqrt2 * math.Erfinv(2*w.random(minute*traceRates+k, 11)-1)
 			rates = append(rates, rate*math.Exp(0.7*normal-0.7*0.7/2))
 		}
 	}
