@@ -78,7 +78,8 @@ func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	}
 
 	for i := range g.Instances {
-		gi, of := &g.Instances[i], &g.parts[i]
+		gi := &g.Instances[i]
+		of := &g.parts[i]
 		if gi.ID != instance {
 			continue
 		}

@@ -129,7 +129,9 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 
 		parts := d.listParts(base, g.GPU)
 		if len(parts) == 0 {
-			whole.memory, whole.media, whole.activity = &g.Readings.Memory, &g.Readings.Media, &g.Activity
+			whole.memory = &g.Readings.Memory
+			whole.media = &g.Readings.Media
+			whole.activity = &g.Activity
 			parts = []dcgmDevice{whole}
 		}
 
@@ -245,7 +247,9 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.newDevice(plain, gi.Holders, gi.Jobs)
 
-		part.memory, part.media, part.instance = &gi.Memory, &gi.Media, gi
+		part.memory = &gi.Memory
+		part.media = &gi.Media
+		part.instance = gi
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)

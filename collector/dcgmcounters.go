@@ -43,7 +43,8 @@ func (e *CounterError) Error() string {
 func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error, err error) {
 	p := counterParser{file: file, csv: csv.NewReader(r), fields: dcgmFields(), lines: map[string]int{}}
 
-	p.csv.Comment, p.csv.FieldsPerRecord = '#', -1
+	p.csv.Comment = '#'
+	p.csv.FieldsPerRecord = -1
 	for {
 		row, err := p.csv.Read()
 

@@ -265,7 +265,8 @@ func dcgmTextFields() []dcgmField {
 	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
 		return s.Driver.Or(gpu.Driver{}).Version
 	})
-	driver.byDefault, driver.help = CounterLabel, "Version of the driver."
+	driver.byDefault = CounterLabel
+	driver.help = "Version of the driver."
 
 	return []dcgmField{
 		driver,

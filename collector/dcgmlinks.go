@@ -167,11 +167,13 @@ func dcgmClockEventFields() []dcgmField {
 // heldSeconds returns a function that adds up the time for which reasons held the clocks down.
 func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
 	return func(g *gpu.GPU) gpu.Opt[float64] {
-		sum, found := 0.0, false
+		sum := 0.0
+		found := false
 
 		for _, e := range g.Totals.ClockEvents {
 			if slices.Contains(reasons, e.Reason) {
-				sum, found = sum+e.Seconds.Value, true
+				sum = sum + e.Seconds.Value
+				found = true
 			}
 		}
 

@@ -104,9 +104,16 @@ func newNameFields(old []dcgmField) []dcgmField {
 	for _, n := range dcgmRenamedFields() {
 		f := *byName[n.old]
 
-		f.name, f.newer, f.byDefault, f.help = n.name, true, "", ""
+		f.name = n.name
+		f.newer = true
+		f.byDefault = ""
+		f.help = ""
 		if n.id != 0 {
-			f.id, f.unit, f.wholeGPU, f.memory, f.media = n.id, n.unit, n.wholeGPU, n.memory, n.media
+			f.id = n.id
+			f.unit = n.unit
+			f.wholeGPU = n.wholeGPU
+			f.memory = n.memory
+			f.media = n.media
 		}
 
 		fields = append(fields, f)

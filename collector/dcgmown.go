@@ -130,11 +130,13 @@ func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	}
 
 	if events, ok := g.Readings.ClockEvents.Get(); ok {
-		result, code := float64(healthPass), "DCGM_FR_OK"
+		result := float64(healthPass)
+		code := "DCGM_FR_OK"
 
 		for _, r := range gpu.ClockEventReasons() {
 			if events&r.Bit != 0 && (r.Name == "sw_thermal_slowdown" || r.Name == "hw_thermal_slowdown") {
-				result, code = healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL"
+				result = healthWarn
+				code = "DCGM_FR_CLOCK_THROTTLE_THERMAL"
 			}
 		}
 

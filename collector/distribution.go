@@ -158,7 +158,8 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 		}
 	}
 
-	d.gpus, d.instances = gpus, instances
+	d.gpus = gpus
+	d.instances = instances
 }
 
 // deviceHistograms are the histograms of one device.

@@ -30,7 +30,8 @@ func newExporter(c *catalog) collectFunc {
 			"is ever known to be free (--kubernetes.witness-pod).", "")
 	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
 		"driver_version", "nvml_version", "cuda_version")
-	driverUse, profilerCalls := c.driverUse, c.profilerCalls
+	driverUse := c.driverUse
+	profilerCalls := c.profilerCalls
 
 	return func(w *metricWriter, v *view) {
 		w.addTimestamp(at, nil, v.Time)

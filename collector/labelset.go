@@ -32,7 +32,8 @@ func (l *labelSet) extend(pairs ...string) labels {
 	for i := range l.children {
 		at := (l.next + i) % len(l.children)
 		if child := l.children[at]; slices.Equal(child.extension, pairs) {
-			l.next, child.used = at+1, true
+			l.next = at + 1
+			child.used = true
 			return child
 		}
 	}

@@ -56,7 +56,8 @@ type libraryFamily struct {
 // each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
 	names []string) (ok bool, err error) {
-	r, text := &c.renderedText, isText(format)
+	r := &c.renderedText
+	text := isText(format)
 	if !text {
 		if format.FormatType() != expfmt.TypeProtoDelim {
 			return false, nil
@@ -72,7 +73,8 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.snapshot = nil // in case of a panic
 		w := metricWriter{metrics: r.metrics[:0], text: text}
 		r.err = joinErrors(c.collectLocked(&w, s))
-		r.metrics, r.snapshot = w.metrics, s
+		r.metrics = w.metrics
+		r.snapshot = s
 		r.dropStaleTemplates()
 	}
 

@@ -67,7 +67,9 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 }
 
 func newRightsizing(c *catalog) collectFunc {
-	families, advice, pods := declareRightsizing(c), c.advice, c.pods
+	families := declareRightsizing(c)
+	advice := c.advice
+	pods := c.pods
 
 	return func(w *metricWriter, v *view) {
 		if advice == nil {

@@ -35,7 +35,8 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
 	spare := make([]deviceLabels, countInstances(s)) // one allocation, not one for each device
 	take := func(n int) (taken []deviceLabels) {
-		taken, spare = spare[:n:n], spare[n:]
+		taken = spare[:n:n]
+		spare = spare[n:]
 		return taken
 	}
 
@@ -91,11 +92,13 @@ func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []str
 	}
 
 	if h := nameableHolder(holders); h != nil {
-		d.use, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
+		d.use = plain.extend(containerPairs(h.Container)...)
+		d.heldSince = h.Since
 	}
 
 	if p.jobs && len(jobs) == 1 {
-		d.use, d.heldSince = d.use.extend("hpc_job", jobs[0]), now
+		d.use = d.use.extend("hpc_job", jobs[0])
+		d.heldSince = now
 	}
 
 	return d

@@ -64,7 +64,8 @@ func (p panel) targets() []object {
 			q.ref = string(rune('A' + i))
 		}
 
-		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
+		format := "time_series"
+		instant := q.instant || p.kind == stat || p.kind == barGauge
 		if p.kind == table {
 			format, instant, q.expr = "table", true, withCluster(q.expr)
 		}
@@ -116,13 +117,17 @@ func (p panel) defaults() object {
 
 // drawing returns how lines are drawn. Gaps remain: a GPU that does not report has no value.
 func (p panel) drawing() object {
-	fill, stacking, style := 0, "none", "line"
+	fill := 0
+	stacking := "none"
+	style := "line"
 	if p.events {
-		fill, style = 60, "bars"
+		fill = 60
+		style = "bars"
 	}
 
 	if p.stacked {
-		fill, stacking = 45, "normal"
+		fill = 45
+		stacking = "normal"
 	}
 
 	return object{

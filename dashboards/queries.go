@@ -59,7 +59,8 @@ func (s scope) eachSlice(family string, more ...string) string {
 func sumOfGPUs(labels, label, expr string) string {
 	inner := onGPU
 	if label != "" {
-		labels, inner = labels+", "+label, onGPU+", "+label
+		labels = labels + ", " + label
+		inner = onGPU + ", " + label
 	}
 
 	return aggregate("sum", labels, aggregate("max", inner, expr))

@@ -118,7 +118,9 @@ func rightsizingStats(s scope) []panel {
 // deviceColumns are the first columns of a table of devices: where each is, with a link from the GPU, and which pod
 // has it.
 func deviceColumns(fromGPU object) []column {
-	node, namespace, pod := fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod")
+	node := fromField("node", "instance")
+	namespace := fromField("namespace", "namespace")
+	pod := fromField("pod", "pod")
 
 	return []column{
 		{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, node)}},
@@ -279,10 +281,16 @@ func rightsizingHistory(s scope) []panel {
 func fleetRightsizing() []panel {
 	s := fleetScope()
 	stats := rightsizingStats(s)
-	gained, candidates := stats[2], stats[1]
-	gained.w, gained.h, candidates.w, candidates.h = 5, 9, 5, 9
-	reasons, actions := keptByReason(s), slicesByAction(s)
-	reasons.w, actions.w = 8, 6
+	gained := stats[2]
+	candidates := stats[1]
+	gained.w = 5
+	gained.h = 9
+	candidates.w = 5
+	candidates.h = 9
+	reasons := keptByReason(s)
+	actions := slicesByAction(s)
+	reasons.w = 8
+	actions.w = 6
 
 	return []panel{candidates, gained, reasons, actions}
 }

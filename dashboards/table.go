@@ -26,7 +26,9 @@ func (p panel) fieldName(c column) string {
 }
 
 func (p panel) transformations() []object {
-	order, names, keep := object{}, object{}, []string{}
+	order := object{}
+	names := object{}
+	keep := []string{}
 
 	for i, c := range p.allColumns() {
 		name := p.fieldName(c)

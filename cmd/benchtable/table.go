@@ -32,7 +32,8 @@ func lines() []line {
 	var list []line
 
 	for _, form := range forms() {
-		name, title := "ScrapeLone/"+form, "lone scrape, "+form
+		name := "ScrapeLone/" + form
+		title := "lone scrape, " + form
 		list = append(list,
 			line{title + ": p50", metric{name, "p50-ns"}, loneTarget(form, 2*millisecond)},
 			line{title + ": p99", metric{name, "p99-ns"}, 0},
@@ -41,7 +42,8 @@ func lines() []line {
 	}
 
 	for _, form := range forms() {
-		name, title := "ScrapeRepeated/"+form, "repeated scrape of a Snapshot, "+form
+		name := "ScrapeRepeated/" + form
+		title := "repeated scrape of a Snapshot, " + form
 		list = append(list,
 			line{title + ": p50", metric{name, "p50-ns"}, 0},
 			line{title + ": p99", metric{name, "p99-ns"}, 1 * millisecond})

@@ -46,7 +46,8 @@ func getenv(name string) string {
 //export simdcgmFields
 func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
 	all := hostengine.Fields()
-	metas, texts := unsafe.Slice(to, n), unsafe.Slice(formats, n)
+	metas := unsafe.Slice(to, n)
+	texts := unsafe.Slice(formats, n)
 	for i, f := range all[:min(len(all), int(n))] {
 		m := &metas[i]
 		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)

@@ -46,7 +46,8 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
 	}
 	to := array[C.sim_dcgmFieldValue_v2](a, 6, len(values))
 	for i := range values {
-		v, c := &values[i], &to[i]
+		v := &values[i]
+		c := &to[i]
 		c.version = C.SIM_dcgmFieldValue_version2
 		c.entityGroupId, c.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
 		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
@@ -93,7 +94,8 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	}
 	*at[int64](a, 4) = next
 	for len(values) > 0 {
-		of, n := values[0].Entity, 1
+		of := values[0].Entity
+		n := 1
 		for n < len(values) && values[n].Entity == of {
 			n++
 		}

@@ -292,7 +292,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 		for _, w := range words {
 			if hasFlag(w.flags(), flag.Name) {
 				name, _, _ := strings.Cut(w.text, "=")
-				by, byAlias = append(by, name), byAlias || w.alias != nil
+				by = append(by, name)
+				byAlias = byAlias || w.alias != nil
 			}
 		}
 

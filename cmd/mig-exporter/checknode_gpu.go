@@ -18,7 +18,8 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	c := nodeCheck{Name: name, State: checkOK, Asked: true, Found: g.Name + ", " + describeLayout(g)}
 	switch {
 	case !g.Up:
-		c.State, c.Found = checkMissing, "it does not answer"
+		c.State = checkMissing
+		c.Found = "it does not answer"
 		for _, e := range g.Errors {
 			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
 		}
@@ -62,7 +63,9 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	if len(g.Instances) == 0 {
 		c := nodeCheck{Name: name + " activity", State: checkOff, Found: "MIG is on, and there is no instance"}
 		if errorOf(gpu.ReadingMIG, g.Errors) != nil {
-			c.State, c.Asked, c.Found = checkUnknown, true, "MIG is on, and its instances are not known"
+			c.State = checkUnknown
+			c.Asked = true
+			c.Found = "MIG is on, and its instances are not known"
 		}
 
 		j.add(c)
@@ -114,7 +117,9 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	of := nodeCheck{Name: fmt.Sprintf("%s instance %d", name, i.ID), gpu: name, instance: gpu.Some(i.ID)}
 	if !i.Up {
 		c := of
-		c.State, c.Asked, c.Found = checkMissing, true, i.Profile+" does not answer"
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = i.Profile + " does not answer"
 		j.add(c)
 	}
 
@@ -129,7 +134,8 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	if i.IsEmpty() {
 		if j.cfg.Profiling != profilingOff {
 			c := of.about("activity")
-			c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
+			c.State = checkOff
+			c.Found = i.Profile + " has no compute instance: there is nothing to profile"
 			j.add(c)
 		}
 
@@ -144,7 +150,9 @@ func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, c
 	part := fmt.Sprintf("compute instance %d", ci.ID)
 	if !ci.Up {
 		c := of.about(part)
-		c.State, c.Asked, c.Found = checkMissing, true, ci.Profile+" does not answer"
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = ci.Profile + " does not answer"
 		j.add(c)
 	}
 
@@ -298,7 +306,8 @@ func (j *nodeJudge) judgeExtras() {
 		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
 			Found: "reported by GPUs " + strings.Join(with, ", ")}
 		if len(with) == 0 {
-			c.State, c.Found = checkMissing, "no GPU reports it"
+			c.State = checkMissing
+			c.Found = "no GPU reports it"
 		}
 
 		j.add(c)
@@ -308,14 +317,17 @@ func (j *nodeJudge) judgeExtras() {
 func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 	c := nodeCheck{Name: name + " persistence", State: checkUnknown, Found: "the driver does not say"}
 	if on, ok := g.Readings.PersistenceMode.Get(); ok {
-		c.State, c.Found = checkOK, "on"
+		c.State = checkOK
+		c.Found = "on"
 		if !on {
-			c.State, c.Found = checkOff, "off: the GPU is initialised anew when the first process opens it, about a second"
+			c.State = checkOff
+			c.Found = "off: the GPU is initialised anew when the first process opens it, about a second"
 			c.Remedy = "run nvidia-persistenced --persistence-mode"
 		}
 
 		if !on && j.confidential {
-			c.State, c.Asked = checkMissing, true
+			c.State = checkMissing
+			c.Asked = true
 			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
 				"that has it open ends"
 		}
@@ -331,7 +343,9 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 	}
 
 	c := of.about("activity")
-	c.State, c.Asked, c.Found = checkMissing, true, "none"
+	c.State = checkMissing
+	c.Asked = true
+	c.Found = "none"
 
 	err := errorOf(gpu.ReadingActivity, errs)
 	if err != nil {
@@ -342,7 +356,8 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 	case a.GraphicsEngine.Present() || a.SM.Present():
 		c.State, c.Found = checkOK, "by "+strings.ToUpper(string(from))
 	case j.host.dcgm != nil && from == gpu.ActivityUnknown:
-		c.State, c.Found = checkUnknown, "the driver has no GPM for it; DCGM, which is embedded, was not started here"
+		c.State = checkUnknown
+		c.Found = "the driver has no GPM for it; DCGM, which is embedded, was not started here"
 		c.Asked = j.host.dcgm.engine == "" || j.host.dcgm.profiling == ""
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy

@@ -89,7 +89,8 @@ func (j *nodeJudge) judgeDriver() {
 	}
 
 	if c.State == checkOK && len(j.last.GPUs)+len(j.last.Unread) == 0 {
-		c.State, c.Found = checkMissing, c.Found+": the driver lists none"
+		c.State = checkMissing
+		c.Found = c.Found + ": the driver lists none"
 	}
 
 	j.add(c)
@@ -170,14 +171,16 @@ func (j *nodeJudge) judgePIDNamespace() {
 func (j *nodeJudge) judgeHost() {
 	c := nodeCheck{Name: "cgroup", State: checkOK, Found: "version " + j.host.cgroup}
 	if j.host.cgroup == "" {
-		c.State, c.Found = checkUnknown, "/sys/fs/cgroup shows no version"
+		c.State = checkUnknown
+		c.Found = "/sys/fs/cgroup shows no version"
 	}
 
 	j.add(c)
 
 	c = nodeCheck{Name: "runtime-power", State: checkUnknown, Found: "/sys does not say whether GPUs sleep"}
 	if sleeping, ok := j.host.sleeping.Get(); ok {
-		c.State, c.Found = checkOK, "no GPU slept"
+		c.State = checkOK
+		c.Found = "no GPU slept"
 		if len(sleeping) > 0 {
 			c.State, c.Found = checkOff, "slept before this command: "+strings.Join(sleeping, ", ")
 			c.Remedy = "the exporter keeps them awake (docs/faults.md)"
@@ -190,7 +193,8 @@ func (j *nodeJudge) judgeHost() {
 // judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those of partition control
 // if that is on and a GPU has MIG.
 func (j *nodeJudge) judgeRights() {
-	mig, control := false, false
+	mig := false
+	control := false
 	for i := range j.last.GPUs {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
 		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
@@ -200,7 +204,8 @@ func (j *nodeJudge) judgeRights() {
 
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
 	if !j.host.root {
-		c.State, c.Found = checkOff, "no: what needs it is in the lines below"
+		c.State = checkOff
+		c.Found = "no: what needs it is in the lines below"
 	}
 
 	j.add(c)
@@ -223,9 +228,11 @@ func (j *nodeJudge) judgeRights() {
 		has, known := right.has.Get()
 		switch {
 		case has:
-			c.State, c.Found = checkOK, "yes"
+			c.State = checkOK
+			c.Found = "yes"
 		case !known:
-			c.State, c.Found = checkUnknown, "unknown: "+right.what
+			c.State = checkUnknown
+			c.Found = "unknown: " + right.what
 		case c.Asked:
 			c.State = checkMissing
 
@@ -257,12 +264,14 @@ func (j *nodeJudge) judgeDCGM() {
 	case asked && j.host.dcgm != nil:
 		c = j.host.dcgm.check()
 	case asked && state == nil:
-		c.State, c.Found = checkUnknown, "it has not been asked: no GPU was read"
+		c.State = checkUnknown
+		c.Found = "it has not been asked: no GPU was read"
 	case asked && !state.Up:
 		c.State, c.Found = checkMissing, fmt.Sprintf("it does not answer: %v", state.Err)
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
-		c.State, c.Found = checkOK, "it answers ("+j.cfg.DCGMMode+")"
+		c.State = checkOK
+		c.Found = "it answers (" + j.cfg.DCGMMode + ")"
 		if len(without) > 0 {
 			c.State = checkMissing
 			c.Found += ", and profiles nothing on GPUs " + strings.Join(without, ", ")
@@ -286,7 +295,8 @@ func (d *dcgmFiles) check() nodeCheck {
 		c.Found = d.engine + ", without libdcgmmoduleprofiling.so.4: no activity of A100 and A30"
 		c.Remedy = "install datacenter-gpu-manager-4-proprietary"
 	default:
-		c.State, c.Asked = checkUnknown, false // the files are there, and prove nothing
+		c.State = checkUnknown
+		c.Asked = false // the files are there, and prove nothing
 		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, so as not to " +
 			"take the profiling of the service"
 	}
@@ -301,7 +311,8 @@ func (j *nodeJudge) judgePods() {
 
 	kubelet.Name = "kubelet"
 	if kubelet.Asked && j.host.noKubelet {
-		kubelet.State, kubelet.Asked = checkOff, false
+		kubelet.State = checkOff
+		kubelet.Asked = false
 		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
 	}
 
@@ -315,23 +326,29 @@ func (j *nodeJudge) judgePods() {
 
 	c.Name = "checkpoint"
 	if c.Asked && j.source(gpu.SourceCheckpoint) == nil {
-		c.State, c.Asked, c.Found = checkUnknown, false, "it is read once the kubelet has answered"
+		c.State = checkUnknown
+		c.Asked = false
+		c.Found = "it is read once the kubelet has answered"
 	}
 
 	j.add(c)
 
 	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
 	if c.Asked {
-		c.State, c.Found = checkUnknown, "the kubelet has not answered yet"
+		c.State = checkUnknown
+		c.Found = "the kubelet has not answered yet"
 	}
 
 	if named, ok := j.last.Witness.Get(); ok {
-		c.State, c.Found = checkOK, "the kubelet's list is complete"
+		c.State = checkOK
+		c.Found = "the kubelet's list is complete"
 		if !named {
-			c.State, c.Found = checkMissing, "no pod is named without which the kubelet's list is incomplete"
+			c.State = checkMissing
+			c.Found = "no pod is named without which the kubelet's list is incomplete"
 			c.Remedy = "--kubernetes.witness-pod=NAMESPACE/NAME of a DaemonSet's pod (docs/kubernetes.md)"
 		} else if j.last.HoldersIncomplete != "" {
-			c.State, c.Found = checkUnknown, "the kubelet's list is not complete yet: "+j.last.HoldersIncomplete
+			c.State = checkUnknown
+			c.Found = "the kubelet's list is not complete yet: " + j.last.HoldersIncomplete
 		}
 	}
 
@@ -358,14 +375,19 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	state := j.source(name)
 	switch {
 	case state == nil && c.Asked:
-		c.State, c.Found = checkUnknown, "it has not answered yet"
+		c.State = checkUnknown
+		c.Found = "it has not answered yet"
 	case state == nil:
 	case state.Up:
-		c.State, c.Asked, c.Found = checkOK, true, "it answers"
+		c.State = checkOK
+		c.Asked = true
+		c.Found = "it answers"
 	case state.Err != nil:
 		c.State, c.Asked, c.Found, c.Remedy = checkMissing, true, state.Err.Error(), remedy
 	default:
-		c.State, c.Asked, c.Found = checkUnknown, true, "it has not answered yet"
+		c.State = checkUnknown
+		c.Asked = true
+		c.Found = "it has not answered yet"
 	}
 
 	return c

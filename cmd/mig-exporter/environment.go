@@ -176,7 +176,8 @@ func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []
 		}
 
 		for _, flag := range e.flags {
-			variable, name := variableOf(flag, args, lookup), flagAsTyped(args, flag)
+			variable := variableOf(flag, args, lookup)
+			name := flagAsTyped(args, flag)
 			switch {
 			case variable != "":
 				warnings = append(warnings, warning{"variable has no effect", []any{"variable", variable, "needs", e.needs}})

@@ -33,7 +33,8 @@ func newEvaluation(node *sim.Node) *evaluation {
 
 // addOutcomes adds what the processes of the node do now.
 func (e *evaluation) addOutcomes() {
-	now, truth := e.node.Now(), e.node.Truth()
+	now := e.node.Now()
+	truth := e.node.Truth()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tally.Add(now, truth)
@@ -50,7 +51,8 @@ func (e *evaluation) recordPredictions(report *advise.Report) {
 			continue
 		}
 
-		stretch, latency := d.Predicted.StretchP95, d.Predicted.Latency
+		stretch := d.Predicted.StretchP95
+		latency := d.Predicted.Latency
 		e.predicted[workloadName{d.Workload.Namespace, d.Workload.Owner, d.Workload.Container}] = &sim.Prediction{
 			Time: report.Time, Profile: d.Recommended, Throughput: d.Predicted.ThroughputRatio,
 			LatencyLow: latency.Low, LatencyFigure: latency.Figure, LatencyHigh: latency.High,

@@ -69,7 +69,8 @@ func (f *evidenceFile) checkFolder() {
 // setAside renames the file, which cannot be used, and reports whether it has. The last two that were set aside are
 // kept.
 func (f *evidenceFile) setAside(why error) bool {
-	aside, older := f.path+".unusable-1", f.path+".unusable-2"
+	aside := f.path + ".unusable-1"
+	older := f.path + ".unusable-2"
 
 	err := os.Rename(aside, older)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {

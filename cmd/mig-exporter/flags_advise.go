@@ -90,7 +90,8 @@ func (c *AdviseConfig) validate() error {
 func isLabelKey(text string) bool {
 	prefix, name, prefixed := strings.Cut(text, "/")
 	if !prefixed {
-		prefix, name = "a", text
+		prefix = "a"
+		name = text
 	}
 
 	subdomain := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)

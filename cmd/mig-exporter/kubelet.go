@@ -25,7 +25,8 @@ type metadata interface {
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
-	opts.Now, opts.Logger = n.now, n.logger
+	opts.Now = n.now
+	opts.Logger = n.logger
 
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
 	if n.metadata != nil {
@@ -34,7 +35,8 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 
 	n.kubelet = podresources.New(opts)
 	n.onClose(n.kubelet.Close)
-	n.pods, n.devices = n.kubelet, n.kubelet
+	n.pods = n.kubelet
+	n.devices = n.kubelet
 }
 
 // setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than

@@ -115,7 +115,8 @@ func (n *node) openMetadata(cfg *Config) error {
 	}
 
 	n.onClose(m.Close)
-	n.metadata, n.serverPods = m, m
+	n.metadata = m
+	n.serverPods = m
 
 	return nil
 }
@@ -146,7 +147,8 @@ func (m machine) nodeNames(cfg *Config) []string {
 // ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the
 // service account and the host name; empty if they do not have it.
 func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
-	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
+	namespace := getenv("POD_NAMESPACE")
+	name := cmp.Or(getenv("POD_NAME"), hostname)
 	if namespace == "" {
 		text, err := os.ReadFile(filepath.Join(credentialsDir, "namespace"))
 		if err != nil {

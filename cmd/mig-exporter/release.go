@@ -223,10 +223,12 @@ func (s *releaseServer) run(ctx context.Context) error {
 		return nil
 	}
 
-	told, listens := "", false
+	told := ""
+	listens := false
 	listening := sync.OnceFunc(func() { close(s.ready) })
 	s.options.Ready = func([]net.Addr) {
-		told, listens = "", true
+		told = ""
+		listens = true
 		listening()
 	}
 

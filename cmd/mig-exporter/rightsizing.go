@@ -77,7 +77,8 @@ func (r *rightsizing) observe(s *gpu.Snapshot) {
 
 	observed := r.advisor.Observe(s)
 	if observed {
-		r.last, r.minute = s, minute
+		r.last = s
+		r.minute = minute
 	}
 
 	r.mu.Unlock()

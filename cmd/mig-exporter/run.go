@@ -209,7 +209,8 @@ func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
 	opts := collectorOptions(cfg, counters)
 	opts.DriverUse = x.source.DriverUse
 
-	opts.ProfilerCalls, opts.Former = x.node.profilerCalls, former
+	opts.ProfilerCalls = x.node.profilerCalls
+	opts.Former = former
 	if x.rightsizing != nil {
 		opts.Advice = x.rightsizing.advice
 	}
@@ -257,7 +258,8 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:  x.fresh,
 	}
 	if x.rightsizing != nil {
-		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
+		opts.Recommendations = x.rightsizing.report
+		settle = x.rightsizing.flushUpdates
 	}
 
 	opts.Extra = x.node.handlers(x.poller, settle)

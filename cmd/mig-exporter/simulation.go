@@ -55,9 +55,11 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
-	n.boundGPUs, n.openMinors = kind.boundGPUs, kind.openMinors
+	n.boundGPUs = kind.boundGPUs
+	n.openMinors = kind.openMinors
 
-	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
+	n.mayOpen = kind.mayOpen
+	n.polled = kind.evaluation.addOutcomes
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace
 	}
@@ -126,7 +128,8 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 
 	n.openKubelet(cfg, opts)
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
-	n.pods, n.devices = faulty, faulty
+	n.pods = faulty
+	n.devices = faulty
 
 	return nil
 }
@@ -137,7 +140,9 @@ func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 
-		namespace, pod, resource := q.Get("namespace"), q.Get("pod"), q.Get("resource")
+		namespace := q.Get("namespace")
+		pod := q.Get("pod")
+		resource := q.Get("resource")
 		if namespace == "" || pod == "" || resource == "" {
 			http.Error(w,
 				"expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb",

@@ -127,11 +127,14 @@ func (s *session) startOperation(ctx context.Context, method, path string, reque
 
 // followOperation shows the events of an operation as they arrive, and then its outcome.
 func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
-	seen, failures, lost := 0, 0, false
+	seen := 0
+	failures := 0
+	lost := false
 	shown := progress{page: s.page, op: op}
 	var stopStream context.CancelFunc
 	show := func(e api.Event) {
-		failures, lost = 0, false
+		failures = 0
+		lost = false
 
 		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
 			stopStream()

@@ -139,7 +139,8 @@ func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 		case segment.Instance != nodedoc.Room:
 			s = instances[segment.Instance]
 		case segment.Stranded:
-			s.label, s.color = strandedText, yellow
+			s.label = strandedText
+			s.color = yellow
 		}
 
 		s.Placement = segment.Placement

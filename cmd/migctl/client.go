@@ -55,7 +55,8 @@ func newClient(o *options) (*client, error) {
 
 	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
 	if strings.HasPrefix(o.Address, "/") {
-		socket, isSocket = o.Address, true
+		socket = o.Address
+		isSocket = true
 	}
 
 	if isSocket {

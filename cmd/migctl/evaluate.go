@@ -239,12 +239,14 @@ func writeRequests(p *page, list []sim.Outcome) {
 
 // writePredictedLatency compares the latency of requests with what was predicted for the slice that they are served on.
 func writePredictedLatency(p *page, o *sim.Outcome) {
-	q, t := o.Requests, o.Predicted
+	q := o.Requests
+	t := o.Predicted
 	if q == nil || t == nil || t.Profile != o.Profile || t.LatencyHigh == 0 || q.AloneLatency.P95 == 0 {
 		return
 	}
 
-	happened, color := q.Latency.P95/q.AloneLatency.P95, green
+	happened := q.Latency.P95 / q.AloneLatency.P95
+	color := green
 	if happened < t.LatencyLow || happened > t.LatencyHigh {
 		color = red
 	}

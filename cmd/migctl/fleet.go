@@ -81,8 +81,10 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 // read checks the flags.
 func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
-	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch,
-		f.Strict
+	o.Advise.Headroom = f.Headroom
+	o.Advise.TargetBusy = f.TargetBusy
+	o.Advise.MaxStretch = f.MaxStretch
+	o.Advise.Strict = f.Strict
 
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
@@ -233,7 +235,10 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 
-		stretch, gain, decided, kernels := [3]string{}, [2]string{}, [3]string{}, [2]string{}
+		stretch := [3]string{}
+		gain := [2]string{}
+		decided := [3]string{}
+		kernels := [2]string{}
 		if g.StretchP95 != nil {
 			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected),
 				fleetStretchText(g.StretchP95.High)}

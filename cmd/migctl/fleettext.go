@@ -46,9 +46,11 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 		t.rows = append(t.rows, cells)
 	}
 
-	t.head, t.left = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}, 2
+	t.head = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}
+	t.left = 2
 	if clusters {
-		t.head, t.left = append([]string{"CLUSTER"}, t.head...), 3
+		t.head = append([]string{"CLUSTER"}, t.head...)
+		t.left = 3
 	}
 
 	if costs {

@@ -28,7 +28,8 @@ func formatGiB(b uint64) string {
 
 // memoryText is "used/total" in GiB.
 func memoryText(m gpu.Memory) string {
-	used, total := unknown, unknown
+	used := unknown
+	total := unknown
 	if b, ok := m.Used.Get(); ok {
 		used = formatGiB(b)
 	}

@@ -302,7 +302,8 @@ func releasedText(r *nodedoc.Release, now time.Time) string {
 
 // drawGPUHead draws the line of a GPU. A GPU without MIG has no other.
 func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
-	use, useColor := "", plain
+	use := ""
+	useColor := plain
 
 	if !isMIG(g) {
 		shown := node.useOf(&g.Use)
@@ -364,7 +365,8 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 		}
 
 		if !inst.Up {
-			s.note, s.color = "not answering", red
+			s.note = "not answering"
+			s.color = red
 		}
 
 		slots = append(slots, s)

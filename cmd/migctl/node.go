@@ -166,7 +166,8 @@ func isWhole(inst *nodedoc.Instance) bool {
 func axisOf(g *nodedoc.GPU) nodedoc.Axis {
 	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(gpu.SliceCount{}, g.Profiles), Profiles: g.Profiles}
 	if g.Capacity != nil {
-		axis.Units, axis.Available = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles), g.Capacity.Profiles
+		axis.Units = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles)
+		axis.Available = g.Capacity.Profiles
 	}
 
 	return axis

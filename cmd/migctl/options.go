@@ -216,7 +216,8 @@ func newApp(o *options) *kingpin.Application {
 	addPlanFlags(app.Command(commandPlan, "Show what a change would do, and change nothing."), o, false)
 	addPlanFlags(app.Command(commandApply,
 		"Change the layout: show the plan, ask, follow the operation, say how to undo it."), o, true)
-	ids, gpus := o.completions(listOperationIDs), o.completions(listGPUs)
+	ids := o.completions(listOperationIDs)
+	gpus := o.completions(listGPUs)
 	rollback := app.Command(commandRollback,
 		"Restore the layout from before an operation, or retry the rollback of one that is degraded.")
 	rollback.Arg("operation", "The operation's id.").Required().HintAction(ids).StringVar(&o.Operation)

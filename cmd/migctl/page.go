@@ -167,7 +167,8 @@ func wrap(s string, width int) []string {
 	for _, word := range strings.Fields(s) {
 		for utf8.RuneCountInString(word) > width {
 			if line != "" {
-				lines, line = append(lines, line), ""
+				lines = append(lines, line)
+				line = ""
 			}
 
 			r := []rune(word)
@@ -180,7 +181,8 @@ func wrap(s string, width int) []string {
 		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
 			line += " " + word
 		default:
-			lines, line = append(lines, line), word
+			lines = append(lines, line)
+			line = word
 		}
 	}
 

@@ -81,7 +81,8 @@ func writePlan(p *page, plan *api.Plan) {
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 
-	before, after := planSlots(g.Before), planSlots(g.After)
+	before := planSlots(g.Before)
+	after := planSlots(g.After)
 	if changesLayout(g) {
 		p.line(text("  before").in(dim))
 		p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, before))
@@ -136,9 +137,11 @@ func planSlots(instances []api.Instance) []slot {
 		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
 		switch inst.Fate {
 		case api.Destroy:
-			s.note, s.color = "- destroy", red
+			s.note = "- destroy"
+			s.color = red
 		case api.Create:
-			s.note, s.color = "+ create", green
+			s.note = "+ create"
+			s.color = green
 		}
 
 		slots = append(slots, s)

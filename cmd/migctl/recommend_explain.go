@@ -267,12 +267,15 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 	for i := range r.Considered {
 		c := &r.Considered[i]
 
-		why, color := consideredText(c.Reason, strict), dim
+		why := consideredText(c.Reason, strict)
+		color := dim
 		switch {
 		case c.Reason == advise.ReasonNone && r.Reason == advise.ReasonStartUnseen:
 			why = "does, unless a start needs more"
 		case c.Profile == r.Recommended:
-			why, color, passed = "recommended", green, true
+			why = "recommended"
+			color = green
+			passed = true
 		case c.Reason == advise.ReasonNone && (passed || r.Reason == advise.ReasonNoGain):
 			why = "does as well"
 		case c.Reason == advise.ReasonNone:

@@ -61,10 +61,12 @@ func changeOf(r *advise.Recommendation) ownerChange {
 	case "Deployment":
 		c.replaces = true
 	case "StatefulSet":
-		c.words, c.replaces = "With the update strategy OnDelete the pod must be deleted.", true
+		c.words = "With the update strategy OnDelete the pod must be deleted."
+		c.replaces = true
 	case "DaemonSet":
-		c.words, c.replaces = "A node without such slices runs none of its pods then. With the update strategy OnDelete "+
-			"the pod must be deleted.", true
+		c.words = "A node without such slices runs none of its pods then. With the update strategy OnDelete " +
+			"the pod must be deleted."
+		c.replaces = true
 	case "ReplicaSet", "ReplicationController":
 		c.words = "It replaces no pod by itself."
 	case "CronJob":

@@ -91,7 +91,8 @@ func (w *procedure) otherProfile(r *advise.Recommendation) string {
 			continue
 		}
 
-		a, b := o.Workload, r.Workload
+		a := o.Workload
+		b := r.Workload
 		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
 			return cmp.Or(o.Recommended, "a whole GPU")
 		}

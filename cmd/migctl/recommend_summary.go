@@ -84,7 +84,9 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 		}
 	}
 
-	hour, priced, unpriced := 0., 0., 0.
+	hour := 0.
+	priced := 0.
+	unpriced := 0.
 
 	for _, model := range sortedKeys(freed) {
 		count := math.Round(freed[model])
@@ -95,7 +97,8 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 			continue
 		}
 
-		hour, priced = hour+count*price.Hour, priced+count
+		hour = hour + count*price.Hour
+		priced = priced + count
 	}
 
 	if priced > 0 {

@@ -40,7 +40,8 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 
 		switch r.Action {
 		case advise.ActionSlice:
-			c, sliced = green, true
+			c = green
+			sliced = true
 			row[2], row[3], row[4] = r.Recommended, freedText(r), stretchText(r.Predicted)
 			row[6] = cmp.Or(caveat(r), decidedText(r.Predicted.Decided))
 		case advise.ActionFree:

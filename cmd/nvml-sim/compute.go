@@ -108,7 +108,8 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	if ret != success {
 		return ret
 	}
-	plain, info := f.info(i), at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
+	plain := f.info(i)
+	info := at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
 	*info = C.sim_nvmlComputeInstanceProfileInfo_v2_t{
 		version: C.sim_u32(version),
 		id:      plain.id, sliceCount: plain.sliceCount, instanceCount: plain.instanceCount,
@@ -125,7 +126,8 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 
 // remainingComputeInstances counts those that could be created now, one after the other.
 func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
-	count, end := 0, 0
+	count := 0
+	end := 0
 	for _, p := range f.placements {
 		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool { return c.Placement.Overlaps(p) })
 		if !taken && p.Start >= end {

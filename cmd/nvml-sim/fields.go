@@ -50,7 +50,9 @@ func fieldValues(l *library, h handle, a args) result {
 	values := array[C.sim_nvmlFieldValue_t](a, 2, a.uint(1))
 	for i := range values {
 		v := &values[i]
-		v.timestamp, v.latencyUsec, v.value = C.longlong(s.Time.UnixMicro()), 0, 0
+		v.timestamp = C.longlong(s.Time.UnixMicro())
+		v.latencyUsec = 0
+		v.value = 0
 		f, ok := known[uint32(v.fieldId)]
 		if !ok {
 			v.nvmlReturn = C.int(unanswered(uint32(v.fieldId)))

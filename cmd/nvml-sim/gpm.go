@@ -105,8 +105,8 @@ func gpmMetrics(l *library, a args) result {
 		return structMismatch
 	}
 	l.mu.Lock()
-	before, after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))],
-		l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
+	before := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))]
+	after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
 	l.mu.Unlock()
 	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled ||
 		before.counters.Of != after.counters.Of {

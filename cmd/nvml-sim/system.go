@@ -61,7 +61,8 @@ func confComputeState(l *library, a args) result {
 	state := at[C.sim_nvmlConfComputeSystemState_t](a, 0)
 	*state = C.sim_nvmlConfComputeSystemState_t{}
 	if l.node.Scenario().Node.ConfidentialComputing {
-		state.environment, state.ccFeature = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD, C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
+		state.environment = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD
+		state.ccFeature = C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
 	}
 	return success
 }

@@ -36,7 +36,8 @@ func readPackages(path string) ([]debPackage, error) {
 
 		p := debPackage{vendor: f[0], name: f[1], version: f[2], architecture: f[3]}
 		if len(f) == 6 {
-			p.distribution, p.source = f[4], f[5]
+			p.distribution = f[4]
+			p.source = f[5]
 		}
 
 		list = append(list, p)

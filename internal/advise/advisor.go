@@ -101,7 +101,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	}
 
 	a.followClock(now)
-	passed, hourPassed := passedTime{}, false // a pod that ran on over a restart is not forgotten before it is described
+	passed := passedTime{}
+	hourPassed := false // a pod that ran on over a restart is not forgotten before it is described
 
 	if !a.now.IsZero() && !a.restored {
 		since := min(now.Sub(a.now), maxCountedGap)
@@ -122,7 +123,9 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 		hourPassed = now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	}
 
-	a.now, a.restored, a.node = now, false, s.Hostname
+	a.now = now
+	a.restored = false
+	a.node = s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
@@ -250,7 +253,8 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 }
 
 func (d *device) observeGap(now time.Time, held float64) {
-	d.seen, d.traffic = now, traffic{}
+	d.seen = now
+	d.traffic = traffic{}
 	d.hour.interrupt()
 
 	if d.workload != nil {
@@ -328,7 +332,9 @@ func (a *Advisor) setHolder(
 			return // its owner is known in a second
 		}
 
-		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
+		id.Container = h.Container
+		id.UID = h.PodUID
+		id.Processes = false
 		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
 	}
 

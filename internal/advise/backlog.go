@@ -76,7 +76,8 @@ func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
 func (u *queueUse) addIn(h queueHour, number int32) {
 	s := &u.Spans[(number%keptSpans+keptSpans)%keptSpans]
 	if s.Number != number {
-		s.Number, s.Hour = number, queueHour{}
+		s.Number = number
+		s.Hour = queueHour{}
 	}
 
 	if h.spellLoad() > s.Hour.spellLoad() {
@@ -162,7 +163,8 @@ func (s *successive) add(share, seconds float64) {
 		s.seconds += seconds
 	}
 
-	s.last, s.known = share, true
+	s.last = share
+	s.known = true
 }
 
 // variance returns the variance of the work per second.
@@ -237,9 +239,14 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 
 // interrupt notes that what happens is not known: queues empty meanwhile, or do not.
 func (h *hour) interrupt() {
-	h.poll.known, h.minute.known = false, false
+	h.poll.known = false
+	h.minute.known = false
 
-	h.inMinute, h.minuteObserved, h.spell.busy, h.spell.observed, h.run = 0, 0, 0, 0, 0
+	h.inMinute = 0
+	h.minuteObserved = 0
+	h.spell.busy = 0
+	h.spell.observed = 0
+	h.run = 0
 	for i := range h.queues {
 		h.queues[i].backlog = 0
 	}
@@ -264,7 +271,8 @@ func (h *hour) add(busy, elapsed float64) {
 	h.minuteObserved += elapsed
 	if h.minuteObserved >= windowLength.Seconds() {
 		h.minute.add(h.inMinute/h.minuteObserved, h.minuteObserved)
-		h.inMinute, h.minuteObserved = 0, 0
+		h.inMinute = 0
+		h.minuteObserved = 0
 	}
 }
 
@@ -328,14 +336,20 @@ func (d *device) closeHour(at time.Time) {
 		}
 	}
 
-	h.number, h.seconds, h.work = hourOf(at), 0, 0
-	h.poll.squares, h.poll.seconds, h.minute.squares, h.minute.seconds = 0, 0, 0, 0
+	h.number = hourOf(at)
+	h.seconds = 0
+	h.work = 0
+	h.poll.squares = 0
+	h.poll.seconds = 0
+	h.minute.squares = 0
+	h.minute.seconds = 0
 	h.spell = spells{busy: h.spell.busy, observed: h.spell.observed}
 
 	h.runs = waitHistogram{}
 	for i := range h.queues {
 		q := &h.queues[i]
-		q.load, q.waits = 0, waitHistogram{}
+		q.load = 0
+		q.waits = waitHistogram{}
 	}
 }
 

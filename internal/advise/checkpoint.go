@@ -132,7 +132,9 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	}
 
 	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
-	a.now, a.unshifted, a.restored = c.Time, c.Unshifted, true
+	a.now = c.Time
+	a.unshifted = c.Unshifted
+	a.restored = true
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.

@@ -31,7 +31,9 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
 		decided := withStart(decide(trials, f, of, o), f.Evidence)
 
-		r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+		r.Action = decided.Action
+		r.Reason = decided.Reason
+		r.Recommended = decided.Profile
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {
 				r.predict(&trials[i])

@@ -55,7 +55,8 @@ func (a *Advisor) followClock(now time.Time) {
 		}
 	}
 
-	a.now, a.ahead = now, time.Time{}
+	a.now = now
+	a.ahead = time.Time{}
 }
 
 // shift adds a duration to all times of a workload but those of its pods, and a number of days to its days.

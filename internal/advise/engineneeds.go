@@ -73,7 +73,8 @@ func (c capacity) allEngines() engineNeeds {
 // largerEngines are the needs of a workload for which a slice is too small: at most the engines that the slice has, and
 // more of those that are short: as many as it needed on the whole GPU, if it was seen there.
 func (a *Advisor) largerEngines(e *Evidence, w *workload, of capacity, g *gpu.GPU, short [mediaKinds]bool) engineNeeds {
-	needs, before := e.engineNeeds(), a.engineNeedsBefore(w, g)
+	needs := e.engineNeeds()
+	before := a.engineNeedsBefore(w, g)
 	for kind, count := range of.counts() {
 		if needs[kind] > 0 {
 			needs[kind] = min(needs[kind], float64(max(count, 1)))
@@ -142,7 +143,9 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 		return short
 	}
 
-	last, own, most := d.meanOfLast(), of.counts(), countsOf(mostEngines(profiles))
+	last := d.meanOfLast()
+	own := of.counts()
+	most := countsOf(mostEngines(profiles))
 	for kind, busy := range last.engines {
 		short[kind] = busy >= saturatedEngines && most[kind] > own[kind]
 	}

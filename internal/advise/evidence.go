@@ -7,7 +7,8 @@ import (
 
 // evidenceOf summarizes what is known of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
-	days, observed := w.sums(now), w.Busy.total()
+	days := w.sums(now)
+	observed := w.Busy.total()
 
 	e := Evidence{
 		Since:          w.First,
@@ -44,7 +45,10 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	if e.stretchUnknown() {
-		e.Median, e.P95, e.decisive, e.WidthHistogram = Kernels{}, Kernels{}, Kernels{}, [10]float64{}
+		e.Median = Kernels{}
+		e.P95 = Kernels{}
+		e.decisive = Kernels{}
+		e.WidthHistogram = [10]float64{}
 	}
 
 	e.flat = w.isFlat(&e)

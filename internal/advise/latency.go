@@ -145,7 +145,8 @@ func (h queueHour) of(service float64) queueHour {
 // stretched returns the p95 of latency in a slice as a multiple of that on the device, for requests of a service time
 // in seconds and its squared coefficient of variation.
 func (h *queueHour) stretched(k, service, spread float64) float64 {
-	rho, mean := min(float64(h.Met), fullLoad), float64(h.Load/h.Busy)
+	rho := min(float64(h.Met), fullLoad)
+	mean := float64(h.Load / h.Busy)
 	load := min(mean*rho, fullLoad)
 	v := max(h.variance(), rho*service*(1+spread)) // that of arrivals at random at least
 
@@ -166,7 +167,8 @@ func (h *queueHour) hidden(service float64) float64 {
 
 // mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
 func (h *queueHour) mostStretched(k float64) float64 {
-	rho, most := float64(h.Met), float64(mostLatency)
+	rho := float64(h.Met)
+	most := float64(mostLatency)
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
@@ -188,14 +190,17 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		return 1
 	}
 
-	service, spread := h.expectedService(), 1. // in the slice
+	service := h.expectedService()
+	spread := 1. // in the slice
 	if known, ok := r.service.Get(); ok {
 		service = k * known.Seconds()
 		h = h.of(service)
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
 
-	load, v, hidden := min(float64(h.Met), fullLoad), h.variance(), h.hidden(service)
+	load := min(float64(h.Met), fullLoad)
+	v := h.variance()
+	hidden := h.hidden(service)
 	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
 	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
 

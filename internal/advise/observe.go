@@ -140,7 +140,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 	moved, ok := grown(d.pcie, pcie)
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
 		// The driver's counters can have 32 bits: what has wrapped more than once since the last poll is not in them.
-		moved, ok = (rx.Or(0)+tx.Or(0))*elapsed, true
+		moved = (rx.Or(0) + tx.Or(0)) * elapsed
+		ok = true
 	}
 
 	if ok && elapsed > 0 && capacity > 0 {
@@ -148,7 +149,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 		d.open.linked += elapsed
 	}
 
-	d.nvlink, d.pcie = nvlink, pcie
+	d.nvlink = nvlink
+	d.pcie = pcie
 }
 
 // total returns the bytes of both directions, absent if one of them is.
@@ -175,7 +177,8 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 // first generation, and twice as much in each further one. An idle link reports a lower generation than it has under
 // load; GPUs with MIG have the fourth or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
-	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
+	width := p.LinkWidth.Or(0)
+	generation := p.LinkGeneration.Or(0)
 	if width <= 0 || generation <= 0 || generation > 7 {
 		return 0
 	}

@@ -95,7 +95,8 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 // nothing is to be moved, or if the node uses the single strategy and not all of it can move. Slices for which no
 // placement was found are left out, and Proven is false then. It also returns the devices that gain nothing.
 func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
-	devices, single := report.Devices, report.SingleStrategy
+	devices := report.Devices
+	single := report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
 
@@ -308,7 +309,8 @@ func (p *packer) search(from int) {
 // needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices,
 // less all that the used targets have left.
 func (p *packer) needed(from int) int {
-	axis, slices := 0, 0
+	axis := 0
+	slices := 0
 	for i := range p.profiles {
 		axis = max(axis, p.profiles[i].MemorySlices)
 	}
@@ -446,7 +448,8 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packing.GPUs = append(packing.GPUs, packed)
 	}
 
-	packing.InUse, packing.Needed = packing.InUse+len(p.moved), packing.Needed+p.bestCost
+	packing.InUse = packing.InUse + len(p.moved)
+	packing.Needed = packing.Needed + p.bestCost
 	for i := range p.moved {
 		if from := p.moved[i].from; !used[from] {
 			packing.FreedGPUs = append(packing.FreedGPUs, gpus[from].Index)

@@ -175,7 +175,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
 	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
-		r.Action, r.Reason = ActionKeep, ReasonHoldersUnknown
+		r.Action = ActionKeep
+		r.Reason = ReasonHoldersUnknown
 	}
 }
 
@@ -213,7 +214,8 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		held++
 
 		for k := range tried {
-			r, t := &devices[i], &tried[k]
+			r := &devices[i]
+			t := &tried[k]
 
 			profiles := profilesOf(gpus, r.GPU)
 			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
@@ -244,12 +246,17 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 
 		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
 		if at < 0 {
-			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "",
-				nil, 0, false
+			r.Action = ActionKeep
+			r.Reason = ReasonSingleStrategy
+			r.Recommended = ""
+			r.Predicted = nil
+			r.Reclaimable = 0
+			r.NotChecked = false
 			continue
 		}
 
-		r.Recommended, r.Provisional = one, provisional
+		r.Recommended = one
+		r.Provisional = provisional
 		r.predict(&tried[at])
 	}
 }
@@ -262,7 +269,8 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 func notes(s *gpu.Snapshot) []string {
 	list := []string{"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod"}
 
-	kubernetes, described := false, false
+	kubernetes := false
+	described := false
 	for _, source := range s.Sources {
 		kubernetes = kubernetes || source.Name == gpu.SourceKubelet
 		described = described || source.Name == gpu.SourceKubernetes && source.Up

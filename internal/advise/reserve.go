@@ -158,7 +158,8 @@ func (r *reserve) sums(now time.Time) reserveDay {
 		all.Asked += d.Asked
 		all.CacheUse = max(all.CacheUse, d.CacheUse)
 		all.Running, all.Waiting = max(all.Running, d.Running), max(all.Waiting, d.Waiting)
-		all.Requests, all.Served = all.Requests+d.Requests, all.Served+d.Served
+		all.Requests = all.Requests + d.Requests
+		all.Served = all.Served + d.Served
 	}
 
 	return all

@@ -73,14 +73,18 @@ func (r *Record) Add(v Window) {
 	r.memory = max(r.memory, bytes)
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
-		sum.observed, sum.busy = seconds, busy*seconds
+		sum.observed = seconds
+		sum.busy = busy * seconds
 		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
 
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {
 			sum.activityUnread = seconds
 		} else {
-			sum.measured, sum.measuredBusy, sum.measuredSM, sum.measuredDRAM = seconds, sum.busy, sum.sm, sum.dram
+			sum.measured = seconds
+			sum.measuredBusy = sum.busy
+			sum.measuredSM = sum.sm
+			sum.measuredDRAM = sum.dram
 		}
 
 		if !memoryOK {
@@ -104,12 +108,14 @@ func (r *Record) Add(v Window) {
 // media engines is known, are the caller's to add.
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
-	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
+	e.MemoryBytes = r.memory
+	e.Busy10Minutes = r.busiest
 	e.KnownDays = round3(max(0, now.Sub(r.workload.First).Hours()/24))
 	e.setMediaUse(r.mediaUse())
 
 	if r.observed > 0 {
-		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
+		e.BusyMean = r.busy / r.observed
+		e.CoverageRatio = r.observed / r.held
 	}
 
 	return &Facts{

@@ -90,13 +90,15 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 
 	weights, load := w.Starts.Loads.weights()
 
-	s.load, s.WeightsFrom = load, WeightsFromStart
+	s.load = load
+	s.WeightsFrom = WeightsFromStart
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
 		s.load = max(load, e.StartMemory) // more than ever after
 	}
 
 	if bytes, ok := hints.ModelMemory.Get(); ok {
-		weights, s.WeightsFrom = float64(bytes), WeightsFromAnnotation
+		weights = float64(bytes)
+		s.WeightsFrom = WeightsFromAnnotation
 	}
 
 	s.solve(weights, a.options.MinEvidence.Hours())
@@ -104,7 +106,9 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 
 // addAnswers adds what a server has answered.
 func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
-	s.Kind, s.Fraction, s.CacheTokens = r.Kind, r.Fraction, r.Tokens
+	s.Kind = r.Kind
+	s.Fraction = r.Fraction
+	s.CacheTokens = r.Tokens
 	s.reserves = s.reserves || r.reserves()
 	s.AskedHours, s.CacheUse = round3(float64(days.Asked)/3600), round3(float64(days.CacheUse))
 	s.Running, s.Waiting = float64(days.Running), float64(days.Waiting)
@@ -120,7 +124,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 		return
 	}
 
-	s.Weights, s.Activations = weights, activations
+	s.Weights = weights
+	s.Activations = activations
 
 	s.CacheBytes = s.Reservation - weights - activations
 	if s.load < weights {
@@ -236,7 +241,8 @@ func (r *Recommendation) serverAdvice() string {
 		return ""
 	}
 
-	s, p := r.Evidence.Server, r.Predicted.Server
+	s := r.Evidence.Server
+	p := r.Predicted.Server
 
 	return fmt.Sprintf("; %s says of itself that at most %.0f %% of its cache is used, which makes %.1f of %.1f GiB: "+
 		"start it there with %s=%.2f, which leaves %.1f GiB for the cache, %.0f %% of it used", nameOf(s.Kind),

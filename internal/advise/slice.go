@@ -39,7 +39,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	}
 
 	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
-		reason, e.Server.full = ReasonMemoryFull, true
+		reason = ReasonMemoryFull
+		e.Server.full = true
 	}
 
 	if reason == ReasonNone && short != [mediaKinds]bool{} {
@@ -48,7 +49,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 
 	switch {
 	case hints.OptOut:
-		r.Action, r.Reason = ActionKeep, ReasonOptedOut
+		r.Action = ActionKeep
+		r.Reason = ReasonOptedOut
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
 		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
@@ -56,13 +58,17 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	case d.isIdle(a.now):
 		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
 	case r.job != "":
-		r.Action, r.Reason = ActionKeep, ReasonMultiGPU
+		r.Action = ActionKeep
+		r.Reason = ReasonMultiGPU
 	case w.Key.Shared || i.IsSplit():
-		r.Action, r.Reason = ActionKeep, ReasonShared
+		r.Action = ActionKeep
+		r.Reason = ReasonShared
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
-		r.Action, r.Reason = ActionKeep, ReasonLittleEvidence
+		r.Action = ActionKeep
+		r.Reason = ReasonLittleEvidence
 	case e.CoverageRatio < minCoverage:
-		r.Action, r.Reason = ActionKeep, ReasonLowCoverage
+		r.Action = ActionKeep
+		r.Reason = ReasonLowCoverage
 	default:
 		a.recommendShrink(r, g, w, &e, of, hints)
 	}
@@ -82,9 +88,11 @@ func (a *Advisor) recommendShrink(
 	case e.MemoryUnread:
 		r.Reason = ReasonMemoryUnread
 	case e.ActivityUnread || w.Untrusted:
-		r.Action, r.Reason = ActionUnknown, ReasonNoActivity
+		r.Action = ActionUnknown
+		r.Reason = ReasonNoActivity
 	case e.P95.Width >= saturatedWidth:
-		w.Answer, w.Next = answer{Action: ActionKeep}, answer{}
+		w.Answer = answer{Action: ActionKeep}
+		w.Next = answer{}
 		return
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
@@ -117,7 +125,9 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 	if at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile }); at >= 0 {
 		p := &g.Profiles[at]
 
-		c.sms, c.memorySlices, c.engines = p.SMs, p.MemorySlices, p.Engines
+		c.sms = p.SMs
+		c.memorySlices = p.MemorySlices
+		c.engines = p.Engines
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
 		}

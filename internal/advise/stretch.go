@@ -30,7 +30,8 @@ type Stretch struct {
 
 // StretchOf returns the stretch of kernels that ran on a whole GPU.
 func StretchOf(k Kernels, s Slice) Stretch {
-	drawn, share := k.Bandwidth/reachableBandwidth, s.Bandwidth // both of what can be reached
+	drawn := k.Bandwidth / reachableBandwidth
+	share := s.Bandwidth // both of what can be reached
 	limit := max(1, 1/s.SMs, 1/share)
 	low := max(1, k.Width/s.SMs, drawn/share)
 	high := 1 + k.Width*(1/s.SMs-1) + drawn*(1/share-1)

@@ -172,7 +172,8 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
-		r.Action, r.Reason = ActionKeep, reason
+		r.Action = ActionKeep
+		r.Reason = reason
 
 		return nil
 	}
@@ -186,7 +187,9 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 
 // setAnswer fills in an answer and the trials that it comes from.
 func (r *Recommendation) setAnswer(decided answer, trials []trial) {
-	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+	r.Action = decided.Action
+	r.Reason = decided.Reason
+	r.Recommended = decided.Profile
 
 	for i := range trials {
 		t := &trials[i]
@@ -251,11 +254,14 @@ func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	case now == w.Answer:
 		w.Next = answer{}
 	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || now.Profile == "" || !w.Answer.does(trials):
-		w.Answer, w.Next = now, answer{}
+		w.Answer = now
+		w.Next = answer{}
 	case now != w.Next:
-		w.Next, w.NextSince = now, w.Observed
+		w.Next = now
+		w.NextSince = w.Observed
 	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
-		w.Answer, w.Next = now, answer{}
+		w.Answer = now
+		w.Next = answer{}
 	}
 
 	return w.Answer
@@ -309,7 +315,8 @@ func (r *Recommendation) predict(t *trial) {
 
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
 	r.Predicted.Server = e.predictServer(t.profile, t.served)
-	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
+	r.Reclaimable = round3(1 - t.share)
+	r.NotChecked = t.notChecked
 }
 
 // explain returns a sentence on a recommendation. Its width is the one that the stretch follows from.

@@ -212,7 +212,8 @@ func (w *workload) seen(d *device, at time.Time) {
 	p := &w.Pods[i]
 	several := p.Last == at.Unix()
 
-	p.Last, p.Idle = at.Unix(), 0
+	p.Last = at.Unix()
+	p.Idle = 0
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
 	}
@@ -329,7 +330,8 @@ func (w *workload) sums(now time.Time) daySums {
 
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
-	days, today := 0, dayOf(now)
+	days := 0
+	today := dayOf(now)
 	for _, d := range w.Days {
 		if d.Observed > 0 && d.Day > today-keptDays {
 			days++
@@ -368,9 +370,14 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 			continue
 		}
 
-		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.settled()) // its end; of today, now
+		x := min(0, float64(1-back)-(days-float64(today)))
+		y := float64(d.settled()) // its end; of today, now
 
-		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+		n = n + 1
+		sx = sx + x
+		sy = sy + y
+		sxx = sxx + x*x
+		sxy = sxy + x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
 		}

@@ -44,7 +44,9 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 		answer, ret := query(d.entity, call, func() (fieldValue, nvml.Return) {
 			return fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn))
 		})
-		v.NvmlReturn, v.ValueType, v.Value = uint32(ret), answer.kind, answer.bytes
+		v.NvmlReturn = uint32(ret)
+		v.ValueType = answer.kind
+		v.Value = answer.bytes
 	}
 
 	return nvml.SUCCESS

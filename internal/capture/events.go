@@ -82,7 +82,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 
 		e.Device = nil
 		if known != nil {
-			e.Device, r.Event.GPU = known, known.name
+			e.Device = known
+			r.Event.GPU = known.name
 		}
 	}
 
@@ -102,7 +103,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 // replay delivers the events before the current poll. The first wait after a failure of the queue returns at once,
 // which shows its caller that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
-	t, q := s.lib.time, s.lib.events
+	t := s.lib.time
+	q := s.lib.events
 	var found *eventRecord
 	arrived := func() bool {
 		if s.freed || q.failed {

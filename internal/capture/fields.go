@@ -155,7 +155,8 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 		return
 	}
 
-	name, value := n.Content[0], n.Content[1]
+	name := n.Content[0]
+	value := n.Content[1]
 	key += "." + name.Value
 
 	kind, ok := valueTypeNames.value(name.Value)

@@ -63,7 +63,8 @@ const never pollNumber = -1
 // next counts a call in a poll and returns its number in that poll, from 1.
 func (s *series) next(poll pollNumber) int {
 	if s.poll != poll {
-		s.poll, s.calls = poll, 0
+		s.poll = poll
+		s.calls = 0
 	}
 
 	s.calls++

@@ -44,7 +44,8 @@ func (a *activity) observe(s *gpu.Snapshot) {
 		}
 	}
 
-	a.last, a.seen = last, s.Generation
+	a.last = last
+	a.seen = s.Generation
 }
 
 // isActive reports whether any activity of an instance was above zero, or processes ran on it.

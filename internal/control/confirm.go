@@ -141,7 +141,8 @@ func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
 	if t.at.Instance != gpu.Whole {
 		i := t.g.Instances[t.at.Instance]
-		b.Profile, b.Placement = i.Profile, i.Placement
+		b.Profile = i.Profile
+		b.Placement = i.Placement
 	}
 
 	p.Blocking = []api.Blocker{b}

@@ -86,7 +86,8 @@ func lacking(others, list []migDevice) []migDevice {
 
 	for _, d := range list {
 		if !slices.ContainsFunc(others, func(o migDevice) bool {
-			o.at.Instance, o.at.Compute = d.at.Instance, d.at.Compute
+			o.at.Instance = d.at.Instance
+			o.at.Compute = d.at.Compute
 			return o == d
 		}) {
 			alone = append(alone, d)
@@ -100,7 +101,8 @@ func lacking(others, list []migDevice) []migDevice {
 // that it does, by what it offers; of all of them if it returned an error. An offer of an existing device is none
 // of a destroyed one, unless its resource is that of the destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	existing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
+	existing := map[gpu.DeviceIndex]bool{}
+	gone := map[gpu.DeviceIndex]bool{}
 	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
 	wholeOffered := false
 

@@ -200,9 +200,13 @@ func (e *Engine) reportState() {
 	defer e.announcing.Unlock()
 
 	e.mu.Lock()
-	now, unsettled, unrestored := e.state(), e.countUnsettled(), e.listUnrestored()
-	isNews, changed := now != e.reportedState, unsettled != e.unsettled
-	e.reportedState, e.unsettled = now, unsettled
+	now := e.state()
+	unsettled := e.countUnsettled()
+	unrestored := e.listUnrestored()
+	isNews := now != e.reportedState
+	changed := unsettled != e.unsettled
+	e.reportedState = now
+	e.unsettled = unsettled
 	e.mu.Unlock()
 
 	if isNews && e.o.Observer != nil {

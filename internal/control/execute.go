@@ -251,7 +251,9 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 		p.Pending = nil
 		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
 	case notAfter == nil && !isRefused(err):
-		p.Pending, p.Changed, p.Expected = nil, true, after
+		p.Pending = nil
+		p.Changed = true
+		p.Expected = after
 
 		if err != nil {
 			return nil, err

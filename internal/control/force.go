@@ -30,7 +30,8 @@ func (u *usage) markBusy(force []string) *api.Problem {
 			}
 
 			if name := bareName(g.UUID, i.ID); len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
-				lifted, used[name] = true, true
+				lifted = true
+				used[name] = true
 			}
 
 			i.Busy = !lifted && len(u.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0

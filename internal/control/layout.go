@@ -130,7 +130,8 @@ var errOtherStep = errors.New("the instances are not those after the step")
 func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was
 	// before.
-	added, removed := copyInstances(read), copyInstances(before)
+	added := copyInstances(read)
+	removed := copyInstances(before)
 
 	list := &removed
 	if isCreation(s) {
@@ -240,14 +241,17 @@ func uuids(list []mig.Instance) []string {
 func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
-		d, i := &list[n], g.Instances[n]
+		d := &list[n]
+		i := g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 
-		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate = fateOf(gone[p], api.Destroy)
+		d.Holders = u.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate = fateOf(gone[p], api.Destroy)
+			ci.Holders = u.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
 

@@ -164,7 +164,9 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 
 		for next := after; ; {
 			e.mu.Lock()
-			list, news, live := op.eventsAfter(next), op.news, op.live
+			list := op.eventsAfter(next)
+			news := op.news
+			live := op.live
 			e.mu.Unlock()
 
 			for _, ev := range list {
@@ -271,7 +273,9 @@ func (e *Engine) setStep(op *operation, at stepRef, state api.StepState, done *m
 
 	s := &list[at.index]
 
-	s.State, s.Done, s.Error = state, done, ""
+	s.State = state
+	s.Done = done
+	s.Error = ""
 	if err != nil {
 		s.Error = failureText(err)
 	}

@@ -16,7 +16,8 @@ const pluginRetry = 5 * time.Second
 // awaitPlugin restarts the device plugin once after the change, and returns what is waited for until its former pods
 // are gone; nil if nothing is, or the operator has not named the plugin.
 func (s *settlement) awaitPlugin(ctx context.Context) []string {
-	e, op := s.e, s.op
+	e := s.e
+	op := s.op
 	if e.o.DevicePlugin == nil {
 		return nil
 	}

@@ -60,7 +60,8 @@ type part struct {
 // live is the GPU with the instances that are expected on it.
 func (p *part) live() mig.GPULayout {
 	g := p.facts
-	g.UUID, g.Instances = p.GPU, p.Expected
+	g.UUID = p.GPU
+	g.Instances = p.Expected
 
 	return g
 }

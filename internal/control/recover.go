@@ -108,7 +108,8 @@ func (e *Engine) load(ctx context.Context) error {
 
 	var last record
 	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
-		docs.OperationDamaged, last = true, record{}
+		docs.OperationDamaged = true
+		last = record{}
 	}
 
 	// An operation is saved in the slots before the history has it, or says that they are used.
@@ -133,8 +134,11 @@ func (e *Engine) load(ctx context.Context) error {
 		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	}
 
-	e.loaded, e.unusable = true, ""
-	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
+	e.loaded = true
+	e.unusable = ""
+	e.layouts = h.Layouts
+	e.restoredBoot = h.Restored
+	e.unrestored = h.Unrestored
 	e.slotsUsed = used
 
 	for _, r := range records {
@@ -209,7 +213,8 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 // resume finishes an operation that was not over when the last process ended.
 func (e *Engine) resume(ctx, safe context.Context, op *operation) {
 	e.mu.Lock()
-	e.current, op.live = op, true
+	e.current = op
+	op.live = true
 	e.mu.Unlock()
 	e.resumeOperation(safe, op)
 	e.clearCurrent(ctx, op)

@@ -128,14 +128,17 @@ func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState)
 }
 
 func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
-	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept the "+
+	kind := api.DegradedNode
+	text := "operation %s could not be rolled back on %s: retry its rollback, or accept the " +
 		"current layout"
 
 	switch state {
 	case api.Stuck:
-		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
+		kind = api.StuckNode
+		text = "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
 	case api.Settling:
-		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end "+
+		kind = api.InProgress
+		text = "operation %s waits until the kubelet shows the devices of %s: wait for it, or end " +
 			"that wait"
 	}
 

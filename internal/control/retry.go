@@ -84,7 +84,8 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 // acceptDamage writes all documents again. What was not over is accepted with them.
 func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
 	e.mu.Lock()
-	e.damaged, e.unusable = false, ""
+	e.damaged = false
+	e.unusable = ""
 	open := slices.DeleteFunc(slices.Clone(e.operations), func(o *operation) bool { return o.Operation.State.Final() })
 	e.mu.Unlock()
 
@@ -206,7 +207,8 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	}
 
 	e.mu.Lock()
-	op.live, e.current = true, op
+	op.live = true
+	e.current = op
 	op.Operation.State = api.RollingBack
 	e.mu.Unlock()
 	e.setState(op, api.RollingBack, "it is tried again to finish the operation")

@@ -19,7 +19,8 @@ import (
 func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
 	problem := failureProblem(cause)
 	e.mu.Lock()
-	op.Cause, op.Operation.Error = problem, problem
+	op.Cause = problem
+	op.Operation.Error = problem
 	e.mu.Unlock()
 	e.addNote(op, "%s", problem.Detail)
 	e.markForeign(ctx, op, cause)
@@ -165,7 +166,8 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 	if p.Pending != nil {
 		if after, err := verifyOutcome(p.Expected, *p.Pending, g.Instances); err == nil {
 			op.endPendingStep(p, api.StepDone)
-			p.Expected, p.Changed = after, true
+			p.Expected = after
+			p.Changed = true
 
 			return nil
 		}

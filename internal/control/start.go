@@ -43,7 +43,8 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	}
 
 	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
-	started.Force, started.TakeOver = c.widenForce(n.plan.Forced), n.plan.TakeOver
+	started.Force = c.widenForce(n.plan.Forced)
+	started.TakeOver = n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
 
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
@@ -155,7 +156,8 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	}
 
 	op := newOperation(r)
-	op.task, op.live = t, true
+	op.task = t
+	op.live = true
 
 	err := e.reserveRoom(op)
 	if err == nil {

@@ -43,7 +43,8 @@ func (e *Engine) beginRestore() {
 
 	due := e.isRestoreDue()
 	if due {
-		e.restoredBoot, e.unrestored = e.o.BootID, nil
+		e.restoredBoot = e.o.BootID
+		e.unrestored = nil
 	}
 
 	for _, u := range e.unrestored { // what kept the last process from it may be gone
@@ -123,7 +124,9 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	}
 
 	news := u.Reason != reason || u.Detail != detail || by != "" && u.Operation != by
-	u.Reason, u.Detail, u.Left = reason, detail, reason == api.NotEmpty
+	u.Reason = reason
+	u.Detail = detail
+	u.Left = reason == api.NotEmpty
 
 	if by != "" {
 		u.Operation = by
@@ -148,7 +151,8 @@ func (e *Engine) recordRestore(op *operation) {
 		return
 	}
 
-	state, detail := op.Operation.State, "operation "+op.Operation.ID+" is "+string(op.Operation.State)
+	state := op.Operation.State
+	detail := "operation " + op.Operation.ID + " is " + string(op.Operation.State)
 	foreign := state == api.Interrupted
 
 	if p := op.Operation.Error; p != nil {

@@ -41,7 +41,8 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 // when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
 	s := &settlement{e: e, op: op}
-	hooksAt, delay := e.o.Now().Add(firstHookRetry), firstHookRetry
+	hooksAt := e.o.Now().Add(firstHookRetry)
+	delay := firstHookRetry
 
 	for e.isUnsettled(op) {
 		waits := s.lookAgain(ctx)
@@ -110,7 +111,8 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 		return
 	}
 
-	op.Operation.State, op.Operation.WaitsFor = api.Succeeded, nil
+	op.Operation.State = api.Succeeded
+	op.Operation.WaitsFor = nil
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
 			g.State = api.Succeeded
@@ -153,7 +155,8 @@ func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
 		}
 	}
 
-	was, is := migDevices(before), migDevices(now)
+	was := migDevices(before)
+	is := migDevices(now)
 	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was), before: devicesOf(before...),
 		after: devicesOf(now...)}
 

@@ -90,7 +90,8 @@ func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, 
 	}
 
 	u := e.collectHolders(ctx, gpus)
-	u.unreadable, u.marks = unreadable, marks
+	u.unreadable = unreadable
+	u.marks = marks
 	e.readAnew(ctx, gpus)
 	e.addLastPolls(u)
 
@@ -138,7 +139,8 @@ func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 // known.
 func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
-		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
+		ref.Minor = gpu.None[int]()
+		ref.GPU = g.UUID
 	}
 
 	return devicesOf(g).Resolve(ref)

@@ -100,7 +100,9 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 
 	e.mu.Lock()
 	told := slices.Equal(op.Operation.WaitsFor, waits)
-	op.Operation.Error, op.retryable, op.resumes = p, true, true
+	op.Operation.Error = p
+	op.retryable = true
+	op.resumes = true
 	e.mu.Unlock()
 
 	if !told {
@@ -173,7 +175,8 @@ func (e *Engine) keepAlive() {
 
 	for _, op := range e.operations {
 		if op.Operation.State == api.Stuck && op.absence == "" {
-			op.Written, waiting = e.o.Now(), true
+			op.Written = e.o.Now()
+			waiting = true
 		}
 	}
 

@@ -202,7 +202,8 @@ func (s *Source) Retry() { s.again.Store(true) }
 // connect connects unless there is a session. Until the next attempt is due, it returns the last error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
-		s.retry, s.starts = backoff{}, startLimit{}
+		s.retry = backoff{}
+		s.starts = startLimit{}
 	}
 
 	if s.session != nil {
@@ -271,8 +272,13 @@ func (s *Source) disconnect() {
 		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
 
-	s.session, s.connected, s.shared, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
-		nil
+	s.session = nil
+	s.connected = false
+	s.shared = nil
+	s.split = false
+	s.leftover = nil
+	s.search = backoff{}
+	s.advised = nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}

@@ -90,7 +90,8 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 		return nil
 	}
 
-	u.layout, u.since = g.MIG.LayoutGeneration, now
+	u.layout = g.MIG.LayoutGeneration
+	u.since = now
 
 	u.nodes = append(u.nodes[:0], u.next...)
 	for l := range u.byLevel {
@@ -136,7 +137,8 @@ func (s *Source) settled(u *profiledGPU, now time.Time) bool {
 // slices. A process without the privilege to list GPU instances (and so without their placements) does not see those
 // without compute instances.
 func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
-	hidden, count := true, 0
+	hidden := true
+	count := 0
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]

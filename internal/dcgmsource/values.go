@@ -187,7 +187,8 @@ func (r *reading) finish() {
 		r.into.Time = time.UnixMicro(r.newest)
 	}
 
-	u, p := r.unit, r.into
+	u := r.unit
+	p := r.into
 	if u.watches[LevelInstance] != nil {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}

@@ -75,7 +75,10 @@ func (g *GPU) followCandidate(said advised) {
 		g.Profile = said.profile
 	}
 
-	g.Action, g.Reason, g.Provisional, g.NotChecked = advise.ActionSlice, advise.ReasonNone, false, false
+	g.Action = advise.ActionSlice
+	g.Reason = advise.ReasonNone
+	g.Provisional = false
+	g.NotChecked = false
 }
 
 // followProvisional says that a slice would do, by the advisor's evidence of less than seven days. Its series do not
@@ -83,7 +86,8 @@ func (g *GPU) followCandidate(said advised) {
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
-		g.Action, g.Reason = advise.ActionSlice, advise.ReasonNone
+		g.Action = advise.ActionSlice
+		g.Reason = advise.ReasonNone
 		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
 	}
 

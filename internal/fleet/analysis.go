@@ -176,7 +176,8 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 // addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of
 // those count.
 func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
-	uuid, name := string(row.Metric[d.uuid]), string(row.Metric[d.model])
+	uuid := string(row.Metric[d.uuid])
+	name := string(row.Metric[d.model])
 	if uuid == "" {
 		return
 	}
@@ -282,7 +283,8 @@ func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	count, gpus := 0, 0
+	count := 0
+	gpus := 0
 	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
 		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break

@@ -189,7 +189,8 @@ const (
 func (c *Client) queryServer(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
-	busy, failed := 0, 0
+	busy := 0
+	failed := 0
 
 	for {
 		value, err := c.once(ctx, do)

@@ -74,7 +74,8 @@ func readServerError(resp *http.Response) *ServerError {
 
 	var document struct{ ErrorType, Error string }
 	if json.Unmarshal(body, &document) == nil {
-		e.Type, e.Message = document.ErrorType, document.Error
+		e.Type = document.ErrorType
+		e.Message = document.Error
 	} else if text := strings.TrimSpace(string(body)); !strings.HasPrefix(text, "<") {
 		e.Message = text[:min(len(text), 200)]
 	}

@@ -93,7 +93,8 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 	}
 
 	for _, g := range gpus {
-		g.answer, g.history = a.summarize(g), nil
+		g.answer = a.summarize(g)
+		g.history = nil
 	}
 
 	return nil
@@ -239,7 +240,8 @@ func (h *history) engineOf(name string) *engineSteps {
 func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
 	steps := q.of.steps()
 	count := int(q.of.options.Window / step)
-	found, several := map[*history][]float32{}, map[*history]bool{}
+	found := map[*history][]float32{}
+	several := map[*history]bool{}
 	add := func(h *history, at int, _ model.Metric, v float64) {
 		if found[h] == nil {
 			found[h] = unknownMeans(count)

@@ -75,7 +75,8 @@ func (a *analysis) summarize(g *device) GPU {
 	case !g.last.After(a.end.Add(-hour)):
 		answer.Reason = ReasonGone
 	case held == 0:
-		answer.Action, answer.Namespace = advise.ActionFree, ""
+		answer.Action = advise.ActionFree
+		answer.Namespace = ""
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
@@ -117,7 +118,8 @@ func (a *analysis) assumeHeld(g *device) {
 // record returns the evidence on the GPU, and in how many steps it was held. A step without any sample between two in
 // which it was held is a gap.
 func (h *history) record() (record *advise.Record, held int) {
-	first, last := slices.Index(h.held, true), -1
+	first := slices.Index(h.held, true)
+	last := -1
 	for at, held := range h.held {
 		if held {
 			last = at
@@ -186,7 +188,9 @@ const minMediaSeen = 0.95
 // step in which something held the GPU, are a use of unknown quantity. Kinds that the model does not have need not be
 // read.
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
-	f.Shared, f.MultiGPU, f.NVLink = h.shared, h.multi || h.job != "", h.nvlink > advise.LinkFloor
+	f.Shared = h.shared
+	f.MultiGPU = h.multi || h.job != ""
+	f.NVLink = h.nvlink > advise.LinkFloor
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
 	}
@@ -231,10 +235,12 @@ func (h *history) lastSeen() time.Time {
 
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
-	best, most := "", 0
+	best := ""
+	most := 0
 	for name, count := range h.namespaces {
 		if count > most || count == most && name < best {
-			best, most = name, count
+			best = name
+			most = count
 		}
 	}
 

@@ -92,7 +92,8 @@ func rarest(reach, window time.Duration) string {
 
 // notes say what could not be seen, and what to do about it.
 func (a *analysis) notes(r *Report) []string {
-	notes, c := []string{coarser}, a.count(r)
+	notes := []string{coarser}
+	c := a.count(r)
 	add := func(n int, format string, args ...any) {
 		if n > 0 {
 			notes = append(notes, fmt.Sprintf(format, args...))

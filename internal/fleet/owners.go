@@ -56,7 +56,9 @@ func (g *GPU) keepsReplicas() bool {
 // stayAll keeps GPUs whole because of what holds for another replica of their owner.
 func stayAll(list []*GPU, reason advise.Reason, why string) {
 	for _, g := range list {
-		g.Action, g.Reason, g.ByReplica = advise.ActionKeep, reason, true
+		g.Action = advise.ActionKeep
+		g.Reason = reason
+		g.ByReplica = true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and %s", g.Owner, why)
 		g.clearPrediction()
 	}
@@ -64,7 +66,12 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 
 // clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or none.
 func (g *GPU) clearPrediction() {
-	g.Profile, g.StretchP95, g.Decided, g.StartWith, g.Provisional, g.NotChecked = "", nil, nil, nil, false, false
+	g.Profile = ""
+	g.StretchP95 = nil
+	g.Decided = nil
+	g.StartWith = nil
+	g.Provisional = false
+	g.NotChecked = false
 }
 
 // takeLargest gives the GPUs that move the largest profile that does for any replica of their owner. There is none that
@@ -84,9 +91,13 @@ func takeLargest(list, moving []*GPU) {
 	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
 	for _, g := range moving {
 		if g.Profile != most.needs() {
-			provisional, unchecked := g.Provisional, g.NotChecked
+			provisional := g.Provisional
+			unchecked := g.NotChecked
 			g.clearPrediction()
-			g.Profile, g.Provisional, g.NotChecked, g.ByReplica = most.needs(), provisional, unchecked, true
+			g.Profile = most.needs()
+			g.Provisional = provisional
+			g.NotChecked = unchecked
+			g.ByReplica = true
 			g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
 				cmp.Or(most.Node, "-"), most.needs())
 		}
@@ -108,7 +119,8 @@ func takeDoubts(moving []*GPU, isProvisional bool) {
 	isUnchecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
 	for _, g := range moving {
 		if g.Action == advise.ActionSlice {
-			g.Provisional, g.NotChecked = isProvisional, isUnchecked
+			g.Provisional = isProvisional
+			g.NotChecked = isUnchecked
 		}
 	}
 }

@@ -29,7 +29,8 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 	}
 
 	slices.SortFunc(list, func(a, b slice) int {
-		x, y := &profiles[a.profile], &profiles[b.profile]
+		x := &profiles[a.profile]
+		y := &profiles[b.profile]
 
 		return cmp.Or(cmp.Compare(y.MemorySlices, x.MemorySlices), cmp.Compare(y.SMs, x.SMs),
 			cmp.Compare(a.profile, b.profile), cmp.Compare(a.wanted, b.wanted))

@@ -143,7 +143,8 @@ func (a *analysis) podOf(row *model.Sample) podKey {
 
 // addServer adds a figure of a server.
 func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
-	key, value := a.podOf(row), float64(row.Value)
+	key := a.podOf(row)
+	value := float64(row.Value)
 	if key.pod == "" || !(value >= 0) {
 		return
 	}

@@ -65,7 +65,8 @@ func knownLines(text []byte) (io.Reader, error) {
 	}
 
 	var known bytes.Buffer
-	lines, squaredLabels := 0, 0
+	lines := 0
+	squaredLabels := 0
 
 	for line := range bytes.Lines(text) {
 		name := line
@@ -139,7 +140,8 @@ func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 	tokens := 0.
 
 	for _, info := range infos {
-		blocks, size := numberOf(info, s.blocks), numberOf(info, s.blockTokens)
+		blocks := numberOf(info, s.blocks)
+		size := numberOf(info, s.blockTokens)
 		if cacheTokens.isUsable(blocks * size) {
 			tokens += blocks * size
 		}

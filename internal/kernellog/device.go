@@ -65,7 +65,8 @@ func (f *file) checkKind(path string) error {
 		return fmt.Errorf("stat %s: %w", path, failure)
 	}
 
-	major, minor := unix.Major(stat.Rdev), unix.Minor(stat.Rdev)
+	major := unix.Major(stat.Rdev)
+	minor := unix.Minor(stat.Rdev)
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
 		return fmt.Errorf("%w: %s is no character device; want %d:%d", gpu.ErrNotFound, path, logMajor, logMinor)

@@ -92,8 +92,10 @@ func (l *Log) Close() {
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines, lost = l.lines, l.lost
-	l.lines, l.lost = nil, false
+	lines = l.lines
+	lost = l.lost
+	l.lines = nil
+	l.lost = false
 
 	return lines, lost
 }
@@ -180,7 +182,8 @@ func (l *Log) drop(failure error) bool {
 		_ = l.device.Close() // it does not work any more
 	}
 
-	l.device, l.err = nil, failure
+	l.device = nil
+	l.err = failure
 
 	return !l.closed
 }

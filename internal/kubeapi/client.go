@@ -31,7 +31,8 @@ const defaultLimit = 4 << 20
 
 // InClusterServer returns the URL of the API server of the cluster that this process runs in, from its environment.
 func InClusterServer(getenv func(string) string) (string, error) {
-	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+	host := getenv("KUBERNETES_SERVICE_HOST")
+	port := getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
 		return "", fmt.Errorf("not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w",
 			gpu.ErrNotFound)

@@ -111,7 +111,8 @@ func (n *node) claim(ctx context.Context, namespace, name string, admin bool, de
 			Request: request, Driver: draDriverName, Pool: nodeName, Device: device,
 		}
 		if admin {
-			exact.AdminAccess, result.AdminAccess = &admin, &admin
+			exact.AdminAccess = &admin
+			result.AdminAccess = &admin
 		}
 
 		requests = append(requests, resourceapi.DeviceRequest{Name: request, Exactly: exact})

@@ -155,7 +155,8 @@ func (a *arranger) judgeArrangement() {
 	}
 
 	if a.best == nil || slices.Compare(c[:], a.bestCost[:]) < 0 {
-		a.best, a.bestCost = append([]gpu.Placement{}, a.chosen...), c
+		a.best = append([]gpu.Placement{}, a.chosen...)
+		a.bestCost = c
 	}
 }
 

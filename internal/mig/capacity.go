@@ -27,7 +27,8 @@ type Placed struct {
 // stranded. Free compute slices are as many as the best further instances together could have; the rest is stranded.
 func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	shape := shapeOf(profiles)
-	empty, now := newOccupancy(shape, profiles, nil), newOccupancy(shape, profiles, placed)
+	empty := newOccupancy(shape, profiles, nil)
+	now := newOccupancy(shape, profiles, placed)
 	var c gpu.Capacity
 	var coverable uint64
 
@@ -188,7 +189,8 @@ func (o occupancy) count(p gpu.Profile) int {
 	free := o.free(p)
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
 
-	n, end := 0, 0
+	n := 0
+	end := 0
 	for _, placement := range free {
 		if placement.Start >= end {
 			n, end = n+1, placement.End()

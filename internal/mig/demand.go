@@ -180,7 +180,8 @@ func (d *demand) digit(part, kind int) int {
 // every smaller one.
 func (d *demand) options(at int, p busyPolicy) []*option {
 	g := d.seenBy(p, at)
-	groups, known := d.groups(at), map[string]*option{}
+	groups := d.groups(at)
+	known := map[string]*option{}
 	room := roomOf(g, p)
 
 	fits := make([][]*searchProfile, len(d.kinds))

@@ -39,7 +39,8 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
 		kept: map[[2]int]*arrangement{}}
 	s := search{watch: w, judgeLayout: e.judgeLayout}
-	slicesWanted, shape := 0, shapeOf(g.Profiles)
+	slicesWanted := 0
+	shape := shapeOf(g.Profiles)
 
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
@@ -124,7 +125,8 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	for i := 1; i < len(list); i++ {
 		list[i].group = list[i-1].group
 
-		a, b := list[i-1], list[i]
+		a := list[i-1]
+		b := list[i]
 		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
 			list[i].group++
 		}
@@ -139,7 +141,8 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 		return []int{p.ComputeSlices}, nil
 	}
 
-	possible, sum := computeSizes(p.ComputeSlices), 0
+	possible := computeSizes(p.ComputeSlices)
+	sum := 0
 	for _, size := range computes {
 		if !slices.Contains(possible, size) {
 			return nil, &SpecError{fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
@@ -210,7 +213,8 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 
 	c.left = -rank
 	if e.best == nil || c.compare(e.bestCost) < 0 {
-		e.best, e.bestCost = append([]fitted{}, chosen...), c
+		e.best = append([]fitted{}, chosen...)
+		e.bestCost = c
 	}
 }
 
@@ -236,7 +240,8 @@ func (i *Instance) inUse() bool {
 
 // keeps returns how a present instance is kept in a layout, nil if it is destroyed.
 func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
-	own, at := e.own[existing], e.gpu.Instances[existing].Placement
+	own := e.own[existing]
+	at := e.gpu.Instances[existing].Placement
 
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {

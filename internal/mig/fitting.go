@@ -80,7 +80,8 @@ func (r *room) withoutExisting(g *GPULayout, p busyPolicy, profiles []*searchPro
 	for _, profile := range profiles {
 		left := *profile
 
-		left.Placements, left.sets = nil, nil
+		left.Placements = nil
+		left.sets = nil
 		for k, at := range profile.Placements {
 			exists := slices.ContainsFunc(r.existing(g, p), func(i int) bool {
 				return g.Instances[i].Placement == at && r.own[i].same(profile)
@@ -197,7 +198,8 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	}
 
 	if len(may) > 0 {
-		i, rest := may[0], may[1:]
+		i := may[0]
+		rest := may[1:]
 		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
 			f.tryKeeping(o.with(f.own[i], units(f.gpu.Instances[i].Placement)), chosen, rest, c, gone)
 		}

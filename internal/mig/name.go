@@ -36,7 +36,8 @@ func ParseName(s string) (Name, error) {
 
 	rest := s
 	if part, after, ok := cutNumber(rest, "c."); ok {
-		n.Part, rest = part, after
+		n.Part = part
+		rest = after
 	}
 
 	var ok bool
@@ -110,7 +111,8 @@ const maxNameNumber = 1 << 20
 // areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits
 // joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
-	inWord, started := false, s == ""
+	inWord := false
+	started := s == ""
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '+' || c == '-':
@@ -118,7 +120,8 @@ func areAttributes(s string) bool {
 				return false
 			}
 
-			inWord, started = false, true
+			inWord = false
+			started = true
 		case c == '.':
 			if !inWord {
 				return false

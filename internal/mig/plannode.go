@@ -118,7 +118,8 @@ func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) 
 
 // inModeFor returns a *ModeError unless the GPU is in the mode that the rule's layout is for, now and after a reset.
 func (g *GPULayout) inModeFor(position int, r *Rule) error {
-	current, pending := g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false))
+	current := g.MIG.Or(false)
+	pending := g.Pending.Or(g.MIG.Or(false))
 	if current == r.Enabled && pending == r.Enabled {
 		return nil
 	}

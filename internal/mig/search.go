@@ -228,7 +228,8 @@ func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 	for _, p := range profiles {
 		if size := p.rank(); size > rank && o.has(p) &&
 			slices.ContainsFunc(p.sets, o.isFree) {
-			name, rank = p.Name, size
+			name = p.Name
+			rank = size
 		}
 	}
 

@@ -41,7 +41,8 @@ func Names(selector string, g *gpu.Facts) bool {
 
 	const tail = len("07:00.0") // where bus ids differ: a spec may have many thousands of selectors
 
-	mine, other := len(g.PCIBusID)-tail, len(selector)-tail
+	mine := len(g.PCIBusID) - tail
+	other := len(selector) - tail
 	if mine < 0 || other < 0 || !strings.EqualFold(g.PCIBusID[mine:], selector[other:]) {
 		return false
 	}

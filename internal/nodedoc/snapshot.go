@@ -229,7 +229,8 @@ func newHolder(h *gpu.Holder) Holder {
 		Replica:   h.Replica,
 	}
 	if h.Unconfirmed != "" {
-		view.Confirmed, view.UnconfirmedReason = gpu.Some(false), h.Unconfirmed
+		view.Confirmed = gpu.Some(false)
+		view.UnconfirmedReason = h.Unconfirmed
 	}
 
 	for _, l := range h.Labels {

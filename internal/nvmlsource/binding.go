@@ -235,7 +235,8 @@ func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 
 	e, ret := s.set.Wait(timeoutMillis)
 	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
-		e.GpuInstanceId, e.ComputeInstanceId = NoInstance, NoInstance
+		e.GpuInstanceId = NoInstance
+		e.ComputeInstanceId = NoInstance
 	}
 
 	return Event{

@@ -60,7 +60,9 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	get.NumMetrics, get.Sample1, get.Sample2 = uint32(len(metrics)), first.sample, second.sample
+	get.NumMetrics = uint32(len(metrics))
+	get.Sample1 = first.sample
+	get.Sample2 = second.sample
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}

@@ -123,7 +123,9 @@ func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 
 		if k := slices.IndexFunc(places,
 			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
-			id, place, most = info.Id, places[k], info.MultiprocessorCount
+			id = info.Id
+			place = places[k]
+			most = info.MultiprocessorCount
 		}
 	}
 

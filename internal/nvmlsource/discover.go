@@ -84,7 +84,8 @@ func (s *Source) listGPUs(timeout time.Duration) error {
 
 	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
-			s.initialised, s.versioned = false, false
+			s.initialised = false
+			s.versioned = false
 			s.replaceSlots(nil)
 		}
 

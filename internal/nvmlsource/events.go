@@ -71,7 +71,8 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
 
-	quit, ended := q.quit, q.ended
+	quit := q.quit
+	ended := q.ended
 	if starts && !q.haltedAt.IsZero() {
 		q.overflow = q.overflow || time.Since(q.haltedAt) >= maxSetGap // events may have been missed
 	}
@@ -91,7 +92,9 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
 	q.gpus = gpus
-	idle, running, logged := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
+	idle := q.stopped || len(gpus) == 0
+	running := q.running
+	logged := q.setErr != nil
 	q.mu.Unlock()
 
 	if idle || running {
@@ -139,7 +142,8 @@ func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) {
 	defer close(ended)
 	defer q.dropSet()
-	backoff, broken := minBackoff, false
+	backoff := minBackoff
+	broken := false
 
 	for {
 		select {
@@ -170,7 +174,8 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
 
-			backoff, broken = minBackoff, false
+			backoff = minBackoff
+			broken = false
 			q.deliverOverflow()
 
 			if ret == nvml.SUCCESS {
@@ -191,7 +196,8 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 func (q *eventQueue) currentSet() *queueSet {
 	q.mu.Lock()
 	set := q.set
-	broken, released := set != nil && set.broken, set != nil && set.released
+	broken := set != nil && set.broken
+	released := set != nil && set.released
 	q.mu.Unlock()
 
 	switch {
@@ -278,7 +284,8 @@ func (q *eventQueue) deliver(e Event) {
 	out := gpu.Event{GPU: q.uuidOf(e.Device), Time: q.opts.Now()}
 	switch {
 	case e.Type&nvml.EventTypeXidCriticalError != 0:
-		out.Kind, out.XID = gpu.EventXID, e.Data
+		out.Kind = gpu.EventXID
+		out.XID = e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
 		q.reportChange(e.Device, out.GPU)

@@ -66,7 +66,8 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 	defer r.state.meter.countFor(false)
 
 	for i := range gi.ComputeInstances {
-		ci, of := &gi.ComputeInstances[i], &state.computes[i]
+		ci := &gi.ComputeInstances[i]
+		of := &state.computes[i]
 		if r.slow {
 			q := r.newQuerier(of.answers)
 			of.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(of))

@@ -13,11 +13,13 @@ import (
 // with the slow tier, and what was not supported when unsupported calls are tried again. The errors are reported until
 // then.
 func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
-	st, f := &r.state.static, &r.state.facts
+	st := &r.state.static
+	f := &r.state.facts
 	if due := !st.complete || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
 		q := r.newQuerier(r.state.answers)
 		r.queryFacts(&q, f)
-		st.errs, st.complete = q.errs, r.lost == nil
+		st.errs = q.errs
+		st.complete = r.lost == nil
 	}
 
 	facts := *f

@@ -78,20 +78,25 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	r.chooseFields()
 	tiers := struct{ fast, slow tier }{fast: before} // of one allocation
 	// Two queriers, for the errors of each tier.
-	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
+	fastQuerier := r.newQuerier(g.answers)
+	slowQuerier := r.newQuerier(g.answers)
 
 	err := r.queryFields(&fastQuerier)
 	if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
-		last, to := &g.slow.readings, &tiers.slow.readings
-		to.NVLink.Errors, to.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
+		last := &g.slow.readings
+		to := &tiers.slow.readings
+		to.NVLink.Errors = last.NVLink.Errors
+		to.RecoveryAction = last.RecoveryAction
 	}
 
 	lacking := map[gpu.Reading]bool{} // readings whose error is recorded
 
 	for i, f := range g.chosen {
-		q, to := &fastQuerier, &tiers.fast.readings
+		q := &fastQuerier
+		to := &tiers.fast.readings
 		if f.slow {
-			q, to = &slowQuerier, &tiers.slow.readings
+			q = &slowQuerier
+			to = &tiers.slow.readings
 		}
 
 		if err == nil {
@@ -102,7 +107,8 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 		}
 	}
 
-	tiers.fast.errs, tiers.slow.errs = append(before.errs, fastQuerier.errs...), slowQuerier.errs
+	tiers.fast.errs = append(before.errs, fastQuerier.errs...)
+	tiers.slow.errs = slowQuerier.errs
 
 	return tiers.fast, tiers.slow
 }
@@ -111,7 +117,8 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 func (r *gpuRead) chooseFields() {
 	g := r.state
 
-	g.values, g.chosen = g.values[:0], g.chosen[:0]
+	g.values = g.values[:0]
+	g.chosen = g.chosen[:0]
 	for i := range g.fields {
 		f := &g.fields[i]
 		if !g.answers.unsupported[f.call] && (r.slow || !f.slow) {

@@ -77,7 +77,8 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 
 	lists := &r.state.processes
 	errs := slices.Clone(lists.errs)
-	layout.processErr, layout.processErrKept = lists.err, lists.errKept
+	layout.processErr = lists.err
+	layout.processErrKept = lists.errKept
 	markRemembered(lists.errs)
 	lists.errKept = true
 
@@ -104,7 +105,8 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	for i := range list {
 		gi := &list[i]
 		// it was counted as the GPU's
-		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
+		gi.Up = false
+		gi.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
 		for j := range gi.ComputeInstances {
 			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
 		}
@@ -120,7 +122,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 
 	instances = t.cloneInstances()
 	for i := range instances {
-		gi, state := &instances[i], &t.states[i]
+		gi := &instances[i]
+		state := &t.states[i]
 		if len(gi.ComputeInstances) == 0 { // no handle reports its memory; its size is that of the profile
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
@@ -184,7 +187,8 @@ func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err er
 func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 	for i := range instances {
 		for j := range instances[i].ComputeInstances {
-			ci, own := &instances[i].ComputeInstances[j], &t.states[i].computes[j].own
+			ci := &instances[i].ComputeInstances[j]
+			own := &t.states[i].computes[j].own
 			if !own.asked {
 				continue
 			}

@@ -77,7 +77,8 @@ func (c *linkCounters) add(call string) error {
 
 	for i := range c.values {
 		v := &c.values[i]
-		link, field := i/linkFieldCount, i%linkFieldCount
+		link := i / linkFieldCount
+		field := i % linkFieldCount
 
 		switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
 		case nvml.SUCCESS:

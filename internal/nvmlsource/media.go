@@ -154,7 +154,8 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 // meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so
 // many: a driver may report 0 for engines that do not exist, too. It counts the values that are no numbers.
 func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
-	sum, count := 0.0, 0
+	sum := 0.0
+	count := 0
 
 	for i := range metrics {
 		value, valid := metrics[i].valueIn(0.01)

@@ -77,7 +77,8 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 
 	after := mig.AfterStep(c.expected, c.step, done)
 	if err != nil {
-		done, after = mig.Done{}, c.expected
+		done = mig.Done{}
+		after = c.expected
 	}
 
 	now, readErr := c.readExpected(c.gpu, after)

@@ -135,7 +135,8 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 
 	for i := range instances {
 		gi := &instances[i]
-		count, located := 0, true
+		count := 0
+		located := true
 
 		counts := make([]int, len(gi.ComputeInstances))
 		for _, p := range list {

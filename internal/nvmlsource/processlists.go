@@ -127,14 +127,18 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 		vanished = gone
 
 		if ownErr == nil {
-			list, err = own, nil
+			list = own
+			err = nil
 		}
 	}
 
 	lists := &r.state.processes
-	lists.known, lists.used = true, used
-	lists.list, lists.errs = list, q.errs
-	lists.err, lists.errKept = err, false
+	lists.known = true
+	lists.used = used
+	lists.list = list
+	lists.errs = q.errs
+	lists.err = err
+	lists.errKept = false
 
 	return vanished
 }
@@ -174,7 +178,8 @@ func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 // used as long as that is valid, with an error of the step. Then the processes are not known, which the error says.
 func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
-	infos, err := []nvml.ProcessInfo(nil), q.refusalOf(call)
+	infos := []nvml.ProcessInfo(nil)
+	err := q.refusalOf(call)
 	if err == nil {
 		var ret nvml.Return
 		infos, ret = list()

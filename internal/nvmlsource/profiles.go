@@ -59,7 +59,8 @@ func (r *gpuRead) queryProfiles(q *querier) {
 func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress) {
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
-	unnamed, progress := false, profilesListed
+	unnamed := false
+	progress := profilesListed
 
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
@@ -79,7 +80,8 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 			enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
 			continue
 		case losesDevice(err):
-			r.lost, progress = err, profilesIncomplete
+			r.lost = err
+			progress = profilesIncomplete
 		case !errors.Is(err, gpu.ErrInvalidArgument): // which would be the end
 			progress = profilesIncomplete
 

@@ -180,7 +180,8 @@ func (q *querier) addError(reading gpu.Reading, err error) {
 
 	e := gpu.ReadError{Reading: reading, Err: err}
 	if errors.Is(err, gpu.ErrNoPermission) || errors.Is(err, gpu.ErrPIDNamespace) {
-		e.Remembered, q.refused[reading] = q.refused[reading], true
+		e.Remembered = q.refused[reading]
+		q.refused[reading] = true
 	}
 
 	q.errs = append(q.errs, e)

@@ -209,7 +209,8 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 
 	if mode.enabled != r.state.mode.enabled {
 		r.forgetAnswers()
-		r.state.gpm.support, r.state.gpm.restart = gpmUnknown, true
+		r.state.gpm.support = gpmUnknown
+		r.state.gpm.restart = true
 		r.state.static = newStatic()
 		r.state.facts = gpu.Facts{}
 		r.state.processes = processLists{}

@@ -62,7 +62,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 	r.state.meter.countFor(true)
 	defer r.state.meter.countFor(false)
-	q, to := r.newQuerier(r.state.answers), fields.readings
+	q := r.newQuerier(r.state.answers)
+	to := fields.readings
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
 
@@ -97,26 +98,32 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	}
 
 	to.RemappedRows = r.queryRows(&q)
-	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
+	r.state.slow = tier{readings: to, errs: append(fields.errs, q.errs...)}
+	r.state.slowAt = r.now
 
 	return r.state.slow
 }
 
 // joinTiers adds the readings of the slow tier to those of the fast tier.
 func joinTiers(fast, slow gpu.Readings) gpu.Readings {
-	fast.PowerLimitWatts, fast.Fans = slow.PowerLimitWatts, slow.Fans
-	fast.TemperatureMarginCelsius, fast.TemperatureThresholds = slow.TemperatureMarginCelsius,
-		slow.TemperatureThresholds
-	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
-		slow.PCIe.LinkGeneration
+	fast.PowerLimitWatts = slow.PowerLimitWatts
+	fast.Fans = slow.Fans
+	fast.TemperatureMarginCelsius = slow.TemperatureMarginCelsius
+	fast.TemperatureThresholds = slow.TemperatureThresholds
+	fast.PCIe.Replays = slow.PCIe.Replays
+	fast.PCIe.LinkWidth = slow.PCIe.LinkWidth
+	fast.PCIe.LinkGeneration = slow.PCIe.LinkGeneration
 
-	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
+	fast.NVLink.Errors = slow.NVLink.Errors
+	fast.ECC = slow.ECC
+	fast.RemappedRows = slow.RemappedRows
 	if slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present() { // they are counted by link
 		fast.NVLink = slow.NVLink
 	}
 
 	fast.Fabric = slow.Fabric
-	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
+	fast.RecoveryAction = slow.RecoveryAction
+	fast.ExclusiveComputeMode = slow.ExclusiveComputeMode
 	fast.PersistenceMode = slow.PersistenceMode
 
 	return fast

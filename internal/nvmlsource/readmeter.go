@@ -58,7 +58,8 @@ func (m *readMeter) beginReading(slow, once bool) {
 		m.tier = tierOnce
 	}
 
-	m.fast, m.slow = !once, slow && !once
+	m.fast = !once
+	m.slow = slow && !once
 	m.spent = [tierCount]time.Duration{}
 }
 

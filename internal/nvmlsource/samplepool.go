@@ -84,5 +84,6 @@ func (s *Source) freeSamples() {
 		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
 	}
 
-	s.samples.all, s.samples.spare = nil, nil
+	s.samples.all = nil
+	s.samples.spare = nil
 }

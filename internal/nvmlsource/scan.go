@@ -228,7 +228,8 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 			return e, err
 		}
 
-		e.name, e.named = name, true
+		e.name = name
+		e.named = true
 	}
 
 	return e, nil

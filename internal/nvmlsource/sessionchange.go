@@ -211,7 +211,9 @@ func (c *sessionChange) shutDown() error {
 		return err
 	}
 
-	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
+	s.initialised = false
+	s.versioned = false
+	s.lookups = map[int]lookup{}
 
 	return nil
 }
@@ -220,7 +222,9 @@ func (c *sessionChange) shutDown() error {
 // is still open.
 func (c *sessionChange) open() error {
 	s := c.source
-	s.session.skipped, s.session.down, s.session.failed = c.skip, nil, false
+	s.session.skipped = c.skip
+	s.session.down = nil
+	s.session.failed = false
 	c.setTargets()
 
 	if err := s.checkClosed(c.skip); err != nil {
@@ -229,7 +233,8 @@ func (c *sessionChange) open() error {
 	}
 
 	if err := s.initialise(); err != nil {
-		s.session.down, s.session.failed = closedError(err), true
+		s.session.down = closedError(err)
+		s.session.failed = true
 		return s.session.down
 	}
 

@@ -55,7 +55,8 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 	q := r.newQuerier(r.state.answers)
 	queryFact(&q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
 	queryFact(&q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
-		t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId
+		t.pciBusID = pciBusID(pci)
+		t.pciDevice = pci.PciDeviceId
 	})
 	r.queryProfiles(&q)
 	t.profiles = r.state.static.profiles

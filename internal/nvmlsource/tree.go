@@ -165,7 +165,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	r.state.meter.countFor(r.slow)
 	defer r.state.meter.countFor(false)
 	set := r.beginScan()
-	knewTree, knewHandles := t.known, t.scanned
+	knewTree := t.known
+	knewHandles := t.scanned
 	t.scanned = false
 
 	anew := r.hasReport() || r.retryAll || r.cues.Asked
@@ -189,7 +190,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		}
 
 		gone, err := r.rescanTorn(&q, t)
-		result.vanished, result.err = result.vanished || gone, err
+		result.vanished = result.vanished || gone
+		result.err = err
 	}
 
 	if result.err == nil && (result.changed || r.slow || anew) {
@@ -263,7 +265,8 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 		t.instances = list
 	}
 
-	t.known, t.errs = true, q.errs
+	t.known = true
+	t.errs = q.errs
 
 	return q.stale
 }
@@ -314,7 +317,8 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 
 // addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
 func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
-	name, known := e.name, e.named
+	name := e.name
+	known := e.named
 	if !known {
 		name, _ = query(q, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}

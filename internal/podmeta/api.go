@@ -130,7 +130,8 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
 
-		name, uid := podName{m.Namespace, m.Name}, m.UID
+		name := podName{m.Namespace, m.Name}
+		uid := m.UID
 		if uid != "" {
 			out.uids[uid] = name
 		}

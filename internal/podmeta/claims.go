@@ -139,7 +139,8 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 
 	for _, a := range devices {
 		if a.Driver == d.Driver && a.Pool == d.Pool && a.Device == d.Device {
-			admin, ok = admin && a.AdminAccess, true
+			admin = admin && a.AdminAccess
+			ok = true
 		}
 	}
 
@@ -189,7 +190,8 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter })
-	first, at := claimName{}, now.Add(interval)
+	first := claimName{}
+	at := now.Add(interval)
 
 	for name, known := range c.states {
 		if known.due.IsZero() {
@@ -202,7 +204,8 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 		}
 
 		if due.Before(at) {
-			first, at = name, due
+			first = name
+			at = due
 		}
 	}
 
@@ -246,14 +249,16 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 
 	known.err = err
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
-		known.started, known.devices = started, got
+		known.started = started
+		known.devices = got
 	}
 
 	if started.Before(known.firstAsked) {
 		return // it was looked up with a later since meanwhile
 	}
 
-	known.gap, known.due = nextGap(known.gap), time.Time{}
+	known.gap = nextGap(known.gap)
+	known.due = time.Time{}
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
 		known.due = now.Add(jitter(known.gap))
 	}

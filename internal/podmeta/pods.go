@@ -64,7 +64,10 @@ func (l *lookup) renew(since, now time.Time) bool {
 		return false
 	}
 
-	l.since, l.firstAsked, l.due, l.gap = since, now, time.Time{}, 0
+	l.since = since
+	l.firstAsked = now
+	l.due = time.Time{}
+	l.gap = 0
 
 	return true
 }
@@ -89,7 +92,8 @@ func wakeUp(c chan struct{}) {
 // returned for the name. If a list from the cache has the pod that was returned before, a consistent list must confirm
 // it first.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
-	name, now := podName{namespace, pod}, time.Now()
+	name := podName{namespace, pod}
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -112,7 +116,8 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	p.foundByName = true
 
 	if !since.Before(l.since) {
-		l.due, l.lastUID = time.Time{}, known.UID
+		l.due = time.Time{}
+		l.lastUID = known.UID
 	}
 
 	return known.PodMetadata, true
@@ -157,7 +162,8 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 // behind. None does until a list has had a pod that is certainly on this node: with a wrong node name every pod is
 // missing.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
-	id, now := podID{podName: podName{namespace, pod}, uid: uid}, time.Now()
+	id := podID{podName: podName{namespace, pod}, uid: uid}
+	now := time.Now()
 	if uid == "" && pod == "" {
 		return false
 	}
@@ -288,7 +294,9 @@ func (p *Poller) mergeList(got *podList) {
 		pods[name] = e
 	}
 
-	p.pods, p.lastList, p.foundByUID = pods, got, p.foundByUID || got.hasOwnPod
+	p.pods = pods
+	p.lastList = got
+	p.foundByUID = p.foundByUID || got.hasOwnPod
 	if got.consistent {
 		p.lastConsistent = got
 	}

@@ -240,7 +240,9 @@ func (p *Poller) recordList(got *podList) bool {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.err, p.gap, p.earliest = nil, 0, time.Time{}
+	p.err = nil
+	p.gap = 0
+	p.earliest = time.Time{}
 	p.nextList = now.Add(jitter(interval))
 	p.mergeList(got)
 	p.rescheduleLookups(now)

@@ -57,8 +57,10 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 
 	a.Holder.PodUID = g.pods.podUID(h)
 	if state.isOfPod(h) {
-		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
-		a.Holder.Rightsizing, a.Holder.Group = state.metadata.Rightsizing, state.metadata.Group
+		a.Holder.Workload = state.metadata.Workload
+		a.Holder.Labels = state.metadata.Labels
+		a.Holder.Rightsizing = state.metadata.Rightsizing
+		a.Holder.Group = state.metadata.Group
 	}
 
 	a.Holder.Undescribed = awaited

@@ -196,7 +196,8 @@ func (c *Containers) readLogDir() {
 
 	c.logDirFailed = false
 
-	c.byID, c.truncated = make(map[string]gpu.Container, len(entries)), map[string]gpu.Container{}
+	c.byID = make(map[string]gpu.Container, len(entries))
+	c.truncated = map[string]gpu.Container{}
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())
 		switch {

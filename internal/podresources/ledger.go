@@ -67,7 +67,8 @@ func (g *ledger) resetForRestart(now time.Time) {
 	g.settlement.reset(now)
 	g.epoch++
 
-	g.settled, g.free = false, nil
+	g.settled = false
+	g.free = nil
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
 		g.holdings[n].dismissed = false
@@ -101,7 +102,8 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 			before = before[1:]
 		}
 
-		h.Seen, h.Listed = g.listCount, now
+		h.Seen = g.listCount
+		h.Listed = now
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
 			before = before[1:]
@@ -116,7 +118,9 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 	g.overflow = missing == maxMissing || g.overflow && !settled
 
-	g.settled, g.lastAnswer, g.unreadable = settled, now, l.unreadable
+	g.settled = settled
+	g.lastAnswer = now
+	g.unreadable = l.unreadable
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
 		g.free = nil // the list is complete, or a device may have been assigned since
 	}
@@ -128,7 +132,10 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 // inheritState copies what was known of the same holding before.
 func (h *holding) inheritState(before *holding) {
-	h.Seen, h.Holder.PodUID, h.inCheckpoint, h.admin = before.Seen, before.Holder.PodUID, before.inCheckpoint, before.admin
+	h.Seen = before.Seen
+	h.Holder.PodUID = before.Holder.PodUID
+	h.inCheckpoint = before.inCheckpoint
+	h.admin = before.admin
 	h.dismissed = before.dismissed && before.missingSince.IsZero() && !h.admin.Present()
 }
 
@@ -139,7 +146,8 @@ func (g *ledger) markAllMissing(now time.Time) {
 	g.seenLive = nil
 	before := g.holdings
 
-	g.settled, g.holdings = false, g.holdings[:0]
+	g.settled = false
+	g.holdings = g.holdings[:0]
 	for _, h := range before {
 		if g.keepMissing(&h, &nothing, false, now) {
 			g.holdings = append(g.holdings, h)
@@ -258,7 +266,8 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if uids := g.checkpoint.podUIDs(h); h.missingSince.IsZero() && len(uids) == 1 {
-			h.Holder.PodUID, h.inCheckpoint = uids[0], true
+			h.Holder.PodUID = uids[0]
+			h.inCheckpoint = true
 		}
 	}
 }

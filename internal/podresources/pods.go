@@ -30,7 +30,8 @@ func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	for group := range groupByPod(held) {
 		name := group[0].podName()
 
-		state, uid := p.byName[name], listedUID(group)
+		state := p.byName[name]
+		uid := listedUID(group)
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
 			forgetClaims(group)
@@ -73,7 +74,8 @@ func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.
 func forgetClaims(group []holding) {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() {
-			h.admin, h.dismissed = gpu.None[bool](), false
+			h.admin = gpu.None[bool]()
+			h.dismissed = false
 		}
 	}
 }
@@ -114,7 +116,8 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (aw
 			forgetClaims(group)
 		}
 
-		s.metadata, s.hasMetadata = meta, true
+		s.metadata = meta
+		s.hasMetadata = true
 	}
 
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait

@@ -95,7 +95,10 @@ func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeleta
 				continue
 			}
 
-			e.ID, e.Device, e.Holder.Sharing, e.Holder.Replica = id, d.ref, d.sharing, d.replica
+			e.ID = id
+			e.Device = d.ref
+			e.Holder.Sharing = d.sharing
+			e.Holder.Replica = d.replica
 			l.entries = append(l.entries, e)
 		}
 	}
@@ -165,7 +168,8 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 // compareAssignments orders by pod, container, resource, id and share. Assignments that are equal in these are the
 // same.
 func compareAssignments(a, b *gpu.Assignment) int {
-	x, y := &a.Holder, &b.Holder
+	x := &a.Holder
+	y := &b.Holder
 
 	return cmp.Or(
 		strings.Compare(x.Namespace, y.Namespace),

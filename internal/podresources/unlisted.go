@@ -58,7 +58,8 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 // compareWithLedger updates the devices from the checkpoint and the holdings of the ledger.
 func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
-		u.byDevice, u.endedPods = nil, nil
+		u.byDevice = nil
+		u.endedPods = nil
 		return
 	}
 
@@ -68,7 +69,8 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	uids := map[string]bool{}
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
-		byUID, byName := d, d
+		byUID := d
+		byName := d
 
 		byName.uid = ""
 		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
@@ -112,7 +114,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 // may be another's.
 func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
 	owned map[pluginDevice]bool) {
-	held, listed, owned = map[checkpointDevice]bool{}, map[string]gpu.PodName{}, map[pluginDevice]bool{}
+	held = map[checkpointDevice]bool{}
+	listed = map[string]gpu.PodName{}
+	owned = map[pluginDevice]bool{}
 
 	for n := range g.holdings {
 		h := &g.holdings[n]

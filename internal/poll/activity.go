@@ -43,7 +43,10 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 		return
 	}
 
-	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.GPU, p.Rates, p.Invalid
+	g.ActivitySource = p.Source
+	g.Activity = p.GPU
+	g.Rates = p.Rates
+	g.InvalidActivity = p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 
@@ -102,7 +105,8 @@ func rollUpActivity(g *gpu.GPU) {
 	}
 
 	g.ActivityRollup = true
-	bySM, byMemory := smShares(g), memoryShares(g)
+	bySM := smShares(g)
+	byMemory := memoryShares(g)
 
 	dram := &g.Activity.DRAM
 	for m, whole := range g.Activity.All() {

@@ -110,7 +110,8 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 
 	costs := p.budget.Costs()
 	if p.began.IsZero() {
-		p.began, p.atBegin = now, costs
+		p.began = now
+		p.atBegin = costs
 		return false
 	}
 
@@ -132,7 +133,8 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 		p.ease(gpus)
 	}
 
-	p.began, p.atBegin = now, costs
+	p.began = now
+	p.atBegin = costs
 
 	before := p.overrun
 	p.overrun = p.fast.factor > 1 || p.slow.factor > 1
@@ -166,7 +168,8 @@ func (p *pacer) stretch(gpus int) bool {
 	highest := leastShare * all
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
 		if cost := t.perSecond(gpus, t.factor); t.factor < t.most && cost >= highest {
-			dearest, highest = t, cost
+			dearest = t
+			highest = cost
 		}
 	}
 
@@ -197,7 +200,8 @@ func (p *Poller) keepToBudget() {
 		return
 	}
 
-	cost, pace := p.pacer.perSecond(len(p.inventory.GPUs)), p.pacer.pace()
+	cost := p.pacer.perSecond(len(p.inventory.GPUs))
+	pace := p.pacer.pace()
 	if p.pacer.overrun {
 		level.Warn(p.opts.Logger).Log("msg", "driver calls take more than their budget: reading the GPUs less often",
 			"budget", p.opts.Budget.Seconds, "seconds_per_second", cost, "interval", pace.Fast.Now,

@@ -57,7 +57,8 @@ type derivedPower struct {
 // derivePower sets the power of a GPU that reports none to the mean over the last window, if its energy counter shows
 // one, and reports whether it did.
 func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
-	d, at := &t.derived, g.Readings.EnergyAt
+	d := &t.derived
+	at := g.Readings.EnergyAt
 
 	joules, counts := g.Readings.EnergyJoules.Get()
 	if g.Readings.PowerWatts.Present() {

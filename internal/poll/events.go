@@ -71,9 +71,11 @@ func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
 
 // recordHealthEvent counts and logs what the driver reports of the health of a GPU beside XIDs.
 func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
-	total, msg := &t.unavailable, "the driver cannot use the GPU any more"
+	total := &t.unavailable
+	msg := "the driver cannot use the GPU any more"
 	if e.Kind == gpu.EventRecoveryAction {
-		total, msg = &t.recoveryActions, "recovery action changed"
+		total = &t.recoveryActions
+		msg = "recovery action changed"
 	}
 
 	total.Value++

@@ -57,7 +57,8 @@ func (t *tenant) isSame(other *tenant) bool {
 // is neither. The holder points into holders.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
-		by.container, by.podUID = holder.Container, holder.PodUID
+		by.container = holder.Container
+		by.podUID = holder.PodUID
 	}
 
 	if len(jobs) == 1 {
@@ -72,7 +73,8 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
-	h.open, h.ended = make(map[deviceKey]*holding, len(before)), nil
+	h.open = make(map[deviceKey]*holding, len(before))
+	h.ended = nil
 	if !hasHeldParts(g) {
 		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
 	}
@@ -124,7 +126,8 @@ func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.
 	}
 
 	if energyKnown && !current.energy.Present() && (holder == nil || !holder.Undescribed) {
-		current.energy, current.countedSince = gpu.Some(gpu.Counter{Since: now}), now
+		current.energy = gpu.Some(gpu.Counter{Since: now})
+		current.countedSince = now
 	}
 
 	h.open[key] = current
@@ -162,7 +165,8 @@ func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time
 	}
 
 	if current.countedSince.After(before) {
-		whole, own := at.Sub(before), at.Sub(current.countedSince)
+		whole := at.Sub(before)
+		own := at.Sub(current.countedSince)
 		if own <= 0 || whole <= 0 {
 			return
 		}

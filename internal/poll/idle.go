@@ -65,7 +65,8 @@ func (p *idlePower) update(g *gpu.GPU, totals *gpu.Totals, at, windowEnd time.Ti
 	p.countQuiet(moved || !hasActivity(g) || showsWork(g), windowEnd)
 
 	if watts, ok := p.measureRest(g).Get(); ok && watts > 0 {
-		p.lowest, p.from = gpu.Some(min(watts, p.lowest.Or(watts))), p.seen
+		p.lowest = gpu.Some(min(watts, p.lowest.Or(watts)))
+		p.from = p.seen
 	}
 
 	if p.lowest.Present() {
@@ -83,7 +84,9 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	}
 
 	if now := evidenceOf(g); now != p.seen {
-		p.seen, p.same, p.quiet = now, 0, 0
+		p.seen = now
+		p.same = 0
+		p.quiet = 0
 	}
 
 	p.same++
@@ -123,7 +126,8 @@ func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
 		moved = moved || known && knownBefore && total.Value-before.Value > allowed
 	}
 
-	p.traffic, p.readAt = trafficOf(totals), at
+	p.traffic = trafficOf(totals)
+	p.readAt = at
 
 	return moved
 }

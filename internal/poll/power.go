@@ -23,11 +23,13 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		return // the next reading with a MIG mode shares the energy since the last one
 	}
 
-	gpuJoules, before := g.Readings.EnergyJoules, t.energyReadAt
+	gpuJoules := g.Readings.EnergyJoules
+	before := t.energyReadAt
 
 	spent := counterGrowth(t.energyCounter, gpuJoules)
 	if gpuJoules.Present() {
-		t.energyCounter, t.energyReadAt = gpuJoules, at
+		t.energyCounter = gpuJoules
+		t.energyReadAt = at
 	}
 
 	t.holdings.addEnergy(deviceKey{}, spent, before, at)

@@ -141,7 +141,8 @@ func (p *Poller) chooseSources(now time.Time) {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
 			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
-			t.activityFromDriver, t.completeSince = true, time.Time{}
+			t.activityFromDriver = true
+			t.completeSince = time.Time{}
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}

@@ -28,14 +28,18 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case r.err != nil:
-		p.driverErr, p.libraryClosed = r.err, nil
+		p.driverErr = r.err
+		p.libraryClosed = nil
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
 
 		p.keepReleased(r.value.Released)
 	default:
-		p.driverErr, p.libraryClosed, p.inventory, p.driverAnsweredAt = nil, nil, r.value, r.started
+		p.driverErr = nil
+		p.libraryClosed = nil
+		p.inventory = r.value
+		p.driverAnsweredAt = r.started
 	}
 
 	p.updateTracked(now)
@@ -75,7 +79,8 @@ func (p *Poller) updateTracked(now time.Time) {
 			p.gpus[found.UUID] = t
 		}
 
-		t.last.Index, t.displacedSince = found.Index, time.Time{}
+		t.last.Index = found.Index
+		t.displacedSince = time.Time{}
 	}
 
 	p.updateReleased(now)

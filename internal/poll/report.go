@@ -12,7 +12,8 @@ import (
 func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 
-	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
+	info := level.Info(p.opts.Logger)
+	warn := level.Warn(p.opts.Logger)
 	for _, id := range d.Appeared {
 		info.Log("msg", "found GPU", "gpu", id)
 	}
@@ -66,7 +67,8 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 
 // logHolders logs when the holders of devices become unknown, and known again.
 func (p *Poller) logHolders(before, now *gpu.Snapshot) {
-	was, is := firstUnknown(before), firstUnknown(now)
+	was := firstUnknown(before)
+	is := firstUnknown(now)
 	switch {
 	case is != "" && was == "":
 		level.Warn(p.opts.Logger).Log("msg", "holders of some devices are unknown; they count as neither allocated nor free",

@@ -231,13 +231,18 @@ func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}
-	g.Activity, g.ActivitySource, g.ActivityRollup, g.Rates = gpu.Activity{}, gpu.ActivityUnknown, false, gpu.LinkRates{}
+	g.Activity = gpu.Activity{}
+	g.ActivitySource = gpu.ActivityUnknown
+	g.ActivityRollup = false
+	g.Rates = gpu.LinkRates{}
 	g.MIG.Pending = gpu.None[bool]()
 	g.Capacity = gpu.None[gpu.Capacity]()
 	g.Power = gpu.PowerEstimate{}
 	g.Totals.ClockEvents = nil
-	g.Totals.PCIeReceive, g.Totals.PCIeTransmit = noCounter, noCounter
-	g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = noCounter, noCounter
+	g.Totals.PCIeReceive = noCounter
+	g.Totals.PCIeTransmit = noCounter
+	g.Totals.NVLinkReceive = noCounter
+	g.Totals.NVLinkTransmit = noCounter
 
 	g.Totals.EnergyUnallocatedJoules = noCounter
 	for i := range g.Instances {
@@ -246,7 +251,10 @@ func dropReadings(g *gpu.GPU) {
 }
 
 func dropInstanceReadings(gi *gpu.GPUInstance) {
-	gi.Memory, gi.Activity, gi.Media, gi.Rates = gpu.Memory{}, gpu.Activity{}, gpu.Media{}, gpu.LinkRates{}
+	gi.Memory = gpu.Memory{}
+	gi.Activity = gpu.Activity{}
+	gi.Media = gpu.Media{}
+	gi.Rates = gpu.LinkRates{}
 	gi.Processes = gpu.None[int]()
 
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()

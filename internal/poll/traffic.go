@@ -55,7 +55,8 @@ func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
 	before, hadEnergy := t.energyCounter.Get()
 	reloaded := hadEnergy && r.EnergyJoules.Or(before) < before
-	failedPCIe, failedNVLink := readingFailed(g, gpu.ReadingPCIe), readingFailed(g, gpu.ReadingNVLink)
+	failedPCIe := readingFailed(g, gpu.ReadingPCIe)
+	failedNVLink := readingFailed(g, gpu.ReadingNVLink)
 	t.totals.PCIeReceive = t.pcie[0].update(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
 	t.totals.PCIeTransmit = t.pcie[1].update(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
 	t.totals.NVLinkReceive = t.nvlink[0].update(r.NVLink.ReceiveBytes, failedNVLink, false, at)

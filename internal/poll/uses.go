@@ -55,7 +55,8 @@ func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 
 		part.Compute = gpu.Some(ci.ID)
 		if gi.IsSplit() {
-			part.MemoryUsed, part.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
+			part.MemoryUsed = memoryOfProcesses(u.gpu, gi.ID, ci.ID)
+			part.PowerWatts = ci.PowerWatts
 		}
 
 		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, part)
@@ -69,9 +70,12 @@ func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []str
 	case holder == nil && len(holders) > 0:
 		u.addShared(holders, by.job, use)
 	case held && (holder == nil || !holder.Undescribed):
-		use.Container, use.Job, use.Sharing = by.container, by.job, gpu.SharingExclusive
+		use.Container = by.container
+		use.Job = by.job
+		use.Sharing = gpu.SharingExclusive
 		if holding := u.holdings.open[key]; holding != nil && !u.stale {
-			use.EnergyJoules, holding.reported = holding.energy, true
+			use.EnergyJoules = holding.energy
+			holding.reported = true
 		}
 
 		u.list = append(u.list, use)

@@ -205,7 +205,8 @@ func checkAbove(path string) error {
 			return nil
 		}
 
-		at, rest = filepath.Join(at, rest[0]), rest[1:]
+		at = filepath.Join(at, rest[0])
+		rest = rest[1:]
 	}
 }
 

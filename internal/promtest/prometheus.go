@@ -126,7 +126,8 @@ func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, 
 		return errors.Join(err, app.Rollback())
 	}
 
-	of.last, of.seen = at, seen
+	of.last = at
+	of.seen = seen
 	e.last = at
 
 	return app.Commit()

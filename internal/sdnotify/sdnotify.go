@@ -83,7 +83,8 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-answers:
-			askedAt, stuck = time.Time{}, false
+			askedAt = time.Time{}
+			stuck = false
 		case now := <-ticker.C:
 			if askedAt.IsZero() {
 				askedAt = now

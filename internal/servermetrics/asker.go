@@ -199,7 +199,8 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 		}
 	}
 
-	a.answers, a.logged = next, still
+	a.answers = next
+	a.logged = still
 }
 
 // askPod finds a pod and asks its server.
@@ -248,7 +249,8 @@ func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 // note logs that a server does not answer any more, and that it does again, once in warnEvery at most: one that is
 // restarted for ever, or answers something else each time, fills no log.
 func (a *Asker) note(p *pod, err error) {
-	now, name := a.opts.Now(), p.namespace+"/"+p.name
+	now := a.opts.Now()
+	name := p.namespace + "/" + p.name
 	a.mu.Lock()
 	defer a.mu.Unlock()
 

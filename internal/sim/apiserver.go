@@ -156,7 +156,9 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
 
-	p.known, p.endKnown, p.deleted = p.created, never, never
+	p.known = p.created
+	p.endKnown = never
+	p.deleted = never
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
 			f.active(driverAsWhole, p.created) {

@@ -122,7 +122,8 @@ func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 		return 0
 	}
 
-	due, m.owed = m.owed, 0
+	due = m.owed
+	m.owed = 0
 
 	return due
 }

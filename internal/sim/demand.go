@@ -119,7 +119,8 @@ func (n *Node) runKernels(g *simGPU) {
 	n.contendForEngines(g)
 
 	for _, t := range g.tasks {
-		t.sms, t.speed = t.does.SMs, t.does.Throughput
+		t.sms = t.does.SMs
+		t.speed = t.does.Throughput
 	}
 }
 
@@ -130,7 +131,8 @@ func (n *Node) contendForEngines(g *simGPU) {
 			continue
 		}
 
-		results, demands := make([]*kernels.Result, len(tasks)), make([]kernels.Demand, len(tasks))
+		results := make([]*kernels.Result, len(tasks))
+		demands := make([]kernels.Demand, len(tasks))
 		for i, t := range tasks {
 			results[i], demands[i] = &t.does, n.demand(t)
 		}

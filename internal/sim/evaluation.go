@@ -141,9 +141,11 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.seconds += seconds
 	r.busy += truth.Busy * seconds
 	work := truth.Alone.Busy * seconds
-	r.alone, r.work = r.alone+work, r.work+work*truth.Throughput
+	r.alone = r.alone + work
+	r.work = r.work + work*truth.Throughput
 	r.stretch.add(truth.Stretch, work)
-	r.served, r.wanted = r.served+truth.PerSecond*seconds, r.wanted+truth.Alone.PerSecond*seconds
+	r.served = r.served + truth.PerSecond*seconds
+	r.wanted = r.wanted + truth.Alone.PerSecond*seconds
 	r.latency.add(truth.Latency.Seconds(), truth.PerSecond*seconds)
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }
@@ -219,7 +221,8 @@ func (s *spread) quantiles() Quantiles { return Quantiles{P50: s.quantile(0.5), 
 
 // quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing was added.
 func (s *spread) quantile(q float64) float64 {
-	total, sum := 0., 0.
+	total := 0.
+	sum := 0.
 
 	order := slices.Sorted(maps.Keys(s.buckets))
 	for _, at := range order {

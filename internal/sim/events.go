@@ -126,7 +126,8 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 
 	s.waiting = len(s.queue) == 0
 	if !s.waiting {
-		e, s.queue = s.queue[0], s.queue[1:]
+		e = s.queue[0]
+		s.queue = s.queue[1:]
 		return e, nil, 0, true
 	}
 

@@ -31,7 +31,8 @@ func (n *Node) newOwnPod() *pod {
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
-	static, api := n.lists(passed, true), n.lists(passed, false)
+	static := n.lists(passed, true)
+	api := n.lists(passed, false)
 	var list []Container
 
 	for _, p := range n.allPods() {

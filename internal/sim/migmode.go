@@ -61,7 +61,8 @@ func (n *Node) Reset(index int) error {
 }
 
 func (n *Node) reset(g *simGPU) {
-	g.instances, g.devices = nil, nil
+	g.instances = nil
+	g.devices = nil
 	n.applyMIGMode(g)
 }
 
@@ -150,8 +151,10 @@ func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 		i.ComputeInstances = nil
 	}
 
-	g.instances, g.devices = nil, nil
-	g.migOn, g.migPending = true, true
+	g.instances = nil
+	g.devices = nil
+	g.migOn = true
+	g.migPending = true
 	n.treeChanged(g, nil, nil)
 
 	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))

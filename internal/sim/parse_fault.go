@@ -15,7 +15,9 @@ type faultEntry struct {
 
 // FinishYAML checks an entry against the keys of its kind, and adds the fault.
 func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, spec, keys := fileOf(r), &e.FaultSpec, faultKeys()[e.Kind]
+	f := fileOf(r)
+	spec := &e.FaultSpec
+	keys := faultKeys()[e.Kind]
 	for _, name := range keys[0] {
 		if !strictyaml.HasKey(n, name) {
 			r.FailAt(n, key, name, "is missing; a %s fault needs it", e.Kind)

@@ -19,7 +19,8 @@ type gpuEntry struct {
 
 // FinishYAML adds the GPUs of an entry.
 func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, spec := fileOf(r), e.GPUSpec
+	f := fileOf(r)
+	spec := e.GPUSpec
 	if spec.Minor.Present() && e.Count > 1 {
 		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
 	}
@@ -87,10 +88,12 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 		return nil
 	}
 
-	trial, layout := &simGPU{mig: model.mig}, []LayoutSpec(nil)
+	trial := &simGPU{mig: model.mig}
+	layout := []LayoutSpec(nil)
 
 	for i, e := range entries {
-		n, at := list.Content[i], fmt.Sprintf("%s[%d]", key, i)
+		n := list.Content[i]
+		at := fmt.Sprintf("%s[%d]", key, i)
 
 		spec, expected := findInstance(model.mig.Profiles, e.GI)
 		if expected != "" {

@@ -17,7 +17,8 @@ type podEntry struct {
 
 // FinishYAML adds the pod of an entry.
 func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, pod := fileOf(r), e.PodSpec
+	f := fileOf(r)
+	pod := e.PodSpec
 
 	if strictyaml.HasKey(n, "containers") {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {

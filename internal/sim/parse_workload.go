@@ -78,7 +78,8 @@ func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 		return
 	}
 
-	e.points, e.repeat = append(shape.Steps, shape.Trace...), shape.Repeat
+	e.points = append(shape.Steps, shape.Trace...)
+	e.repeat = shape.Repeat
 	if s := shape.Sine; s != nil {
 		e.sine = &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 	}

@@ -63,7 +63,8 @@ func (g *simGPU) occupant(p gpu.Placement) *Instance {
 // excess returns what the GPU would have too much of with an instance of the profile, wherever it is placed: compute
 // slices, engines, or media extensions. It is empty if the GPU has what the instance needs.
 func (g *simGPU) excess(f gpu.Profile) string {
-	slicesUsed, same := f.ComputeSlices, 0
+	slicesUsed := f.ComputeSlices
+	same := 0
 	used := f.Engines.Or(gpu.Engines{})
 
 	for _, i := range g.instances {

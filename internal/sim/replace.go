@@ -52,7 +52,8 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 	for _, w := range n.waiting {
 		if named(w.spec) {
 			return func(resource string) {
-				w.spec, w.recorded = w.spec.withRequest(resource), false
+				w.spec = w.spec.withRequest(resource)
+				w.recorded = false
 			}
 		}
 	}
@@ -85,7 +86,8 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 	asks.Containers = slices.Clone(s.Containers)
 	for i := range asks.Containers {
 		if c := &asks.Containers[i]; c.Resource != "" {
-			c.Resource, c.Device = resource, gpu.Opt[DevicePin]{}
+			c.Resource = resource
+			c.Device = gpu.Opt[DevicePin]{}
 		}
 	}
 

@@ -61,7 +61,8 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 				continue
 			}
 
-			s, passed := t.workload.Server, n.at.Sub(t.started)-t.workload.Server.Load-t.workload.Server.Prepare
+			s := t.workload.Server
+			passed := n.at.Sub(t.started) - t.workload.Server.Load - t.workload.Server.Prepare
 			if passed < 0 {
 				return "", false
 			}

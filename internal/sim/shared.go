@@ -176,7 +176,8 @@ func (sh *shared) write(next *stateFile) error {
 	}
 
 	_ = sh.file.Close()
-	sh.state, sh.file = next, file
+	sh.state = next
+	sh.file = file
 
 	return nil
 }
@@ -219,7 +220,8 @@ func (n *Node) advanceShared(by time.Duration) error {
 		return err
 	}
 
-	next, now := *sh.state, n.clock.Now().Add(by)
+	next := *sh.state
+	now := n.clock.Now().Add(by)
 
 	next.Clock.Now = &now
 	if err := sh.write(&next); err != nil {
@@ -261,7 +263,9 @@ func (n *Node) syncShared() {
 
 	_ = sh.file.Close()
 
-	sh.state, sh.file, sh.err = state, file, nil
+	sh.state = state
+	sh.file = file
+	sh.err = nil
 	if now := state.Clock.Now; now != nil {
 		n.clock.moveTo(*now)
 	}
@@ -293,7 +297,8 @@ func (n *Node) isClosed() bool {
 // takeChanges schedules the changes that the node has not applied yet: each at its time, or now if the node is past
 // it.
 func (n *Node) takeChanges() {
-	sh, now := n.shared, n.clock.Now()
+	sh := n.shared
+	now := n.clock.Now()
 	for number, c := range sh.state.Changes[sh.known:] {
 		at := c.At
 		if at.After(now) { // the wall clock was set

@@ -59,7 +59,10 @@ func (n *Node) loseEvents() {
 			n.failed++
 		}
 
-		s.broken, s.mending, s.asked, s.queue = true, true, 0, nil
+		s.broken = true
+		s.mending = true
+		s.asked = 0
+		s.queue = nil
 		s.wake()
 	}
 }
@@ -91,7 +94,8 @@ func (s *Subscription) failed() bool {
 		return false
 	}
 
-	s.broken, s.asked = false, 0
+	s.broken = false
+	s.asked = 0
 
 	return true
 }

@@ -89,11 +89,13 @@ func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
 
 // nodeOf returns the node of a key below a node, or the nearest one around it.
 func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
-	nearest, at := n, key
+	nearest := n
+	at := key
 
 	consider := func(entryKey string, entry *yaml.Node) {
 		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
-			nearest, at = entry, entryKey
+			nearest = entry
+			at = entryKey
 		}
 	}
 	for name, entry := range Pairs(n) {
@@ -223,7 +225,8 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 
 	for name, value := range Pairs(n) {
 		at := Join(key, name.Value)
-		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		k := reflect.New(v.Type().Key()).Elem()
+		item := reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
 
 		if v.MapIndex(k).IsValid() {

@@ -193,7 +193,8 @@ func gpuGauges(g *gpu.GPU) []gauge {
 		power := gauge{Label: "Power", Value: wattsText(w)}
 		if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
 			power.Of = "of " + wattsText(limit)
-			power.Percent, power.Bar = percent(w/limit), true
+			power.Percent = percent(w / limit)
+			power.Bar = true
 		}
 
 		gauges = append(gauges, power)
@@ -226,7 +227,8 @@ func memoryGauge(m gpu.Memory) *gauge {
 	g := &gauge{Label: "Memory", Value: bytesText(used)}
 	if total, ok := m.Total.Get(); ok && total > 0 {
 		g.Of = "of " + bytesText(total)
-		g.Percent, g.Bar = percent(float64(used)/float64(total)), true
+		g.Percent = percent(float64(used) / float64(total))
+		g.Bar = true
 	}
 
 	return g

@@ -100,7 +100,8 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 	pods := map[string][]string{}
 	add := func(holders []gpu.Holder) {
 		for i := range holders {
-			reason, pod := holders[i].Unconfirmed, podText(&holders[i])
+			reason := holders[i].Unconfirmed
+			pod := podText(&holders[i])
 			if reason == "" || slices.Contains(pods[reason], pod) {
 				continue
 			}
@@ -161,7 +162,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 // freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if
 // no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
-	free, unknown := 0, 0
+	free := 0
+	unknown := 0
 
 	for i := range snap.GPUs {
 		switch allocated, known := snap.GPUs[i].Allocated.Get(); {

@@ -75,12 +75,14 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 
 	units := plural(s.Size, "memory slice")
 	if s.Stranded {
-		block.Class, block.Title = "stranded", units+" stranded: no profile that could still be created covers it"
+		block.Class = "stranded"
+		block.Title = units + " stranded: no profile that could still be created covers it"
 		return block
 	}
 
 	if s.Instance == nodedoc.Room {
-		block.Class, block.Title = "free", units+" free"
+		block.Class = "free"
+		block.Title = units + " free"
 		return block
 	}
 
@@ -93,7 +95,8 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 
 	block.Profile = profileText(inst.Profile)
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
-		block.Profile, block.ProfileRest = slices+"g", "."+memory
+		block.Profile = slices + "g"
+		block.ProfileRest = "." + memory
 	}
 
 	block.Gauge = memoryGauge(inst.Memory)

@@ -98,7 +98,8 @@ func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 
 	text = append(text, '\n')
 	if whole {
-		h.last, h.text = report, text
+		h.last = report
+		h.text = text
 	}
 
 	return text, nil

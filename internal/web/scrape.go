@@ -176,5 +176,6 @@ func (l *limitedLogger) logError(err error) {
 	}
 
 	_ = level.Error(l.logger).Log("msg", "metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
-	l.logged, l.suppressed = now, 0
+	l.logged = now
+	l.suppressed = 0
 }

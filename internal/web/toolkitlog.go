@@ -23,7 +23,8 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
-	r.Time, r.PC = time.Time{}, 0
+	r.Time = time.Time{}
+	r.PC = 0
 
 	return h.Handler.Handle(ctx, r)
 }

@@ -63,7 +63,9 @@ func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTr
 	defer cached.mu.Unlock()
 
 	if now := time.Now(); cached.encoded.IsZero() || cached.after != after || now.Sub(cached.encoded) >= c.keep {
-		cached.bodyTrailer, cached.encoded, cached.after = c.encode(key), now, after
+		cached.bodyTrailer = c.encode(key)
+		cached.encoded = now
+		cached.after = after
 	}
 
 	return cached.bodyTrailer

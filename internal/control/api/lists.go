@@ -146,7 +146,8 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 
 // ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB, TB) or none.
 func ParseBytes(s string) (Bytes, error) {
-	digits, factor := s, uint64(1)
+	digits := s
+	factor := uint64(1)
 	for _, unit := range []struct {
 		suffix string
 		factor uint64
@@ -155,7 +156,8 @@ func ParseBytes(s string) (Bytes, error) {
 		{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 	} {
 		if before, ok := strings.CutSuffix(s, unit.suffix); ok {
-			digits, factor = strings.TrimRight(before, " "), unit.factor
+			digits = strings.TrimRight(before, " ")
+			factor = unit.factor
 			break
 		}
 	}

@@ -120,7 +120,8 @@ func joinRefusals(err error, errs []error) error {
 
 // addMarks adds the owners that labels and annotations of the node reveal.
 func (f ownersByGPU) addMarks(n object) {
-	config, state := n.Labels[migManagerConfig], n.Labels[migManagerState]
+	config := n.Labels[migManagerConfig]
+	state := n.Labels[migManagerState]
 	if config != "" || state != "" {
 		f.add("", "mig-manager (label %s=%s, state %s)", migManagerConfig, config, cmp.Or(state, "unknown"))
 	}

@@ -127,7 +127,8 @@ func (f *Finder) findHandles(ctx context.Context, own string, files gpuFiles) ([
 
 		command := f.command(name)
 		for _, h := range held {
-			h.PID, h.Command = pid, command
+			h.PID = pid
+			h.Command = command
 			out = append(out, h)
 		}
 	}

@@ -91,7 +91,8 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	cmd := exec.Command(h.Argv[0], h.Argv[1:]...)
 	cmd.Env = append([]string{searchPath}, env...)
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = out
+	cmd.Stderr = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
 	cmd.WaitDelay = r.grace

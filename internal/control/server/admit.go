@@ -44,7 +44,8 @@ func (c *call) admitCaller(a authenticator) error {
 
 	c.identity = id
 
-	c.entry.Actor, c.entry.Method = id.name, id.method
+	c.entry.Actor = id.name
+	c.entry.Method = id.method
 	if id.from != "" {
 		c.entry.From = id.from
 	}
@@ -81,7 +82,9 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 		return id, nil
 	}
 
-	unreviewed, token, remote := errors.Is(err, errUnreviewed), id.token, c.entry.From
+	unreviewed := errors.Is(err, errUnreviewed)
+	token := id.token
+	remote := c.entry.From
 
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {

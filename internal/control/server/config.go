@@ -228,7 +228,8 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 
 		return filepath.Join(dir, p)
 	}
-	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
+	cert := at(d.TLS.Cert)
+	key := at(d.TLS.Key)
 
 	err := c.stamp(cert, key)
 	if err == nil {

@@ -100,7 +100,8 @@ func (c *call) createPlan() error {
 
 	sum := sha256.Sum256(raw)
 
-	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
+	c.entry.Spec = hex.EncodeToString(sum[:])
+	c.entry.Force = request.Force
 	if err := c.requireForceAndTakeOver(request.Force, request.TakeOver); err != nil {
 		return err
 	}
@@ -155,7 +156,8 @@ func truncateID(s string) string { return s[:min(len(s), maxID)] }
 func (c *call) listOperations() error {
 	list := c.s.backend.Operations()
 	if reason := c.s.audit.failure(); reason != "" && list.Reason == "" {
-		list.State, list.Reason = "read-only", reason
+		list.State = "read-only"
+		list.Reason = reason
 	}
 
 	return c.respond(http.StatusOK, list)
@@ -235,7 +237,8 @@ func (c *call) setMIGMode() error {
 		return err
 	}
 
-	c.entry.GPU, c.entry.Enabled = string(id), &request.Enabled
+	c.entry.GPU = string(id)
+	c.entry.Enabled = &request.Enabled
 
 	return c.answerWithOperation(func() (*api.Operation, error) {
 		ctx, cancel := c.changeContext()

@@ -95,7 +95,9 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 		id.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
 		id.rights = allRights()
-		id.rights.Force, id.rights.TakeOver, id.rights.Release = false, false, false
+		id.rights.Force = false
+		id.rights.TakeOver = false
+		id.rights.Release = false
 	}
 
 	return id, nil

@@ -108,7 +108,8 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 		changes = append(changes, "the file is valid again")
 	}
 
-	f.last, f.err = c, nil
+	f.last = c
+	f.err = nil
 
 	return changes, nil
 }
@@ -163,7 +164,8 @@ func (c *loaded) changesTo(newer *loaded) []string {
 	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
 	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
 
-	was, is := map[string]any{}, map[string]any{}
+	was := map[string]any{}
+	is := map[string]any{}
 	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
 		for name, rights := range from.clients {
 			(*to)["client "+name] = rights
@@ -204,7 +206,8 @@ func (f *configFile) tlsConfig() *tls.Config {
 				return config, nil
 			}
 
-			config.ClientCAs, config.ClientAuth = c.clientCA, tls.RequireAndVerifyClientCert
+			config.ClientCAs = c.clientCA
+			config.ClientAuth = tls.RequireAndVerifyClientCert
 			if len(c.tokens) > 0 || c.kubernetes {
 				config.ClientAuth = tls.VerifyClientCertIfGiven
 			}

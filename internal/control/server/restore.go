@@ -74,7 +74,8 @@ func (c *call) findRestorable() (gpu.UUID, error) {
 		at := slices.IndexFunc(list, func(u api.Unrestored) bool { return strings.EqualFold(selector, string(u.GPU)) })
 
 		if at >= 0 {
-			id, err = list[at].GPU, nil
+			id = list[at].GPU
+			err = nil
 		}
 	}
 

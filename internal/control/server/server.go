@@ -192,7 +192,8 @@ func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) e
 // ServeReleases serves, until ctx ends, the part of the API that needs no partition control, for root alone: GPUs are
 // released and reacquired on the socket of the options. Errors are those of Serve.
 func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
-	o.AllowGID, o.ListenAddress = -1, ""
+	o.AllowGID = -1
+	o.ListenAddress = ""
 
 	return newServer(o, nil, logger, defaultLimits()).listenAndServe(ctx)
 }

@@ -51,7 +51,8 @@ func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule, *strictyaml.Error) {
 	key := "layout"
 	if s.MIGConfigs != nil {
-		layouts, key = s.MIGConfigs, "mig-configs"
+		layouts = s.MIGConfigs
+		key = "mig-configs"
 		if s.Layout == "" {
 			for name := range layouts { // the only one
 				s.Layout = name

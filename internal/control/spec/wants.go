@@ -24,7 +24,8 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
 
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
-		request, at := devices[name], strictyaml.Join(key, name)
+		request := devices[name]
+		at := strictyaml.Join(key, name)
 		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
 		}

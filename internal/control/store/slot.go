@@ -130,7 +130,8 @@ func (sl *slot) write(sequence uint64, document []byte) error {
 		err = sl.file.Sync()
 	}
 
-	sl.broken, sl.unused = err != nil, false
+	sl.broken = err != nil
+	sl.unused = false
 
 	return err
 }
@@ -145,7 +146,8 @@ func (sl *slot) rewrite(content []byte) error {
 	}
 
 	_ = sl.file.Close() // it is not needed any more
-	sl.file, sl.broken = file, false
+	sl.file = file
+	sl.broken = false
 
 	return nil
 }

@@ -103,7 +103,8 @@ func (s *Store) openFiles() (control.Documents, error) {
 		return control.Documents{}, control.ErrStateForeign
 	}
 
-	s.saved, s.tried = found, found
+	s.saved = found
+	s.tried = found
 
 	return docs, nil
 }
@@ -177,7 +178,8 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		case !valid || content != nil && sequence%2 != uint64(i):
 			damaged = true
 		case sequence > s.sequence:
-			newest, s.sequence = content, sequence
+			newest = content
+			s.sequence = sequence
 		}
 	}
 

@@ -9,9 +9,11 @@ import (
 
 // FindHeader returns the path of nvml.h or dcgm_agent.h in the module of Go that has it, go-nvml or go-dcgm.
 func FindHeader(name string) (string, error) {
-	module, folder := "github.com/NVIDIA/go-nvml", "pkg/nvml"
+	module := "github.com/NVIDIA/go-nvml"
+	folder := "pkg/nvml"
 	if strings.HasPrefix(name, "dcgm") {
-		module, folder = "github.com/NVIDIA/go-dcgm", "pkg/dcgm"
+		module = "github.com/NVIDIA/go-dcgm"
+		folder = "pkg/dcgm"
 	}
 
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()

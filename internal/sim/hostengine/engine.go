@@ -214,14 +214,19 @@ func (e *Engine) alive() error {
 		}
 	}
 
-	e.restarts, e.began = state.Restarts, true
+	e.restarts = state.Restarts
+	e.began = true
 	e.life++
 	e.opened = 0
-	e.groups, e.fields = e.ownGroups(), map[uintptr]*fieldGroup{}
-	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
+	e.groups = e.ownGroups()
+	e.fields = map[uintptr]*fieldGroup{}
+	e.watches = map[watchKey]*watch{}
+	e.samples = map[Entity]*sampled{}
 	e.health = map[uintptr]*healthWatch{}
-	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
-	e.trees, e.mode = make([]tree, e.node.Count()), mode
+	e.nextID = map[Level]uint32{}
+	e.freeIDs = map[Level][]uint32{}
+	e.trees = make([]tree, e.node.Count())
+	e.mode = mode
 
 	return nil
 }

@@ -103,7 +103,8 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, w := e.groups[groupID], e.health[groupID]
+	g := e.groups[groupID]
+	w := e.health[groupID]
 	if g == nil {
 		return nil, NotConfigured
 	}

@@ -13,7 +13,8 @@ func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, fields := e.groups[groupID], e.fields[fieldsID]
+	g := e.groups[groupID]
+	fields := e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return nil, 0, NotConfigured
 	}

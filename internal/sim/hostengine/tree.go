@@ -60,7 +60,9 @@ func (e *Engine) follow(index int) {
 
 	switch {
 	case t.known && sameTree(t.members, &s):
-		t.seen, t.changed, t.gone = next, time.Time{}, nil
+		t.seen = next
+		t.changed = time.Time{}
+		t.gone = nil
 		return
 	case !t.known:
 		e.adopt(index, &s)

@@ -69,7 +69,8 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, fields := e.groups[groupID], e.fields[fieldsID]
+	g := e.groups[groupID]
+	fields := e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return NotConfigured
 	}
@@ -149,7 +150,8 @@ func (s *Session) Update() error {
 // when they are read, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
-		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
+		profiling := slices.ContainsFunc(w.fields, isProfiling)
+		links := slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
 			if profiling {
 				e.sample(of, w.interval)

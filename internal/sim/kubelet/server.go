@@ -93,14 +93,16 @@ func (s *Server) Start() error {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
 
-	serving, done := grpc.NewServer(), make(chan struct{})
+	serving := grpc.NewServer()
+	done := make(chan struct{})
 	kubeletapi.RegisterPodResourcesListerServer(serving, s.api)
 	go func() {
 		defer close(done)
 		// It ends when it is stopped, and what it returns then is nothing new.
 		_ = serving.Serve(listener)
 	}()
-	s.serving, s.done = serving, done
+	s.serving = serving
+	s.done = done
 
 	return nil
 }

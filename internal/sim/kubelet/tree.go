@@ -48,7 +48,8 @@ func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 // syncTo writes what is missing and removes what is no more. A container whose names make no file name costs only its
 // own files.
 func (t *tree) syncTo(containers []sim.Container) error {
-	procs, links := map[uint32]string{}, map[string]string{}
+	procs := map[uint32]string{}
+	links := map[string]string{}
 
 	for i := range containers {
 		c := &containers[i]

@@ -99,7 +99,8 @@ func (o *openLoop) pop() {
 			break
 		}
 
-		left, o.now = left-expected, until
+		left = left - expected
+		o.now = until
 		if until == binEnd {
 			o.bin++
 		}

@@ -143,7 +143,9 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 
 		info.Version = nvml.STRUCT_VERSION(info, 2)
 		if d.branch() < 510 {
-			info.Version, info.Total, info.Reserved = 0, s.MemoryTotal-s.MemoryReserved, 0
+			info.Version = 0
+			info.Total = s.MemoryTotal - s.MemoryReserved
+			info.Reserved = 0
 		}
 
 		return info, nvml.SUCCESS

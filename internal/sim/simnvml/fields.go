@@ -28,7 +28,9 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 
 	for i := range values {
 		v := &values[i]
-		v.Timestamp, v.LatencyUsec, v.Value = s.Time.UnixMicro(), 0, [8]byte{}
+		v.Timestamp = s.Time.UnixMicro()
+		v.LatencyUsec = 0
+		v.Value = [8]byte{}
 
 		f, ok := d.field(v.FieldId)
 		if !ok {
