@@ -129,6 +129,7 @@ func TestHolds(t *testing.T) {
 	whole := "GPU"
 	instance := "instance"
 	compute := "compute"
+
 	nothing := ""
 	for name, tt := range map[string]struct {
 		ref  gpu.DeviceRef
@@ -254,6 +255,7 @@ func TestSettlingOfDestruction(t *testing.T) {
 
 				state := api.Succeeded
 				cordonedBy := ""
+
 				if tt.waits != nil {
 					state = api.Unsettled
 					cordonedBy = "me"
@@ -392,6 +394,7 @@ func TestSettlingByProfile(t *testing.T) {
 	}
 
 	single := instance("1g.5gb", 1)
+
 	media := instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {
 		before, after []mig.Instance

@@ -227,7 +227,8 @@ func (e *Engine) setUnusable(err error) {
 	e.mu.Lock()
 	reason := "the state folder cannot be used: " + stateText(err)
 
-	repeated := e.unusable == reason || e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
+	repeated := e.unusable == reason ||
+		e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
 	if !repeated {
 		e.unusable = reason
 	}
@@ -235,7 +236,14 @@ func (e *Engine) setUnusable(err error) {
 	e.mu.Unlock()
 
 	if !repeated {
-		level.Error(e.o.Logger).Log("msg", "partition control is read-only: cannot use its state folder", "err", err)
+		level.Error(
+			e.o.Logger,
+		).Log(
+			"msg",
+			"partition control is read-only: cannot use its state folder",
+			"err",
+			err,
+		)
 	}
 
 	e.reportState()

@@ -217,6 +217,7 @@ func TestHangInMidOperation(t *testing.T) {
 				if s.Op == mig.DestroyInstance && s.GPU == gpu1 {
 					w.reading = func() error { return gpu.ErrTimeout }
 					w.hung = gpu1
+
 					return gpu.ErrTimeout
 				}
 

@@ -340,6 +340,7 @@ func TestRestoreAfterReboot(t *testing.T) {
 
 				w.gpu(gpu0).Instances = nil
 				w.gpu(gpu1).Instances = nil
+
 				w.processes = map[gpu.UUID][]gpu.Process{}
 				if c.change != nil {
 					c.change(w)

@@ -117,8 +117,11 @@ func (e *Engine) save(document func() error) error {
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
 		level.Warn(e.o.Logger).
-			Log("msg", "state folder was replaced or deleted while in use; saving all documents again in the one that "+
-				"is there now")
+			Log(
+				"msg",
+				"state folder was replaced or deleted while in use; saving all documents again in the one that "+
+					"is there now",
+			)
 
 		if err = e.reopenStore(); err == nil {
 			err = document()
@@ -191,8 +194,13 @@ func (e *Engine) writeHistory() error {
 	e.mu.Lock()
 	e.dropOldOperations()
 
-	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, SlotsUsed: e.slotsUsed,
-		Operations: []*record{}}
+	h := history{
+		Layouts:    e.layouts,
+		Restored:   e.restoredBoot,
+		Unrestored: e.unrestored,
+		SlotsUsed:  e.slotsUsed,
+		Operations: []*record{},
+	}
 	for _, op := range e.operations {
 		if op != e.current || !op.inSlots {
 			op.Revision++

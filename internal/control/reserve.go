@@ -85,13 +85,21 @@ func (e *Engine) claimReservation(retried *operation) *api.Problem {
 
 	switch {
 	case e.current != nil:
-		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb,
-			e.current.Operation.State)
+		p := problemf(
+			api.InProgress,
+			"operation %s (%s) is %s",
+			e.current.Operation.ID,
+			e.current.Operation.Verb,
+			e.current.Operation.State,
+		)
 		p.Operation = e.current.Operation.ID
 
 		return p
 	case e.recovering:
-		return problemf(api.InProgress, "what the last run of the exporter left is being finished; try again")
+		return problemf(
+			api.InProgress,
+			"what the last run of the exporter left is being finished; try again",
+		)
 	case e.reserved:
 		return problemf(api.InProgress, "another request is being checked; try again")
 	case e.unusable != "" && (retried == nil || retried.Operation.Verb != api.VerbRecovery):
@@ -144,8 +152,12 @@ func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.P
 
 	p := problemf(kind, text, op.Operation.ID, id)
 	if state == api.Stuck && op.resumes {
-		p.Detail = fmt.Sprintf("operation %s of the last run is not finished on %s yet: it waits for %s", op.Operation.ID, id,
-			strings.Join(op.Operation.WaitsFor, ", and for "))
+		p.Detail = fmt.Sprintf(
+			"operation %s of the last run is not finished on %s yet: it waits for %s",
+			op.Operation.ID,
+			id,
+			strings.Join(op.Operation.WaitsFor, ", and for "),
+		)
 	}
 
 	p.Operation = op.Operation.ID

@@ -63,6 +63,7 @@ func TestUnstick(t *testing.T) {
 			w.before = func(_ int, s mig.Step) error {
 				w.before = nil
 				w.hung = s.GPU
+
 				return gpu.ErrTimeout
 			}
 		})

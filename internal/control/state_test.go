@@ -79,6 +79,7 @@ func TestDamagedState(t *testing.T) {
 
 				w.documents.OperationDamaged = false
 				w.documents.HistoryDamaged = false
+
 				w.unreadable = nil
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)

@@ -173,6 +173,7 @@ func TestFreeCovers(t *testing.T) {
 	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
 
 	first := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}
+
 	other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
 	for name, tt := range map[string]struct {
 		free []gpu.DeviceRef

@@ -112,6 +112,7 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	}
 
 	op.Operation.State = api.Succeeded
+
 	op.Operation.WaitsFor = nil
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
@@ -123,7 +124,14 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 
 	e.uncordonNode(ctx, op)
-	level.Info(e.o.Logger).Log("msg", "unsettled operation has succeeded", "operation", op.Operation.ID)
+	level.Info(
+		e.o.Logger,
+	).Log(
+		"msg",
+		"unsettled operation has succeeded",
+		"operation",
+		op.Operation.ID,
+	)
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
 	e.reportState()
 }
@@ -157,8 +165,12 @@ func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
 
 	was := migDevices(before)
 	is := migDevices(now)
-	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was), before: devicesOf(before...),
-		after: devicesOf(now...)}
+	t := deviceChanges{
+		created:   lacking(was, is),
+		destroyed: lacking(is, was),
+		before:    devicesOf(before...),
+		after:     devicesOf(now...),
+	}
 
 	// A GPU whose MIG mode was switched on is no device any more.
 	if m := op.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {

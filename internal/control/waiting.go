@@ -94,8 +94,12 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 		e.setGPU(op, id, api.Stuck, nil, nil)
 	}
 
-	p := problemf(api.StuckNode, "%s; it is finished once that is known: it waits for %s", errInterrupted,
-		strings.Join(waits, ", and for "))
+	p := problemf(
+		api.StuckNode,
+		"%s; it is finished once that is known: it waits for %s",
+		errInterrupted,
+		strings.Join(waits, ", and for "),
+	)
 	p.Operation = op.Operation.ID
 
 	e.mu.Lock()
@@ -106,8 +110,16 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.mu.Unlock()
 
 	if !told {
-		level.Warn(e.o.Logger).Log("msg", "operation of the last run waits", "operation", op.Operation.ID, "for",
-			strings.Join(waits, ", "))
+		level.Warn(
+			e.o.Logger,
+		).Log(
+			"msg",
+			"operation of the last run waits",
+			"operation",
+			op.Operation.ID,
+			"for",
+			strings.Join(waits, ", "),
+		)
 	}
 
 	e.setWaiting(op, waits)

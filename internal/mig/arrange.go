@@ -160,7 +160,9 @@ func (a *arranger) judgeArrangement() {
 	}
 }
 
-func (a *arranger) pinned(i int) bool { return a.existing.Busy || a.existing.ComputeInstances[i].Busy }
+func (a *arranger) pinned(i int) bool {
+	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
+}
 
 // alignment is the number of slices at whose multiples a compute instance can certainly be placed: by NVIDIA's open
 // kernel modules any start will do, by its emulated GPUs (go-nvml) only these.

@@ -110,6 +110,7 @@ func TestDemandsAreMetAsBruteForceWould(t *testing.T) {
 			rounds := 60
 			gpus := 2
 			feasible := 0
+
 			if len(g.reachable) < 100 {
 				rounds = 400
 				gpus = 3

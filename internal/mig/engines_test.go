@@ -74,6 +74,7 @@ func TestEnginesForbidNoBaseLayout(t *testing.T) {
 		})
 
 		with := newNaiveGPU(base)
+
 		without := newNaiveGPU(withoutEngines(base))
 		if len(with.reachable) != len(without.reachable) || len(with.reachable) < 10 {
 			t.Errorf("%s: %d layouts, without engines %d", m.Name, len(with.reachable), len(without.reachable))

@@ -94,12 +94,20 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	for _, w := range wants {
 		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
 		if at < 0 {
-			at = slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile })
+			at = slices.IndexFunc(
+				g.Profiles,
+				func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile },
+			)
 		}
 
 		if at < 0 {
-			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile,
-				Offers: offers(g.Profiles)}
+			return nil, &ProfileError{
+				GPU:     position,
+				Index:   g.Index,
+				Model:   g.Name,
+				Profile: w.Profile,
+				Offers:  offers(g.Profiles),
+			}
 		}
 
 		p := g.Profiles[at]
@@ -126,6 +134,7 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 		list[i].group = list[i-1].group
 
 		a := list[i-1]
+
 		b := list[i]
 		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
 			list[i].group++
@@ -143,18 +152,27 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 
 	possible := computeSizes(p.ComputeSlices)
 	sum := 0
+
 	for _, size := range computes {
 		if !slices.Contains(possible, size) {
-			return nil, &SpecError{fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
-				p.Name, size, strings.Trim(fmt.Sprint(possible), "[]"))}
+			return nil, &SpecError{
+				fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
+					p.Name, size, strings.Trim(fmt.Sprint(possible), "[]")),
+			}
 		}
 
 		sum += size
 	}
 
 	if sum > p.ComputeSlices {
-		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum,
-			p.ComputeSlices)}
+		return nil, &SpecError{
+			fmt.Sprintf(
+				"profile %s: compute instances of %d slices together: it has %d",
+				p.Name,
+				sum,
+				p.ComputeSlices,
+			),
+		}
 	}
 
 	sizes := slices.Clone(computes)
@@ -205,7 +223,13 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	}
 
 	if e.best != nil &&
-		c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
+		c.compare(
+			cost{
+				busy:      e.bestCost.busy,
+				instances: e.bestCost.instances,
+				computes:  e.bestCost.computes,
+			},
+		) > 0 {
 		return
 	}
 
@@ -235,7 +259,8 @@ func (e *exact) costOf(chosen []fitted, existing int) cost {
 
 // inUse reports whether anything of an instance is busy: then it cannot go as a whole.
 func (i *Instance) inUse() bool {
-	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
+	return i.Busy ||
+		slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
 // keeps returns how a present instance is kept in a layout, nil if it is destroyed.
@@ -279,7 +304,10 @@ func (e *exact) after() []Instance {
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
-			list = append(list, Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true})
+			list = append(
+				list,
+				Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true},
+			)
 		}
 	}
 
@@ -302,13 +330,20 @@ func (e *exact) blocked(position int, wants []Want) error {
 
 		if a != nil {
 			for _, compute := range a.busy {
-				problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)})
+				problem.Blocking = append(
+					problem.Blocking,
+					Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)},
+				)
 			}
 		}
 	}
 
-	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants),
-		e.gpu.names(problem.Blocking))
+	problem.Reason = fmt.Sprintf(
+		"GPU %d: %s fit only without %s, busy",
+		e.gpu.Index,
+		describe(wants),
+		e.gpu.names(problem.Blocking),
+	)
 
 	return problem
 }

@@ -43,6 +43,7 @@ func TestNumberOfMaximalLayouts(t *testing.T) {
 
 		g := newNaiveGPU(m)
 		naive := 0
+
 		for _, layout := range g.reachable {
 			if g.maximal(layout) {
 				naive++

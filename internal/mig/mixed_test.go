@@ -141,6 +141,7 @@ func manySelectors() []Rule {
 func BenchmarkManySelectors(b *testing.B) {
 	gpus := mixedNode(b, 16)
 	rules := manySelectors()
+
 	for i := range gpus {
 		gpus[i].PCIBusID = fmt.Sprintf("00000000:%02X:00.0", i)
 	}

@@ -91,6 +91,7 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 
 		ids := map[uint32]bool{}
 		largest := gpu.Profile{}
+
 		for i, p := range m.Profiles {
 			if ids[p.ID] {
 				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
@@ -157,6 +158,7 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 		}
 
 		p := m.Profiles[i]
+
 		c := capacity.Profiles[i]
 		if c.Available != row.total || c.Max != row.total {
 			t.Errorf("%s: free/total %d/%d, want %d/%d", row.name, c.Available, c.Max, row.total, row.total)

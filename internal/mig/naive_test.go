@@ -101,6 +101,7 @@ func (g *naiveGPU) allowed(layout []naiveInstance) bool {
 	owned := make([]bool, g.axis)
 	compute := 0
 	media := 0
+
 	for _, x := range layout {
 		p := g.profiles[x.profile]
 		for u := p.Placements[x.placement].Start; u < p.Placements[x.placement].Start+p.Placements[x.placement].Size; u++ {
@@ -158,6 +159,7 @@ func (g *naiveGPU) compute(layout []naiveInstance) int {
 // available is the largest subset of a profile's placements that the layout allows.
 func (g *naiveGPU) available(layout []naiveInstance, profile int) int {
 	most := 0
+
 	placements := len(g.profiles[profile].Placements)
 	for subset := range 1 << placements {
 		var more []naiveInstance

@@ -40,6 +40,7 @@ func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 
 func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool) (gone int, ok bool) {
 	has := []int{}
 	unreported := false
+
 	for _, c := range s.computes {
 		has = append(has, c.size)
 		unreported = unreported || c.unreported && c.size != slicesOfInstance
@@ -216,6 +217,7 @@ func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance,
 
 	kept := 0
 	computesKept := 0
+
 	computesWanted := 0
 	for _, w := range wants {
 		computesWanted += len(w.sizes)

@@ -29,8 +29,11 @@ const (
 // ParseName reads a profile's name in the driver's form.
 func ParseName(s string) (Name, error) {
 	bad := func(expected string) (Name, error) {
-		return Name{}, fmt.Errorf("profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb", s,
-			expected)
+		return Name{}, fmt.Errorf(
+			"profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb",
+			s,
+			expected,
+		)
 	}
 	var n Name
 
@@ -112,6 +115,7 @@ const maxNameNumber = 1 << 20
 // joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
 	inWord := false
+
 	started := s == ""
 	for i := range len(s) {
 		switch c := s[i]; {

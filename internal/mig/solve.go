@@ -40,12 +40,18 @@ func (c cost) weight() weight {
 	return weight{
 		busyInstances:   uint64(c.busy)<<32 | uint64(c.instances),   //nolint:gosec // see weight
 		computesTouched: uint64(c.computes)<<32 | uint64(c.touched), //nolint:gosec // see weight
-		left:            int32(c.left),                              //nolint:gosec // minus the rank of a profile
+		left: int32(
+			c.left,
+		), //nolint:gosec // minus the rank of a profile
 	}
 }
 
 func (w weight) plus(v weight) weight {
-	return weight{w.busyInstances + v.busyInstances, w.computesTouched + v.computesTouched, min(w.left, v.left)}
+	return weight{
+		w.busyInstances + v.busyInstances,
+		w.computesTouched + v.computesTouched,
+		min(w.left, v.left),
+	}
 }
 
 // isLess reports whether w is the weight of a better cost.
@@ -193,7 +199,11 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 
 			sum := before.list[part].plus(more)
 			if old := &next.list[part+own]; old.met < 0 || sum.isLess(&old.weight) {
-				*old = way{weight: sum, met: int32(part), own: int32(own)} //nolint:gosec // fewer than maxParts
+				*old = way{
+					weight: sum,
+					met:    int32(part),
+					own:    int32(own),
+				} //nolint:gosec // fewer than maxParts
 			}
 		}
 	}

@@ -26,6 +26,7 @@ func TestFieldValuesAreDecodedByType(t *testing.T) {
 	const dirt = 0xDEADBEEF_00000000 // what a short value leaves in the union
 
 	none := gpu.None[float64]()
+
 	noCount := gpu.None[uint64]()
 	for _, c := range []struct {
 		name     string

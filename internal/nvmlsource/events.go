@@ -72,9 +72,11 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	q.running = q.running || starts
 
 	quit := q.quit
+
 	ended := q.ended
 	if starts && !q.haltedAt.IsZero() {
-		q.overflow = q.overflow || time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+		q.overflow = q.overflow ||
+			time.Since(q.haltedAt) >= maxSetGap // events may have been missed
 	}
 
 	q.mu.Unlock()
@@ -107,8 +109,14 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	}
 
 	if !logged {
-		level.Warn(q.opts.Logger).Log("msg", "cannot create an event queue; XIDs are not received until there is one",
-			"err", err)
+		level.Warn(
+			q.opts.Logger,
+		).Log(
+			"msg",
+			"cannot create an event queue; XIDs are not received until there is one",
+			"err",
+			err,
+		)
 	}
 
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
@@ -183,7 +191,12 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 			}
 		default:
 			level.Warn(q.opts.Logger).
-				Log("msg", "event queue failed; creating it again", "err", driverError("nvmlEventSetWait", ret))
+				Log(
+					"msg",
+					"event queue failed; creating it again",
+					"err",
+					driverError("nvmlEventSetWait", ret),
+				)
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()

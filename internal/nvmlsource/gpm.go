@@ -92,7 +92,8 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
 
-	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow // the metrics of the last window stay
+	early := !g.lastAt.IsZero() && since >= 0 &&
+		since < minWindow // the metrics of the last window stay
 	if g.support != gpmSupported || g.restart || early {
 		return false, errs
 	}
@@ -145,7 +146,8 @@ func (r *gpuRead) sampleEntities() {
 
 	for i := range t.states {
 		e := &t.states[i]
-		if len(e.computes) == 0 && !t.hidden { // nothing can run there, and the driver has no counters of it
+		if len(e.computes) == 0 &&
+			!t.hidden { // nothing can run there, and the driver has no counters of it
 			e.window.reset(nil)
 			continue
 		}
@@ -162,7 +164,12 @@ func (r *gpuRead) sampleEntities() {
 }
 
 // sampleInto takes one sample of an entity into its window. If that fails the window starts again.
-func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(GPMSample) nvml.Return) {
+func (r *gpuRead) sampleInto(
+	w *window,
+	cached answers,
+	call string,
+	take func(GPMSample) nvml.Return,
+) {
 	q := r.newQuerier(cached)
 	if q.checkRefused(call, gpu.ReadingActivity) != nil {
 		w.reset(q.errs)
@@ -301,6 +308,7 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 // code of its own.
 func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	w.activity = gpu.Activity{}
+
 	w.rates = gpu.LinkRates{}
 	if w.count < 2 || r.lost != nil {
 		return 0
@@ -313,7 +321,10 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
 
-	if err := r.source.checkReturn(call, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
+	if err := r.source.checkReturn(
+		call,
+		r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics),
+	); err != nil {
 		if losesDevice(err) {
 			r.lost = err
 		}
@@ -326,8 +337,12 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 
 	const mebi = 1 << 20
 	ratios := w.activity.All()
-	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive,
-		&w.rates.NVLinkTransmit}
+	rates := [...]*gpu.Opt[float64]{
+		&w.rates.PCIeReceive,
+		&w.rates.PCIeTransmit,
+		&w.rates.NVLinkReceive,
+		&w.rates.NVLinkTransmit,
+	}
 
 	for i := range metrics {
 		var valid bool

@@ -79,6 +79,7 @@ func (p *profiledBench) poll(b *testing.B) {
 // two nodes that are polled in turn, one with GPM and one without, as percent of one core.
 func BenchmarkGPM(b *testing.B) {
 	off := newProfiledBench(b, false)
+
 	on := newProfiledBench(b, true)
 	for b.Loop() {
 		off.poll(b)

@@ -43,6 +43,7 @@ func (c *partitioner) changeLayout(layout int) {
 
 	c.layout = layout
 	c.parts = nil
+
 	c.number = map[[2]int]int{}
 	for _, p := range c.layouts[layout] {
 		var err error
@@ -134,6 +135,7 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 
 	for round := 0; done < layoutChanges; round++ {
 		calls = 0
+
 		at = -1
 		if round%4 < 2 { // two in a row, then time for a window
 			at = 1 + random.IntN(60)

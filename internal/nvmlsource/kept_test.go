@@ -100,6 +100,7 @@ processes: [{device: "0/3g.20gb@0/0", workload: a, for: 4500ms}, {device: "0/3g.
 	after, _ := n.quiet(id, gpu.ReadCues{})
 
 	was := before.Readings.Processes.Or(nil)
+
 	is := after.Readings.Processes.Or(nil)
 	if len(was) != 1 || len(is) != 1 || was[0].PID == is[0].PID {
 		t.Errorf("processes %+v before the change and %+v after it, want one each, and another one", was, is)

@@ -33,8 +33,14 @@ func linkFields() [linkFieldCount]linkField {
 		linkReceive:        {id: nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES},
 		firstLinkError:     {id: nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, kind: "receive"},
 		firstLinkError + 1: {id: nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, kind: "effective"},
-		firstLinkError + 2: {id: nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, kind: "recovery"},
-		firstLinkError + 3: {id: nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, kind: "recovery_failed"},
+		firstLinkError + 2: {
+			id:   nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+			kind: "recovery",
+		},
+		firstLinkError + 3: {
+			id:   nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+			kind: "recovery_failed",
+		},
 	}
 }
 
@@ -86,7 +92,8 @@ func (c *linkCounters) add(call string) error {
 				c.addCounter(&c.last[link][field], &c.totals[field], now)
 			}
 
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
+		case nvml.ERROR_NOT_SUPPORTED,
+			nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
 		default:
 			if failed == nil {
 				failed = driverError(call, ret)

@@ -229,6 +229,7 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 	}
 
 	decoder := gpu.Some(0.5)
+
 	jpeg := gpu.Some(0.2)
 	for _, c := range []struct {
 		about   string

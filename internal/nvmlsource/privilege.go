@@ -59,6 +59,7 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 
 	missing := string(reading)
 	needs := "root"
+
 	switch reading {
 	case gpu.ReadingMIG:
 		missing = "GPU instances without a compute instance, placements and what could still be created"
@@ -77,7 +78,16 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 		needs = needsMonitor
 	}
 
-	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
+	level.Warn(
+		p.logger,
+	).Log(
+		"msg",
+		"no permission; readings are left out",
+		"missing",
+		missing,
+		"needs",
+		needs,
+	)
 }
 
 // hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's shows.
@@ -111,5 +121,12 @@ func (p *privilege) markRegained(reading gpu.Reading) {
 	}
 
 	delete(p.logged, reading)
-	level.Info(p.logger).Log("msg", "permission is granted again; readings are no longer left out", "reading", reading)
+	level.Info(
+		p.logger,
+	).Log(
+		"msg",
+		"permission is granted again; readings are no longer left out",
+		"reading",
+		reading,
+	)
 }

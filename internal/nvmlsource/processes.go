@@ -63,7 +63,8 @@ func clearInstances(list []gpu.Process) {
 // hasNoInstance reports whether a list lacks the instances of all its processes, as the first form of the call does
 // (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
 func hasNoInstance(list []gpu.Process) bool {
-	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
+	return len(list) > 0 &&
+		!slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
 
 // mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and

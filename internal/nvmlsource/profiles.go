@@ -124,15 +124,23 @@ func (r *gpuRead) queryPlacements(q *querier) {
 	for i := range entries {
 		e := &entries[i]
 
-		placements, err := query(q, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
-			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
-		})
+		placements, err := query(
+			q,
+			call,
+			gpu.ReadingMIG,
+			func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+				return r.dev.GetGpuInstancePossiblePlacements(e.ID)
+			},
+		)
 		if err != nil {
 			return // for lack of privilege, mostly; it is the same for every profile
 		}
 
 		for _, p := range placements {
-			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
+			e.Placements = append(
+				e.Placements,
+				gpu.Placement{Start: int(p.Start), Size: int(p.Size)},
+			)
 			e.MemorySlices = int(p.Size)
 		}
 

@@ -86,6 +86,7 @@ func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	ids := n.discover()
 
 	off := n.read(ids[0]).Profiles
+
 	on := n.read(ids[1]).Profiles
 	if len(off) == 0 || len(off) != len(on) {
 		t.Fatalf("%d profiles with MIG off, %d with MIG on", len(off), len(on))

@@ -19,14 +19,25 @@ func (r *gpuRead) readFast() tier {
 	var to gpu.Readings
 	to.Memory = r.queryMemory(&q)
 
-	u, err := query(&q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates)
+	u, err := query(
+		&q,
+		"nvmlDeviceGetUtilizationRates",
+		gpu.ReadingUtilization,
+		r.dev.GetUtilizationRates,
+	)
 	if err == nil {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
 
 	to.Media = r.queryMedia(&q)
-	to.PowerWatts = queryScaled(&q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
+	to.PowerWatts = queryScaled(
+		&q,
+		"nvmlDeviceGetPowerUsage",
+		gpu.ReadingPower,
+		r.dev.GetPowerUsage,
+		1000,
+	)
 
 	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
@@ -34,7 +45,13 @@ func (r *gpuRead) readFast() tier {
 		to.EnergyAt = r.source.opts.Now()
 	}
 
-	to.TemperatureCelsius = queryScaled(&q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
+	to.TemperatureCelsius = queryScaled(
+		&q,
+		"nvmlDeviceGetTemperature",
+		gpu.ReadingTemperature,
+		r.dev.GetTemperature,
+		1,
+	)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
 		Memory:   r.queryClock(&q, "nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
@@ -67,23 +84,48 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
 
-	replays, err := query(&q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter)
+	replays, err := query(
+		&q,
+		"nvmlDeviceGetPcieReplayCounter",
+		gpu.ReadingPCIe,
+		r.dev.GetPcieReplayCounter,
+	)
 	if err == nil && replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
 
-	to.PCIe.LinkWidth = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
+	to.PCIe.LinkWidth = queryOpt(
+		&q,
+		"nvmlDeviceGetCurrPcieLinkWidth",
+		gpu.ReadingPCIe,
+		r.dev.GetCurrPcieLinkWidth,
+	)
 
 	to.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkGeneration)
-	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
+	if mode, err := query(
+		&q,
+		"nvmlDeviceGetComputeMode",
+		gpu.ReadingInventory,
+		r.dev.GetComputeMode,
+	); err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 
-	to.TemperatureMarginCelsius = queryScaled(&q, "nvmlDeviceGetMarginTemperature", gpu.ReadingTemperature,
-		r.dev.GetMarginTemperature, 1)
+	to.TemperatureMarginCelsius = queryScaled(
+		&q,
+		"nvmlDeviceGetMarginTemperature",
+		gpu.ReadingTemperature,
+		r.dev.GetMarginTemperature,
+		1,
+	)
 
-	persistence, err := query(&q, "nvmlDeviceGetPersistenceMode", gpu.ReadingInventory, r.dev.GetPersistenceMode)
+	persistence, err := query(
+		&q,
+		"nvmlDeviceGetPersistenceMode",
+		gpu.ReadingInventory,
+		r.dev.GetPersistenceMode,
+	)
 	if err == nil {
 		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
 	}
@@ -116,8 +158,10 @@ func joinTiers(fast, slow gpu.Readings) gpu.Readings {
 
 	fast.NVLink.Errors = slow.NVLink.Errors
 	fast.ECC = slow.ECC
+
 	fast.RemappedRows = slow.RemappedRows
-	if slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present() { // they are counted by link
+	if slow.NVLink.TransmitBytes.Present() ||
+		slow.NVLink.ReceiveBytes.Present() { // they are counted by link
 		fast.NVLink = slow.NVLink
 	}
 
@@ -161,7 +205,12 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 }
 
 func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, err := query(q, call, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+	megahertz, err := query(
+		q,
+		call,
+		gpu.ReadingClocks,
+		func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) },
+	)
 	if err != nil {
 		return gpu.None[float64]()
 	}
@@ -195,13 +244,23 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 
 // queryRows queries the remapped rows, which drivers do not report while the GPU has GPU instances.
 func (r *gpuRead) queryRows(q *querier) gpu.Opt[gpu.RemappedRows] {
-	return queryOpt(q, "nvmlDeviceGetRemappedRows", gpu.ReadingRowRemap, func() (gpu.RemappedRows, nvml.Return) {
-		correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
+	return queryOpt(
+		q,
+		"nvmlDeviceGetRemappedRows",
+		gpu.ReadingRowRemap,
+		func() (gpu.RemappedRows, nvml.Return) {
+			correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
 
-		return gpu.RemappedRows{
-			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
-		}, ret
-	})
+			return gpu.RemappedRows{
+				Correctable: uint64(
+					correctable,
+				),
+				Uncorrectable: uint64(uncorrectable),
+				Pending:       pending,
+				Failure:       failure,
+			}, ret
+		},
+	)
 }
 
 // eccCounter is one kind of ECC error count.
@@ -218,10 +277,15 @@ const eccTotal = nvml.MEMORY_LOCATION_COUNT
 // eccCounters returns every kind of count; most GPUs have few.
 func eccCounters() []eccCounter {
 	locations := []string{
-		nvml.MEMORY_LOCATION_L1_CACHE: "l1_cache", nvml.MEMORY_LOCATION_L2_CACHE: "l2_cache",
-		nvml.MEMORY_LOCATION_DEVICE_MEMORY: "device_memory", nvml.MEMORY_LOCATION_REGISTER_FILE: "register_file",
-		nvml.MEMORY_LOCATION_TEXTURE_MEMORY: "texture_memory", nvml.MEMORY_LOCATION_TEXTURE_SHM: "texture_shared_memory",
-		nvml.MEMORY_LOCATION_CBU: "cbu", nvml.MEMORY_LOCATION_SRAM: "sram", eccTotal: "total",
+		nvml.MEMORY_LOCATION_L1_CACHE:       "l1_cache",
+		nvml.MEMORY_LOCATION_L2_CACHE:       "l2_cache",
+		nvml.MEMORY_LOCATION_DEVICE_MEMORY:  "device_memory",
+		nvml.MEMORY_LOCATION_REGISTER_FILE:  "register_file",
+		nvml.MEMORY_LOCATION_TEXTURE_MEMORY: "texture_memory",
+		nvml.MEMORY_LOCATION_TEXTURE_SHM:    "texture_shared_memory",
+		nvml.MEMORY_LOCATION_CBU:            "cbu",
+		nvml.MEMORY_LOCATION_SRAM:           "sram",
+		eccTotal:                            "total",
 	}
 	var list []eccCounter
 
@@ -234,7 +298,11 @@ func eccCounters() []eccCounter {
 				}
 
 				list = append(list, eccCounter{
-					ECCCount: gpu.ECCCount{Severity: severityName, Lifetime: lifetimeName, Location: locationName},
+					ECCCount: gpu.ECCCount{
+						Severity: severityName,
+						Lifetime: lifetimeName,
+						Location: locationName,
+					},
 					severity: nvml.MemoryErrorType(severity),
 					lifetime: nvml.EccCounterType(lifetime),
 					location: nvml.MemoryLocation(location),

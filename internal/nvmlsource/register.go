@@ -62,7 +62,8 @@ func (r *registration) reportsChanges() bool {
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
-	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
+	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() ||
+		r.suspect && !g.isIn(phaseRead) {
 		return false
 	}
 
@@ -255,7 +256,12 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 		q.set.users++
 		q.registering.Add(1)
 
-		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ (r.kinds | r.harmful)}, true
+		return registerAttempt{
+			state:        g,
+			registration: r,
+			set:          q.set,
+			kinds:        eventKinds &^ (r.kinds | r.harmful),
+		}, true
 	}
 
 	return registerAttempt{}, false
@@ -351,7 +357,8 @@ func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 		}
 
 		// A library that does not know a kind of event may call that an invalid argument.
-		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) && !errors.Is(err, gpu.ErrInvalidArgument) {
+		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) &&
+			!errors.Is(err, gpu.ErrInvalidArgument) {
 			r.pause = soon
 		}
 
@@ -367,7 +374,16 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(q.opts.Logger).Log("msg", "cannot receive XIDs of a GPU", "gpu", a.state.uuid, "err", r.err)
+		level.Warn(
+			q.opts.Logger,
+		).Log(
+			"msg",
+			"cannot receive XIDs of a GPU",
+			"gpu",
+			a.state.uuid,
+			"err",
+			r.err,
+		)
 	}
 }
 
@@ -390,7 +406,8 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
 		r.reported = true
 
-		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 && q.opts.Now().Sub(r.triedAt) >= lookupTimeout
+		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 &&
+			q.opts.Now().Sub(r.triedAt) >= lookupTimeout
 		if late && r.err == nil {
 			state.err = fmt.Errorf("register for events: %w", gpu.ErrTimeout)
 			state.reported = r.overdue

@@ -81,7 +81,8 @@ func (s *Source) freeSamples() {
 	defer s.samples.mu.Unlock()
 
 	for _, sample := range s.samples.all {
-		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
+		//nolint:errcheck // the library is shut down next
+		s.checkReturn("nvmlGpmSampleFree", sample.Free())
 	}
 
 	s.samples.all = nil

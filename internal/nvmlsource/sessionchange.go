@@ -74,8 +74,16 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	if err != nil {
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
 	} else {
-		level.Info(s.opts.Logger).Log("msg", "NVML was closed and opened again", "to", c.reason, "seconds",
-			took.Seconds())
+		level.Info(
+			s.opts.Logger,
+		).Log(
+			"msg",
+			"NVML was closed and opened again",
+			"to",
+			c.reason,
+			"seconds",
+			took.Seconds(),
+		)
 	}
 
 	for _, request := range c.requests {
@@ -96,7 +104,16 @@ func (c *sessionChange) refuse(err error) {
 
 	if text := err.Error(); text != s.session.waits {
 		s.session.waits = text
-		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", c.reason, "err", err)
+		level.Warn(
+			s.opts.Logger,
+		).Log(
+			"msg",
+			"NVML is not opened again yet",
+			"to",
+			c.reason,
+			"err",
+			err,
+		)
 	}
 
 	for _, request := range c.requests {
@@ -235,6 +252,7 @@ func (c *sessionChange) open() error {
 	if err := s.initialise(); err != nil {
 		s.session.down = closedError(err)
 		s.session.failed = true
+
 		return s.session.down
 	}
 
@@ -288,12 +306,19 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	}
 
 	if s.opts.Opening.OpenMinors == nil {
-		return fmt.Errorf("%w: it is not known which GPUs this process has open", gpu.ErrLibraryClosed)
+		return fmt.Errorf(
+			"%w: it is not known which GPUs this process has open",
+			gpu.ErrLibraryClosed,
+		)
 	}
 
 	open, err := s.opts.Opening.OpenMinors()
 	if err != nil {
-		return fmt.Errorf("%w: it is not known which GPUs this process has open: %w", gpu.ErrLibraryClosed, err)
+		return fmt.Errorf(
+			"%w: it is not known which GPUs this process has open: %w",
+			gpu.ErrLibraryClosed,
+			err,
+		)
 	}
 
 	s.mu.Lock()
@@ -301,7 +326,12 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 
 	for id := range skip {
 		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
-			return fmt.Errorf("%w: it keeps the released GPU %s open (/dev/nvidia%d)", gpu.ErrLibraryClosed, id, minor)
+			return fmt.Errorf(
+				"%w: it keeps the released GPU %s open (/dev/nvidia%d)",
+				gpu.ErrLibraryClosed,
+				id,
+				minor,
+			)
 		}
 	}
 

@@ -27,6 +27,7 @@ func TestTemperatureMargin(t *testing.T) {
 	ids := n.discover()
 
 	hopper := n.read(ids[0])
+
 	ampere := n.read(ids[1])
 	for _, g := range []gpu.GPU{hopper, ampere} {
 		cmptest.Equal(t, "errors", g.Errors, nil)

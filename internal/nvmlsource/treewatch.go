@@ -23,6 +23,7 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 	defer q.mu.Unlock()
 
 	set := q.set
+
 	r := q.registrations[d]
 	if set == nil || set.broken || set.released || r == nil || r.busy || !r.reportsChanges() {
 		return nil
@@ -34,6 +35,7 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
 	t := &r.state.tree
+
 	w := &r.state.watch
 	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false

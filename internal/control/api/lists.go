@@ -147,6 +147,7 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 // ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB, TB) or none.
 func ParseBytes(s string) (Bytes, error) {
 	digits := s
+
 	factor := uint64(1)
 	for _, unit := range []struct {
 		suffix string
@@ -164,7 +165,10 @@ func ParseBytes(s string) (Bytes, error) {
 
 	n, ok := wholeNumber([]byte(digits), math.MaxInt64/factor)
 	if !ok {
-		return 0, fmt.Errorf(`size %.40q: expected a whole number of bytes, or one with a unit, such as "12GiB" or "20GB"`, s)
+		return 0, fmt.Errorf(
+			`size %.40q: expected a whole number of bytes, or one with a unit, such as "12GiB" or "20GB"`,
+			s,
+		)
 	}
 
 	return Bytes(n * factor), nil
@@ -182,7 +186,9 @@ func (d *DeviceRequest) UnmarshalJSON(data []byte) error {
 	}
 
 	if len(items) == 0 {
-		return errors.New("an empty list: expected counts or objects, each for instances that are split alike")
+		return errors.New(
+			"an empty list: expected counts or objects, each for instances that are split alike",
+		)
 	}
 
 	list := DeviceRequest{Each: make([]DeviceRequest, len(items))}

@@ -105,6 +105,7 @@ func text(handles []control.Handle) string {
 	for _, h := range handles {
 		gi := "-"
 		ci := "-"
+
 		if id, ok := h.Instance.Get(); ok {
 			gi = fmt.Sprint(id)
 		}

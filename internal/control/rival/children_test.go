@@ -38,6 +38,7 @@ type message struct {
 // playRole runs a child process until its standard input ends.
 func playRole(role string) error {
 	in := json.NewDecoder(os.Stdin)
+
 	out := json.NewEncoder(os.Stdout)
 	if role == rolePartitioner {
 		return playPartitioner(in, out)

@@ -172,6 +172,7 @@ func (stopError) Error() string { return "it was stopped" }
 // called reports a call that was made. Its error ends the program.
 func (r *run) called(m move, err error) error {
 	m.GPU = r.gpu
+
 	m.Program = r.name
 	if err != nil {
 		m.Error = err.Error()

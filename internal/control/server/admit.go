@@ -24,7 +24,16 @@ func (c *call) admitCaller(a authenticator) error {
 		c.closeConnection()
 		return err
 	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(c.s.logger).Log("msg", "cannot check credentials", "from", c.entry.From, "err", err)
+		_ = level.Warn(
+			c.s.logger,
+		).Log(
+			"msg",
+			"cannot check credentials",
+			"from",
+			c.entry.From,
+			"err",
+			err,
+		)
 
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
@@ -33,7 +42,11 @@ func (c *call) admitCaller(a authenticator) error {
 				refused.Refusal())
 		}
 
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "credentials cannot be checked now; try again")
+		return problem(
+			api.Unavailable,
+			http.StatusServiceUnavailable,
+			"credentials cannot be checked now; try again",
+		)
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
@@ -45,6 +58,7 @@ func (c *call) admitCaller(a authenticator) error {
 	c.identity = id
 
 	c.entry.Actor = id.name
+
 	c.entry.Method = id.method
 	if id.from != "" {
 		c.entry.From = id.from
@@ -58,7 +72,11 @@ func (c *call) admitCaller(a authenticator) error {
 	}
 
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
-		return problem(api.Forbidden, http.StatusForbidden, "pages of other origins may not call this")
+		return problem(
+			api.Forbidden,
+			http.StatusForbidden,
+			"pages of other origins may not call this",
+		)
 	}
 
 	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {

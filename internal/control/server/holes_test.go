@@ -296,6 +296,7 @@ func TestIdempotencyKeyInFlightAndAfterFailure(t *testing.T) {
 	wantProblem(t, <-first, 500, api.Internal)
 
 	r.backend.block = nil
+
 	r.backend.err = nil
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
 		t.Errorf("a failure was kept: %d %s", w.Code, w.Body)

@@ -84,11 +84,25 @@ func (f *configFile) currentConfig() (*loaded, error) {
 
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "partition control refuses all TCP clients until its configuration is valid",
-			"err", err)
+		_ = level.Error(
+			f.logger,
+		).Log(
+			"msg",
+			"partition control refuses all TCP clients until its configuration is valid",
+			"err",
+			err,
+		)
 	} else {
-		_ = level.Info(f.logger).Log("msg", "partition control reloaded its configuration", "path", f.path, "changes",
-			strings.Join(changes, ", "))
+		_ = level.Info(
+			f.logger,
+		).Log(
+			"msg",
+			"partition control reloaded its configuration",
+			"path",
+			f.path,
+			"changes",
+			strings.Join(changes, ", "),
+		)
 	}
 
 	return f.last, f.err
@@ -160,11 +174,15 @@ func (c *loaded) changesTo(newer *loaded) []string {
 			list = append(list, what)
 		}
 	}
-	note(!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal), "tls certificate")
+	note(
+		!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal),
+		"tls certificate",
+	)
 	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
 	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
 
 	was := map[string]any{}
+
 	is := map[string]any{}
 	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
 		for name, rights := range from.clients {
@@ -199,7 +217,9 @@ func (f *configFile) tlsConfig() *tls.Config {
 			c, _ := f.currentConfig() // callers are authenticated for each call
 
 			config := &tls.Config{
-				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
+				MinVersion:             tls.VersionTLS13,
+				Certificates:           []tls.Certificate{c.certificate},
+				NextProtos:             []string{"http/1.1"},
 				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection
 			}
 			if c.clientCA == nil {
@@ -207,6 +227,7 @@ func (f *configFile) tlsConfig() *tls.Config {
 			}
 
 			config.ClientCAs = c.clientCA
+
 			config.ClientAuth = tls.RequireAndVerifyClientCert
 			if len(c.tokens) > 0 || c.kubernetes {
 				config.ClientAuth = tls.VerifyClientCertIfGiven

@@ -67,7 +67,13 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	}
 
 	var length, sum uint32
-	if _, err := fmt.Sscanf(string(content[:headerSize]), headerFormat, &sequence, &length, &sum); err != nil {
+	if _, err := fmt.Sscanf(
+		string(content[:headerSize]),
+		headerFormat,
+		&sequence,
+		&length,
+		&sum,
+	); err != nil {
 		return nil, 0, false
 	}
 
@@ -85,7 +91,11 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 
 func encode(sequence uint64, document []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
-	sum := crc32.Update(crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table), table, document)
+	sum := crc32.Update(
+		crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table),
+		table,
+		document,
+	)
 
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }

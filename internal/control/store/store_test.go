@@ -175,6 +175,7 @@ func TestSwappedSlots(t *testing.T) {
 	save(t, s, `{"n":1}`, `{"n":2}`)
 
 	a := s.slots[0].file.Name()
+
 	b := s.slots[1].file.Name()
 	if err := errors.Join(os.Rename(a, a+"x"), os.Rename(b, a), os.Rename(a+"x", b)); err != nil {
 		t.Fatal(err)
