@@ -374,6 +374,7 @@ func TestDCGMSharesLabels(t *testing.T) {
 	}
 
 	a := w.metrics[0]
+
 	b := w.metrics[1]
 	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")

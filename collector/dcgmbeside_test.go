@@ -188,6 +188,7 @@ func besideDocs(t *testing.T) []besideDoc {
 // reason, and no note is of a family that is not there.
 func TestBesideDCGM(t *testing.T) {
 	rows := map[string]bool{}
+
 	list := theirDefaults(t)
 	for _, d := range besideDocs(t) {
 		rows[d.Name] = true

@@ -196,6 +196,7 @@ func TestDCGMNewNames(t *testing.T) {
 
 	for _, n := range dcgmRenamedFields() {
 		old := fields[n.old]
+
 		newer := fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
@@ -204,6 +205,7 @@ func TestDCGMNewNames(t *testing.T) {
 
 	for _, n := range dcgmFieldsRenamedIn49() {
 		old := fields[n.old]
+
 		newer := fields[n.name]
 		if old.byDefault == "" {
 			t.Errorf("%s is no row of the default file", old.name)

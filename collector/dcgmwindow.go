@@ -19,7 +19,11 @@ type dcgmCounters struct {
 }
 
 func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
-	c := &dcgmCounters{xidWindow: opts.XIDWindow, clockWindow: opts.ClockEventsWindow, gpus: map[gpu.UUID]*dcgmHistory{}}
+	c := &dcgmCounters{
+		xidWindow:   opts.XIDWindow,
+		clockWindow: opts.ClockEventsWindow,
+		gpus:        map[gpu.UUID]*dcgmHistory{},
+	}
 	if c.xidWindow == 0 {
 		c.xidWindow = dcgmWindow
 	}

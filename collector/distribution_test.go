@@ -102,6 +102,7 @@ func TestActivityDistributions(t *testing.T) {
 		got := theHistogram(t, families, name)
 
 		got.CreatedTimestamp = nil
+
 		want.Histogram.CreatedTimestamp = nil
 		if !proto.Equal(got, want.Histogram) {
 			t.Errorf("%s: got\n%v\nwant\n%v", name, got, want.Histogram)
@@ -149,6 +150,7 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 	}
 
 	got.CreatedTimestamp = nil
+
 	want.Histogram.CreatedTimestamp = nil
 	if !proto.Equal(got, want.Histogram) {
 		t.Errorf("got\n%v\nwant\n%v", got, want.Histogram)

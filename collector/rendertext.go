@@ -47,6 +47,7 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 // reports whether there is a value for each line, and no comment between the lines.
 func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first := len(t.slots)
+
 	comments := len(t.text)
 	for line := range bytes.Lines(f.encoded) {
 		done := len(t.slots) - first
@@ -67,7 +68,14 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 		}
 
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: f.series[done], group: groupOf(f.GetName(), f.Metric[done])})
+		t.slots = append(
+			t.slots,
+			slot{
+				end:    len(t.text),
+				series: f.series[done],
+				group:  groupOf(f.GetName(), f.Metric[done]),
+			},
+		)
 	}
 
 	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
@@ -85,6 +93,7 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 
 	begin := 0
 	i := 0
+
 	for _, f := range t.families {
 		comments := t.text[begin:f.comments] // nil once they are written
 

@@ -37,6 +37,7 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	take := func(n int) (taken []deviceLabels) {
 		taken = spare[:n:n]
 		spare = spare[n:]
+
 		return taken
 	}
 
@@ -59,7 +60,12 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 			one.parts[j].parts = take(len(gi.ComputeInstances))
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
-				own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
+				own := plain.extend(
+					"compute_instance",
+					formatUint(ci.ID),
+					"mig_uuid",
+					string(ci.UUID),
+				)
 				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
 			}
 		}
@@ -85,7 +91,12 @@ func countInstances(s *gpu.Snapshot) int {
 
 // labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
 // only batch job. When a job began is not known: it counts as beginning now.
-func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
+func (p podLabels) labelsOfDevice(
+	plain labels,
+	holders []gpu.Holder,
+	jobs []string,
+	now time.Time,
+) deviceLabels {
 	d := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
 		return d

@@ -51,6 +51,7 @@ func TestColorsCanBeTold(t *testing.T) {
 	for i, a := range all {
 		for _, b := range all[:i] {
 			p := lab(t, a)
+
 			q := lab(t, b)
 			if d := math.Hypot(math.Hypot(p[0]-q[0], p[1]-q[1]), p[2]-q[2]); d < 25 {
 				t.Errorf("%s and %s are %.0f apart", a, b, d)

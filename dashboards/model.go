@@ -101,8 +101,12 @@ func (d dashboard) layOut() []object {
 	next := func() int { id++; return id }
 	for _, r := range d.rows {
 		heading := object{
-			"id": next(), "type": "row", "title": r.title, "collapsed": r.collapsed, "panels": []object{},
-			"gridPos": object{"x": 0, "y": y, "w": columns, "h": rowHeight},
+			"id":        next(),
+			"type":      "row",
+			"title":     r.title,
+			"collapsed": r.collapsed,
+			"panels":    []object{},
+			"gridPos":   object{"x": 0, "y": y, "w": columns, "h": rowHeight},
 		}
 		y += rowHeight
 		var inside []object
@@ -110,6 +114,7 @@ func (d dashboard) layOut() []object {
 		x := 0
 		tallest := 0
 		top := y
+
 		for _, p := range r.panels {
 			if x+p.w > columns {
 				x = 0

@@ -91,6 +91,7 @@ func buildImage(t *testing.T, dcgm string) root {
 	needs(t, "setpriv")
 
 	r := newRoot(t)
+
 	again := newRoot(t)
 	if err := errors.Join(os.RemoveAll(r.dir), os.RemoveAll(again.dir)); err != nil {
 		t.Fatal(err)

@@ -41,6 +41,7 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 			p.stop()
 
 			lines := strings.Count(p.logText(), "GPUs have no activity")
+
 			want := 1
 			if tt.says == "" {
 				want = 0

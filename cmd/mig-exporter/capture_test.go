@@ -279,6 +279,7 @@ func bijection(t *testing.T, kept, named string) *strings.Replacer {
 	_, named, _ = strings.Cut(named, "\nversion: ")
 
 	own := identities.FindAllString(kept, -1)
+
 	pseudonyms := identities.FindAllString(named, -1)
 	if len(own) != len(pseudonyms) {
 		t.Fatalf("%d identities, %d pseudonyms", len(own), len(pseudonyms))

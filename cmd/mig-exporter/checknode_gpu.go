@@ -15,10 +15,16 @@ import (
 func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	name := fmt.Sprintf("gpu %d", g.Index)
 
-	c := nodeCheck{Name: name, State: checkOK, Asked: true, Found: g.Name + ", " + describeLayout(g)}
+	c := nodeCheck{
+		Name:  name,
+		State: checkOK,
+		Asked: true,
+		Found: g.Name + ", " + describeLayout(g),
+	}
 	switch {
 	case !g.Up:
 		c.State = checkMissing
+
 		c.Found = "it does not answer"
 		for _, e := range g.Errors {
 			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
@@ -61,7 +67,11 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	}
 
 	if len(g.Instances) == 0 {
-		c := nodeCheck{Name: name + " activity", State: checkOff, Found: "MIG is on, and there is no instance"}
+		c := nodeCheck{
+			Name:  name + " activity",
+			State: checkOff,
+			Found: "MIG is on, and there is no instance",
+		}
 		if errorOf(gpu.ReadingMIG, g.Errors) != nil {
 			c.State = checkUnknown
 			c.Asked = true
@@ -114,7 +124,11 @@ func describeLayout(g *gpu.GPU) string {
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
-	of := nodeCheck{Name: fmt.Sprintf("%s instance %d", name, i.ID), gpu: name, instance: gpu.Some(i.ID)}
+	of := nodeCheck{
+		Name:     fmt.Sprintf("%s instance %d", name, i.ID),
+		gpu:      name,
+		instance: gpu.Some(i.ID),
+	}
 	if !i.Up {
 		c := of
 		c.State = checkMissing
@@ -146,7 +160,12 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 }
 
 // judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its GPU instance.
-func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, ci *gpu.ComputeInstance) {
+func (j *nodeJudge) judgeCompute(
+	of nodeCheck,
+	g *gpu.GPU,
+	i *gpu.GPUInstance,
+	ci *gpu.ComputeInstance,
+) {
 	part := fmt.Sprintf("compute instance %d", ci.ID)
 	if !ci.Up {
 		c := of.about(part)
@@ -160,7 +179,12 @@ func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, c
 	j.judgeReadings(of, ci.Errors)
 
 	if len(i.ComputeInstances) > 1 {
-		j.judgeActivity(of, g.ActivitySource, ci.Activity, append(slices.Clone(g.Errors), ci.Errors...))
+		j.judgeActivity(
+			of,
+			g.ActivitySource,
+			ci.Activity,
+			append(slices.Clone(g.Errors), ci.Errors...),
+		)
 	}
 }
 
@@ -197,7 +221,12 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 // judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose
 // events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
-	c := nodeCheck{Name: name + " events", State: checkOK, Asked: !j.cfg.Disabled["xid"], Found: "XIDs are received"}
+	c := nodeCheck{
+		Name:  name + " events",
+		State: checkOK,
+		Asked: !j.cfg.Disabled["xid"],
+		Found: "XIDs are received",
+	}
 	if g.NoXIDs {
 		c.State = checkUnknown
 		c.Found = "no XID is received: the driver does not report them, or nothing shows whether it delivers them"
@@ -237,7 +266,10 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 		{"memory", gpu.ReadingMemory, r.Memory.Total.Present()},
 		{"clocks", gpu.ReadingClocks, r.ClockHertz.SM.Present()},
 	} {
-		failed := slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == of.reading })
+		failed := slices.ContainsFunc(
+			g.Errors,
+			func(e gpu.ReadError) bool { return e.Reading == of.reading },
+		)
 		if !of.has && !failed {
 			absent = append(absent, of.what)
 		}
@@ -315,9 +347,14 @@ func (j *nodeJudge) judgeExtras() {
 }
 
 func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
-	c := nodeCheck{Name: name + " persistence", State: checkUnknown, Found: "the driver does not say"}
+	c := nodeCheck{
+		Name:  name + " persistence",
+		State: checkUnknown,
+		Found: "the driver does not say",
+	}
 	if on, ok := g.Readings.PersistenceMode.Get(); ok {
 		c.State = checkOK
+
 		c.Found = "on"
 		if !on {
 			c.State = checkOff
@@ -337,7 +374,12 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 }
 
 // judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not asked for.
-func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.Activity, errs []gpu.ReadError) {
+func (j *nodeJudge) judgeActivity(
+	of nodeCheck,
+	from gpu.ActivitySource,
+	a gpu.Activity,
+	errs []gpu.ReadError,
+) {
 	if j.cfg.Profiling == profilingOff {
 		return
 	}

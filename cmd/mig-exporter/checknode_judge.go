@@ -106,13 +106,20 @@ func (j *nodeJudge) judgeBound() {
 
 	missing := slices.DeleteFunc(slices.Clone(bound), func(id string) bool {
 		return slices.ContainsFunc(j.last.GPUs, func(g gpu.GPU) bool {
-			return g.PCIBusID != "" && strings.HasSuffix(strings.ToLower(g.PCIBusID), strings.ToLower(id))
+			return g.PCIBusID != "" &&
+				strings.HasSuffix(strings.ToLower(g.PCIBusID), strings.ToLower(id))
 		})
 	})
-	j.add(nodeCheck{Name: "unlisted-gpus", State: checkMissing,
-		Found: fmt.Sprintf("the kernel driver has %d GPUs; not among those that are listed: %s", len(bound),
-			strings.Join(missing, ", ")),
-		Remedy: "nothing in a container that was given the others alone; else look for XIDs of these GPUs in dmesg"})
+	j.add(nodeCheck{
+		Name:  "unlisted-gpus",
+		State: checkMissing,
+		Found: fmt.Sprintf(
+			"the kernel driver has %d GPUs; not among those that are listed: %s",
+			len(bound),
+			strings.Join(missing, ", "),
+		),
+		Remedy: "nothing in a container that was given the others alone; else look for XIDs of these GPUs in dmesg",
+	})
 }
 
 // judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
@@ -129,8 +136,11 @@ func (j *nodeJudge) judgeCalls() {
 	if j.last.HungCalls > 0 || len(hanging) > 0 {
 		c.State = checkMissing
 
-		c.Found = fmt.Sprintf("%s not returned in time (--poll.timeout=%s)", countOf(j.last.HungCalls, "reading"),
-			j.cfg.PollTimeout)
+		c.Found = fmt.Sprintf(
+			"%s not returned in time (--poll.timeout=%s)",
+			countOf(j.last.HungCalls, "reading"),
+			j.cfg.PollTimeout,
+		)
 		if len(hanging) > 0 {
 			c.Found = strings.Join(hanging, "; ")
 		}
@@ -177,9 +187,14 @@ func (j *nodeJudge) judgeHost() {
 
 	j.add(c)
 
-	c = nodeCheck{Name: "runtime-power", State: checkUnknown, Found: "/sys does not say whether GPUs sleep"}
+	c = nodeCheck{
+		Name:  "runtime-power",
+		State: checkUnknown,
+		Found: "/sys does not say whether GPUs sleep",
+	}
 	if sleeping, ok := j.host.sleeping.Get(); ok {
 		c.State = checkOK
+
 		c.Found = "no GPU slept"
 		if len(sleeping) > 0 {
 			c.State, c.Found = checkOff, "slept before this command: "+strings.Join(sleeping, ", ")
@@ -195,6 +210,7 @@ func (j *nodeJudge) judgeHost() {
 func (j *nodeJudge) judgeRights() {
 	mig := false
 	control := false
+
 	for i := range j.last.GPUs {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
 		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
@@ -223,7 +239,12 @@ func (j *nodeJudge) judgeRights() {
 		{"mig-monitor", j.host.migMonitor, mig, "memory and processes of whole GPUs in MIG mode, and their events"},
 		{"mig-config", j.host.migConfig, changes, "changes of the layout, for partition control"},
 	} {
-		c := nodeCheck{Name: right.name, State: checkOff, Asked: right.need, Found: "no: " + right.what}
+		c := nodeCheck{
+			Name:  right.name,
+			State: checkOff,
+			Asked: right.need,
+			Found: "no: " + right.what,
+		}
 
 		has, known := right.has.Get()
 		switch {
@@ -256,8 +277,14 @@ func (j *nodeJudge) judgeDCGM() {
 		}
 	}
 
-	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff && j.cfg.Profiling != profilingGPM
-	c := nodeCheck{Name: "dcgm", State: checkOff, Asked: asked, Found: "not asked (--dcgm.mode, --profiling.source)"}
+	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff &&
+		j.cfg.Profiling != profilingGPM
+	c := nodeCheck{
+		Name:  "dcgm",
+		State: checkOff,
+		Asked: asked,
+		Found: "not asked (--dcgm.mode, --profiling.source)",
+	}
 
 	state := j.source(gpu.SourceDCGM)
 	switch {
@@ -271,6 +298,7 @@ func (j *nodeJudge) judgeDCGM() {
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
 		c.State = checkOK
+
 		c.Found = "it answers (" + j.cfg.DCGMMode + ")"
 		if len(without) > 0 {
 			c.State = checkMissing
@@ -322,7 +350,11 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(kubelet)
 
-	c := j.judgeSource(gpu.SourceCheckpoint, j.cfg.Checkpoint, "run as root and mount /var/lib/kubelet/device-plugins")
+	c := j.judgeSource(
+		gpu.SourceCheckpoint,
+		j.cfg.Checkpoint,
+		"run as root and mount /var/lib/kubelet/device-plugins",
+	)
 
 	c.Name = "checkpoint"
 	if c.Asked && j.source(gpu.SourceCheckpoint) == nil {
@@ -333,7 +365,12 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(c)
 
-	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
+	c = nodeCheck{
+		Name:  "witness",
+		State: checkOff,
+		Asked: kubelet.State != checkOff,
+		Found: "there is no kubelet",
+	}
 	if c.Asked {
 		c.State = checkUnknown
 		c.Found = "the kubelet has not answered yet"
@@ -341,6 +378,7 @@ func (j *nodeJudge) judgePods() {
 
 	if named, ok := j.last.Witness.Get(); ok {
 		c.State = checkOK
+
 		c.Found = "the kubelet's list is complete"
 		if !named {
 			c.State = checkMissing
@@ -354,7 +392,11 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(c)
 
-	c = j.judgeSource(gpu.SourceKubernetes, j.cfg.NodeName, "grant get, list and watch of pods (docs/kubernetes.md)")
+	c = j.judgeSource(
+		gpu.SourceKubernetes,
+		j.cfg.NodeName,
+		"grant get, list and watch of pods (docs/kubernetes.md)",
+	)
 
 	c.Name = "api-server"
 	if j.cfg.NodeName == "" && c.State == checkOff {
@@ -363,7 +405,11 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(c)
 
-	c = j.judgeSource(gpu.SourceJobs, j.cfg.JobDir, "docs/deploy-slurm.md has the folder and the prolog that fills it")
+	c = j.judgeSource(
+		gpu.SourceJobs,
+		j.cfg.JobDir,
+		"docs/deploy-slurm.md has the folder and the prolog that fills it",
+	)
 	c.Name = "batch-jobs"
 	j.add(c)
 }

@@ -31,6 +31,7 @@ func (j *nodeJudge) judgeKernelLog() {
 // remedyOfLog says what to change if the kernel's log cannot be read.
 func (j *nodeJudge) remedyOfLog(err error) string {
 	restricted := j.host.logRestricted.Or(true)
+
 	mayRead := j.host.has(capSyslog).Or(false)
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
@@ -57,7 +58,10 @@ func describeXIDs(s *gpu.Snapshot) string {
 		}
 
 		if len(xids) > 0 {
-			list = append(list, fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")))
+			list = append(
+				list,
+				fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")),
+			)
 		}
 	}
 

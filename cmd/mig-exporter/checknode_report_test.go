@@ -23,6 +23,7 @@ func TestReportIsShort(t *testing.T) {
 			c.State = checkMissing
 			c.Asked = true
 			c.Found = "none"
+
 			c.Remedy = "use DCGM"
 			if id == 3 {
 				c.State = checkOK

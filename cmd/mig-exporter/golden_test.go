@@ -247,6 +247,7 @@ func firstDifferences(want, got string, most int) string {
 
 	wantLines := strings.Split(want, "\n")
 	gotLines := strings.Split(got, "\n")
+
 	for _, l := range wantLines {
 		count[l]++
 	}

@@ -138,7 +138,9 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[containerOnDevice]bool{}
+	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(
+		s.GPUs,
+	), map[containerOnDevice]bool{}
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)
@@ -146,7 +148,9 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 				continue
 			}
 
-			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
+			d, _ := r.devices.Resolve(
+				gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute},
+			)
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{d, c}] = true

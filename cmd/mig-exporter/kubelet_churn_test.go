@@ -147,6 +147,7 @@ func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed 
 		}
 
 		allocated := s.GPUs[d.GPU].Allocated
+
 		holders := s.GPUs[d.GPU].Holders
 		if d.Instance != gpu.Whole {
 			ci := s.GPUs[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute]

@@ -105,6 +105,7 @@ func addStrictly(families []*strictFamily, line string) ([]*strictFamily, error)
 
 	// TYPE or HELP of another name begins a family, and so does another type of the same name.
 	about := fields[1]
+
 	name := fields[2]
 	if len(families) == 0 || families[len(families)-1].name != name || len(families[len(families)-1].samples) > 0 {
 		if !strictMetricName.MatchString(name) {

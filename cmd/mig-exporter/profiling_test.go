@@ -54,6 +54,7 @@ func TestSamePictureByGPMAndDCGM(t *testing.T) {
 			}
 
 			gpm := scrapes["gpm"]
+
 			dcgm := scrapes["dcgm"]
 			if len(gpm) < 50 || len(gpm) != len(dcgm) {
 				t.Errorf("%d series by GPM, %d by DCGM", len(gpm), len(dcgm))

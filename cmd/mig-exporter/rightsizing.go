@@ -109,7 +109,10 @@ func (r *rightsizing) restore(s *gpu.Snapshot) {
 		r.file.logRestored(r.found, r.found.HasGPUOf(s))
 		r.advisor.Restore(r.found)
 	} else {
-		r.foreign = fmt.Errorf("it is of another node, %q, none of whose GPUs this one has", r.found.Node)
+		r.foreign = fmt.Errorf(
+			"it is of another node, %q, none of whose GPUs this one has",
+			r.found.Node,
+		)
 	}
 
 	r.found = nil
@@ -214,9 +217,12 @@ func (r *rightsizing) report(id gpu.UUID) any {
 
 	part := *now.report
 	part.Packing = nil
-	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
-		return d.GPU != id
-	})
+	part.Devices = slices.DeleteFunc(
+		slices.Clone(part.Devices),
+		func(d advise.Recommendation) bool {
+			return d.GPU != id
+		},
+	)
 
 	return &part
 }
@@ -238,9 +244,18 @@ func adviceOf(report *advise.Report) []collector.Advice {
 	for i := range report.Devices {
 		d := &report.Devices[i]
 
-		a := collector.Advice{GPU: d.GPU, Instance: d.Instance, Placement: d.Placement, Profile: d.Recommended}
+		a := collector.Advice{
+			GPU:       d.GPU,
+			Instance:  d.Instance,
+			Placement: d.Placement,
+			Profile:   d.Recommended,
+		}
 		if d.Pod != nil {
-			a.Holder = gpu.Container{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Name: d.Pod.Container}
+			a.Holder = gpu.Container{
+				Namespace: d.Pod.Namespace,
+				Pod:       d.Pod.Name,
+				Name:      d.Pod.Container,
+			}
 		}
 
 		if d.Instance.Present() {
@@ -261,13 +276,18 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			}
 
 			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
-				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+				a.StretchLow, a.StretchHigh = roundedStretch(
+					stretch.Low,
+				), roundedStretch(
+					stretch.High,
+				)
 			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue
 		}
 
-		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
+		if d.Confidence > 0 ||
+			d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 
@@ -301,7 +321,9 @@ func rejection(d *advise.Recommendation) string {
 		return "provisional"
 	case d.Action == advise.ActionSlice:
 		return "media-not-checked"
-	case d.Reason == advise.ReasonNoMIG, d.Reason == advise.ReasonLittleEvidence, d.Reason == advise.ReasonHoldersUnknown:
+	case d.Reason == advise.ReasonNoMIG,
+		d.Reason == advise.ReasonLittleEvidence,
+		d.Reason == advise.ReasonHoldersUnknown:
 		return ""
 	}
 

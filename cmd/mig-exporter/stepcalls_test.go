@@ -81,6 +81,7 @@ func (n *stepNode) calls(s mig.Step) uint64 {
 	n.Helper()
 
 	before := n.source.DriverCalls()
+
 	generation := n.poller.Current().Generation
 	if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
 		if _, err := n.source.Actuator().Processes(n.Context(), s.GPU); err != nil {

@@ -60,7 +60,11 @@ func (p *page) drawAxis(units int, slots []slot) {
 
 		top, bottom := s.boxTexts(inner)
 		for r, t := range []string{top, bottom} {
-			rows[r] = append(rows[r], text("%s", k.edge), span{p.fillBox(t, inner, s.stranded, k.waste), s.color})
+			rows[r] = append(
+				rows[r],
+				text("%s", k.edge),
+				span{p.fillBox(t, inner, s.stranded, k.waste), s.color},
+			)
 		}
 	}
 

@@ -21,6 +21,7 @@ func documentedGPUs() []fakeGPU {
 			g.cluster = "a"
 			g.model = "NVIDIA H100 80GB HBM3"
 			g.namespace = namespace
+
 			g.pod = pod
 			if pod != "trainer" {
 				g.pod = fmt.Sprintf("%s-%d", pod, i)

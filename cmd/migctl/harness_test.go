@@ -188,6 +188,7 @@ func (r runner) run(t *testing.T, address string, args ...string) outcome {
 
 	env := r.env
 	ctx := r.ctx
+
 	if env == nil {
 		env = utf8Env()
 	}

@@ -58,7 +58,8 @@ func (p *page) line(spans ...span) {
 
 // whole writes a line that must not be cut: a command to copy.
 func (p *page) whole(s string) {
-	p.w.WriteString(p.clean(s) + "\n") //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	//nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	p.w.WriteString(p.clean(s) + "\n")
 }
 
 // command writes a command about an operation on a line of its own, so that it can be copied.

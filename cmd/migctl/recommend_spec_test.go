@@ -68,6 +68,7 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 		}
 
 		is.ID = was.ID
+
 		is.ComputeInstances = nil
 		for k := range was.ComputeInstances {
 			c := &was.ComputeInstances[k]

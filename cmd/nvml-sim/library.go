@@ -38,6 +38,7 @@ func newLibrary(getenv func(string) string) *library {
 
 	always := initCalls()
 	initialized := tables()
+
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {

@@ -31,7 +31,10 @@ func readPackages(path string) ([]debPackage, error) {
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) != 4 && len(f) != 6 {
-			return nil, fmt.Errorf("packages: expected 4 or 6 fields, got %q", strings.TrimSpace(line))
+			return nil, fmt.Errorf(
+				"packages: expected 4 or 6 fields, got %q",
+				strings.TrimSpace(line),
+			)
 		}
 
 		p := debPackage{vendor: f[0], name: f[1], version: f[2], architecture: f[3]}
@@ -60,6 +63,10 @@ func (p debPackage) purl() string {
 		qualifiers.Set("upstream", p.source)
 	}
 
-	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(p.name) + "@" + url.QueryEscape(p.version) + "?" +
+	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(
+		p.name,
+	) + "@" + url.QueryEscape(
+		p.version,
+	) + "?" +
 		qualifiers.Encode()
 }

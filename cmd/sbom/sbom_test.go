@@ -45,6 +45,7 @@ func TestOfAProgram(t *testing.T) {
 		dir := t.TempDir()
 
 		sbom := filepath.Join(dir, "sbom.json")
+
 		licenses := filepath.Join(dir, "licenses")
 		if err := run([]string{"-version=1.2.3", "-sbom=" + sbom, "-licenses=" + licenses, program}, io.Discard); err != nil {
 			t.Fatal(err)

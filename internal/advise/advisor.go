@@ -89,13 +89,19 @@ type holderID struct {
 
 // New returns an Advisor without evidence. The options are valid.
 func New(options Options) *Advisor {
-	return &Advisor{options: options, devices: map[deviceKey]*device{}, workloads: map[Key]*workload{}}
+	return &Advisor{
+		options:   options,
+		devices:   map[deviceKey]*device{},
+		workloads: map[Key]*workload{},
+	}
 }
 
 // Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
 // the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
-	now := s.Time.Round(0) // of the wall clock alone: a monotonic reading would hide that it was set
+	now := s.Time.Round(
+		0,
+	) // of the wall clock alone: a monotonic reading would hide that it was set
 	if a.doubtsClock(now) {
 		return false
 	}
@@ -125,6 +131,7 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 
 	a.now = now
 	a.restored = false
+
 	a.node = s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
@@ -322,7 +329,13 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 
 // setHolder closes the window of the holder before, if there is another one now, and counts the time.
 func (a *Advisor) setHolder(
-	d *device, g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int, held float64,
+	d *device,
+	g *gpu.GPU,
+	profile string,
+	holders []gpu.Holder,
+	jobs []string,
+	processes int,
+	held float64,
 ) {
 	id := holderID{Holders: len(holders), Processes: processes > 0}
 	if len(holders) > 0 {
@@ -413,7 +426,12 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
 		if o := d.open.observed; o > 0 {
 			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
-				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
+				float32(
+					d.open.busy / o,
+				),
+				float32(d.open.sm / o),
+				float32(d.open.dram / o),
+				d.open.activityUnread > 0,
 				d.open.meanEngines(),
 			})
 		}

@@ -178,7 +178,12 @@ func (s *successive) variance() float32 {
 
 // observeQueues adds the work of a poll to the virtual queues of a whole GPU, or of a GPU instance. Of a poll without
 // SM or DRAM activity it is not known how far a slice would stretch it.
-func (d *device) observeQueues(g *gpu.GPU, i *gpu.GPUInstance, activity *gpu.Activity, elapsed float64) {
+func (d *device) observeQueues(
+	g *gpu.GPU,
+	i *gpu.GPUInstance,
+	activity *gpu.Activity,
+	elapsed float64,
+) {
 	busy, read := activity.GraphicsEngine.Get()
 	sm, smRead := activity.SM.Get()
 	dram, dramRead := activity.DRAM.Get()
@@ -227,11 +232,17 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 	}
 
 	for _, p := range smallerProfiles(g, of) {
-		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs && queues[n-1].memorySlices == p.MemorySlices {
+		if n := len(
+			queues,
+		); n > 0 && queues[n-1].sms == p.SMs &&
+			queues[n-1].memorySlices == p.MemorySlices {
 			continue // they are ordered by size
 		}
 
-		queues = append(queues, queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)})
+		queues = append(
+			queues,
+			queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)},
+		)
 	}
 
 	return queues
@@ -246,6 +257,7 @@ func (h *hour) interrupt() {
 	h.minuteObserved = 0
 	h.spell.busy = 0
 	h.spell.observed = 0
+
 	h.run = 0
 	for i := range h.queues {
 		h.queues[i].backlog = 0
@@ -330,7 +342,10 @@ func (d *device) closeHour(at time.Time) {
 
 	h.before = h.summary()
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
-		d.workload.Queues = slices.Grow(d.workload.Queues, max(0, len(h.queues)-len(d.workload.Queues)))
+		d.workload.Queues = slices.Grow(
+			d.workload.Queues,
+			max(0, len(h.queues)-len(d.workload.Queues)),
+		)
 		for i := range h.queues {
 			d.workload.addHour(&h.queues[i], h, at)
 		}
@@ -357,7 +372,10 @@ func (d *device) closeHour(at time.Time) {
 func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	use := w.queueOf(q.sms, q.memorySlices)
 	if use == nil {
-		w.Queues = append(w.Queues, queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)})
+		w.Queues = append(
+			w.Queues,
+			queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)},
+		)
 		use = &w.Queues[len(w.Queues)-1]
 	}
 

@@ -210,6 +210,7 @@ func TestLongPause(t *testing.T) {
 	undescribed := described
 
 	undescribed.Workload = ""
+
 	undescribed.Undescribed = true
 	for first, h := range map[string]gpu.Holder{"described": described, "undescribed": undescribed} {
 		a := New(fastOptions())

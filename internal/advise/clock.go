@@ -39,7 +39,17 @@ func (a *Advisor) followClock(now time.Time) {
 
 	gap := a.restored && by > 0
 	for _, d := range a.order {
-		shiftTimes(by, &d.seen, &d.since, &d.idle, &d.memoryRead, &d.up, &d.empty, &d.start.began, &d.start.grown)
+		shiftTimes(
+			by,
+			&d.seen,
+			&d.since,
+			&d.idle,
+			&d.memoryRead,
+			&d.up,
+			&d.empty,
+			&d.start.began,
+			&d.start.grown,
+		)
 		d.traffic = traffic{}
 	}
 

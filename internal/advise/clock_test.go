@@ -83,6 +83,7 @@ func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapsho
 
 	for range minutes {
 		gpus := []gpu.GPU{narrow, idle}
+
 		minute := int(c.ran / time.Minute)
 		switch ofThird := minute - 2*24*60; {
 		case minute < 60:

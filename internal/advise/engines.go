@@ -185,7 +185,11 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 
 		used := MediaUse{Engine: name, Unknown: true}
 		if e := w.engineOf(kind); e != nil && e.Busy.total() > 0 {
-			used.BusyP99, used.BusyMaxMinute = round3(e.Busy.quantile(0.99)), round3(e.maxMinute(&w.Days, now))
+			used.BusyP99, used.BusyMaxMinute = round3(
+				e.Busy.quantile(0.99),
+			), round3(
+				e.maxMinute(&w.Days, now),
+			)
 			used.Unknown = isRecent(e.Unknown, now)
 		}
 
@@ -198,6 +202,7 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 // setMediaUse sets what is known of engines.
 func (e *Evidence) setMediaUse(list []MediaUse) {
 	e.MediaUse = list
+
 	e.MediaEngines = nil
 	for i := range list {
 		e.MediaEngines = append(e.MediaEngines, list[i].Engine)
@@ -263,7 +268,9 @@ func (r *Record) mediaUse() []MediaUse {
 	for kind, name := range mediaNames() {
 		if use := r.workload.engineOf(kind); use != nil {
 			list = append(list, MediaUse{
-				Engine: name, BusyP99: round3(use.Busy.quantile(0.99)), BusyMaxMinute: round3(r.engines[kind]),
+				Engine:        name,
+				BusyP99:       round3(use.Busy.quantile(0.99)),
+				BusyMaxMinute: round3(r.engines[kind]),
 			})
 		}
 	}

@@ -357,6 +357,7 @@ func TestEnginesTakeLittle(t *testing.T) {
 
 	base := video(t, 0.3)
 	before := heap()
+
 	for i := range 25_000 {
 		g := base
 		g.Holders = []gpu.Holder{pod("batch", fmt.Sprintf("Job/video-%d", i))}

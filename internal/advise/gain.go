@@ -164,7 +164,10 @@ func (p *packer) placeable() map[string]bool {
 		for k := range p.profiles {
 			profile := &p.profiles[k]
 
-			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool { return f.Profile == profile.Name })
+			stands := slices.ContainsFunc(
+				t.free,
+				func(f mig.Placed) bool { return f.Profile == profile.Name },
+			)
 			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
 				found[profile.Name] = true
 			}

@@ -30,6 +30,7 @@ func TestSteadyGrowth(t *testing.T) {
 			e := grownFor(t, days, gib)
 
 			got := (needBytes(e, 0) - minHeadroomBytes) / (1 << 30)
+
 			want := gib(days + growthDays)
 			if got < 0.99*want || got > 1.2*want {
 				t.Errorf("%v a day for %v days: needs %.2f GiB in a week, want %.2f", perDay, days, got, want)

@@ -12,6 +12,7 @@ import (
 // that only computes they are not.
 func TestHiddenProcessesMayDraw(t *testing.T) {
 	hidden := gpu.None[[]gpu.Process]()
+
 	none := gpu.Some([]gpu.Process{})
 	for _, tt := range []struct {
 		model     string

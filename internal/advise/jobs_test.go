@@ -50,6 +50,7 @@ func TestJobsByLabels(t *testing.T) {
 
 		wantWhole := ActionSlice
 		wantSlice := ActionShrink
+
 		if c.want != ReasonNone {
 			wantWhole = ActionKeep
 			wantSlice = ActionKeep

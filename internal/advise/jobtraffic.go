@@ -197,5 +197,8 @@ func ratioOf(a, b float64) float64 {
 
 // forgetExchanges drops the comparisons with devices that have gone.
 func (d *device) forgetExchanges(now time.Time) {
-	d.exchanges = slices.DeleteFunc(d.exchanges, func(x exchange) bool { return now.Sub(x.to.seen) > time.Hour })
+	d.exchanges = slices.DeleteFunc(
+		d.exchanges,
+		func(x exchange) bool { return now.Sub(x.to.seen) > time.Hour },
+	)
 }

@@ -140,6 +140,7 @@ func TestLatencyOfQueues(t *testing.T) {
 		s := poisson(r, c.load, c.service, c.spread, seconds)
 
 		kind := 0
+
 		if c.burst > 0 {
 			s = s.inBursts(r, c.burst, c.seconds)
 			kind = 1
@@ -278,6 +279,7 @@ func TestQueuesTakeLittle(t *testing.T) {
 	}
 
 	before := heap()
+
 	at := start()
 	for i := range 12_000 {
 		observeFor(a, at, time.Minute, served(t, 0.5, 0.03, func(h *gpu.Holder) {

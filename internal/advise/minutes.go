@@ -36,6 +36,7 @@ func (d *device) meanOfLast() minute {
 
 	mean.busy = mean.busy / n
 	mean.sm = mean.sm / n
+
 	mean.dram = mean.dram / n
 	for kind := range mean.engines {
 		mean.engines[kind] /= n

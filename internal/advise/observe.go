@@ -43,7 +43,10 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 // canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A model without any is for
 // computing.
 func canDraw(g *gpu.GPU) bool {
-	return slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") })
+	return slices.ContainsFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") },
+	)
 }
 
 // observePower adds the power of a GPU above that of the idle one.
@@ -64,7 +67,8 @@ const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 // observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy
 // time of an instance is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
 func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64) {
-	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM && d.workload != nil {
+	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM &&
+		d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
 
@@ -178,6 +182,7 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 // load; GPUs with MIG have the fourth or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
 	width := p.LinkWidth.Or(0)
+
 	generation := p.LinkGeneration.Or(0)
 	if width <= 0 || generation <= 0 || generation > 7 {
 		return 0

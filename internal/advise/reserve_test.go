@@ -23,6 +23,7 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 		"two pods": {false, []float64{30, 24}, answer{ActionShrink, ReasonNone, "1g.10gb"}, answer{Action: ActionKeep}},
 	} {
 		server := pod("ml", "Deployment/a")
+
 		other := pod("ml", "Deployment/a")
 		if other.Name = "reranker"; !c.together {
 			other = pod("ml", "Deployment/b")
@@ -40,6 +41,7 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 
 		for i := range int(longEnough.Minutes()) {
 			at := start().Add(time.Duration(i) * time.Minute)
+
 			now := g
 			if i == 0 {
 				now = unheld([]gpu.GPU{g})[0]

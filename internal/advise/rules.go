@@ -94,7 +94,13 @@ func (r *Record) Add(v Window) {
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
-			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread, sum.meanEngines(),
+			float32(
+				busy,
+			),
+			float32(sum.sm / seconds),
+			float32(sum.dram / seconds),
+			unread,
+			sum.meanEngines(),
 		})
 	}
 
@@ -119,7 +125,9 @@ func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	}
 
 	return &Facts{
-		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
+		Evidence:     &e,
+		Preallocated: isPreallocated(&r.workload, &e, totalBytes),
+		MemoryUnread: e.MemoryUnread,
 	}
 }
 
@@ -133,7 +141,10 @@ func (r Reason) Summary(o Options) string {
 	case ReasonLittleEvidence:
 		return fmt.Sprintf("held and observed for less than %g h", o.MinEvidence.Hours())
 	case ReasonLowCoverage:
-		return fmt.Sprintf("observed for less than %.0f %% of the time that it was held", 100*minCoverage)
+		return fmt.Sprintf(
+			"observed for less than %.0f %% of the time that it was held",
+			100*minCoverage,
+		)
 	case ReasonPreallocated:
 		return "its framework takes its memory in advance, and what it needs cannot be seen. " + preallocatedRemedy
 	case ReasonStartUnseen:

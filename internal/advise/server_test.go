@@ -51,6 +51,7 @@ func (story serverStory) tell(t *testing.T, a *Advisor) Recommendation {
 
 	busy := story.busy
 	sm := story.sm
+
 	if busy == 0 {
 		busy = 0.5
 	}
@@ -347,6 +348,7 @@ func TestServerRequestsTakeLonger(t *testing.T) {
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.05), busy: 0.4, sm: 0.28, hints: hints}.tell(t, New(fastOptions()))
 
 	s := r.Evidence.Server
+
 	p := r.Predicted
 	if p.Latency.Expected <= 1.1*p.StretchP95.likely() {
 		t.Fatalf("requests take %v times as long, and their kernels %v times", p.Latency, p.StretchP95)

@@ -33,9 +33,17 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 func (f *Facts) AddServer(s *ServerHistory, o Options) {
 	e := f.Evidence
 	known := &ServerEvidence{
-		Kind: s.Kind, Reservation: e.settledBytes, CacheTokens: s.CacheTokens, AskedHours: round3(s.CacheHours),
-		CacheUse: round3(s.CacheUse), Running: s.Running, Waiting: s.Waiting, WeightsFrom: WeightsFromAnnotation,
-		reserves: true,
+		Kind:        s.Kind,
+		Reservation: e.settledBytes,
+		CacheTokens: s.CacheTokens,
+		AskedHours:  round3(s.CacheHours),
+		CacheUse: round3(
+			s.CacheUse,
+		),
+		Running:     s.Running,
+		Waiting:     s.Waiting,
+		WeightsFrom: WeightsFromAnnotation,
+		reserves:    true,
 	}
 	known.solve(s.Weights, o.MinEvidence.Hours())
 	e.Server, f.Preallocated = known, !known.isKnown()

@@ -77,7 +77,12 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 // recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower
 // bound: it does not count as evidence for a smaller one.
 func (a *Advisor) recommendShrink(
-	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
+	r *Recommendation,
+	g *gpu.GPU,
+	w *workload,
+	e *Evidence,
+	of capacity,
+	hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
 
@@ -93,6 +98,7 @@ func (a *Advisor) recommendShrink(
 	case e.P95.Width >= saturatedWidth:
 		w.Answer = answer{Action: ActionKeep}
 		w.Next = answer{}
+
 		return
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
@@ -106,7 +112,10 @@ func (a *Advisor) recommendShrink(
 	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
 
 	smaller := answer{Action: ActionKeep}
-	if at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone }); at >= 0 {
+	if at := slices.IndexFunc(
+		trials,
+		func(t trial) bool { return t.reason == ReasonNone },
+	); at >= 0 {
 		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
 
@@ -120,13 +129,21 @@ func (a *Advisor) recommendShrink(
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
-	c := capacity{sms: i.SMs.Or(0), memorySlices: i.MemorySlices.Or(0), memoryBytes: float64(i.Memory.Total.Or(0))}
+	c := capacity{
+		sms:          i.SMs.Or(0),
+		memorySlices: i.MemorySlices.Or(0),
+		memoryBytes:  float64(i.Memory.Total.Or(0)),
+	}
 
-	if at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile }); at >= 0 {
+	if at := slices.IndexFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return p.Name == i.Profile },
+	); at >= 0 {
 		p := &g.Profiles[at]
 
 		c.sms = p.SMs
 		c.memorySlices = p.MemorySlices
+
 		c.engines = p.Engines
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
@@ -159,7 +176,12 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 		stretch = max(stretch, w.Before.Width/width)
 	}
 
-	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 && w.Before.Bandwidth > minBandwidth {
+	if drawn *= float64(
+		of.memorySlices,
+	) / float64(
+		whole.memorySlices,
+	); drawn > 0 &&
+		w.Before.Bandwidth > minBandwidth {
 		stretch = max(stretch, w.Before.Bandwidth/drawn)
 	}
 
@@ -198,7 +220,13 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 
 // largerProfile returns the smallest profile that has more of what is short, and the memory and media engines that are
 // needed; empty if there is none but the whole GPU.
-func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines engineNeeds) string {
+func largerProfile(
+	g *gpu.GPU,
+	than capacity,
+	short Reason,
+	need float64,
+	engines engineNeeds,
+) string {
 	var best *gpu.Profile
 
 	for i := range g.Profiles {
@@ -213,7 +241,8 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 			more = p.MemorySlices >= than.memorySlices && p.SMs >= than.sms
 		}
 
-		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, engines) &&
+		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) &&
+			!lacksEngines(p, engines) &&
 			(best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}

@@ -20,6 +20,7 @@ const (
 
 func (s *spells) add(busy, elapsed float64) {
 	s.busy = s.busy + busy*elapsed
+
 	s.observed = s.observed + elapsed
 	if busy > 1-alwaysBusy && busy < alwaysBusy {
 		s.partly += elapsed

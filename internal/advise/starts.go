@@ -124,6 +124,7 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 
 	s.peak = max(s.peak, used)
+
 	s.used = used
 	if s.counted {
 		of.raise(s.peak, used, &s.loading)
@@ -232,11 +233,17 @@ func (h *holderID) isSameContainer(before *holderID) bool {
 		return h.Job == before.Job && h.Container == before.Container
 	}
 
-	return h.Pod != "" && h.Container == before.Container && (h.UID == before.UID || h.UID == "" || before.UID == "")
+	return h.Pod != "" && h.Container == before.Container &&
+		(h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
 // followMemory follows the start of what holds a device, by its memory and its processes.
-func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Process, of gpu.Opt[gpu.InstanceID]) {
+func (a *Advisor) followMemory(
+	d *device,
+	memory gpu.Opt[uint64],
+	list []gpu.Process,
+	of gpu.Opt[gpu.InstanceID],
+) {
 	bytes, ok := memory.Get()
 	if !ok {
 		return
@@ -247,6 +254,7 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 	before, known := d.used.Get()
 
 	d.used = gpu.Some(used)
+
 	d.memoryRead = a.now
 	if d.workload == nil {
 		return
@@ -388,8 +396,11 @@ func explainStart(e *Evidence) string {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
 	}
 
-	return fmt.Sprintf("it holds %.1f GiB, and was not observed when it started, which can need more. %s",
-		e.MemoryBytes/(1<<30), startRemedy)
+	return fmt.Sprintf(
+		"it holds %.1f GiB, and was not observed when it started, which can need more. %s",
+		e.MemoryBytes/(1<<30),
+		startRemedy,
+	)
 }
 
 // startRemedy is how to make the need of a start visible.

@@ -392,6 +392,7 @@ func TestStartsOfSlices(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
 
 	a := New(fastOptions())
+
 	s := &gpu.Snapshot{}
 	for minute := range 9 * 24 * 60 {
 		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}

@@ -66,7 +66,10 @@ func (s Stretch) likely() float64 { return math.Sqrt(s.Low * s.Expected) }
 // MarshalJSON rounds to three decimals: more would suggest a precision that no evidence has.
 func (s Stretch) MarshalJSON() ([]byte, error) {
 	type plain Stretch
-	return json.Marshal(plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)})
+
+	return json.Marshal(
+		plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)},
+	)
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

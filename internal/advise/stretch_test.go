@@ -68,6 +68,7 @@ func TestHighBoundsEveryMix(t *testing.T) {
 
 		mean.Width = mean.Width / weights
 		mean.Bandwidth = mean.Bandwidth / weights
+
 		stretch = stretch / weights
 		if f := StretchOf(mean, s); stretch > f.High+1e-9 || stretch < f.Low-1e-9 {
 			t.Fatalf("means %+v on %+v: %+v, a mix has %v", mean, s, f, stretch)

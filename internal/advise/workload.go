@@ -195,7 +195,10 @@ func (w *workload) resume(uid string, now time.Time) {
 	}
 
 	if len(w.Pods) >= maxPods {
-		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) })
+		oldest := slices.MinFunc(
+			w.Pods,
+			func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) },
+		)
 		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
 	}
 
@@ -213,6 +216,7 @@ func (w *workload) seen(d *device, at time.Time) {
 	several := p.Last == at.Unix()
 
 	p.Last = at.Unix()
+
 	p.Idle = 0
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
@@ -322,7 +326,13 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Memory = max(all.Memory, d.Memory)
 		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
-		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
+		all.MinWidth, all.MinBandwidth = lesser(
+			all.MinWidth,
+			d.MinWidth,
+		), lesser(
+			all.MinBandwidth,
+			d.MinBandwidth,
+		)
 	}
 
 	return all
@@ -331,6 +341,7 @@ func (w *workload) sums(now time.Time) daySums {
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
 	days := 0
+
 	today := dayOf(now)
 	for _, d := range w.Days {
 		if d.Observed > 0 && d.Day > today-keptDays {
@@ -377,6 +388,7 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 		sx = sx + x
 		sy = sy + y
 		sxx = sxx + x*x
+
 		sxy = sxy + x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))

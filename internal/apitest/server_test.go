@@ -336,6 +336,7 @@ func TestExchanges(t *testing.T) {
 	d := load(t)
 	main := serve(t)
 	releasing := serve(t) // two servers: one takes only so many calls a second
+
 	for _, e := range slices.Concat(exchanges(), restores()) {
 		client := main
 		if strings.HasPrefix(e.path, "/gpus/") {

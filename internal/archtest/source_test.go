@@ -13,7 +13,7 @@ import (
 )
 
 // The lengths that nothing may pass. Blank lines and comments count nowhere: a limit on lines makes walls. A test may be
-// a story that is told from its beginning to its end.
+// one long story.
 const (
 	maxCodeLines      = 600
 	maxStatements     = 40

@@ -13,7 +13,12 @@ type Recorder struct{ lib *library }
 // NewRecorder returns a recorder in front of a driver. Its first poll begins at start.
 func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
-		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
+		Start: start.Round(
+			0,
+		).UTC(),
+		Polls: pollTimes{0},
+		Node:  nodeAnswers{},
+		GPUs:  map[gpuName]*gpuRecord{},
 	}}
 
 	return &Recorder{newLibrary(rec, driver)}
@@ -50,6 +55,7 @@ func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recordi
 
 	rec.Node.Hostname = hostname
 	rec.Node.PIDNamespace = hostNamespace
+
 	rec.Recorded.By = by
 	if processesHidden {
 		rec.Node.PIDNamespace = containerNamespace

@@ -104,6 +104,7 @@ func start(t *testing.T, dir, name, program string, args ...string) {
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 
 	command.Stdout = log
+
 	command.Stderr = log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)

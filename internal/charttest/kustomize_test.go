@@ -92,6 +92,7 @@ func TestKustomizeOverlay(t *testing.T) {
 	}
 
 	built := kustomize(t, overlay[1])
+
 	want := manifestObjects(t)
 	for _, o := range want {
 		o["metadata"].(object)["namespace"] = "gpu-monitoring"

@@ -74,6 +74,7 @@ func TestRightsBySwitch(t *testing.T) {
 		objects := render(t, tc.over)
 
 		got := rightsOf(t, objects)
+
 		want := map[right]bool{}
 		for _, r := range tc.want {
 			want[r] = true
@@ -125,6 +126,7 @@ func TestRightsAreUsed(t *testing.T) {
 	}
 
 	requested := map[string]bool{}
+
 	methods := map[string]bool{}
 	for _, dir := range []string{"internal/podmeta", "internal/control/cluster"} {
 		readRequests(t, filepath.Join(root, dir), requested, methods)

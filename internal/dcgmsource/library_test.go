@@ -57,6 +57,7 @@ func inChild(t *testing.T, folder string, env ...string) bool {
 func TestIncompleteLibrary(t *testing.T) {
 	folder := os.Getenv("LD_LIBRARY_PATH")
 	lacked := []string{"errorString", "dcgmInit", "dcgmUpdateAllFields"}
+
 	if os.Getenv(childVariable) == "" {
 		folder = t.TempDir()
 		for _, f := range lacked {

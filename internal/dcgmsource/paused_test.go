@@ -63,6 +63,7 @@ func TestPausedBeforeConnecting(t *testing.T) {
 		}
 
 		seconds := 12
+
 		if refuses {
 			h.engine.fail = fail
 			seconds = 1

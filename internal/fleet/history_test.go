@@ -15,6 +15,7 @@ func answerSeries(series map[string][]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		kind := "vector"
 		rows := []string(nil)
+
 		if r.URL.Path == "/api/v1/query_range" {
 			kind = "matrix"
 

@@ -21,6 +21,7 @@ type holdings map[string][]*holding
 // called exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace := labels["namespace"]
+
 	pod := labels["pod"]
 	if labels["exported_pod"] != "" {
 		namespace = labels["exported_namespace"]

@@ -50,9 +50,16 @@ func (a *analysis) summarize(g *device) GPU {
 	g.first, g.last = h.firstSeen(), h.lastSeen()
 	a.assumeHeld(g)
 	answer := GPU{
-		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
-		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Owner: h.owner, Action: advise.ActionKeep,
-		byLabel: h.job != "" && !h.multi,
+		UUID:       g.uuid,
+		Cluster:    g.cluster,
+		Node:       g.node,
+		Model:      shortName(g.name),
+		Exporter:   g.dialect.name,
+		Namespace:  h.mainNamespace(),
+		Namespaces: len(h.namespaces),
+		Owner:      h.owner,
+		Action:     advise.ActionKeep,
+		byLabel:    h.job != "" && !h.multi,
 	}
 	a.mu.Lock()
 	known, total, ok := a.models.find(g.name, h.total)
@@ -77,6 +84,7 @@ func (a *analysis) summarize(g *device) GPU {
 	case held == 0:
 		answer.Action = advise.ActionFree
 		answer.Namespace = ""
+
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
@@ -87,7 +95,11 @@ func (a *analysis) summarize(g *device) GPU {
 		}
 
 		answer.model = known
-		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
+		answer.addEvidence(
+			facts,
+			math.IsNaN(h.nvlink),
+			advise.Choose(gpuOf(&known, total), facts, o.Advise),
+		)
 
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
 		if isMixed && answer.Reason == advise.ReasonPreallocated {
@@ -120,6 +132,7 @@ func (a *analysis) assumeHeld(g *device) {
 func (h *history) record() (record *advise.Record, held int) {
 	first := slices.Index(h.held, true)
 	last := -1
+
 	for at, held := range h.held {
 		if held {
 			last = at
@@ -140,7 +153,10 @@ func (h *history) record() (record *advise.Record, held int) {
 
 		held++
 
-		window := advise.Window{End: h.start.Add(time.Duration(at+1) * step), Memory: optOf(h.memory[at/stepsPerHour])}
+		window := advise.Window{
+			End:    h.start.Add(time.Duration(at+1) * step),
+			Memory: optOf(h.memory[at/stepsPerHour]),
+		}
 		if h.held[at] && known {
 			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
@@ -159,7 +175,14 @@ func (h *history) enginesAt(at int) []advise.WindowEngines {
 
 	for _, name := range engineNames() {
 		if e := h.engines[name]; e != nil && e.most[at] > 0 {
-			list = append(list, advise.WindowEngines{Engine: name, Mean: float64(e.mean[at]), Most: float64(e.most[at])})
+			list = append(
+				list,
+				advise.WindowEngines{
+					Engine: name,
+					Mean:   float64(e.mean[at]),
+					Most:   float64(e.most[at]),
+				},
+			)
 		}
 	}
 
@@ -190,6 +213,7 @@ const minMediaSeen = 0.95
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
+
 	f.NVLink = h.nvlink > advise.LinkFloor
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
@@ -198,7 +222,8 @@ func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	for _, engine := range engineNames() {
 		m := h.media[engine]
 
-		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
+		f.Evidence.MediaUnread = f.Evidence.MediaUnread ||
+			m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
 		if m.most > 0 {
 			f.Evidence.AddUnknownUse(engine)
 		}
@@ -236,6 +261,7 @@ func (h *history) lastSeen() time.Time {
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
 	best := ""
+
 	most := 0
 	for name, count := range h.namespaces {
 		if count > most || count == most && name < best {

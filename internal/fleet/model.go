@@ -86,7 +86,9 @@ func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") 
 func hasWords(name, other string) bool {
 	have := words(name)
 	wanted := words(other)
-	return len(wanted) > 0 && !slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(have, w) })
+
+	return len(wanted) > 0 &&
+		!slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(have, w) })
 }
 
 // words splits a name into letters and digits, in lower case.
@@ -105,9 +107,11 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 // words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best := Price{}
+
 	found := false
 	for _, p := range prices {
-		if hasWords(name+" "+modelName, p.Model) && (!found || len(words(p.Model)) >= len(words(best.Model))) {
+		if hasWords(name+" "+modelName, p.Model) &&
+			(!found || len(words(p.Model)) >= len(words(best.Model))) {
 			best = p
 			found = true
 		}

@@ -23,7 +23,10 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 
 	list := make([]slice, 0, len(wanted))
 	for i, name := range wanted {
-		if at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name }); at >= 0 {
+		if at := slices.IndexFunc(
+			profiles,
+			func(p gpu.Profile) bool { return p.Name == name },
+		); at >= 0 {
 			list = append(list, slice{at, i})
 		}
 	}
@@ -52,7 +55,13 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 			gpus = append(gpus, place{})
 		}
 
-		gpus[at].profiles, gpus[at].wanted = append(gpus[at].profiles, s.profile), append(gpus[at].wanted, s.wanted)
+		gpus[at].profiles, gpus[at].wanted = append(
+			gpus[at].profiles,
+			s.profile,
+		), append(
+			gpus[at].wanted,
+			s.wanted,
+		)
 	}
 
 	return gpus

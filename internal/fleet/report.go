@@ -136,6 +136,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 
 	g.Action = r.Action
 	g.Reason = r.Reason
+
 	g.Explanation = r.Explanation
 	if r.Predicted != nil {
 		g.Profile = r.Recommended
@@ -152,8 +153,11 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 // report sums up.
 func (a *analysis) report() *Report {
 	r := &Report{
-		APIVersion: "mig-exporter/v1", Prometheus: a.client.url, Time: a.end.UTC(), WindowHours: a.options.Window.Hours(),
-		options: a.options.Advise,
+		APIVersion:  "mig-exporter/v1",
+		Prometheus:  a.client.url,
+		Time:        a.end.UTC(),
+		WindowHours: a.options.Window.Hours(),
+		options:     a.options.Advise,
 	}
 	nodes := map[[2]string]bool{}
 
@@ -194,8 +198,17 @@ func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	}
 
 	slices.SortFunc(groups, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Model, b.Model), cmp.Compare(b.FreedGPUs, a.FreedGPUs),
-			cmp.Compare(b.Slices, a.Slices), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(
+			cmp.Compare(a.Cluster, b.Cluster),
+			cmp.Compare(a.Model, b.Model),
+			cmp.Compare(b.FreedGPUs, a.FreedGPUs),
+			cmp.Compare(
+				b.Slices,
+				a.Slices,
+			),
+			cmp.Compare(b.GPUs, a.GPUs),
+			cmp.Compare(a.Namespace, b.Namespace),
+		)
 	})
 
 	return groups
@@ -207,7 +220,11 @@ type Key struct{ cluster, model, namespace string }
 // sum adds up the GPUs of a group.
 func (a *analysis) sum(key Key, list []*GPU) Group {
 	group := Group{
-		Cluster: key.cluster, Model: key.model, Namespace: key.namespace, GPUs: len(list), Reasons: map[advise.Reason]int{},
+		Cluster:   key.cluster,
+		Model:     key.model,
+		Namespace: key.namespace,
+		GPUs:      len(list),
+		Reasons:   map[advise.Reason]int{},
 	}
 	var wanted []string
 	var known mig.Model
@@ -237,7 +254,9 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
-		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
+		group.GPUHoursPerWeek = math.Round(
+			held*float64(group.FreedGPUs)/float64(group.Slices)*10,
+		) / 10
 	}
 
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {

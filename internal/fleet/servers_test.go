@@ -42,6 +42,7 @@ func TestServersOfAHistory(t *testing.T) {
 	} {
 		d := narrow(o)
 		s := analysisOf(o)
+
 		for i := range d.history.memory {
 			d.history.memory[i] = 60 * gib
 		}

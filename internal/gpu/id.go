@@ -56,7 +56,9 @@ type LegacyMIG struct {
 func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
-			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>", s)
+			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>",
+			s,
+		)
 	}
 
 	rest, ok := strings.CutPrefix(s, "MIG-")
@@ -85,7 +87,11 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 		return bad()
 	}
 
-	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
+	return MIGUUID(
+			s,
+		), Some(
+			LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)},
+		), nil
 }
 
 // ParseDecimal parses an unsigned 32-bit number in plain decimal digits without sign or leading zeros, the only form in

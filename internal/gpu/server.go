@@ -51,6 +51,7 @@ type PodServer struct {
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
 	number := value
 	unit := 1.
+
 	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
 		if cut, ok := strings.CutSuffix(value, suffix); ok {
 			number = cut

@@ -58,7 +58,12 @@ type Log struct {
 // Start reads what the log has, and begins to follow it. Close ends that. A log that cannot be read is tried again, and
 // State has the reason.
 func Start(opts Options) *Log {
-	l := &Log{opts: opts, quit: make(chan struct{}), done: make(chan struct{}), startedAt: opts.Uptime()}
+	l := &Log{
+		opts:      opts,
+		quit:      make(chan struct{}),
+		done:      make(chan struct{}),
+		startedAt: opts.Uptime(),
+	}
 	failure := l.begin()
 
 	l.started = true
@@ -109,7 +114,12 @@ func (l *Log) State() gpu.SourceState {
 		l.lastUp = l.opts.Now()
 	}
 
-	return gpu.SourceState{Name: gpu.SourceKernelLog, Up: l.device != nil, LastSuccess: l.lastUp, Err: l.err}
+	return gpu.SourceState{
+		Name:        gpu.SourceKernelLog,
+		Up:          l.device != nil,
+		LastSuccess: l.lastUp,
+		Err:         l.err,
+	}
 }
 
 // run follows the log until Close. open is whether it can be read now.
@@ -235,7 +245,11 @@ func (l *Log) addRecord(record string, live bool) {
 	}
 
 	x := gpu.LoggedXID{
-		PCI: found.pci, Instance: found.instance, Compute: found.compute, XID: found.xid, Time: l.opts.Now(),
+		PCI:         found.pci,
+		Instance:    found.instance,
+		Compute:     found.compute,
+		XID:         found.xid,
+		Time:        l.opts.Now(),
 		BeforeStart: !live && (!l.started || h.uptime < l.startedAt),
 	}
 	if !live {

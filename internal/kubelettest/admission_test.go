@@ -117,6 +117,7 @@ func (w *profileWatch) isComplete() error {
 	}
 
 	known := len(families["nvidia_gpu_allocated"].GetMetric())
+
 	gpus := len(families["nvidia_gpu_info"].GetMetric())
 	if known < gpus {
 		return fmt.Errorf("%s: of %d of %d GPUs it is known whether they are allocated", w.name, known, gpus)
@@ -238,6 +239,7 @@ func (c *cluster) restartWith(t *testing.T, pod *corev1.Pod, watches []*profileW
 	t.Helper()
 
 	done := make(chan struct{})
+
 	end := sync.WaitGroup{}
 	for _, w := range watches {
 		end.Go(func() {

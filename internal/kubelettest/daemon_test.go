@@ -28,6 +28,7 @@ func (d *daemon) start() error {
 	d.process = exec.Command(d.command[0], d.command[1:]...)
 
 	d.process.Stdout = log
+
 	d.process.Stderr = log
 	if err := d.process.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", d.name, err)

@@ -110,6 +110,7 @@ func (n *node) claim(ctx context.Context, namespace, name string, admin bool, de
 		result := resourceapi.DeviceRequestAllocationResult{
 			Request: request, Driver: draDriverName, Pool: nodeName, Device: device,
 		}
+
 		if admin {
 			exact.AdminAccess = &admin
 			result.AdminAccess = &admin

@@ -257,6 +257,7 @@ current-context: x
 
 func (n *node) startKubelet() error {
 	config := filepath.Join(n.workspace, "kubelet.yaml")
+
 	access := filepath.Join(n.workspace, "kubeconfig")
 	if err := errors.Join(
 		os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, n.pki.certFile("ca"), cgroupName(n.workspace)), 0o644),

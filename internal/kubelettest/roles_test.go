@@ -161,6 +161,7 @@ func killedRun() error {
 	}
 
 	lines := bufio.NewScanner(r)
+
 	up := false
 	for lines.Scan() {
 		if up = lines.Text() == parked; up {

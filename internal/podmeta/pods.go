@@ -140,7 +140,8 @@ func (l *lookup) mayBePredecessor(e podEntry) bool {
 
 // isSuccessor reports whether e is known to have replaced the pod of a UID.
 func (l *lookup) isSuccessor(e podEntry, uid string) bool {
-	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(l.since)
+	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid &&
+		!e.seenAt.Before(l.since)
 }
 
 // PodByUID implements podresources.Metadata.
@@ -164,6 +165,7 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id := podID{podName: podName{namespace, pod}, uid: uid}
 	now := time.Now()
+
 	if uid == "" && pod == "" {
 		return false
 	}
@@ -201,7 +203,8 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 		p.schedule(&p.boundLookup, now)
 	}
 
-	if p.lastList == nil || !p.isNodeNameProved() || !current && now.Sub(p.lastList.started) > maxListAge {
+	if p.lastList == nil || !p.isNodeNameProved() ||
+		!current && now.Sub(p.lastList.started) > maxListAge {
 		return nil, false
 	}
 
@@ -218,7 +221,8 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 
 // hasCurrentPods reports whether a consistent list of the right node was started at since or later.
 func (p *Poller) hasCurrentPods(since time.Time) bool {
-	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && p.isNodeNameProved()
+	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) &&
+		p.isNodeNameProved()
 }
 
 // isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
@@ -242,13 +246,15 @@ func (p *Poller) needsConsistentList() bool {
 		return false
 	}
 
-	if l := &p.boundLookup; !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
+	if l := &p.boundLookup; !l.due.IsZero() &&
+		(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
 		return true
 	}
 
 	for id, l := range p.goneLookups {
-		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
-			p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
+		if !l.due.IsZero() &&
+			(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
+				p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
@@ -296,6 +302,7 @@ func (p *Poller) mergeList(got *podList) {
 
 	p.pods = pods
 	p.lastList = got
+
 	p.foundByUID = p.foundByUID || got.hasOwnPod
 	if got.consistent {
 		p.lastConsistent = got

@@ -54,6 +54,7 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	hang := s.hang || s.noProofs && kind == "consistent"
 
 	status := s.status
+
 	body := s.list(r, kind)
 	if r.URL.Path != "/api/v1/pods" {
 		var ok bool

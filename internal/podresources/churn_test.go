@@ -218,6 +218,7 @@ func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, ch
 		}
 
 		held = true
+
 		named = named || a.Holder.Pod == p.name
 		if a.Holder.Unconfirmed == "" && a.Holder.Pod != p.name {
 			return "it is reported as held by " + a.Holder.Pod

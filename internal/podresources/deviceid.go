@@ -48,6 +48,7 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 
 	if !replicated && len(name) > gpuUUIDLen && name[gpuUUIDLen] == '-' {
 		d.sharing = gpu.SharingHAMi
+
 		d.replica = name[gpuUUIDLen+1:]
 		if _, ok := gpu.ParseDecimal(d.replica); !ok {
 			return parsedDevice{}, false

@@ -68,6 +68,7 @@ func (g *ledger) resetForRestart(now time.Time) {
 	g.epoch++
 
 	g.settled = false
+
 	g.free = nil
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
@@ -103,6 +104,7 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 		}
 
 		h.Seen = g.listCount
+
 		h.Listed = now
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
@@ -120,6 +122,7 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 	g.settled = settled
 	g.lastAnswer = now
+
 	g.unreadable = l.unreadable
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
 		g.free = nil // the list is complete, or a device may have been assigned since
@@ -147,6 +150,7 @@ func (g *ledger) markAllMissing(now time.Time) {
 	before := g.holdings
 
 	g.settled = false
+
 	g.holdings = g.holdings[:0]
 	for _, h := range before {
 		if g.keepMissing(&h, &nothing, false, now) {
@@ -184,9 +188,22 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 		return true // what is seen to run outweighs every proof
 	}
 
-	level.Debug(g.logger).Log("msg", "container no longer holds a device", "namespace", h.Holder.Namespace, "pod",
+	level.Debug(
+		g.logger,
+	).Log(
+		"msg",
+		"container no longer holds a device",
+		"namespace",
+		h.Holder.Namespace,
+		"pod",
 		h.Holder.Pod,
-		"container", h.Holder.Name, "id", h.ID, "proof", proof)
+		"container",
+		h.Holder.Name,
+		"id",
+		h.ID,
+		"proof",
+		proof,
+	)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())
 
 	return false
@@ -200,7 +217,8 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 	}
 
 	if uid := g.pods.podUID(h); g.metadata != nil {
-		if g.isAPIPod(h.podName(), uid) && g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
+		if g.isAPIPod(h.podName(), uid) &&
+			g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
 			return "the API server has no such pod"
 		}
 
@@ -275,7 +293,12 @@ func (g *ledger) copyPodUIDs(linked bool) {
 // confirmFree records that an operator confirmed devices to be free and unconfirmed holdings to hold nothing. It
 // returns false if the kubelet has restarted since the epoch in which they were seen. Holdings that have become known
 // since stay.
-func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment, now time.Time) bool {
+func (g *ledger) confirmFree(
+	epoch uint64,
+	devices []gpu.DeviceRef,
+	unconfirmed []gpu.Assignment,
+	now time.Time,
+) bool {
 	if epoch != g.epoch {
 		return false
 	}
@@ -293,7 +316,8 @@ func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 
 		for k := range g.holdings {
 			h := &g.holdings[k]
-			if known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
+			if known := h.missingSince.IsZero() &&
+				(h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
 				compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}

@@ -35,6 +35,7 @@ func TestLiveContainers(t *testing.T) {
 	live := h.containers().readLive()
 
 	a := gpu.Container{Namespace: "ns", Pod: "a", Name: "main"}
+
 	ended := gpu.Container{Namespace: "ns", Pod: "ended",
 		Name: "main"}
 	for name, tt := range map[string]struct {
@@ -79,6 +80,7 @@ func TestLiveContainersAreNotSeen(t *testing.T) {
 // TestPodUIDOf: in every form of a pod's cgroup.
 func TestPodUIDOf(t *testing.T) {
 	unit := strings.ReplaceAll(uidA, "-", "_")
+
 	static := strings.Repeat("0a", 16)
 	for cgroup, want := range map[string]string{
 		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/cri-containerd-" + idA +

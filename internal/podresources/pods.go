@@ -31,6 +31,7 @@ func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 		name := group[0].podName()
 
 		state := p.byName[name]
+
 		uid := listedUID(group)
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
@@ -105,7 +106,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 // fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. Metadata with another UID
 // than before is of another pod of the name.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
-	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
+	if m == nil ||
+		!slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
 		return false
 	}
 

@@ -161,6 +161,7 @@ func manyDevices(n int) *kubeletapi.ListPodResourcesResponse {
 
 func TestTwentyThousandDevices(t *testing.T) {
 	g := newTestLedger(t, nil)
+
 	in := manyDevices(20_000)
 	if got := g.list(in.PodResources...); len(got.List) != 20_000 || len(got.Unreadable) != 0 {
 		t.Fatalf("%d assignments, %d unreadable, want 20000 and 0", len(got.List), len(got.Unreadable))

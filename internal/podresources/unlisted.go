@@ -49,7 +49,9 @@ func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 // dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is free.
 func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	for d, device := range u.byDevice {
-		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name && d.resource == a.Holder.Resource && d.id == a.ID {
+		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name &&
+			d.resource == a.Holder.Resource &&
+			d.id == a.ID {
 			device.dismissed = true
 		}
 	}
@@ -60,6 +62,7 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
 		u.byDevice = nil
 		u.endedPods = nil
+
 		return
 	}
 
@@ -73,7 +76,8 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 		byName := d
 
 		byName.uid = ""
-		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
+		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) ||
+			owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
 
@@ -93,7 +97,12 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
-			if meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since); ok && meta.UID == d.uid {
+			if meta, ok := g.metadata.PodMetadata(
+				device.pod.Namespace,
+				device.pod.Name,
+				device.since,
+			); ok &&
+				meta.UID == d.uid {
 				device.metadata = meta
 			}
 		}
@@ -112,7 +121,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 // indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
 // listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
 // may be another's.
-func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
+func (u *unlistedDevices) indexLedger(
+	g *ledger,
+) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
 	owned map[pluginDevice]bool) {
 	held = map[checkpointDevice]bool{}
 	listed = map[string]gpu.PodName{}
@@ -155,12 +166,27 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 			continue
 		}
 
-		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
-			Container: gpu.Container{Namespace: device.pod.Namespace, Pod: device.pod.Name, Name: d.container},
-			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
-			Rightsizing: device.metadata.Rightsizing, Group: device.metadata.Group,
-			Resource: d.resource, Sharing: parsed.sharing, Replica: parsed.replica,
-		}}
+		a := gpu.Assignment{
+			ID:     d.id,
+			Device: parsed.ref,
+			Seen:   device.listCount,
+			Listed: read,
+			Holder: gpu.Holder{
+				Container: gpu.Container{
+					Namespace: device.pod.Namespace,
+					Pod:       device.pod.Name,
+					Name:      d.container,
+				},
+				PodUID:      d.uid,
+				Workload:    device.metadata.Workload,
+				Labels:      device.metadata.Labels,
+				Rightsizing: device.metadata.Rightsizing,
+				Group:       device.metadata.Group,
+				Resource:    d.resource,
+				Sharing:     parsed.sharing,
+				Replica:     parsed.replica,
+			},
+		}
 		switch {
 		case device.alive && settled:
 		case settled:

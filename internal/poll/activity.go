@@ -39,13 +39,15 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 // repartitioned in between.
 func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	p := &t.profiling
-	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
+	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration ||
+		at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
 
 	g.ActivitySource = p.Source
 	g.Activity = p.GPU
 	g.Rates = p.Rates
+
 	g.InvalidActivity = p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]

@@ -20,6 +20,7 @@ func TestFreeByConfirmation(t *testing.T) {
 	s := h.pollAfter(time.Second)
 
 	a := findGPU(t, s, uuidA)
+
 	b := findGPU(t, s, uuidB)
 	if !b.ConfirmedFree || a.ConfirmedFree {
 		t.Errorf("GPUs: %v of the one that was confirmed, %v of the other", b.ConfirmedFree, a.ConfirmedFree)

@@ -200,6 +200,7 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 
 			want := gpu.ActivityGPM
 			sm := 0.5
+
 			if second >= 11 {
 				want = gpu.ActivityDCGM
 				sm = 0.25

@@ -74,6 +74,7 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
 	h.open = make(map[deviceKey]*holding, len(before))
+
 	h.ended = nil
 	if !hasHeldParts(g) {
 		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
@@ -94,15 +95,25 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 }
 
 // updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
-func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string,
-	energyKnown bool, now time.Time) {
+func (h *holdings) updateHolding(
+	current *holding,
+	key deviceKey,
+	holders []gpu.Holder,
+	jobs []string,
+	energyKnown bool,
+	now time.Time,
+) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
 		if current.reported && current.energy.Present() &&
 			(current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
-				Container: current.tenant.container, Job: current.tenant.job, Instance: key.instance, Compute: key.compute,
-				Sharing: gpu.SharingExclusive, EnergyJoules: current.energy,
+				Container:    current.tenant.container,
+				Job:          current.tenant.job,
+				Instance:     key.instance,
+				Compute:      key.compute,
+				Sharing:      gpu.SharingExclusive,
+				EnergyJoules: current.energy,
 			})
 		}
 
@@ -166,6 +177,7 @@ func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time
 
 	if current.countedSince.After(before) {
 		whole := at.Sub(before)
+
 		own := at.Sub(current.countedSince)
 		if own <= 0 || whole <= 0 {
 			return

@@ -43,7 +43,10 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		gi.Since = at
 		var computes []gpu.ComputeInstance
 
-		if old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) }); old != nil {
+		if old := find(
+			l.instances,
+			func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) },
+		); old != nil {
 			gi.Generation = old.Generation
 			gi.Since = old.Since
 			gi.XIDErrors = old.XIDErrors
@@ -56,8 +59,12 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 			ci := &gi.ComputeInstances[c]
 
 			ci.Generation = next
+
 			ci.Since = at
-			if old := find(computes, func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) }); old != nil {
+			if old := find(
+				computes,
+				func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) },
+			); old != nil {
 				ci.Generation = old.Generation
 				ci.Since = old.Since
 			}
@@ -99,7 +106,11 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if old := findInstance(before.Instances, gi.ID); old != nil && old.Generation == gi.Generation && gi.Up {
+		if old := findInstance(
+			before.Instances,
+			gi.ID,
+		); old != nil && old.Generation == gi.Generation &&
+			gi.Up {
 			keepReadings(gi, old)
 		}
 	}
@@ -123,7 +134,10 @@ func keepReadings(gi, old *gpu.GPUInstance) {
 	for i := range computes {
 		ci := &computes[i]
 
-		before := find(old.ComputeInstances, func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID })
+		before := find(
+			old.ComputeInstances,
+			func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID },
+		)
 		if before != nil && before.Generation == ci.Generation {
 			*ci = *before
 		}
@@ -188,12 +202,16 @@ type capacityCache struct {
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 
-	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })
+	placeable := slices.ContainsFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return len(p.Placements) > 0 },
+	)
 	if !hasMIG || !placeable || mayLackInstances(g) || g.MIG.LayoutGeneration == 0 {
 		return gpu.None[gpu.Capacity]()
 	}
 
-	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {
+	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) &&
+		c.enabled == enabled {
 		return gpu.Some(c.value)
 	}
 
@@ -215,6 +233,7 @@ func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	c.value = mig.CapacityOf(g.Profiles, placed)
 	if !enabled {
 		c.value.Compute = gpu.SliceCount{}
+
 		c.value.Memory = gpu.SliceCount{}
 		for i := range c.value.Profiles {
 			c.value.Profiles[i].Available = 0

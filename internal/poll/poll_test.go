@@ -37,6 +37,7 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 		}
 
 		a := findGPU(t, s, uuidA)
+
 		b := findGPU(t, s, uuidB)
 		if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrTimeout) {
 			t.Errorf("past the timeout: up %v, errors %v; want down by ErrTimeout", b.Up, b.Errors)

@@ -48,6 +48,7 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 
 	watts := g.Power.UnallocatedWatts.Or(0)
 	joules := tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
+
 	for _, gi := range g.Instances {
 		if own, ok := gi.PowerWatts.Get(); !ok || own <= 0 {
 			t.Errorf("estimate of %s: %v", gi.Profile, gi.PowerWatts)

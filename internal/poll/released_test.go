@@ -30,6 +30,7 @@ func TestReleasedGPU(t *testing.T) {
 
 	a := &s.GPUs[0]
 	b := &s.GPUs[1]
+
 	if a.Up || !a.Released.Present() || len(a.Errors) > 0 || a.Readings.PowerWatts.Present() {
 		t.Errorf("the released GPU: %+v", a)
 	}
@@ -159,6 +160,7 @@ func TestReleasedGPUWithoutDriver(t *testing.T) {
 			s := h.pollAfter(time.Second)
 
 			a := &s.GPUs[0]
+
 			b := &s.GPUs[1]
 			if !a.Released.Present() || len(a.Errors) > 0 || s.Sources[0].Up {
 				t.Errorf("%v: the released GPU: %+v, sources %+v", err, a, s.Sources)

@@ -229,8 +229,14 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	}
 
 	t.logFailure(e)
-	t.totals.ReadErrors = append(t.totals.ReadErrors,
-		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
+	t.totals.ReadErrors = append(
+		t.totals.ReadErrors,
+		gpu.ErrorCount{
+			Reading: e.Reading,
+			Reason:  reason,
+			Counter: gpu.Counter{Value: 1, Since: at},
+		},
+	)
 }
 
 // logFailure logs a failure. That processes are hidden is the same of all GPUs, and the source has logged it.
@@ -239,8 +245,20 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 		return
 	}
 
-	level.Warn(t.logger).Log("msg", "reading failed; further failures of this kind are only counted",
-		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
+	level.Warn(
+		t.logger,
+	).Log(
+		"msg",
+		"reading failed; further failures of this kind are only counted",
+		"gpu",
+		t.last.UUID,
+		"index",
+		t.last.Index,
+		"reading",
+		e.Reading,
+		"err",
+		e.Err,
+	)
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.

@@ -20,7 +20,11 @@ const wrap32 = 1 << 32
 // update adds the driver's value and returns the running total. A counter that fell has wrapped, if it may, or
 // restarted at 0. failed says that raw is absent because the reading failed: the total then stays; otherwise it ends
 // with the value.
-func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
+func (w *growingCounter) update(
+	raw gpu.Opt[uint64],
+	failed, wraps bool,
+	at time.Time,
+) gpu.Opt[gpu.Counter] {
 	now, ok := raw.Get()
 	if !ok {
 		if !failed {

@@ -143,6 +143,7 @@ func TestXIDColors(t *testing.T) {
 			}
 
 			gpu := s.Metric.Get("gpu")
+
 			want := colors["8"] // as a GPU that is slowed down
 			if fatal[gpu] {
 				want = colors["1"] // as a GPU that does not answer
@@ -264,6 +265,7 @@ func (d idleDevice) serve(i int) string {
 	family := "nvidia_gpu_"
 	text := "nvidia_gpu_up" + on + "} 1\n"
 	held := 0
+
 	if d.slice {
 		text += "nvidia_gpu_mig_enabled" + on + "} 1\n"
 		on += `,gpu_instance="1",mig_profile="3g.40gb"`
@@ -317,6 +319,7 @@ func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
 
 	boards := loadDashboards(t)
 	got := map[string]bool{}
+
 	pods := []string{}
 	for _, s := range f.query(t, boards["mig-fleet"].panel(t, "Idle devices and their pods"), "Busy", v).series {
 		got[s.Metric.Get("gpu")], pods = true, append(pods, s.Metric.Get("pod"))

@@ -81,6 +81,7 @@ func TestReplacedGPUKeepsItsLine(t *testing.T) {
 	v := loadBad(t, f, "replaced", func(since time.Duration) string {
 		uuid := "GPU-old"
 		gi := "1"
+
 		if since > badRuns/2 {
 			uuid = "GPU-new"
 			gi = "2"
@@ -158,6 +159,7 @@ func TestIdleAcrossLayouts(t *testing.T) {
 	v := loadBad(t, f, "layouts", func(since time.Duration) string {
 		profile := "3g.40gb"
 		pod := "first"
+
 		if since > badRuns/2 {
 			profile = "1g.10gb"
 			pod = "second"

@@ -168,6 +168,7 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 
 	links := p.links(t)
 	followed := 0
+
 	for _, row := range f.rows(t, p, v) {
 		for field, link := range links {
 			if row[field] == "" {

@@ -76,6 +76,7 @@ func (g underusedGPU) serve(i int) string {
 	}
 
 	on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
+
 	mig := 0
 	if g.mig {
 		mig = 1

@@ -167,6 +167,7 @@ func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
 // dcgmSums: under dcgm-exporter's names the numbers of the same node are the same.
 func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node string) {
 	x := f.last["mixed"]
+
 	d := boards["mig-node-dcgm"]
 	for _, c := range []struct {
 		title string
@@ -367,6 +368,7 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 			for _, target := range p.Targets {
 				n := int64(0)
 				bound := int64(mostSamples)
+
 				for _, node := range []string{"full", "underused", "advised"} {
 					n = max(n, f.samplesOf(t, uid, node, p, target))
 				}

@@ -127,6 +127,7 @@ func TestDemo(t *testing.T) {
 	t.Parallel()
 
 	tools := t.TempDir()
+
 	kept := filepath.Join(t.TempDir(), "prometheus.yml")
 	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
 		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run

@@ -147,6 +147,7 @@ func (f *fleet) control(t *testing.T) {
 		in := "idle"
 		succeeded := 0
 		failed := 0
+
 		if at.After(scraped().Add(30 * time.Minute)) {
 			succeeded = 1
 		}
@@ -186,6 +187,7 @@ func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 	}
 
 	before := node.target("old")
+
 	after := node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
 		e.addScrapeOf(t, before, n.now(), node.format, body)

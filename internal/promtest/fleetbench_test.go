@@ -30,6 +30,7 @@ const benchMinutes = 7 * 24 * 60
 // FLEET_BENCH_DIR. Nodes have eight GPUs.
 func TestBenchFleet(t *testing.T) {
 	program := os.Getenv("FLEET_BENCH_PROMETHEUS")
+
 	dir := os.Getenv("FLEET_BENCH_DIR")
 	if program == "" || dir == "" {
 		t.Skip("FLEET_BENCH_PROMETHEUS and FLEET_BENCH_DIR are not set")

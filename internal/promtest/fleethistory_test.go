@@ -304,6 +304,7 @@ func (w *writer) dcgm(u unit, r *reading, at int64, n naming) error {
 		free.pod = ""
 
 		now := held
+
 		before := free
 		if !r.held {
 			now = free

@@ -188,6 +188,7 @@ func (u unit) step(from, minutes int) stepSum {
 		s.samples = s.samples + 1
 		s.busy = s.busy + r.busy
 		s.sms = s.sms + r.sms
+
 		s.dram = s.dram + r.dram
 		if r.held {
 			s.held, s.memory = true, max(s.memory, r.memory)
@@ -209,6 +210,7 @@ func quantileOf(values []weighted, q float64) float64 {
 
 	total := 0.
 	sum := 0.
+
 	for _, v := range values {
 		total += v.weight
 	}

@@ -42,6 +42,7 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 
 	pod := "p-" + uuid
 	now := g
+
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
 	}

@@ -208,6 +208,7 @@ func lintRates(t *testing.T, about, expr string) {
 func TestLinksLeadToDashboards(t *testing.T) {
 	boards := loadDashboards(t)
 	found := 0
+
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			for _, o := range p.FieldConfig.Overrides {

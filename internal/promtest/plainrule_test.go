@@ -149,6 +149,7 @@ func TestAdvisorBesideThePlainRule(t *testing.T) {
 
 	for _, name := range slices.Sorted(maps.Keys(facts)) {
 		f := facts[name]
+
 		underused := slices.Contains(fired[plain], name)
 		if underused && f.Kind == "narrow-busy" {
 			narrow++

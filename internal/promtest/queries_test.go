@@ -135,6 +135,7 @@ func histogram(name string, first int32, counts []int64) *dto.MetricFamily {
 	}
 
 	total := uint64(0)
+
 	last := int64(0)
 	for _, n := range counts {
 		h.PositiveDelta = append(h.PositiveDelta, n-last)

@@ -96,6 +96,7 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	dir := t.TempDir()
 
 	socket := filepath.Join(dir, "c.sock")
+
 	state := filepath.Join(dir, "state")
 	for _, path := range []string{socket, state} {
 		if err := os.WriteFile(path, []byte("in the way"), 0o600); err != nil {

@@ -156,6 +156,7 @@ func (f *fleet) advised(t *testing.T) {
 // rightsizing compares panels with what the advised node serves, while two exporters of it are scraped.
 func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
 	v := fleetView("advised")
+
 	sum := map[string]float64{}
 	for _, g := range advisedGPUs() {
 		sum["judged"]++

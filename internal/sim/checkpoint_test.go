@@ -141,6 +141,7 @@ pods:
 	}
 
 	inits := 0
+
 	devices := map[gpu.UUID]bool{}
 	for _, h := range n.Holdings() {
 		devices[h.GPU] = true

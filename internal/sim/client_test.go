@@ -30,6 +30,7 @@ func clientNode(t *testing.T, text string) *Node {
 // NVML counts initialisations: GPUs stay open until as many have ended as began, whichever of them attached the GPUs.
 func TestLastEndClosesGPUs(t *testing.T) {
 	all := []int{0, 1}
+
 	one := []int{1}
 	for _, c := range []struct {
 		name   string
@@ -76,6 +77,7 @@ func TestClientsKeepGPUsOpenApart(t *testing.T) {
 	node := clientNode(t, "version: 1\ngpus: [{model: A30, count: 2}]\n")
 
 	first := node.NewClient(nil)
+
 	second := node.NewClient(nil)
 	for client, attach := range map[*Client]bool{first: true, second: false} {
 		if err := client.Begin(attach); err != nil {

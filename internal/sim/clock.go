@@ -107,7 +107,9 @@ const maxAdvance = 24 * time.Hour
 // checkAdvance returns an error if the clock cannot make a step.
 func (c *Clock) checkAdvance(by time.Duration) error {
 	if c.speed != 0 {
-		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
+		return fmt.Errorf(
+			"advance: the clock moves by itself; only a stepped clock can be advanced",
+		)
 	}
 
 	if by < 0 || by > maxAdvance {

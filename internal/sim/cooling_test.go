@@ -26,6 +26,7 @@ func TestOverheat(t *testing.T) {
 		advance(t, n, 30*time.Second)
 
 		s := state(t, n, 1)
+
 		other := state(t, n, 0)
 		if want := max(c.celsius, before.Celsius); s.Celsius != want || s.ClockEvents != c.reasons {
 			t.Errorf("at %d: %d C for %#x, want %d C for %#x", c.celsius, s.Celsius, s.ClockEvents, want, c.reasons)

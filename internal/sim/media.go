@@ -39,6 +39,7 @@ func (n *Node) needMedia(g *simGPU) {
 
 		have := g.engines()
 		device := g.mig.Name
+
 		if i := t.on.instance; i != nil {
 			have = i.Profile.Engines.Or(gpu.Engines{})
 			device = i.Profile.Name

@@ -81,6 +81,7 @@ func TestPodsRunOnWhileTheKubeletRestarts(t *testing.T) {
 	advance(t, n, 4*time.Second)
 
 	holdings := fmt.Sprint(n.Holdings())
+
 	running := fmt.Sprint(n.Running())
 	for range 8 {
 		advance(t, n, time.Second)

@@ -20,9 +20,16 @@ type gpuEntry struct {
 // FinishYAML adds the GPUs of an entry.
 func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	f := fileOf(r)
+
 	spec := e.GPUSpec
 	if spec.Minor.Present() && e.Count > 1 {
-		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
+		r.FailAt(
+			n,
+			key,
+			"minor",
+			"is given for %d GPUs; expected one GPU in an entry with a minor number",
+			e.Count,
+		)
 	}
 
 	if e.Layout != nil {
@@ -42,7 +49,12 @@ func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 }
 
 // readModel reads the name of a model.
-func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpuModel) {
+func (f *scenarioFile) readModel(
+	r *strictyaml.Reader,
+	n *strictyaml.Node,
+	key string,
+	into *gpuModel,
+) {
 	var name string
 	if !r.Decode(n, key, &name) {
 		return
@@ -82,7 +94,12 @@ func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 }
 
 // readLayout reads the GPU instances of a GPU of a model.
-func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model gpuModel) []LayoutSpec {
+func readLayout(
+	r *strictyaml.Reader,
+	list *strictyaml.Node,
+	key string,
+	model gpuModel,
+) []LayoutSpec {
 	var entries []layoutEntry
 	if !r.Decode(list, key, &entries) {
 		return nil
@@ -111,8 +128,14 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 		for j, text := range e.CI {
 			size, ok := parseComputeSize(text, spec.profile)
 			if !ok {
-				r.Fail(strictyaml.Value(n, "ci").Content[j], fmt.Sprintf("%s.ci[%d]", at, j),
-					"is %q; expected a compute instance of %s such as 1c or %dc", text, spec.profile.Name, whole)
+				r.Fail(
+					strictyaml.Value(n, "ci").Content[j],
+					fmt.Sprintf("%s.ci[%d]", at, j),
+					"is %q; expected a compute instance of %s such as 1c or %dc",
+					text,
+					spec.profile.Name,
+					whole,
+				)
 			}
 
 			spec.computes = append(spec.computes, size)

@@ -419,6 +419,7 @@ func TestUUIDDoesNotTellTheSize(t *testing.T) {
 
 	one := uuidOf(1, 0)
 	two := uuidOf(2, 0)
+
 	later := uuidOf(1, 2)
 	if one != two || one == later {
 		t.Errorf("UUIDs: 1c at 0 %s, 2c at 0 %s, 1c at 2 %s; want that of 1c at 0 for 2c at 0 alone", one, two, later)

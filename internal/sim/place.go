@@ -97,14 +97,18 @@ func (g *simGPU) hasEngines(e gpu.Engines) bool {
 	all := g.engines()
 
 	return all == gpu.Engines{} ||
-		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
+		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG &&
+			e.OFA <= all.OFA
 }
 
 // together adds up engines.
 func together(a, b gpu.Engines) gpu.Engines {
 	return gpu.Engines{
-		Copy: a.Copy + b.Copy, Decoder: a.Decoder + b.Decoder, Encoder: a.Encoder + b.Encoder, JPEG: a.JPEG + b.JPEG,
-		OFA: a.OFA + b.OFA,
+		Copy:    a.Copy + b.Copy,
+		Decoder: a.Decoder + b.Decoder,
+		Encoder: a.Encoder + b.Encoder,
+		JPEG:    a.JPEG + b.JPEG,
+		OFA:     a.OFA + b.OFA,
 	}
 }
 

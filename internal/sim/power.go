@@ -89,6 +89,7 @@ func (n *Node) sampleAll(passed time.Duration) {
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
 func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	s := &g.sample
+
 	m := &g.model
 	if passed > 0 { // under the power of the step that has ended
 		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
@@ -102,6 +103,7 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
 
 	s.smMHz = m.maxSMMHz
+
 	s.reasons = 0
 	switch {
 	case len(g.tasks) == 0:
@@ -149,6 +151,7 @@ func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
 // useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
 func (n *Node) useTraffic(g *simGPU) {
 	g.sample.pcie = 0
+
 	g.sample.nvlink = 0
 	for _, t := range g.tasks {
 		if t.workload == nil {

@@ -34,7 +34,9 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	}
 	defer op.commitOrUndo()
 
-	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
+	if err := op.commit(
+		Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource},
+	); err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
 
@@ -73,7 +75,10 @@ func (n *Node) replace(p *pod, resource string) {
 	gone := n.at.Add(lingering)
 	n.scheduleEnd(gone, func() { n.forget(p) })
 	n.replacements++
-	w := &waitingPod{spec: p.spec.withRequest(resource), identity: []any{"replacement", n.scenario.Seed, n.replacements}}
+	w := &waitingPod{
+		spec:     p.spec.withRequest(resource),
+		identity: []any{"replacement", n.scenario.Seed, n.replacements},
+	}
 	n.waiting = append(n.waiting, w)
 	n.scheduleStart(gone, func() { n.admitWaiting(w) })
 }
@@ -107,7 +112,11 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) }) // where it waits for a kubelet, too
+		n.scheduleStart(
+			n.start.Add(until),
+			func() { n.admitWaiting(w) },
+		) // where it waits for a kubelet, too
+
 		return
 	}
 
@@ -119,10 +128,15 @@ func (n *Node) admitWaiting(w *waitingPod) {
 
 	if !w.recorded {
 		w.recorded = true
-		n.record(Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()})
+		n.record(
+			Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()},
+		)
 	}
 
-	n.scheduleStart(n.start.Add(passed.Truncate(time.Second)+time.Second), func() { n.admitWaiting(w) })
+	n.scheduleStart(
+		n.start.Add(passed.Truncate(time.Second)+time.Second),
+		func() { n.admitWaiting(w) },
+	)
 }
 
 // missing says what a container was not given.

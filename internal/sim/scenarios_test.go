@@ -185,6 +185,7 @@ func TestDGXStory(t *testing.T) {
 	}
 
 	asr := mustContainer(t, n, "asr-0")
+
 	tts := mustContainer(t, n, "tts-0")
 	for k, c := range []Container{asr, tts} {
 		if want := string(s.Instances[0].ComputeInstances[k].UUID); c.Devices[0].IDs[0] != want {
@@ -200,6 +201,7 @@ func TestDGXStory(t *testing.T) {
 	advance(t, n, 61*time.Second)
 
 	ended := mustContainer(t, n, "etl-1")
+
 	next := mustContainer(t, n, "etl-2")
 	if ended.Devices[0].IDs[0] != first || next.Devices[0].IDs[0] != first {
 		t.Errorf("etl-1 and etl-2 have %v and %v, want both %s", ended.Devices, next.Devices, first)
@@ -278,6 +280,7 @@ func TestGKEStory(t *testing.T) {
 
 		used = used + s.MemoryUsed
 		total = total + s.MemoryTotal
+
 		watts = watts + s.Watts
 		for _, d := range s.Devices {
 			if d.Compute.SMs != 60 {

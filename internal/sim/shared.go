@@ -82,8 +82,12 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	sh.state, sh.file, err = readState(sh.path, sh.scenario)
 	if errors.Is(err, fs.ErrNotExist) {
 		sh.state = &stateFile{
-			Version: stateVersion, ID: rand.Text(), Scenario: sh.scenario.Name, Digest: sh.scenario.digest,
-			Clock: stateClock{Mode: mode, Start: clock.start.UTC()}, Changes: []Change{},
+			Version:  stateVersion,
+			ID:       rand.Text(),
+			Scenario: sh.scenario.Name,
+			Digest:   sh.scenario.digest,
+			Clock:    stateClock{Mode: mode, Start: clock.start.UTC()},
+			Changes:  []Change{},
 		}
 		if mode == ClockStep {
 			sh.state.Clock.Now = &clock.start
@@ -97,7 +101,14 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	}
 
 	if sh.state.Clock.Mode != mode {
-		return nil, sh.wrapError(fmt.Errorf("%s: was created with clock mode %s, not %s", sh.path, sh.state.Clock.Mode, mode))
+		return nil, sh.wrapError(
+			fmt.Errorf(
+				"%s: was created with clock mode %s, not %s",
+				sh.path,
+				sh.state.Clock.Mode,
+				mode,
+			),
+		)
 	}
 
 	clock.startAt(sh.state.Clock.Start)
@@ -121,7 +132,13 @@ func (sh *shared) lock() error {
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return sh.wrapError(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
 		case time.Now().After(deadline):
-			return sh.wrapError(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
+			return sh.wrapError(
+				fmt.Errorf(
+					"lock %s: another process has held it for %s",
+					sh.lockFile.Name(),
+					lockTimeout,
+				),
+			)
 		}
 
 		time.Sleep(time.Millisecond)
@@ -186,7 +203,9 @@ func (sh *shared) write(next *stateFile) error {
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
-		return sh.wrapError(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
+		return sh.wrapError(
+			fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges),
+		)
 	}
 
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
@@ -256,7 +275,9 @@ func (n *Node) syncShared() {
 		return
 	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
 		_ = file.Close()
-		sh.err = sh.wrapError(fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path))
+		sh.err = sh.wrapError(
+			fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path),
+		)
 
 		return
 	}
@@ -266,6 +287,7 @@ func (n *Node) syncShared() {
 	sh.state = state
 	sh.file = file
 	sh.err = nil
+
 	if now := state.Clock.Now; now != nil {
 		n.clock.moveTo(*now)
 	}
@@ -299,6 +321,7 @@ func (n *Node) isClosed() bool {
 func (n *Node) takeChanges() {
 	sh := n.shared
 	now := n.clock.Now()
+
 	for number, c := range sh.state.Changes[sh.known:] {
 		at := c.At
 		if at.After(now) { // the wall clock was set

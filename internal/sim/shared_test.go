@@ -119,6 +119,7 @@ func TestOperationThatFailsLeavesNoTrace(t *testing.T) {
 	path := statePath(t)
 
 	a := join(t, path)
+
 	b := start(t, sharedScenario)
 	for _, n := range []*Node{a, b} {
 		advance(t, n, 1700*time.Millisecond)

@@ -13,7 +13,8 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] || !f.active(index, passed) {
+		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] ||
+			!f.active(index, passed) {
 			continue
 		}
 
@@ -43,7 +44,11 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 // fakesDestruction reports whether a GPU's driver says that it has destroyed what it leaves there.
 func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
-	n.eachActiveFault(g.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+	n.eachActiveFault(
+		g.index,
+		now,
+		func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies },
+	)
 
 	return lies
 }

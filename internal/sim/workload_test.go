@@ -73,6 +73,7 @@ processes: [{gpu: 0, workload: w, at: 2500ms, for: 45s}]
 	advance(t, coarse, time.Minute)
 
 	sum := 0.0
+
 	before := state(t, fine, 0)
 	for range 240 {
 		advance(t, fine, 250*time.Millisecond)

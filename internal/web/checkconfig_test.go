@@ -31,6 +31,7 @@ func TestCheckConfig(t *testing.T) {
 
 	for _, file := range files {
 		name := filepath.Base(file)
+
 		err := CheckConfig(file)
 		if strings.HasSuffix(name, ".good.yml") {
 			if err != nil {

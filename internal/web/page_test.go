@@ -168,6 +168,7 @@ func TestPagePolicy(t *testing.T) {
 	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
 
 	policy := w.Header().Get("Content-Security-Policy")
+
 	page := w.Body.String()
 	for _, tag := range []string{"style", "script"} {
 		inline := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1)
@@ -244,6 +245,7 @@ func TestPageGzip(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry())
 
 	plain := get(h, "/")
+
 	packed := get(h, "/", "Accept-Encoding", "gzip")
 	if packed.Header().Get("Content-Encoding") != "gzip" || string(gunzip(t, packed.Body.Bytes())) != plain.Body.String() {
 		t.Error("the gzip coding differs from the plain page")

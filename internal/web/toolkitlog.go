@@ -41,5 +41,8 @@ func (h toolkitHandler) WithGroup(name string) slog.Handler {
 
 // serverErrorLog returns the log for errors of net/http, such as failed TLS handshakes and panics of handlers.
 func serverErrorLog(logger log.Logger) *stdlog.Logger {
-	return slog.NewLogLogger(toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
+	return slog.NewLogLogger(
+		toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)},
+		slog.LevelWarn,
+	)
 }

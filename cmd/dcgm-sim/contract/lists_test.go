@@ -265,6 +265,7 @@ func expectDefaultList(t *testing.T, families map[string]map[string]string, prof
 
 	for _, row := range defaultRows(t) {
 		name := row[0]
+
 		want := row[2]
 		if row[1] == "label" {
 			continue

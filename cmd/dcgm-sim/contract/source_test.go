@@ -107,6 +107,7 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			path := scenario(t, aMIGNode)
+
 			dir := t.TempDir()
 			if os.Getenv(childVariable) == "" {
 				if err := tt.damage(library(), filepath.Join(dir, "libdcgm.so.4")); err != nil {

@@ -59,6 +59,7 @@ func TestCaptureThroughTheCLibrary(t *testing.T) {
 			inProcess := capture(t, nil, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario)
 
 			c := own.ReplaceAllString(readFile(t, inC), "$1$2")
+
 			p := own.ReplaceAllString(readFile(t, inProcess), "$1$2")
 			if c != p {
 				t.Errorf("the captures differ (- in process, + C library):\n%s",

@@ -197,6 +197,7 @@ func wantField(t *testing.T, d nvml.Device, id uint32, kind nvml.ValueType, valu
 // one with a CPU.
 func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
 	h100 := handleOf(t, l, 0)
+
 	a100 := handleOf(t, l, 1)
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)

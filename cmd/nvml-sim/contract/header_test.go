@@ -59,6 +59,7 @@ func compile(t *testing.T, code string, args ...string) (program string) {
 
 	source := filepath.Join(dir, "test.c")
 	program = filepath.Join(dir, "test")
+
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -95,6 +95,7 @@ func compareFaces(t *testing.T) {
 		}
 
 		inProcess := faces[0].everything(t)
+
 		inC := faces[1].everything(t)
 		if inProcess != inC {
 			t.Fatalf("after %s more:\n%s\n%s", step, inProcess, inC)

@@ -246,6 +246,7 @@ func checkMIGHandles(s *subject, d nvmlsource.Device) {
 	tree := s.tree(d)
 	uuids := map[string]bool{}
 	ids := map[[2]int]bool{}
+
 	for _, m := range s.migDevices(d) {
 		uuid, ret := m.GetUUID()
 		gi, giRet := m.GetGpuInstanceId()

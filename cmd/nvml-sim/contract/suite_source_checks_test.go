@@ -130,6 +130,7 @@ func checkTree(s *subject, _, g gpu.GPU) {
 
 	profiles := map[uint32]gpu.Profile{}
 	counts := map[uint32]int{}
+
 	for _, p := range g.Profiles {
 		profiles[p.ID] = p
 	}
@@ -154,6 +155,7 @@ func checkTree(s *subject, _, g gpu.GPU) {
 func (s *subject) parts(i gpu.GPUInstance) {
 	slices := 0
 	sms := 0
+
 	ids := map[gpu.ComputeID]bool{}
 	for _, c := range i.ComputeInstances {
 		s.want(!ids[c.ID] && c.UUID != "" && c.Up, "compute instance %d/%d (%q) twice, unnamed or not up", i.ID, c.ID, c.UUID)

@@ -293,6 +293,7 @@ func seamFunctions() []string {
 	} {
 		for i := range seam.NumMethod() {
 			read := strings.Replace(seam.Name(), "Mutable", "", 1)
+
 			name := seam.Method(i).Name
 			if read != seam.Name() && slices.Contains(list, strings.Replace(read, "Instance", "GPUInstance", 1)+"."+name) {
 				continue // it is the one of the interface that is extended
@@ -309,6 +310,7 @@ func seamFunctions() []string {
 func TestContractHasEveryFunction(t *testing.T) {
 	seam := seamFunctions()
 	checked := map[string]bool{}
+
 	names := map[string]bool{}
 	for _, c := range contractTable() {
 		if names[c.name] {

@@ -244,6 +244,7 @@ func (a *agreement) compareReal(n *node, slices []slice, minute int, truths []si
 
 		load := loadName(s.index, s.work, minute)
 		found := false
+
 		for i := range truths {
 			if truths[i].Workload == load {
 				a.real.add(n, s, minute, &truths[i])

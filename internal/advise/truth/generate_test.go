@@ -89,6 +89,7 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 
 	pick := r.IntN(all)
 	name := ""
+
 	for _, k := range kinds() {
 		if pick -= k.weight; pick < 0 {
 			name = k.name
@@ -167,6 +168,7 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 // shapeWeekly has one day, or five, with more load; on that day the kernels can be others.
 func (w *workload) shapeWeekly(r *rand.Rand, m *model, level float64) {
 	from := r.IntN(7)
+
 	days := 1
 	if r.IntN(2) == 0 {
 		days = 5
@@ -249,6 +251,7 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	switch w.kind {
 	case "leaking":
 		base := w.needGiB(0)
+
 		restart := 0
 		if r.IntN(2) == 0 {
 			restart = 2 + r.IntN(9)

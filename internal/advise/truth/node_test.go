@@ -108,6 +108,7 @@ func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
 	r := kernels.Result{}
 
 	running := false
+
 	number := 0
 	if w != nil {
 		running, number = w.runs(minute)

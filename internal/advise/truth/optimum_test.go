@@ -138,6 +138,7 @@ func (a *assignment) holds(at int) bool {
 
 	power := g.Power.IdleWatts.Or(0) / g.Readings.PowerLimitWatts.Or(1)
 	traffic := 0.
+
 	for _, r := range a.on[at] {
 		power = power + r.Evidence.PowerP95
 		traffic = traffic + r.Evidence.PCIeMax

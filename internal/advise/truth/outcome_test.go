@@ -26,6 +26,7 @@ type distribution struct {
 func (d *distribution) add(stretch, weight float64) {
 	if stretch != d.last {
 		d.last = stretch
+
 		d.bucket = 0
 		if stretch > 1 {
 			d.bucket = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
@@ -80,6 +81,7 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 
 		o.hour.work = o.hour.work + done
 		o.hour.allWork = o.hour.allWork + all
+
 		o.hour.stretched = o.hour.stretched + all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute

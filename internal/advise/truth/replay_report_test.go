@@ -142,6 +142,7 @@ func (m *moved) render(b *strings.Builder, name, by string) {
 	about := ""
 	killed := "no"
 	latency := "–"
+
 	if !m.known {
 		about = "~"
 	}

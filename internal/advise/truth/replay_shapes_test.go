@@ -102,6 +102,7 @@ func interpolate(x float64, xs, ys []float64) float64 {
 func languageTrace(seed uint64, width bool) string {
 	r := rand.New(rand.NewPCG(seed, 2))
 	w := newTrace(width)
+
 	for service := range 10 {
 		perSecond := logNormal(r, 0.015, 0.8)
 		of := between(r, 0.2, 1)
@@ -142,6 +143,7 @@ func clusterTrace(seed uint64, width bool) string {
 	for job := range 60 {
 		use := min(0.95, logNormal(r, 0.045, 1.3))
 		of := between(r, 0.05, 1)
+
 		memory := min(36, logNormal(r, 6, 0.8))
 		for at := r.IntN(100); at < end; at += 10 + r.IntN(150) {
 			for until := min(end, at+12+r.IntN(200)); at < until; at++ {

@@ -216,6 +216,7 @@ func (r *replay) hints() gpu.RightsizingHints {
 // naive returns the smallest profile with enough memory for a workload that was little used; empty if it was not.
 func (r *replay) naive(rows []traceRow) string {
 	most := 0.
+
 	busy := []float64{}
 	for i := range rows {
 		most, busy = max(most, rows[i].memory), append(busy, rows[i].busy)
@@ -310,6 +311,7 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 func queue(changes []float64) []float64 {
 	left := 0.
 	all := []float64{}
+
 	for _, change := range changes {
 		left = max(0, left+change)
 		all = append(all, left)

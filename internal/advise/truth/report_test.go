@@ -34,6 +34,7 @@ func summarize(results []*result) *summary {
 		s.records = append(s.records, r.records...)
 
 		s.smallPackings = s.smallPackings + r.smallPackings
+
 		s.sharedPackings = s.sharedPackings + r.sharedPackings
 		for mode, p := range r.packing {
 			s.gainless[mode] += r.gainless[mode]

@@ -133,6 +133,7 @@ func (w *workload) requestKinds(state int) []requests.Kind {
 func (v *serving) meanService(kinds []requests.Kind) float64 {
 	sum := 0.
 	shares := 0.
+
 	for i := range kinds {
 		sum = sum + kinds[i].Share*kinds[i].Service.Mean
 		shares = shares + kinds[i].Share
@@ -165,6 +166,7 @@ func (w *workload) serve(hour int, on requests.Device) *servedHour {
 		running, number := w.runs(from)
 
 		until := from + 1
+
 		state := w.stateOf(from)
 		for until < hour*60+60 && w.stateOf(until) == state {
 			if now, of := w.runs(until); now != running || of != number {
@@ -196,6 +198,7 @@ func (w *workload) load(from, until, state int) requests.Load {
 	l.Batch = v.batch
 	l.Growth = v.growth
 	l.Step = mean / 16
+
 	if v.clients > 0 {
 		busy := 0.
 		for minute := from; minute < until; minute++ {

@@ -22,6 +22,7 @@ func TestUnmeasuredNodesGetNoSlice(t *testing.T) {
 		o.MaxStretch = 100
 
 		a := advise.New(o)
+
 		s := n.snapshot()
 		for minute := range weekMinutes + dayMinutes {
 			n.advance(s, minute)

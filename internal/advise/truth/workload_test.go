@@ -100,6 +100,7 @@ func (w *workload) changed(minute int) bool { return w.changes > 0 && minute >= 
 func (w *workload) demand(minute int) kernels.Demand {
 	busy := w.busy(minute) * (1 + w.noise*(2*w.random(minute, 1)-1))
 	most := 1.
+
 	if w.changed(minute) {
 		busy *= 1.5
 	}

@@ -68,6 +68,7 @@ func compile(t *testing.T, code string) string {
 
 	source := filepath.Join(dir, "sizes.c")
 	program := filepath.Join(dir, "sizes")
+
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -63,6 +63,7 @@ func (e *Engine) readDevice(v *Value) {
 	if !ok {
 		v.Status = NoData
 		v.Micros = 0
+
 		return
 	}
 
@@ -70,6 +71,7 @@ func (e *Engine) readDevice(v *Value) {
 	if err != nil {
 		v.Status = NoData
 		v.Micros = 0
+
 		return
 	}
 
@@ -359,7 +361,8 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 
 	events, _ := e.node.History(index, 0)
 	for _, event := range events {
-		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where ||
+		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros ||
+			event.Instance != where ||
 			entity.Level == ComputeInstance {
 			continue
 		}

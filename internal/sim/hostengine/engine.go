@@ -37,14 +37,22 @@ const (
 // Error is DCGM's text; the codes without one here are answered with the general one.
 func (c Code) Error() string {
 	texts := map[Code]string{
-		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported",
-		NotConfigured: "Setting not configured",
-		NoData:        "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
-		InitError: "DCGM initialization error", VersionMismatch: "API version mismatch",
-		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
-		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
-		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
-		ModuleNotLoaded: "This request is serviced by a module of DCGM that is not currently loaded",
+		OK:                    "Success",
+		BadParam:              "Bad parameter passed to function",
+		NotSupported:          "Feature not supported",
+		NotConfigured:         "Setting not configured",
+		NoData:                "No data is available",
+		NotWatched:            "Field is not being updated",
+		UnknownField:          "Unknown field",
+		InitError:             "DCGM initialization error",
+		VersionMismatch:       "API version mismatch",
+		ConnectionNotValid:    "Host engine connection invalid/disconnected",
+		MaxLimit:              "Max limit reached for the object",
+		DuplicateKey:          "Duplicate Key passed to function",
+		RequiresRoot:          "Host engine is running as non-root",
+		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU",
+		NVMLError:             "NVML error",
+		ModuleNotLoaded:       "This request is serviced by a module of DCGM that is not currently loaded",
 	}
 	if text, ok := texts[c]; ok {
 		return text

@@ -385,6 +385,7 @@ func TestLive(t *testing.T) {
 	}
 
 	device := list[:5]
+
 	instance := list[5:]
 	if device[0].Text != string(st.UUID) || instance[0].Text != device[0].Text {
 		t.Errorf("UUIDs %q, %q, want %q", device[0].Text, instance[0].Text, st.UUID)

@@ -70,6 +70,7 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	defer e.mu.Unlock()
 
 	g := e.groups[groupID]
+
 	fields := e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return NotConfigured
@@ -87,8 +88,12 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 		}
 	}
 
-	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval,
-		since: e.node.Now()}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{
+		entities: g.entities,
+		fields:   fields.ids,
+		interval: interval,
+		since:    e.node.Now(),
+	}
 	e.update()
 
 	return nil
@@ -151,6 +156,7 @@ func (s *Session) Update() error {
 func (e *Engine) update() {
 	for _, w := range e.watches {
 		profiling := slices.ContainsFunc(w.fields, isProfiling)
+
 		links := slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
 			if profiling {
@@ -186,8 +192,17 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		taken := min(s.taken+int(since/interval), samplesForValue) // those included that no call has asked for
-		*s = sampled{last: c, from: s.last, taken: taken, filled: taken == samplesForValue, at: c.Time}
+		taken := min(
+			s.taken+int(since/interval),
+			samplesForValue,
+		) // those included that no call has asked for
+		*s = sampled{
+			last:   c,
+			from:   s.last,
+			taken:  taken,
+			filled: taken == samplesForValue,
+			at:     c.Time,
+		}
 	}
 }
 

@@ -205,6 +205,7 @@ func (r Requests) busy(stretch float64) float64 {
 // what a random arrival finds.
 func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
 	service := r.GPU.Seconds() * stretch
+
 	host := r.Host.Seconds()
 	if r.Concurrency > 0 {
 		perSecond = min(float64(r.Concurrency)/(service+host), 1/service)

@@ -14,6 +14,7 @@ func wide(width float64) []Phase { return []Phase{{Share: 1, Width: width}} }
 // ms on the GPU and 2 ms on the host, gives all twelve figures within 5 %.
 func TestPublishedInferenceServer(t *testing.T) {
 	whole := Device{SMs: 108, Bandwidth: 1}
+
 	slice := Device{SMs: 42, Bandwidth: 0.5}
 	for _, c := range []struct {
 		on          Device

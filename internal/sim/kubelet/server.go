@@ -50,7 +50,10 @@ func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
 
-	f := &files{tree: t, checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)}}
+	f := &files{
+		tree:       t,
+		checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)},
+	}
 	if err := f.checkpoint.sync(); err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}

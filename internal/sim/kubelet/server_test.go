@@ -200,6 +200,7 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 	first := list(one)
 	second := list(one)
 	elsewhere := list(two)
+
 	if len(first.Containers) != 2 {
 		t.Fatalf("containers %v, want the one without devices too", first.Containers)
 	}

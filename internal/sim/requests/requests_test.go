@@ -196,6 +196,7 @@ func TestSeeds(t *testing.T) {
 	a := Run(1, l, whole, 1000, 10)
 	b := Run(1, l, whole, 1000, 10)
 	c := Run(2, l, whole, 1000, 10)
+
 	if !reflect.DeepEqual(a, b) {
 		t.Error("the same seed gives another result")
 	}

@@ -123,6 +123,7 @@ func (s *server) work(from, to float64, of served) {
 	for i := int(from / s.interval); i < len(s.result.Intervals); i++ {
 		begin := float64(i) * s.interval
 		end := min(float64(i+1)*s.interval, s.time)
+
 		if begin >= to {
 			return
 		}

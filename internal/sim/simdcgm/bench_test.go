@@ -63,6 +63,7 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 
 	instances := 0
 	computes := 0
+
 	for _, p := range profile() {
 		instances += len(p.Instances)
 		computes += len(p.ComputeInstances)

@@ -252,6 +252,7 @@ func (r *rig) cycle() {
 // remember keeps the counters of every instance at this second and the last.
 func (r *rig) remember() {
 	r.before = r.history
+
 	r.history = map[string]sim.Activity{}
 	for i := range r.snapshot.GPUs {
 		for _, gi := range r.snapshot.GPUs[i].Instances {
@@ -336,6 +337,7 @@ func (r *rig) swapInstance(n int) {
 
 	profile := uint32(14)
 	slices := 2
+
 	if n%2 == 0 {
 		profile = 9
 		slices = 3

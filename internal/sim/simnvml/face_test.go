@@ -175,6 +175,7 @@ func TestReadingsWithMIGOnAndOff(t *testing.T) {
 	}
 
 	milliwatts := ok[uint32](t)(whole.GetPowerUsage())
+
 	millijoules := ok[uint64](t)(whole.GetTotalEnergyConsumption())
 	if milliwatts < 60_000 {
 		t.Errorf("%d mW, want 60 W or more", milliwatts)
@@ -290,6 +291,7 @@ pods: [{name: a, resource: nvidia.com/gpu, workload: w}, {name: b, resource: nvi
 	}
 
 	server := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
+
 	clients := ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses())
 	if len(server) != 1 || len(clients) != 2 {
 		t.Errorf("%d and %d processes, want the server and two clients", len(server), len(clients))
