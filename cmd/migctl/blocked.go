@@ -175,13 +175,3 @@ func (o *specOptions) flags() []string {
 
 	return all
 }
-
-// quoteForShell quotes a text so that a shell reads it as one word.
-func quoteForShell(s string) string {
-	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-"
-	if s != "" && strings.Trim(s, safe) == "" {
-		return s
-	}
-
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -168,17 +168,17 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 // kubectl returns a command on objects of a namespace. Names are behind their type or their flag: none can be taken
 // for a flag.
 func kubectl(namespace string, args ...string) string {
-	words := []string{"kubectl", shellQuote("--namespace=" + namespace)}
+	words := []string{"kubectl", quoteForShell("--namespace=" + namespace)}
 	for _, a := range args {
-		words = append(words, shellQuote(a))
+		words = append(words, quoteForShell(a))
 	}
 
 	return strings.Join(words, " ")
 }
 
-// shellQuote quotes a word for a POSIX shell. Control characters and others beyond ASCII, which the terminal may not
+// quoteForShell quotes a word for a POSIX shell. Control characters and others beyond ASCII, which the terminal may not
 // show, become escapes of $'...', which bash, zsh and ksh understand.
-func shellQuote(word string) string {
+func quoteForShell(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
 

@@ -44,7 +44,7 @@ func newProcedure(p *page, report *advise.Report) *procedure {
 	return &procedure{
 		p:       p,
 		report:  report,
-		node:    shellQuote(report.Node),
+		node:    quoteForShell(report.Node),
 		done:    map[int]bool{},
 		changed: map[advise.Key]bool{},
 	}
@@ -384,8 +384,8 @@ func (w *procedure) restartPlugin() {
 
 	for _, label := range []string{"app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin"} {
 		w.writeCommand(
-			"kubectl delete pod --all-namespaces " + shellQuote("--selector="+label) + " " +
-				shellQuote("--field-selector=spec.nodeName="+w.report.Node),
+			"kubectl delete pod --all-namespaces " + quoteForShell("--selector="+label) + " " +
+				quoteForShell("--field-selector=spec.nodeName="+w.report.Node),
 		)
 	}
 }

@@ -73,7 +73,7 @@ func (w *procedure) createSlices(plan slicePlan, what string) {
 
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
-			shellQuote(layoutWords(plan.layouts[index]))))
+			quoteForShell(layoutWords(plan.layouts[index]))))
 	}
 
 	w.restartPlugin()

@@ -291,18 +291,32 @@ func TestClockThatIsSet(t *testing.T) {
 	}
 }
 
+// heapBytes returns how much memory the heap takes after a collection.
+func heapBytes() uint64 {
+	runtime.GC()
+
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+
+	return m.HeapAlloc
+}
+
+// checkHeap holds what an adviser of 10,000 workloads has taken since before against a limit.
+func checkHeap(t *testing.T, a *Advisor, before, limit uint64) {
+	t.Helper()
+
+	if grown := heapBytes() - before; grown > limit || len(a.workloads) < 8000 {
+		t.Errorf("%d workloads take %.1f MiB; expected %d at most", len(a.workloads), float64(grown)/(1<<20), limit>>20)
+	}
+
+	runtime.KeepAlive(a)
+}
+
 // TestMemoryIsBounded: 10,000 workloads a day, for several days, stay below 20 MiB.
 func TestMemoryIsBounded(t *testing.T) {
 	a := New(fastOptions())
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-
-		return m.HeapAlloc
-	}
 	base := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.03, gib: 4})
-	before := heap()
+	before := heapBytes()
 
 	for i := range 25_000 {
 		g := base
@@ -310,11 +324,7 @@ func TestMemoryIsBounded(t *testing.T) {
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
 
-	if grown := heap() - before; grown > 20<<20 || len(a.workloads) < 8000 {
-		t.Errorf("%d workloads take %.1f MiB; expected 20 at most", len(a.workloads), float64(grown)/(1<<20))
-	}
-
-	runtime.KeepAlive(a)
+	checkHeap(t, a, before, 20<<20)
 }
 
 func TestObserveAllocatesNothing(t *testing.T) {

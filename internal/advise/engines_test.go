@@ -3,7 +3,6 @@ package advise
 import (
 	"bytes"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -347,16 +346,8 @@ func TestEnginesAreKept(t *testing.T) {
 // does not. Counting allocates nothing.
 func TestEnginesTakeLittle(t *testing.T) {
 	a := New(fastOptions())
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-
-		return m.HeapAlloc
-	}
-
 	base := video(t, 0.3)
-	before := heap()
+	before := heapBytes()
 
 	for i := range 25_000 {
 		g := base
@@ -364,9 +355,7 @@ func TestEnginesTakeLittle(t *testing.T) {
 		observeFor(a, start().Add(time.Duration(i)*9*time.Second), 0, g)
 	}
 
-	if grown := heap() - before; grown > 23<<20 || len(a.workloads) < 8000 {
-		t.Errorf("%d workloads take %.1f MiB; expected 23 at most", len(a.workloads), float64(grown)/(1<<20))
-	}
+	checkHeap(t, a, before, 23<<20)
 
 	var saved bytes.Buffer
 	if err := a.Checkpoint().Write(&saved); err != nil {

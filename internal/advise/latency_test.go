@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -270,15 +269,7 @@ func TestBusiestHourIsKept(t *testing.T) {
 // nothing.
 func TestQueuesTakeLittle(t *testing.T) {
 	a := New(fastOptions())
-	heap := func() uint64 {
-		runtime.GC()
-		var m runtime.MemStats
-		runtime.ReadMemStats(&m)
-
-		return m.HeapAlloc
-	}
-
-	before := heap()
+	before := heapBytes()
 
 	at := start()
 	for i := range 12_000 {
@@ -288,9 +279,7 @@ func TestQueuesTakeLittle(t *testing.T) {
 		at = at.Add(61 * time.Second)
 	}
 
-	if grown := heap() - before; grown > 26<<20 || len(a.workloads) < 8000 {
-		t.Errorf("%d workloads take %.1f MiB; expected 26 at most", len(a.workloads), float64(grown)/(1<<20))
-	}
+	checkHeap(t, a, before, 26<<20)
 
 	s := &gpu.Snapshot{Time: at, GPUs: []gpu.GPU{served(t, 0.5, 0.6, nil)}}
 	for range 3700 {
