@@ -44,22 +44,24 @@ func dcgmGPU(index int) gpu.GPU {
 	g := plainGPU(index)
 	g.Name, g.PCIBusID, g.Serial, g.Minor = "NVIDIA A100-SXM4-40GB", "00000000:b7:00.0", "15", gpu.Some(index+4)
 	g.Readings = gpu.Readings{
+		SlowReadings: gpu.SlowReadings{
+			Fans: []gpu.Fan{{Index: 0, Speed: 0.42}, {Index: 1, Speed: 0.9}}, PowerLimitWatts: gpu.Some(400.0),
+			ECC: []gpu.ECCCount{{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 7},
+				{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: 1}},
+			RemappedRows:   gpu.Some(gpu.RemappedRows{Correctable: 2, Uncorrectable: 1, Pending: true}),
+			RecoveryAction: gpu.Some(gpu.RecoveryReboot),
+		},
 		Memory: gpu.Memory{Total: gpu.Some[uint64](40 << 30), Used: gpu.Some[uint64](10<<30 + 5),
 			Free: gpu.Some[uint64](29 << 30), Reserved: gpu.Some[uint64](600 << 20)},
 		Utilization: gpu.Some(0.29), MemoryCopy: gpu.Some(0.07),
 		Media: gpu.Media{Encoder: gpu.Some(0.11), Decoder: gpu.Some(0.22)}, PerformanceState: gpu.Some(2),
-		Fans:       []gpu.Fan{{Index: 0, Speed: 0.42}, {Index: 1, Speed: 0.9}},
-		PowerWatts: gpu.Some(250.5 + float64(index)), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1234.567),
+		PowerWatts: gpu.Some(250.5 + float64(index)), EnergyJoules: gpu.Some(1234.567),
 		TemperatureCelsius: gpu.Some(40.0 + float64(index)), MemoryCelsius: gpu.Some(50.0),
 		ClockHertz:  gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Video: gpu.Some(1.275e9)},
 		ClockEvents: gpu.Some(gpu.ClockEvents(0x24)),
 		PCIe:        gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
 		NVLink: gpu.NVLink{Errors: []gpu.NVLinkErrors{{Kind: "crc_flit", Count: 1}, {Kind: "crc_data", Count: 2},
 			{Kind: "replay", Count: 3}, {Kind: "recovery", Count: 4}}},
-		ECC: []gpu.ECCCount{{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 7},
-			{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: 1}},
-		RemappedRows:   gpu.Some(gpu.RemappedRows{Correctable: 2, Uncorrectable: 1, Pending: true}),
-		RecoveryAction: gpu.Some(gpu.RecoveryReboot),
 	}
 	g.Activity = dcgmActivity(0.5)
 	g.ActivitySource = gpu.ActivityDCGM

@@ -311,7 +311,7 @@ func TestDCGMHealth(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			d := newDCGMClock(t, Options{}, "DCGM_EXP_GPU_HEALTH_STATUS")
-			d.g.Readings = gpu.Readings{RemappedRows: gpu.Some(gpu.RemappedRows{}), ClockEvents: gpu.Some(gpu.ClockEvents(4))}
+			d.g.Readings = gpu.Readings{SlowReadings: gpu.SlowReadings{RemappedRows: gpu.Some(gpu.RemappedRows{})}, ClockEvents: gpu.Some(gpu.ClockEvents(4))}
 			test.change(&d.g.Readings)
 			d.publishAfter(0)
 			d.expectSeries(test.want)

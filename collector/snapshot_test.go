@@ -218,22 +218,24 @@ func richGPU(i int) gpu.GPU {
 	g.VBIOS = "92.00.45.00.03"
 	g.Minor, g.SMs, g.Allocated = gpu.Some(i), gpu.Some(108), gpu.Some(true)
 	g.Readings = gpu.Readings{
-		Memory:                   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
-		TemperatureMarginCelsius: gpu.Some(31.0),
-		TemperatureThresholds:    []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 89}},
-		PowerWatts:               gpu.Some(250.5), PowerLimitWatts: gpu.Some(400.0), EnergyJoules: gpu.Some(1e6),
+		SlowReadings: gpu.SlowReadings{
+			TemperatureMarginCelsius: gpu.Some(31.0),
+			TemperatureThresholds:    []gpu.TemperatureThreshold{{Kind: "slowdown", Celsius: 89}}, PowerLimitWatts: gpu.Some(400.0),
+			ECC: []gpu.ECCCount{
+				{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
+				{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
+			Fabric: gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)), Health: gpu.FabricHealthy,
+				ClusterUUID: "00000000-0000-0000-0000-000000000000", Clique: gpu.Some(uint32(0))}),
+			RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
+		},
+		Memory:     gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
+		PowerWatts: gpu.Some(250.5), EnergyJoules: gpu.Some(1e6),
 		TemperatureCelsius: gpu.Some(40.0), MemoryCelsius: gpu.Some(50.0),
 		ClockHertz: gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9),
 			Video: gpu.Some(1.275e9)},
 		PCIe: gpu.PCIe{Replays: gpu.Some[uint64](3), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)},
 		NVLink: gpu.NVLink{Errors: []gpu.NVLinkErrors{
 			{Kind: "crc_flit"}, {Kind: "crc_data"}, {Kind: "replay", Count: 2}, {Kind: "recovery"}}},
-		ECC: []gpu.ECCCount{
-			{Severity: "corrected", Lifetime: "aggregate", Location: "total", Count: 1},
-			{Severity: "uncorrected", Lifetime: "aggregate", Location: "total"}},
-		Fabric: gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)), Health: gpu.FabricHealthy,
-			ClusterUUID: "00000000-0000-0000-0000-000000000000", Clique: gpu.Some(uint32(0))}),
-		RemappedRows: gpu.Some(gpu.RemappedRows{Correctable: 1}), RecoveryAction: gpu.Some(gpu.RecoveryNone),
 		Processes: gpu.Some([]gpu.Process{
 			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes},
 			{PID: 100, Instance: gpu.Some(gpu.InstanceID(7))}}),

@@ -56,9 +56,10 @@ func wholeH100(t *testing.T, index int, l load, holders ...gpu.Holder) gpu.GPU {
 		Activity:       gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
 		ActivitySource: gpu.ActivityGPM,
 		Readings: gpu.Readings{
-			Memory:     gpu.Memory{Total: gpu.Some(uint64(80 << 30)), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
-			Media:      gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
-			PowerWatts: gpu.Some(200.), PowerLimitWatts: gpu.Some(700.),
+			SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(700.)},
+			Memory:       gpu.Memory{Total: gpu.Some(uint64(80 << 30)), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
+			Media:        gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
+			PowerWatts:   gpu.Some(200.),
 		},
 		Power: gpu.PowerEstimate{IdleWatts: gpu.Some(80.)},
 	}

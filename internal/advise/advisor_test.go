@@ -55,9 +55,10 @@ func wholeGPU(t testing.TB, model string, index int, l load, holders ...gpu.Hold
 		Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, Holders: holders, Allocated: gpu.Some(len(holders) > 0),
 		Activity: gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)}, ActivitySource: gpu.ActivityGPM,
 		Readings: gpu.Readings{
-			Memory:     gpu.Memory{Total: gpu.Some(total), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
-			Media:      gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
-			PowerWatts: gpu.Some(200.), PowerLimitWatts: gpu.Some(700.),
+			SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(700.)},
+			Memory:       gpu.Memory{Total: gpu.Some(total), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
+			Media:        gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
+			PowerWatts:   gpu.Some(200.),
 		},
 		Power: gpu.PowerEstimate{IdleWatts: gpu.Some(80.)},
 	}

@@ -87,11 +87,7 @@ func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 		return bad()
 	}
 
-	return MIGUUID(
-			s,
-		), Some(
-			LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)},
-		), nil
+	return MIGUUID(s), Some(LegacyMIG{GPU: parent, Instance: InstanceID(gi), Compute: ComputeID(ci)}), nil
 }
 
 // ParseDecimal parses an unsigned 32-bit number in plain decimal digits without sign or leading zeros, the only form in

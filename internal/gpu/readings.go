@@ -12,32 +12,38 @@ type Memory struct {
 
 // Readings are the driver's values for a whole GPU; counters run since the driver was loaded.
 type Readings struct {
+	SlowReadings
+
 	Memory             Memory
 	Utilization        Opt[float64] // 0-1, time with a kernel running; the driver gives none while MIG is on
 	MemoryCopy         Opt[float64] // 0-1, time with device memory being read or written; none while MIG is on
 	Media              Media        // none while MIG is on
 	PowerWatts         Opt[float64]
-	PowerLimitWatts    Opt[float64]
 	EnergyJoules       Opt[float64]
 	EnergyAt           time.Time // when EnergyJoules was read: much else of a reading may come before it
 	TemperatureCelsius Opt[float64]
 	MemoryCelsius      Opt[float64]
+	ClockHertz         Clocks
+	ClockEvents        Opt[ClockEvents]
+	PerformanceState   Opt[int] // 0, the fastest, to 15
+	PCIe               PCIe     // the link and its replays are read as SlowReadings are
+	NVLink             NVLink   // its errors are read as SlowReadings are
+	Processes          Opt[[]Process]
+}
+
+// SlowReadings change seldom, or take the driver long: they are read every 15 s, and kept in between.
+type SlowReadings struct {
+	PowerLimitWatts Opt[float64]
 	// TemperatureMarginCelsius is how far the GPU is below the temperature at which it slows down, negative above it.
 	TemperatureMarginCelsius Opt[float64]
 	TemperatureThresholds    []TemperatureThreshold
-	ClockHertz               Clocks
-	ClockEvents              Opt[ClockEvents]
-	PerformanceState         Opt[int] // 0, the fastest, to 15
 	Fans                     []Fan
-	PCIe                     PCIe
-	NVLink                   NVLink
 	Fabric                   Opt[Fabric] // only if it is asked for
 	ECC                      []ECCCount
 	RemappedRows             Opt[RemappedRows]
 	RecoveryAction           Opt[RecoveryAction]
 	ExclusiveComputeMode     Opt[bool] // compute mode exclusive-process, as the MPS control daemon sets it
 	PersistenceMode          Opt[bool] // the driver keeps the GPU initialised while no process has it open
-	Processes                Opt[[]Process]
 }
 
 // Clocks are the current clocks by domain in hertz.

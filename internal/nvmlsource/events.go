@@ -109,13 +109,9 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	}
 
 	if !logged {
-		level.Warn(
-			q.opts.Logger,
-		).Log(
-			"msg",
-			"cannot create an event queue; XIDs are not received until there is one",
-			"err",
-			err,
+		level.Warn(q.opts.Logger).Log(
+			"msg", "cannot create an event queue; XIDs are not received until there is one",
+			"err", err,
 		)
 	}
 

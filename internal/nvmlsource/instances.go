@@ -129,9 +129,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 		gi := &instances[i]
 		state := &t.states[i]
 
-		if len(
-			gi.ComputeInstances,
-		) == 0 { // no handle reports its memory; its size is that of the profile
+		// no handle reports its memory; its size is that of the profile
+		if len(gi.ComputeInstances) == 0 {
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
 			}

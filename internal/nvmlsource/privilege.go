@@ -78,15 +78,10 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 		needs = needsMonitor
 	}
 
-	level.Warn(
-		p.logger,
-	).Log(
-		"msg",
-		"no permission; readings are left out",
-		"missing",
-		missing,
-		"needs",
-		needs,
+	level.Warn(p.logger).Log(
+		"msg", "no permission; readings are left out",
+		"missing", missing,
+		"needs", needs,
 	)
 }
 
@@ -121,12 +116,8 @@ func (p *privilege) markRegained(reading gpu.Reading) {
 	}
 
 	delete(p.logged, reading)
-	level.Info(
-		p.logger,
-	).Log(
-		"msg",
-		"permission is granted again; readings are no longer left out",
-		"reading",
-		reading,
+	level.Info(p.logger).Log(
+		"msg", "permission is granted again; readings are no longer left out",
+		"reading", reading,
 	)
 }

@@ -85,10 +85,8 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	fast, slow := r.readFields(r.readFast()) // the fields of both tiers, by one call
 	slow = r.readSlow(slow)
 	r.memory = fast.readings.Memory
-	layout, layoutErrs := r.readInstances(
-		tree,
-		treeErrs,
-	) // late: it finds what has vanished since the scan
+	// late: it finds what has vanished since the scan
+	layout, layoutErrs := r.readInstances(tree, treeErrs)
 
 	activity, activityErrs := r.readActivity(sampled, &layout)
 	if r.lost != nil {

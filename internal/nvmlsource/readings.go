@@ -80,7 +80,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	r.state.meter.countFor(true)
 	defer r.state.meter.countFor(false)
 	q := r.newQuerier(r.state.answers)
-	to := fields.readings
+	readings := fields.readings
+	to := &readings.SlowReadings
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
 
@@ -91,17 +92,17 @@ func (r *gpuRead) readSlow(fields tier) tier {
 		r.dev.GetPcieReplayCounter,
 	)
 	if err == nil && replays >= 0 {
-		to.PCIe.Replays = gpu.Some(uint64(replays))
+		readings.PCIe.Replays = gpu.Some(uint64(replays))
 	}
 
-	to.PCIe.LinkWidth = queryOpt(
+	readings.PCIe.LinkWidth = queryOpt(
 		&q,
 		"nvmlDeviceGetCurrPcieLinkWidth",
 		gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkWidth,
 	)
 
-	to.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
+	readings.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkGeneration)
 	if mode, err := query(
 		&q,
@@ -136,11 +137,11 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 	to.Fabric = r.queryFabric(&q)
 	if links, ok := r.queryLinks(&q); ok {
-		to.NVLink = links
+		readings.NVLink = links
 	}
 
 	to.RemappedRows = r.queryRows(&q)
-	r.state.slow = tier{readings: to, errs: append(fields.errs, q.errs...)}
+	r.state.slow = tier{readings: readings, errs: append(fields.errs, q.errs...)}
 	r.state.slowAt = r.now
 
 	return r.state.slow
@@ -148,27 +149,16 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 // joinTiers adds the readings of the slow tier to those of the fast tier.
 func joinTiers(fast, slow gpu.Readings) gpu.Readings {
-	fast.PowerLimitWatts = slow.PowerLimitWatts
-	fast.Fans = slow.Fans
-	fast.TemperatureMarginCelsius = slow.TemperatureMarginCelsius
-	fast.TemperatureThresholds = slow.TemperatureThresholds
+	fast.SlowReadings = slow.SlowReadings
 	fast.PCIe.Replays = slow.PCIe.Replays
 	fast.PCIe.LinkWidth = slow.PCIe.LinkWidth
 	fast.PCIe.LinkGeneration = slow.PCIe.LinkGeneration
-
 	fast.NVLink.Errors = slow.NVLink.Errors
-	fast.ECC = slow.ECC
 
-	fast.RemappedRows = slow.RemappedRows
-	if slow.NVLink.TransmitBytes.Present() ||
-		slow.NVLink.ReceiveBytes.Present() { // they are counted by link
+	countedByLink := slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present()
+	if countedByLink {
 		fast.NVLink = slow.NVLink
 	}
-
-	fast.Fabric = slow.Fabric
-	fast.RecoveryAction = slow.RecoveryAction
-	fast.ExclusiveComputeMode = slow.ExclusiveComputeMode
-	fast.PersistenceMode = slow.PersistenceMode
 
 	return fast
 }
@@ -252,9 +242,7 @@ func (r *gpuRead) queryRows(q *querier) gpu.Opt[gpu.RemappedRows] {
 			correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
 
 			return gpu.RemappedRows{
-				Correctable: uint64(
-					correctable,
-				),
+				Correctable:   uint64(correctable),
 				Uncorrectable: uint64(uncorrectable),
 				Pending:       pending,
 				Failure:       failure,

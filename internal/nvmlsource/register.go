@@ -374,15 +374,10 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(
-			q.opts.Logger,
-		).Log(
-			"msg",
-			"cannot receive XIDs of a GPU",
-			"gpu",
-			a.state.uuid,
-			"err",
-			r.err,
+		level.Warn(q.opts.Logger).Log(
+			"msg", "cannot receive XIDs of a GPU",
+			"gpu", a.state.uuid,
+			"err", r.err,
 		)
 	}
 }

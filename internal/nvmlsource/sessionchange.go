@@ -74,15 +74,10 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	if err != nil {
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
 	} else {
-		level.Info(
-			s.opts.Logger,
-		).Log(
-			"msg",
-			"NVML was closed and opened again",
-			"to",
-			c.reason,
-			"seconds",
-			took.Seconds(),
+		level.Info(s.opts.Logger).Log(
+			"msg", "NVML was closed and opened again",
+			"to", c.reason,
+			"seconds", took.Seconds(),
 		)
 	}
 
@@ -104,15 +99,10 @@ func (c *sessionChange) refuse(err error) {
 
 	if text := err.Error(); text != s.session.waits {
 		s.session.waits = text
-		level.Warn(
-			s.opts.Logger,
-		).Log(
-			"msg",
-			"NVML is not opened again yet",
-			"to",
-			c.reason,
-			"err",
-			err,
+		level.Warn(s.opts.Logger).Log(
+			"msg", "NVML is not opened again yet",
+			"to", c.reason,
+			"err", err,
 		)
 	}
 

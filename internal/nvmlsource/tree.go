@@ -298,9 +298,7 @@ func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 // listedInstance returns a GPU instance that the driver has listed.
 func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
 	gi := gpu.GPUInstance{
-		ID: gpu.InstanceID(
-			info.ID,
-		),
+		ID:           gpu.InstanceID(info.ID),
 		Up:           true,
 		ProfileID:    gpu.Some(info.ProfileID),
 		Placement:    gpu.Some(info.placement()),
@@ -336,14 +334,12 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 
 	attributes, _ := query(q, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	ci := gpu.ComputeInstance{
-		ID:      e.compute,
-		UUID:    e.uuid,
-		Up:      true,
-		Profile: deviceProfile(name),
-		ComputeSlices: positive(
-			attributes.ComputeInstanceSliceCount,
-		),
-		SMs: positive(attributes.MultiprocessorCount),
+		ID:            e.compute,
+		UUID:          e.uuid,
+		Up:            true,
+		Profile:       deviceProfile(name),
+		ComputeSlices: positive(attributes.ComputeInstanceSliceCount),
+		SMs:           positive(attributes.MultiprocessorCount),
 	}
 
 	at := indexOfInstance(list, e.instance)

@@ -27,7 +27,7 @@ func TestSharingByWhatIsKnown(t *testing.T) {
 		{gpu.None[bool](), known, gpu.SharingTimeSlicing},
 		{gpu.None[bool](), clients, gpu.SharingMPS},
 	} {
-		g := gpu.GPU{Readings: gpu.Readings{ExclusiveComputeMode: tt.mode, Processes: tt.processes}}
+		g := gpu.GPU{Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{ExclusiveComputeMode: tt.mode}, Processes: tt.processes}}
 
 		whole := gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}
 		if got := replicaSharing(&g, whole, gpu.Holder{Resource: "nvidia.com/gpu"}); got != tt.want {

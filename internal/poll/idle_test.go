@@ -244,7 +244,7 @@ func TestIdlePowerDefaults(t *testing.T) {
 		{"some future GPU", gpu.None[float64](), gpu.None[float64]()},
 	} {
 		g := gpu.GPU{Facts: gpu.Facts{Name: tt.name},
-			Readings: gpu.Readings{PowerLimitWatts: tt.limit, PowerWatts: gpu.Some(20.0)}}
+			Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PowerLimitWatts: tt.limit}, PowerWatts: gpu.Some(20.0)}}
 		if got := readEverySecond(newTestGPU(), g); got != tt.want {
 			t.Errorf("%s with limit %v: idle %v, want %v", tt.name, tt.limit, got, tt.want)
 		}

@@ -11,7 +11,7 @@ import (
 func TestStaleReadingsHaveNoMedia(t *testing.T) {
 	busy := gpu.Media{Decoder: gpu.Some(0.5)}
 	g := gpu.GPU{
-		Readings:  gpu.Readings{Media: busy, PerformanceState: gpu.Some(0), Fans: []gpu.Fan{{Speed: 0.3}}},
+		Readings:  gpu.Readings{SlowReadings: gpu.SlowReadings{Fans: []gpu.Fan{{Speed: 0.3}}}, Media: busy, PerformanceState: gpu.Some(0)},
 		Instances: []gpu.GPUInstance{{Media: busy}},
 	}
 	dropReadings(&g)

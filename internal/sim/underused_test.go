@@ -39,13 +39,14 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 			},
 			ActivitySource: gpu.ActivityGPM,
 			Readings: gpu.Readings{
-				Memory: gpu.Memory{Total: gpu.Some(state.MemoryTotal), Used: gpu.Some(state.MemoryUsed)},
+				SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(state.LimitWatts)},
+				Memory:       gpu.Memory{Total: gpu.Some(state.MemoryTotal), Used: gpu.Some(state.MemoryUsed)},
 				Media: gpu.Media{
 					Encoder: gpu.Some(state.Activity.Media[sim.MediaEncoder]),
 					Decoder: gpu.Some(state.Activity.Media[sim.MediaDecoder]),
 					JPEG:    gpu.Some(state.Activity.Media[sim.MediaJPEG]), OFA: gpu.Some(state.Activity.Media[sim.MediaOFA]),
 				},
-				PowerWatts: gpu.Some(state.Watts), PowerLimitWatts: gpu.Some(state.LimitWatts),
+				PowerWatts: gpu.Some(state.Watts),
 			},
 			Power: gpu.PowerEstimate{IdleWatts: gpu.Some(70.)},
 		}

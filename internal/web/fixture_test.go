@@ -74,9 +74,11 @@ func bareGPU(index int) gpu.GPU {
 		LastRead: fixtureTime.Add(-100 * time.Millisecond),
 		MIG:      gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false), LayoutGeneration: 1},
 		Readings: gpu.Readings{
+			SlowReadings: gpu.SlowReadings{
+				PowerLimitWatts: gpu.Some(400.0),
+			},
 			Memory:             memory(40*gib, 600*mib),
 			PowerWatts:         gpu.Some(58.25),
-			PowerLimitWatts:    gpu.Some(400.0),
 			TemperatureCelsius: gpu.Some(33.0),
 		},
 	}
