@@ -96,17 +96,11 @@ func (e *Engine) ConfirmFree(
 		)
 	}
 
-	level.Info(
-		e.o.Logger,
-	).Log(
-		"msg",
-		"operator confirmed that a device is free",
-		"device",
-		done.Device,
-		"operator",
-		by.Name,
-		"pods",
-		strings.Join(pods, ", "),
+	level.Info(e.o.Logger).Log(
+		"msg", "operator confirmed that a device is free",
+		"device", done.Device,
+		"operator", by.Name,
+		"pods", strings.Join(pods, ", "),
 	)
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
 

@@ -73,15 +73,10 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		defer cancel()
 
 		if err := e.o.Cluster.Uncordon(call); err != nil {
-			level.Warn(
-				e.o.Logger,
-			).Log(
-				"msg",
-				"node is still cordoned",
-				"operation",
-				op.Operation.ID,
-				"err",
-				err,
+			level.Warn(e.o.Logger).Log(
+				"msg", "node is still cordoned",
+				"operation", op.Operation.ID,
+				"err", err,
 			)
 			e.addWarning(
 				op,

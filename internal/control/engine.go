@@ -236,13 +236,9 @@ func (e *Engine) setUnusable(err error) {
 	e.mu.Unlock()
 
 	if !repeated {
-		level.Error(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"partition control is read-only: cannot use its state folder",
-			"err",
-			err,
+		level.Error(e.o.Logger).Log(
+			"msg", "partition control is read-only: cannot use its state folder",
+			"err", err,
 		)
 	}
 

@@ -37,13 +37,9 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 		return false
 	}
 
-	level.Warn(
-		e.o.Logger,
-	).Log(
-		"msg",
-		"left an operation to the next start",
-		"operation",
-		op.Operation.ID,
+	level.Warn(e.o.Logger).Log(
+		"msg", "left an operation to the next start",
+		"operation", op.Operation.ID,
 	)
 	e.addNote(op, "the exporter stops; its next start finishes this operation")
 

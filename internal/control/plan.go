@@ -120,13 +120,11 @@ func (e *Engine) buildPlan(
 		Created:    e.o.Now(),
 		Node:       e.o.Hostname,
 		GPUs:       []api.PlanGPU{},
-		Steps: slices.Clone(
-			node.Steps,
-		),
-		Forced:   forcedBy(r.Force, node.Steps),
-		Owners:   owners,
-		TakeOver: r.TakeOver,
-		Warnings: slices.Clone(u.warnings),
+		Steps:      slices.Clone(node.Steps),
+		Forced:     forcedBy(r.Force, node.Steps),
+		Owners:     owners,
+		TakeOver:   r.TakeOver,
+		Warnings:   slices.Clone(u.warnings),
 	}
 	if plan.Steps == nil {
 		plan.Steps = []mig.Step{}

@@ -87,15 +87,10 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 
 	pods, err := e.o.DevicePlugin.Restart(call)
 	if err != nil {
-		level.Warn(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"cannot restart the device plugin",
-			"operation",
-			op.Operation.ID,
-			"err",
-			err,
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot restart the device plugin",
+			"operation", op.Operation.ID,
+			"err", err,
 		)
 
 		return err
@@ -112,15 +107,10 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 		e.addNote(o, "restarted the device plugin")
 	}
 
-	level.Info(
-		e.o.Logger,
-	).Log(
-		"msg",
-		"restarted the device plugin",
-		"operation",
-		op.Operation.ID,
-		"pods",
-		strings.Join(pods, ","),
+	level.Info(e.o.Logger).Log(
+		"msg", "restarted the device plugin",
+		"operation", op.Operation.ID,
+		"pods", strings.Join(pods, ","),
 	)
 
 	return nil

@@ -177,26 +177,17 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 
-	level.Warn(
-		e.o.Logger,
-	).Log(
-		"msg",
-		"cannot read a document in the state folder",
-		"operation",
-		docs.OperationDamaged,
-		"history",
-		docs.HistoryDamaged,
+	level.Warn(e.o.Logger).Log(
+		"msg", "cannot read a document in the state folder",
+		"operation", docs.OperationDamaged,
+		"history", docs.HistoryDamaged,
 	)
 
 	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
-		level.Warn(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"cannot compare the GPUs with the state folder",
-			"err",
-			err,
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot compare the GPUs with the state folder",
+			"err", err,
 		)
 	}
 

@@ -51,9 +51,8 @@ func (e *Engine) restoreLater(ctx context.Context) {
 		return
 	}
 
-	owners := e.askOwners(
-		ctx,
-	) // without the reservation: while the API server hangs, requests are not refused
+	// without the reservation: while the API server hangs, requests are not refused
+	owners := e.askOwners(ctx)
 
 	for _, id := range due {
 		if ctx.Err() != nil || e.claimReservation(nil) != nil {

@@ -56,15 +56,10 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		level.Warn(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"cannot read the GPUs of an accepted operation",
-			"operation",
-			id,
-			"err",
-			err,
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot read the GPUs of an accepted operation",
+			"operation", id,
+			"err", err,
 		)
 	}
 
@@ -197,15 +192,10 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Unlock()
 
 	if _, err := e.retry(ctx, op, false); err != nil {
-		level.Debug(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"cannot resume an operation yet",
-			"operation",
-			op.Operation.ID,
-			"err",
-			err,
+		level.Debug(e.o.Logger).Log(
+			"msg", "cannot resume an operation yet",
+			"operation", op.Operation.ID,
+			"err", err,
 		)
 	}
 }

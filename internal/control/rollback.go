@@ -50,9 +50,8 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		}
 	}
 
-	e.views.addForeign(
-		foreign.gpu,
-	) // while the operation was at work, what was reported counted as its own
+	// while the operation was at work, what was reported counted as its own
+	e.views.addForeign(foreign.gpu)
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
 
@@ -248,9 +247,8 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
 	e.setState(op, state, string(state))
 
-	_ = e.saveOperation(
-		op,
-	) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	// if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	_ = e.saveOperation(op)
 	if !op.counted {
 		e.countOperation(op, state)
 	}

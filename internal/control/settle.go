@@ -39,15 +39,10 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 		e.mu.Lock()
 		cordoned := op.Cordoned
 		e.mu.Unlock()
-		level.Info(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"left an operation that waits for the kubelet to the next start",
-			"operation",
-			op.Operation.ID,
-			"cordoned",
-			cordoned,
+		level.Info(e.o.Logger).Log(
+			"msg", "left an operation that waits for the kubelet to the next start",
+			"operation", op.Operation.ID,
+			"cordoned", cordoned,
 		)
 
 		return

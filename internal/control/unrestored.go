@@ -140,17 +140,11 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	e.mu.Unlock()
 
 	if news {
-		level.Warn(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"did not restore the layout of a GPU",
-			"gpu",
-			id,
-			"reason",
-			reason,
-			"err",
-			detail,
+		level.Warn(e.o.Logger).Log(
+			"msg", "did not restore the layout of a GPU",
+			"gpu", id,
+			"reason", reason,
+			"err", detail,
 		)
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}

@@ -124,13 +124,9 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 
 	e.uncordonNode(ctx, op)
-	level.Info(
-		e.o.Logger,
-	).Log(
-		"msg",
-		"unsettled operation has succeeded",
-		"operation",
-		op.Operation.ID,
+	level.Info(e.o.Logger).Log(
+		"msg", "unsettled operation has succeeded",
+		"operation", op.Operation.ID,
 	)
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
 	e.reportState()

@@ -110,15 +110,10 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.mu.Unlock()
 
 	if !told {
-		level.Warn(
-			e.o.Logger,
-		).Log(
-			"msg",
-			"operation of the last run waits",
-			"operation",
-			op.Operation.ID,
-			"for",
-			strings.Join(waits, ", "),
+		level.Warn(e.o.Logger).Log(
+			"msg", "operation of the last run waits",
+			"operation", op.Operation.ID,
+			"for", strings.Join(waits, ", "),
 		)
 	}
 

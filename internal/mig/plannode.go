@@ -163,9 +163,7 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 		shapeOf(g.Profiles),
 		g.Profiles,
 		all,
-	).largest(
-		searchProfiles(g.Profiles),
-	)
+	).largest(searchProfiles(g.Profiles))
 
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }

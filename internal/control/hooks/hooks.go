@@ -96,12 +96,9 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 
 	logger := log.With(
 		r.logger,
-		"hook",
-		strings.Join(h.Argv, " "),
-		"seconds",
-		result.Seconds,
-		"output",
-		out.String(),
+		"hook", strings.Join(h.Argv, " "),
+		"seconds", result.Seconds,
+		"output", out.String(),
 	)
 	if err != nil {
 		result.Error = err.Error()

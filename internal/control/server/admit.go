@@ -24,15 +24,10 @@ func (c *call) admitCaller(a authenticator) error {
 		c.closeConnection()
 		return err
 	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(
-			c.s.logger,
-		).Log(
-			"msg",
-			"cannot check credentials",
-			"from",
-			c.entry.From,
-			"err",
-			err,
+		_ = level.Warn(c.s.logger).Log(
+			"msg", "cannot check credentials",
+			"from", c.entry.From,
+			"err", err,
 		)
 
 		var refused interface{ Refusal() string }

@@ -183,15 +183,10 @@ func (a *AuditFile) numbered(n int) string { return fmt.Sprintf("%s.%d", a.path,
 func (a *AuditFile) report(err error) {
 	switch {
 	case err != nil && !a.failed:
-		_ = level.Error(
-			a.logger,
-		).Log(
-			"msg",
-			"cannot rotate the audit log; appending to the same file",
-			"path",
-			a.path,
-			"err",
-			err,
+		_ = level.Error(a.logger).Log(
+			"msg", "cannot rotate the audit log; appending to the same file",
+			"path", a.path,
+			"err", err,
 		)
 	case err == nil && a.failed:
 		_ = level.Info(a.logger).Log("msg", "audit log is rotated again", "path", a.path)

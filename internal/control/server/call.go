@@ -119,11 +119,7 @@ func (c *call) answerRoute(to *route) error {
 	}
 
 	// The deadline was for the request. It would end the call's context, and streams last longer.
-	_ = http.NewResponseController(
-		c.w,
-	).SetReadDeadline(
-		time.Time{},
-	) // not every ResponseWriter of a test has one
+	_ = http.NewResponseController(c.w).SetReadDeadline(time.Time{}) // not every ResponseWriter of a test has one
 	if key := c.r.Header.Get("Idempotency-Key"); key != "" && changes {
 		return c.answerOnce(key, to)
 	}
@@ -237,13 +233,9 @@ func (c *call) logChange() error {
 
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
-		_ = level.Error(
-			c.s.logger,
-		).Log(
-			"msg",
-			"cannot write the audit log; refusing changes",
-			"err",
-			err,
+		_ = level.Error(c.s.logger).Log(
+			"msg", "cannot write the audit log; refusing changes",
+			"err", err,
 		)
 
 		return problem(api.ReadOnly, http.StatusServiceUnavailable,
@@ -300,17 +292,11 @@ func (c *call) logAnswer(begun time.Time) {
 
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
-		_ = level.Error(
-			c.s.logger,
-		).Log(
-			"msg",
-			"cannot write the audit log",
-			"actor",
-			e.Actor,
-			"request",
-			e.Request,
-			"err",
-			err,
+		_ = level.Error(c.s.logger).Log(
+			"msg", "cannot write the audit log",
+			"actor", e.Actor,
+			"request", e.Request,
+			"err", err,
 		)
 	}
 }
@@ -319,17 +305,11 @@ func (c *call) logAnswer(begun time.Time) {
 func (c *call) answerProblem(err error) {
 	p, internal := asProblem(err)
 	if internal {
-		_ = level.Error(
-			c.s.logger,
-		).Log(
-			"msg",
-			"request to partition control failed",
-			"actor",
-			c.identity.name,
-			"request",
-			c.entry.Request,
-			"err",
-			err,
+		_ = level.Error(c.s.logger).Log(
+			"msg", "request to partition control failed",
+			"actor", c.identity.name,
+			"request", c.entry.Request,
+			"err", err,
 		)
 	}
 
@@ -341,17 +321,11 @@ func (c *call) answerProblem(err error) {
 
 // answerPanic answers a call that has panicked with a problem.
 func (c *call) answerPanic(broken any) {
-	_ = level.Error(
-		c.s.logger,
-	).Log(
-		"msg",
-		"request to partition control panicked",
-		"request",
-		c.entry.Request,
-		"err",
-		fmt.Sprint(broken),
-		"stack",
-		string(debug.Stack()),
+	_ = level.Error(c.s.logger).Log(
+		"msg", "request to partition control panicked",
+		"request", c.entry.Request,
+		"err", fmt.Sprint(broken),
+		"stack", string(debug.Stack()),
 	)
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
@@ -380,15 +354,10 @@ func (c *call) respond(status int, document any) error {
 // answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
-		_ = level.Debug(
-			c.s.logger,
-		).Log(
-			"msg",
-			"client did not read the response",
-			"request",
-			c.entry.Request,
-			"err",
-			err,
+		_ = level.Debug(c.s.logger).Log(
+			"msg", "client did not read the response",
+			"request", c.entry.Request,
+			"err", err,
 		)
 	}
 

@@ -84,24 +84,15 @@ func (f *configFile) currentConfig() (*loaded, error) {
 
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
-		_ = level.Error(
-			f.logger,
-		).Log(
-			"msg",
-			"partition control refuses all TCP clients until its configuration is valid",
-			"err",
-			err,
+		_ = level.Error(f.logger).Log(
+			"msg", "partition control refuses all TCP clients until its configuration is valid",
+			"err", err,
 		)
 	} else {
-		_ = level.Info(
-			f.logger,
-		).Log(
-			"msg",
-			"partition control reloaded its configuration",
-			"path",
-			f.path,
-			"changes",
-			strings.Join(changes, ", "),
+		_ = level.Info(f.logger).Log(
+			"msg", "partition control reloaded its configuration",
+			"path", f.path,
+			"changes", strings.Join(changes, ", "),
 		)
 	}
 

@@ -311,9 +311,8 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 		// OPTIONS * is a call like any other: it is authenticated and written to the audit log.
 		DisableGeneralOptionsHandler: true,
 	}
-	server.Protocols.SetHTTP1(
-		true,
-	) // one request at a time on a connection: limits of connections are limits of calls
+	// one request at a time on a connection: limits of connections are limits of calls
+	server.Protocols.SetHTTP1(true)
 	server.RegisterOnShutdown(s.streams.close)
 	shutdown.Prepare(server)
 

@@ -47,19 +47,13 @@ func (d *document) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 // forms are those of types with forms of their own in documents.
 func forms() []strictyaml.Form {
 	return []strictyaml.Form{
-		strictyaml.FormOf(
-			readSelector,
-		),
+		strictyaml.FormOf(readSelector),
 		strictyaml.FormOf(readBytes),
 		strictyaml.FormOf(readRequests),
-		strictyaml.FormOf(
-			readDeviceList,
-		),
+		strictyaml.FormOf(readDeviceList),
 		strictyaml.FormOf(readFilters),
 		strictyaml.FormOf(readComputeSizes),
-		strictyaml.FormOf(
-			byName(decode[api.DeviceRequest]),
-		),
+		strictyaml.FormOf(byName(decode[api.DeviceRequest])),
 		strictyaml.FormOf(byName(decode[[]api.LayoutRule])),
 		strictyaml.FormOf(
 			byName(wholeNumber(maxCount, fmt.Sprintf("a count of 0 to %d", maxCount))),
@@ -176,9 +170,7 @@ func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *ap
 		return
 	}
 
-	requestReader(
-		`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`,
-	)(
+	requestReader(`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)(
 		r,
 		n,
 		key,
