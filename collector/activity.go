@@ -35,10 +35,8 @@ func newActivity(c *catalog) collectFunc {
 			g := &v.gpus[i]
 			if g.ActivitySource != gpu.ActivityUnknown && hasAnyActivity(g.GPU) {
 				l := g.labels.extend(
-					"source",
-					string(g.ActivitySource),
-					"rollup",
-					strconv.FormatBool(g.ActivityRollup),
+					"source", string(g.ActivitySource),
+					"rollup", strconv.FormatBool(g.ActivityRollup),
 				)
 				w.add(source, l, 1)
 			}

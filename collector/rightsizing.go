@@ -121,8 +121,7 @@ func newRightsizing(c *catalog) collectFunc {
 				w.add(
 					families.instance,
 					g.parts[i].labels.extend(
-						append(pods.advicePairs(&a, holder), "action", a.Action)...),
-					1,
+						append(pods.advicePairs(&a, holder), "action", a.Action)...), 1,
 				)
 			}
 		}

@@ -61,10 +61,8 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
 				own := plain.extend(
-					"compute_instance",
-					formatUint(ci.ID),
-					"mig_uuid",
-					string(ci.UUID),
+					"compute_instance", formatUint(ci.ID),
+					"mig_uuid", string(ci.UUID),
 				)
 				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
 			}

@@ -174,9 +174,7 @@ func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
 
-	return field(
-		"DEV_FB_USED",
-	) + " / (" + either(
+	return field("DEV_FB_USED") + " / (" + either(
 		unreserved+" + "+field("DEV_FB_RESERVED"),
 		unreserved,
 	) + ")"
@@ -475,9 +473,7 @@ func dcgmLinks(d dcgmScope) []panel {
 			"PCIe replays",
 			red,
 			"Packets sent again in each interval. A rate that stays is a bad link.",
-			"max by ("+byGPU+") (increase("+d.of(
-				"DEV_PCIE_REPLAY_COUNTER",
-			)+"[$__rate_interval]))",
+			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))",
 			gpuLegend,
 		),
 	}

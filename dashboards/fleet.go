@@ -250,21 +250,13 @@ func fleetNodes() panel {
 			{
 				ref: "SM",
 				expr: of(
-					rule(
-						"instance:nvidia_sms_active:sum",
-					) + " / " + rule(
-						"instance:nvidia_sms:sum",
-					),
+					rule("instance:nvidia_sms_active:sum") + " / " + rule("instance:nvidia_sms:sum"),
 				),
 			},
 			{
 				ref: "Memory",
 				expr: of(
-					sum(
-						"nvidia_gpu_memory_used_bytes",
-					) + " / " + sum(
-						"nvidia_gpu_memory_total_bytes",
-					),
+					sum("nvidia_gpu_memory_used_bytes") + " / " + sum("nvidia_gpu_memory_total_bytes"),
 				),
 			},
 			{ref: "Power", expr: of(sum("nvidia_gpu_power_watts"))},
@@ -420,9 +412,7 @@ func fleetUse() []panel {
 // that of the alerts GpuUnderused and GpuRightsizingCandidate.
 func (s scope) underused() string {
 	return "max by (" + onGPU + ", evidence) (mig:gpu_underused:info * on (cluster, uuid) group_left (instance, gpu) " +
-		s.gpu(
-			"mig:gpu_target:sole",
-		) + ")"
+		s.gpu("mig:gpu_target:sole") + ")"
 }
 
 const underusedTitle = "Whole GPUs that are larger than their work needs"

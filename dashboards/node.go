@@ -82,11 +82,7 @@ func nodeStats(s scope) []panel {
 	up := s.eachGPU("nvidia_gpu_up")
 	count := func(expr string) string { return "count(" + expr + ") or 0 * count(" + up + ")" }
 	allocated := either(
-		"("+s.eachGPU(
-			"nvidia_gpu_allocated",
-		)+" unless "+s.eachGPU(
-			"nvidia_gpu_mig_enabled",
-		)+" == 1)",
+		"("+s.eachGPU("nvidia_gpu_allocated")+" unless "+s.eachGPU("nvidia_gpu_mig_enabled")+" == 1)",
 		s.eachSlice("nvidia_mig_gpu_instance_allocated"),
 	)
 

@@ -91,9 +91,7 @@ func nodeLayout(s scope) []panel {
 			queries: []query{{expr: "sort_desc(" + aggregate(
 				"sum",
 				"mig_profile",
-				s.eachSlice(
-					"nvidia_gpu_mig_profile_instances_available",
-				),
+				s.eachSlice("nvidia_gpu_mig_profile_instances_available"),
 			) + ")", legend: "{{mig_profile}}"}},
 		},
 		{

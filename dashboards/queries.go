@@ -224,9 +224,7 @@ func (s scope) xidsOfGPU(more ...string) string {
 	return recent(
 		s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...),
 	) + " unless on (" + onGPU + ", xid) " +
-		recent(
-			selectFamily(xidOfSlice, s.gpus),
-		)
+		recent(selectFamily(xidOfSlice, s.gpus))
 }
 
 func (s scope) gpuState() string {

@@ -64,9 +64,7 @@ func (s scope) rejections() string {
 		"reason",
 		s.gpu("nvidia_gpu_rightsizing_rejected"),
 	) + " unless on (" + onGPU + ") " +
-		s.gpu(
-			candidate,
-		)
+		s.gpu(candidate)
 }
 
 // advisedSlices returns one value for each slice that should change, made from what is advised: the first of these if

@@ -47,14 +47,8 @@ func workloads() dashboard {
 func workloadStats() []panel {
 	s := fleetScope()
 	held := "max by (cluster, instance, uuid, gpu_instance) ({" + podInfo + "," + pods + "})"
-	all := "count(" + s.eachSlice(
-		"nvidia_mig_gpu_instance_info",
-	) + " or (" + s.eachGPU(
-		"nvidia_gpu_up",
-	) + " unless " +
-		s.eachGPU(
-			"nvidia_gpu_mig_enabled",
-		) + " == 1))"
+	all := "count(" + s.eachSlice("nvidia_mig_gpu_instance_info") + " or (" + s.eachGPU("nvidia_gpu_up") + " unless " +
+		s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 
 	return []panel{
 		{
@@ -276,11 +270,7 @@ func workloadNamespaces() []panel {
 			activityHue,
 			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices "+
 				"would do."+ruled,
-			sum(
-				"namespace:nvidia_sm_activity:sum",
-			)+" / "+sum(
-				"namespace:nvidia_sm_activity:count",
-			),
+			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"),
 			"{{namespace}}",
 		)),
 		stack("Memory used, by namespace", "bytes", memoryHue,

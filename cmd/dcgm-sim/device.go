@@ -127,11 +127,7 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	putCString(id.driverVersion[:], l.node.Scenario().Node.Driver)
 	id.pciDeviceId, id.pciSubSystemId = C.uint(state.PCI.DeviceID), C.uint(state.PCI.Subsystem)
 	m := &to.memoryUsage
-	m.bar1Total, m.fbTotal, m.fbUsed = blank32, C.uint(
-		state.MemoryTotal/mebi,
-	), C.uint(
-		state.MemoryUsed/mebi,
-	)
+	m.bar1Total, m.fbTotal, m.fbUsed = blank32, C.uint(state.MemoryTotal/mebi), C.uint(state.MemoryUsed/mebi)
 	m.fbFree = C.uint((state.MemoryTotal - state.MemoryUsed - state.MemoryReserved) / mebi)
 	to.settings.persistenceModeEnabled, to.settings.migModeEnabled = 1, flag(state.MIGEnabled)
 	return nil

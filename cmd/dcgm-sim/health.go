@@ -55,11 +55,7 @@ func checkHealth(_ *library, s *hostengine.Session, a args) error {
 		c.system, c.health = C.uint(from.System), C.uint(from.Health)
 		c.error.code = C.uint(from.Code)
 		putCString(c.error.msg[:], from.Text)
-		c.entityInfo.entityGroupId, c.entityInfo.entityId = C.uint(
-			from.Entity.Level,
-		), C.uint(
-			from.Entity.ID,
-		)
+		c.entityInfo.entityGroupId, c.entityInfo.entityId = C.uint(from.Entity.Level), C.uint(from.Entity.ID)
 		to.overallHealth = max(to.overallHealth, c.health)
 		to.incidentCount++
 	}

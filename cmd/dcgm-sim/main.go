@@ -58,13 +58,7 @@ func simdcgmFields(
 	for i, f := range all[:min(len(all), int(n))] {
 		m := &metas[i]
 		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
-		m.scope, m.nvmlFieldId, m.entityLevel = C.int(
-			flag(f.Level != hostengine.NoEntity),
-		), C.int(
-			f.NVML,
-		), C.uint(
-			f.Level,
-		)
+		m.scope, m.nvmlFieldId, m.entityLevel = C.int(flag(f.Level != hostengine.NoEntity)), C.int(f.NVML), C.uint(f.Level)
 		m.valueFormat = &texts[i]
 		putCString(m.tag[:], f.Tag)
 		putCString(texts[i].shortName[:], f.Short)

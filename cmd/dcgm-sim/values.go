@@ -138,9 +138,7 @@ func passValues(of hostengine.Entity, values []hostengine.Value, callback, user 
 		putValueV1(&to[i], &values[i])
 	}
 	return C.dcgm_sim_enumerate(
-		unsafe.Pointer(
-			callback,
-		),
+		unsafe.Pointer(callback),
 		C.uint(of.Level),
 		C.uint(of.ID),
 		memory,

@@ -94,9 +94,7 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 
-	level.Info(
-		logger,
-	).Log(
+	level.Info(logger).Log(
 		"msg",
 		"wrote the capture",
 		"output",
@@ -155,15 +153,10 @@ func (r *pollRun) poll(
 	loopErr := <-loop
 
 	if errors.Is(loopErr, gpu.ErrVersionMismatch) {
-		level.Warn(
-			logger,
-		).Log(
-			"msg",
-			"driver does not match its library",
-			"command",
-			r.command,
-			"err",
-			loopErr,
+		level.Warn(logger).Log(
+			"msg", "driver does not match its library",
+			"command", r.command,
+			"err", loopErr,
 		)
 
 		return poller.Current(), nil
@@ -175,15 +168,10 @@ func (r *pollRun) poll(
 
 	last := poller.Current()
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
-		level.Warn(
-			logger,
-		).Log(
-			"msg",
-			"driver does not answer",
-			"command",
-			r.command,
-			"err",
-			last.Sources[0].Err,
+		level.Warn(logger).Log(
+			"msg", "driver does not answer",
+			"command", r.command,
+			"err", last.Sources[0].Err,
 		)
 	}
 

@@ -206,13 +206,9 @@ func (c *controller) serveAPI(ctx context.Context) error {
 		}
 
 		if c.status.setOff(err.Error()) {
-			level.Error(
-				c.logger,
-			).Log(
-				"msg",
-				"cannot serve the API of partition control, which is off; trying again",
-				"err",
-				err,
+			level.Error(c.logger).Log(
+				"msg", "cannot serve the API of partition control, which is off; trying again",
+				"err", err,
 			)
 		}
 
@@ -351,9 +347,7 @@ func newControlMetrics(now func() time.Time) *collector.Control {
 			string(api.VerbRecovery),
 		},
 		Results: []string{
-			string(
-				api.Succeeded,
-			),
+			string(api.Succeeded),
 			string(api.Unsettled),
 			string(api.RolledBack),
 			string(api.Failed),

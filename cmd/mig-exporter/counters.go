@@ -57,13 +57,9 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	}
 
 	if without := collector.WithoutValue(counters); len(without) > 0 {
-		level.Info(
-			logger,
-		).Log(
-			"msg",
-			"counters have no source and so no series",
-			"fields",
-			fmt.Sprint(without),
+		level.Info(logger).Log(
+			"msg", "counters have no source and so no series",
+			"fields", fmt.Sprint(without),
 		)
 	}
 

@@ -120,9 +120,7 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 		"workloads", len(c.Workloads))
 
 	if !sameGPUs {
-		level.Warn(
-			f.logger,
-		).Log(
+		level.Warn(f.logger).Log(
 			"msg",
 			"none of this node's GPUs is in its evidence for right-sizing; "+
 				"using it, since the node's name is the same",
@@ -134,17 +132,11 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 	}
 
 	if dropped := c.Dropped(); len(dropped) > 0 {
-		level.Warn(
-			f.logger,
-		).Log(
-			"msg",
-			"dropped the invalid evidence of some workloads, which start without evidence",
-			"file",
-			f.path,
-			"dropped",
-			len(dropped),
-			"err",
-			errors.Join(dropped[:min(len(dropped), 3)]...),
+		level.Warn(f.logger).Log(
+			"msg", "dropped the invalid evidence of some workloads, which start without evidence",
+			"file", f.path,
+			"dropped", len(dropped),
+			"err", errors.Join(dropped[:min(len(dropped), 3)]...),
 		)
 	}
 }

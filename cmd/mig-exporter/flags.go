@@ -170,9 +170,8 @@ func newApp() *kingpin.Application {
 	)
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
-	app.VersionFlag.Short(
-		'v',
-	).NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
+	// dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
+	app.VersionFlag.Short('v').NoEnvar()
 	app.DefaultEnvars()
 
 	return app
@@ -256,12 +255,8 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag(
 		"path.procfs",
 		"The host's process table, to find the containers that share a GPU.",
-	).Default(
-		"/proc",
-	).
-		StringVar(
-			&cfg.ProcDir,
-		)
+	).Default("/proc").
+		StringVar(&cfg.ProcDir)
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
@@ -284,16 +279,12 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 		"dcgm.address",
 		"Address of a DCGM host engine: host:port, or the path of a unix socket.",
 	).
-		StringVar(
-			&cfg.DCGMAddress,
-		)
+		StringVar(&cfg.DCGMAddress)
 	app.Flag(
 		"hpc.job-mapping-dir",
 		"Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
 			"<gpu>.<GPU instance>, a job in each line.",
-	).StringVar(
-		&cfg.JobDir,
-	)
+	).StringVar(&cfg.JobDir)
 }
 
 func metricsFlags(app *kingpin.Application, cfg *Config) {
@@ -345,11 +336,7 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag(
 		"web.listen-address",
 		"Address to serve on; repeatable.",
-	).Default(
-		":9401",
-	).StringsVar(
-		&cfg.Addresses,
-	)
+	).Default(":9401").StringsVar(&cfg.Addresses)
 	app.Flag(
 		"web.config.file",
 		"Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.",
@@ -359,17 +346,11 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		"web.systemd-socket",
 		"Serve on the sockets that systemd passes instead of --web.listen-address.",
 	).
-		BoolVar(
-			&cfg.SystemdSocket,
-		)
+		BoolVar(&cfg.SystemdSocket)
 	app.Flag(
 		"web.telemetry-path",
 		"Path of the metrics.",
-	).Default(
-		web.TelemetryPathDefault,
-	).StringVar(
-		&cfg.TelemetryPath,
-	)
+	).Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
 	intFlag(
 		app,
 		"web.max-scrapes",
@@ -384,19 +365,13 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag(
 		"web.state",
 		"Serve the node's state as JSON at /api/v1/node, and on the landing page.",
-	).Default(
-		"true",
-	).
-		BoolVar(
-			&cfg.State,
-		)
+	).Default("true").
+		BoolVar(&cfg.State)
 	app.Flag(
 		"web.openmetrics-created",
 		"Write into OpenMetrics, too, when counters began: a _created line each, which "+
 			"Prometheus stores as a further series. Protobuf always says it.",
-	).BoolVar(
-		&cfg.OpenMetricsCreated,
-	)
+	).BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
@@ -443,16 +418,12 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"kubernetes.pod-label",
 		"Pod label to show as label_NAME on the info series of pods; needs "+
 			"--kubernetes.node-name; repeatable.",
-	).StringsVar(
-		&cfg.PodLabelNames,
-	)
+	).StringsVar(&cfg.PodLabelNames)
 	app.Flag(
 		"kubernetes.node-name",
 		"This node's name at the API server, which is then asked for the owners and labels "+
 			"of its pods; by default it is not asked.",
-	).StringVar(
-		&cfg.NodeName,
-	)
+	).StringVar(&cfg.NodeName)
 	app.Flag("kubernetes.container-logs",
 		"The kubelet's links to container logs, to find the containers that share a GPU.").
 		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
@@ -462,11 +433,7 @@ func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
 	command.Flag(
 		"output",
 		"Form of the report: text or json.",
-	).Short(
-		'o',
-	).NoEnvar().Default(
-		reportText,
-	).
+	).Short('o').NoEnvar().Default(reportText).
 		EnumVar(
 			&cfg.CheckOutput,
 			reportText,
@@ -478,9 +445,7 @@ func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 	command.Flag(
 		"output",
 		"File to write, or - for standard output.",
-	).Required().StringVar(
-		&cfg.Output,
-	)
+	).Required().StringVar(&cfg.Output)
 	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
 		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
@@ -496,9 +461,7 @@ func collectorFlags(app *kingpin.Application) map[string]*bool {
 		enabled[g.Name] = app.Flag(
 			"collector."+g.Name,
 			g.Help,
-		).Default(
-			strconv.FormatBool(!g.OptIn),
-		).Bool()
+		).Default(strconv.FormatBool(!g.OptIn)).Bool()
 	}
 
 	return enabled

@@ -68,9 +68,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 		"advise.strict",
 		"Decide by the worst mix of kernels that the evidence allows, instead of the expected one.",
 	).
-		BoolVar(
-			&cfg.Options.Strict,
-		)
+		BoolVar(&cfg.Options.Strict)
 	app.Flag(
 		"advise.workload-label",
 		"Pod label that names the workload of the pods that have it, in place of their owners: pods of one "+

@@ -44,9 +44,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"control.enabled",
 		"Serve partition control for migctl on --control.socket (docs/partition-control.md).",
 	).
-		BoolVar(
-			&cfg.Enabled,
-		)
+		BoolVar(&cfg.Enabled)
 	enumFlag(
 		app,
 		"control.mode",
@@ -61,11 +59,7 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"control.socket",
 		"Unix socket of partition control, for root and --control.allow-gid.",
 	).
-		Default(
-			"/run/mig-exporter/control.sock",
-		).StringVar(
-		&cfg.Socket,
-	)
+		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
 	intFlag(
 		app,
 		"control.allow-gid",
@@ -91,18 +85,12 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		"control.layouts",
 		"File of named layouts, in mig-parted's form. Read again with SIGHUP.",
 	).
-		StringVar(
-			&cfg.LayoutsFile,
-		)
+		StringVar(&cfg.LayoutsFile)
 	app.Flag(
 		"control.state-dir",
 		"Folder of the operations' state and the audit log; created if it is missing.",
 	).
-		Default(
-			"/var/lib/mig-exporter",
-		).StringVar(
-		&cfg.StateDir,
-	)
+		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
 	app.Flag(
 		"control.restore",
 		"After a reboot, restore the layouts that operations have made, on GPUs without instances; each GPU on its own, "+

@@ -42,9 +42,7 @@ func (n *persistenceNote) observe(s *gpu.Snapshot) {
 		return
 	}
 
-	level.Warn(
-		n.logger,
-	).Log(
+	level.Warn(n.logger).Log(
 		"msg",
 		"GPUs in confidential-computing mode are open without persistence mode: they can "+
 			"become unusable until a reset when the last process that has them open ends",

@@ -52,14 +52,10 @@ func (n *node) openRecording(cfg *Config) error {
 	}
 
 	level.Info(n.logger).Log(
-		"msg",
-		"serving a recording: another node's GPUs, at an earlier time",
-		"file",
-		cfg.SimScenario,
-		"start",
-		file.Recorded.Start.Format(time.RFC3339),
-		"polls",
-		len(file.Recorded.Polls),
+		"msg", "serving a recording: another node's GPUs, at an earlier time",
+		"file", cfg.SimScenario,
+		"start", file.Recorded.Start.Format(time.RFC3339),
+		"polls", len(file.Recorded.Polls),
 	)
 
 	return nil

@@ -268,13 +268,9 @@ func (s *releaseServer) run(ctx context.Context) error {
 
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			level.Warn(
-				s.logger,
-			).Log(
-				"msg",
-				"GPUs cannot be released by migctl; trying again",
-				"err",
-				err,
+			level.Warn(s.logger).Log(
+				"msg", "GPUs cannot be released by migctl; trying again",
+				"err", err,
 			)
 		}
 
@@ -291,13 +287,9 @@ type logAudit struct{ logger log.Logger }
 
 func (a logAudit) Write(line []byte) (int, error) {
 	entry := json.RawMessage(line)
-	if err := level.Info(
-		a.logger,
-	).Log(
-		"msg",
-		"audit",
-		"entry",
-		string(entry[:len(entry)-1]),
+	if err := level.Info(a.logger).Log(
+		"msg", "audit",
+		"entry", string(entry[:len(entry)-1]),
 	); err != nil {
 		return 0, err
 	}

@@ -108,15 +108,10 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			r.logAbandoned()
 			return nil
 		case s := <-signals:
-			level.Info(
-				r.logger,
-			).Log(
-				"msg",
-				"reading files again",
-				"signal",
-				s,
-				"files",
-				len(r.files),
+			level.Info(r.logger).Log(
+				"msg", "reading files again",
+				"signal", s,
+				"files", len(r.files),
 			)
 
 			done := r.manager.Reloading()
@@ -174,15 +169,10 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
 		if f.isReading() {
-			level.Warn(
-				r.logger,
-			).Log(
-				"msg",
-				"abandoned the read of a file: it did not return",
-				"flag",
-				f.flag,
-				"file",
-				f.path,
+			level.Warn(r.logger).Log(
+				"msg", "abandoned the read of a file: it did not return",
+				"flag", f.flag,
+				"file", f.path,
 			)
 		}
 	}

@@ -276,11 +276,7 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			}
 
 			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
-				a.StretchLow, a.StretchHigh = roundedStretch(
-					stretch.Low,
-				), roundedStretch(
-					stretch.High,
-				)
+				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
 			}
 		} else if a.Rejected = rejection(d); a.Rejected == "" {
 			continue

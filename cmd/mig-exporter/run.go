@@ -40,21 +40,15 @@ var errAnswered = errors.New("the loop has answered")
 
 // run serves until ctx ends. It returns nil then, or why it could not start or continue.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
-	level.Info(
-		logger,
-	).Log(
-		"msg",
-		"starting mig-exporter",
-		"version",
-		version.Info(),
-		"build",
-		version.BuildContext(),
+	level.Info(logger).Log(
+		"msg", "starting mig-exporter",
+		"version", version.Info(),
+		"build", version.BuildContext(),
 	)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(
-		hangups,
-	) // runs after the driver was shut down: from then on the signal ends the process
+	// runs after the driver was shut down: from then on the signal ends the process
+	defer signal.Stop(hangups)
 
 	x, err := newExporter(cfg, logger)
 	if err != nil {

@@ -49,13 +49,9 @@ func (n *node) openSimulation(cfg *Config) error {
 		return err
 	}
 
-	level.Info(
-		n.logger,
-	).Log(
-		"msg",
-		"serving a simulated node: its GPUs and pods do not exist",
-		"scenario",
-		cfg.SimScenario,
+	level.Info(n.logger).Log(
+		"msg", "serving a simulated node: its GPUs and pods do not exist",
+		"scenario", cfg.SimScenario,
 	)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(

@@ -27,22 +27,14 @@ func addEvaluateCommand(app *kingpin.Application, o *options) {
 	c.Arg(
 		"gpu",
 		"Only these GPUs: index or UUID.",
-	).HintAction(
-		o.completions(listGPUs),
-	).StringsVar(
-		&o.GPUs,
-	)
+	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	c.Flag(
 		"url",
 		"The exporter of the simulated node, by its metrics listener (--web.listen-address).",
 	).
 		Default(
 			"http://localhost:9401",
-		).Envar(
-		"MIGCTL_URL",
-	).StringVar(
-		&o.URL,
-	)
+		).Envar("MIGCTL_URL").StringVar(&o.URL)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -288,13 +280,7 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 		c := plain
 
 		if t := o.Predicted; t != nil {
-			row[6], row[7], row[8], row[9] = t.Profile, ratioText(
-				t.Low,
-			), ratioText(
-				t.Middle,
-			), ratioText(
-				t.High,
-			)
+			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
 			if t.Profile == o.Profile {
 				c = green
 				if t.High > 0 &&
@@ -364,15 +350,11 @@ func writeRequests(p *page, list []sim.Outcome) {
 		o := &list[i]
 		if q := o.Requests; q != nil {
 			p.line(text("%s", cells([...]string{
-				fmt.Sprint(
-					o.Index,
-				),
+				fmt.Sprint(o.Index),
 				outcomeName(o),
 				fmt.Sprintf("%.1f", q.PerSecond),
 				fmt.Sprintf("%.1f", q.AlonePerSecond),
-				latencyText(
-					q.Latency.P50,
-				),
+				latencyText(q.Latency.P50),
 				latencyText(q.Latency.P95),
 				latencyText(q.AloneLatency.P50),
 				latencyText(q.AloneLatency.P95),

@@ -62,60 +62,32 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		"prometheus.config.file",
 		"File with TLS and authentication, as in Prometheus' HTTP client configuration.",
 	).
-		PlaceHolder(
-			"FILE",
-		).StringVar(
-		&f.ConfigFile,
-	)
+		PlaceHolder("FILE").StringVar(&f.ConfigFile)
 	c.Flag(
 		"prometheus.timeout",
 		"Time that one of its answers may take.",
-	).Default(
-		"2m",
-	).DurationVar(
-		&f.Timeout,
-	)
+	).Default("2m").DurationVar(&f.Timeout)
 	c.Flag(
 		"window",
 		"How far back the history is read: 1h to 35d, in whole hours.",
-	).Default(
-		"7d",
-	).StringVar(
-		&f.Window,
-	)
+	).Default("7d").StringVar(&f.Window)
 	c.Flag(
 		"time",
 		"The end of the window; by default now.",
-	).PlaceHolder(
-		"RFC3339",
-	).StringVar(
-		&f.Time,
-	)
+	).PlaceHolder("RFC3339").StringVar(&f.Time)
 	c.Flag(
 		"match",
 		`Only series with these labels: cluster="a". Repeatable.`,
-	).PlaceHolder(
-		"MATCHER",
-	).StringsVar(
-		&f.Match,
-	)
+	).PlaceHolder("MATCHER").StringsVar(&f.Match)
 	c.Flag(
 		"cluster-label",
 		"The label that names a GPU's cluster.",
-	).Default(
-		"cluster",
-	).StringVar(
-		&f.ClusterLabel,
-	)
+	).Default("cluster").StringVar(&f.ClusterLabel)
 	c.Flag(
 		"price",
 		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
 	).
-		PlaceHolder(
-			"MODEL=NUMBER",
-		).StringsVar(
-		&f.Prices,
-	)
+		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
 	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").
 		Default(number(defaults.Headroom)).
 		Float64Var(&f.Headroom)
@@ -126,12 +98,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		"max-stretch",
 		"How many times as long as on the whole GPU a request may take in a slice, at p95.",
 	).
-		Default(
-			number(defaults.MaxStretch),
-		).
-		Float64Var(
-			&f.MaxStretch,
-		)
+		Default(number(defaults.MaxStretch)).
+		Float64Var(&f.MaxStretch)
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
@@ -374,17 +342,13 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 				string(g.Action),
 				string(g.Reason),
 				g.Profile,
-				strconv.FormatBool(
-					g.Provisional,
-				),
+				strconv.FormatBool(g.Provisional),
 				strconv.FormatBool(g.NotChecked),
 				strconv.FormatBool(g.Idle),
 				stretch[0],
 				stretch[1],
 				stretch[2],
-				number(
-					g.BusyMean,
-				),
+				number(g.BusyMean),
 				number(g.BusyP99),
 				number(g.BusyMax),
 				gain[0],
@@ -396,9 +360,7 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 				kernels[1],
 				number(g.MemoryBytes),
 				number(g.MemoryTrend),
-				number(
-					g.ObservedHours,
-				),
+				number(g.ObservedHours),
 				number(g.Coverage),
 				number(g.HeldHoursPerWeek),
 				g.Exporter,

@@ -253,9 +253,7 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			"STRETCH",
 			"DECIDED BY",
 			"NOTE",
-		).in(
-			dim,
-		),
+		).in(dim),
 	)
 
 	for _, g := range list[:min(len(list), maxListed)] {
@@ -413,7 +411,5 @@ func markdownText(s string) string {
 		`\[`,
 		"&",
 		"&amp;",
-	).Replace(
-		s,
-	)
+	).Replace(s)
 }

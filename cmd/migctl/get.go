@@ -128,9 +128,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		text("%s", orUnknown(node.doc.Node.Hostname)).in(bold),
 		text(
 			"   driver %s   %s",
-			orUnknown(
-				node.doc.Node.DriverVersion,
-			),
+			orUnknown(node.doc.Node.DriverVersion),
 			node.doc.Time.UTC().Format(time.RFC3339),
 		).in(dim),
 	)
@@ -235,9 +233,7 @@ func unreadText(doc *nodedoc.Document) string {
 			"GPU has not been read yet and is",
 			"GPUs have not been read yet and are",
 		) +
-			" missing here: index " + joinNumbers(
-			unread,
-		)
+			" missing here: index " + joinNumbers(unread)
 	}
 
 	return ""
@@ -488,11 +484,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	whole := isWhole(inst)
 	switch {
 	case whole:
-		cells[3], cells[4] = strconv.Itoa(
-			int(inst.ComputeInstances[0].ID),
-		), c.id(
-			string(inst.ComputeInstances[0].UUID),
-		)
+		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
 		cells[7] = node.instanceUse(inst).summary()
 	case inst.ComputesHidden:
 		cells[7] = "CIs are hidden"

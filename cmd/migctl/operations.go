@@ -102,9 +102,7 @@ func (s *session) listOperations(ctx context.Context) error {
 			"STATE",
 			"STARTED (UTC)",
 			"BY",
-		).in(
-			dim,
-		),
+		).in(dim),
 	)
 
 	for i := range list.Operations {

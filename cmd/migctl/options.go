@@ -209,68 +209,36 @@ func newApp(o *options) *kingpin.Application {
 		"address",
 		"Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.",
 	).
-		Default(
-			defaultAddress,
-		).
-		Envar(
-			"MIGCTL_ADDRESS",
-		).StringVar(
-		&o.Address,
-	)
+		Default(defaultAddress).
+		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
 	app.Flag(
 		"token-file",
 		"File with the bearer token.",
-	).Envar(
-		"MIGCTL_TOKEN_FILE",
-	).StringVar(
-		&o.TokenFile,
-	)
+	).Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
 	app.Flag(
 		"ca-file",
 		"File with the certificates to trust (PEM); by default the system's.",
-	).Envar(
-		"MIGCTL_CA_FILE",
-	).
-		StringVar(
-			&o.CAFile,
-		)
+	).Envar("MIGCTL_CA_FILE").
+		StringVar(&o.CAFile)
 	app.Flag(
 		"cert-file",
 		"File with the client's certificate (PEM).",
-	).Envar(
-		"MIGCTL_CERT_FILE",
-	).StringVar(
-		&o.CertFile,
-	)
+	).Envar("MIGCTL_CERT_FILE").StringVar(&o.CertFile)
 	app.Flag(
 		"key-file",
 		"File with the client's key (PEM).",
-	).Envar(
-		"MIGCTL_KEY_FILE",
-	).StringVar(
-		&o.KeyFile,
-	)
+	).Envar("MIGCTL_KEY_FILE").StringVar(&o.KeyFile)
 	app.Flag(
 		"timeout",
 		"Time within which a request must be answered. Following an operation has no limit.",
 	).
-		Default(
-			"30s",
-		).
-		Envar(
-			"MIGCTL_TIMEOUT",
-		).DurationVar(
-		&o.Timeout,
-	)
+		Default("30s").
+		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
 	app.Flag(
 		"color",
 		"Colors: auto (on a terminal, unless NO_COLOR is set), always or never.",
-	).Default(
-		"auto",
-	).
-		Envar(
-			"MIGCTL_COLOR",
-		).EnumVar(
+	).Default("auto").
+		Envar("MIGCTL_COLOR").EnumVar(
 		&o.Color,
 		"auto",
 		"always",
@@ -295,11 +263,7 @@ func newApp(o *options) *kingpin.Application {
 	rollback.Arg(
 		"operation",
 		"The operation's id.",
-	).Required().HintAction(
-		ids,
-	).StringVar(
-		&o.Operation,
-	)
+	).Required().HintAction(ids).StringVar(&o.Operation)
 	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	addYesFlag(rollback, o)
 	accept := app.Command(
@@ -309,11 +273,7 @@ func newApp(o *options) *kingpin.Application {
 	accept.Arg(
 		"operation",
 		"The operation's id.",
-	).Required().HintAction(
-		ids,
-	).StringVar(
-		&o.Operation,
-	)
+	).Required().HintAction(ids).StringVar(&o.Operation)
 	addYesFlag(accept, o)
 	settled := app.Command(
 		commandSettled,
@@ -322,11 +282,7 @@ func newApp(o *options) *kingpin.Application {
 	settled.Arg(
 		"operation",
 		"The operation's id.",
-	).Required().HintAction(
-		ids,
-	).StringVar(
-		&o.Operation,
-	)
+	).Required().HintAction(ids).StringVar(&o.Operation)
 	addYesFlag(settled, o)
 	confirm := app.Command(
 		commandConfirm,
@@ -337,13 +293,7 @@ func newApp(o *options) *kingpin.Application {
 		"The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.",
 	).
 		Required().
-		HintAction(
-			o.completions(listMIGDevices),
-		).HintAction(
-		gpus,
-	).StringsVar(
-		&o.GPUs,
-	)
+		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
 	addYesFlag(confirm, o)
 	mode := app.Command(
 		commandMode,
@@ -363,11 +313,7 @@ func newApp(o *options) *kingpin.Application {
 	mode.Arg(
 		"gpu",
 		"The GPUs: index, UUID or PCI bus id.",
-	).Required().HintAction(
-		gpus,
-	).StringsVar(
-		&o.GPUs,
-	)
+	).Required().HintAction(gpus).StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	addYesFlag(mode, o)
 	addRestoreCommand(app, o)
@@ -399,26 +345,16 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 		"gpu",
 		"The GPUs: index, UUID or PCI bus id; by default those whose layout is not restored.",
 	).
-		HintAction(
-			o.completions(listGPUs),
-		).HintAction(
-		o.completions(listUnrestored),
-	).StringsVar(
-		&o.GPUs,
-	)
+		HintAction(o.completions(listGPUs)).HintAction(o.completions(listUnrestored)).StringsVar(&o.GPUs)
 	restore.Flag(
 		"forget",
 		"Forget the layout instead: of a GPU that was taken out, or whose present layout is to stay.",
 	).
-		BoolVar(
-			&o.Forget,
-		)
+		BoolVar(&o.Forget)
 	restore.Flag(
 		"take-over",
 		"Change GPUs although another owner manages them.",
-	).BoolVar(
-		&o.TakeOver,
-	)
+	).BoolVar(&o.TakeOver)
 	addYesFlag(restore, o)
 }
 
@@ -431,11 +367,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	get.Arg(
 		"gpu",
 		"Only these GPUs: index, UUID or PCI bus id.",
-	).HintAction(
-		o.completions(listGPUs),
-	).StringsVar(
-		&o.GPUs,
-	)
+	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
 	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
 	profiles := app.Command(
 		commandProfiles,
@@ -445,12 +377,8 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	profiles.Arg(
 		"gpu",
 		"Only these GPUs: index, UUID or PCI bus id.",
-	).HintAction(
-		o.completions(listGPUs),
-	).
-		StringsVar(
-			&o.GPUs,
-		)
+	).HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
 	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
 	operations := app.Command(
 		commandOperations,
@@ -459,11 +387,7 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	operations.Arg(
 		"operation",
 		"The operation's id.",
-	).HintAction(
-		o.completions(listOperationIDs),
-	).StringVar(
-		&o.Operation,
-	)
+	).HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	addOutputFlag(operations, o, formTable, formJSON, formYAML)
 	addRecommendCommand(app, o)
@@ -481,30 +405,16 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag(
 		"file",
 		"File with the spec, YAML or JSON; - is standard input.",
-	).Short(
-		'f',
-	).PlaceHolder(
-		"FILE",
-	).
-		StringVar(
-			&o.Spec.File,
-		)
+	).Short('f').PlaceHolder("FILE").
+		StringVar(&o.Spec.File)
 	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
 		HintAction(o.completions(listLayoutNames)).StringVar(&o.Spec.Layout)
 	c.Flag(
 		"gpus",
 		"The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.",
 	).
-		PlaceHolder(
-			"GPU,...",
-		).
-		HintAction(
-			o.completions(listGPUs),
-		).HintOptions(
-		"all",
-	).StringsVar(
-		&o.Spec.GPUs,
-	)
+		PlaceHolder("GPU,...").
+		HintAction(o.completions(listGPUs)).HintOptions("all").StringsVar(&o.Spec.GPUs)
 	c.Flag(
 		"devices",
 		"Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others on these GPUs are destroyed.",
@@ -518,13 +428,7 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		"force",
 		"A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.",
 	).
-		PlaceHolder(
-			"UUID",
-		).HintAction(
-		o.completions(listMIGDevices),
-	).StringsVar(
-		&o.Spec.Force,
-	)
+		PlaceHolder("UUID").HintAction(o.completions(listMIGDevices)).StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 
 	if !apply {
@@ -535,12 +439,8 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 	c.Flag(
 		"plan",
 		"Apply this plan, which migctl plan has shown, instead of a new one.",
-	).PlaceHolder(
-		"ID",
-	).
-		StringVar(
-			&o.Plan,
-		)
+	).PlaceHolder("ID").
+		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
 	addYesFlag(c, o)
 }
@@ -553,11 +453,7 @@ func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
 	c.Flag(
 		"output",
 		fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", ")),
-	).Short(
-		'o',
-	).Default(
-		forms[0],
-	).
+	).Short('o').Default(forms[0]).
 		EnumVar(
 			&o.Output,
 			forms...)

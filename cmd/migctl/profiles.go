@@ -98,9 +98,7 @@ func writeProfiles(p *page, g *nodedoc.GPU) {
 			"SMs",
 			"ENGINES",
 			"PLACEMENTS",
-		).in(
-			dim,
-		),
+		).in(dim),
 	)
 
 	for i := range g.Profiles {

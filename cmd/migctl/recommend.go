@@ -31,29 +31,17 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 		"spec",
 		"Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.",
 	).
-		BoolVar(
-			&o.WantSpec,
-		)
+		BoolVar(&o.WantSpec)
 	c.Flag(
 		"explain",
 		"Explain the answer for a GPU: evidence, profiles that were considered, expected effect.",
 	).
-		PlaceHolder(
-			"GPU",
-		).HintAction(
-		gpus,
-	).StringVar(
-		&o.Explain,
-	)
+		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
 	c.Flag(
 		"price",
 		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
 	).
-		PlaceHolder(
-			"MODEL=NUMBER",
-		).StringsVar(
-		&o.Prices,
-	)
+		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 

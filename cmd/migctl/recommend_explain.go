@@ -117,9 +117,7 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 		"busy",
 		fmt.Sprintf(
 			"%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
-			shareText(
-				e.BusyMean,
-			),
+			shareText(e.BusyMean),
 			shareText(e.BusyP50),
 			shareText(e.BusyP99),
 			shareText(e.Busy10Minutes),
@@ -215,9 +213,7 @@ func kernelsText(e *advise.Evidence) string {
 
 	t := fmt.Sprintf(
 		"%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
-		shareText(
-			e.Median.Width,
-		),
+		shareText(e.Median.Width),
 		shareText(e.Median.Bandwidth),
 		shareText(e.P95.Width),
 		shareText(e.P95.Bandwidth),

@@ -117,9 +117,7 @@ func planSlices(report *advise.Report, gpus []nodedoc.GPU) slicePlan {
 	}
 
 	var changes []sliceChange
-	if changes, p.refused = collectChanges(
-		report,
-	); report.SingleStrategy &&
+	if changes, p.refused = collectChanges(report); report.SingleStrategy &&
 		len(changes)+len(p.refused) > 0 {
 		p.refused = []string{
 			"under --mig-strategy=single all slices of the node have one profile, and none changes alone.",

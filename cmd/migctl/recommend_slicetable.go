@@ -52,9 +52,7 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 		}
 
 		row := [...]string{
-			fmt.Sprint(
-				r.Index,
-			),
+			fmt.Sprint(r.Index),
 			workloadName(r),
 			sliceText(r),
 			string(r.Action),

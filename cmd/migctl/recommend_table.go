@@ -76,9 +76,7 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 	for i := range whole {
 		r := &whole[i]
 		row := [...]string{
-			fmt.Sprint(
-				r.Index,
-			),
+			fmt.Sprint(r.Index),
 			workloadName(r),
 			string(r.Action),
 			"",

@@ -251,11 +251,7 @@ func computeInfo(size uintptr) call {
 		info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
 		setHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
 		setHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
-		info.placement.start, info.placement.size = C.sim_u32(
-			c.Placement.Start,
-		), C.sim_u32(
-			c.Placement.Size,
-		)
+		info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
 		return putStart(a, 1, info, size)
 	}, aComputeInstance), 1)
 }

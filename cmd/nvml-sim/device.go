@@ -183,10 +183,8 @@ func pciInfoExt(s *sim.GPUState, a args) result {
 		return structMismatch
 	}
 	*info = C.sim_nvmlPciInfoExt_v1_t{
-		version: info.version,
-		domain: C.sim_u32(
-			s.PCI.Domain,
-		),
+		version:        info.version,
+		domain:         C.sim_u32(s.PCI.Domain),
 		bus:            C.sim_u32(s.PCI.Bus),
 		device:         C.sim_u32(s.PCI.Device),
 		pciDeviceId:    C.sim_u32(s.PCI.DeviceID),

@@ -144,11 +144,7 @@ func putOldEvent(a args, e sim.Event) {
 	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
 	for _, known := range eventKinds() {
 		if known.kind == e.Kind {
-			data.eventType, data.eventData = C.sim_u64(
-				known.bit,
-			), C.sim_u64(
-				e.XID,
-			) // which only XIDs have
+			data.eventType, data.eventData = C.sim_u64(known.bit), C.sim_u64(e.XID) // which only XIDs have
 		}
 	}
 }
@@ -156,9 +152,5 @@ func putOldEvent(a args, e sim.Event) {
 func putEvent(a args, e sim.Event) {
 	putOldEvent(a, e)
 	data := at[C.sim_nvmlEventData_t](a, 1)
-	data.gpuInstanceId, data.computeInstanceId = C.sim_u32(
-		idOrNone(e.Instance),
-	), C.sim_u32(
-		idOrNone(e.Compute),
-	)
+	data.gpuInstanceId, data.computeInstanceId = C.sim_u32(idOrNone(e.Instance)), C.sim_u32(idOrNone(e.Compute))
 }

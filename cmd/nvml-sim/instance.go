@@ -139,10 +139,6 @@ func instanceInfo(s *sim.GPUState, i *sim.Instance, a args) result {
 	info := at[C.sim_nvmlGpuInstanceInfo_t](a, 1)
 	setHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
 	info.id, info.profileId = C.sim_u32(i.ID), C.sim_u32(i.Profile.ID)
-	info.placement.start, info.placement.size = C.sim_u32(
-		i.Placement.Start,
-	), C.sim_u32(
-		i.Placement.Size,
-	)
+	info.placement.start, info.placement.size = C.sim_u32(i.Placement.Start), C.sim_u32(i.Placement.Size)
 	return success
 }

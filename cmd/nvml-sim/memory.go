@@ -100,13 +100,7 @@ func memory2(s *sim.GPUState, a args) result {
 	case s.MIGEnabled && !s.Privileged:
 		return noPermission
 	}
-	m.total, m.reserved, m.used = C.sim_u64(
-		s.MemoryTotal,
-	), C.sim_u64(
-		s.MemoryReserved,
-	), C.sim_u64(
-		s.MemoryUsed,
-	)
+	m.total, m.reserved, m.used = C.sim_u64(s.MemoryTotal), C.sim_u64(s.MemoryReserved), C.sim_u64(s.MemoryUsed)
 	m.free = m.total - m.reserved - m.used
 	return success
 }
@@ -116,11 +110,7 @@ func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	if m.version != C.SIM_nvmlMemory_v2 {
 		return structMismatch
 	}
-	m.total, m.reserved, m.used = C.sim_u64(
-		d.Instance.Profile.MemoryBytes,
-	), 0, C.sim_u64(
-		d.Instance.MemoryUsed,
-	)
+	m.total, m.reserved, m.used = C.sim_u64(d.Instance.Profile.MemoryBytes), 0, C.sim_u64(d.Instance.MemoryUsed)
 	m.free = m.total - m.used
 	return success
 }
@@ -224,9 +214,7 @@ func remappedRows(rows gpu.RemappedRows, a args) result {
 
 func remappedRows2(rows gpu.RemappedRows, a args) result {
 	return put(a, 1, C.sim_nvmlRemappedRowsInfo_v2_t{
-		corrActiveRemaps: C.sim_u32(
-			rows.Correctable,
-		),
+		corrActiveRemaps: C.sim_u32(rows.Correctable),
 		uncActiveRemaps:  C.sim_u32(rows.Uncorrectable),
 		bPending:         C.sim_u32(flag(rows.Pending)),
 		bFailureOccurred: C.sim_u32(flag(rows.Failure)),

@@ -152,22 +152,16 @@ func plainProfile(s *sim.GPUState, a args) result {
 	}
 	e := f.Engines.Or(gpu.Engines{})
 	return put(a, 2, C.sim_nvmlGpuInstanceProfileInfo_t{
-		id: C.sim_u32(
-			f.ID,
-		),
-		sliceCount:    C.sim_u32(f.ComputeSlices),
-		instanceCount: C.sim_u32(f.MaxInstances),
-		multiprocessorCount: C.sim_u32(
-			f.SMs,
-		),
-		copyEngineCount: C.sim_u32(e.Copy),
-		decoderCount:    C.sim_u32(e.Decoder),
-		encoderCount: C.sim_u32(
-			e.Encoder,
-		),
-		jpegCount:    C.sim_u32(e.JPEG),
-		ofaCount:     C.sim_u32(e.OFA),
-		memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+		id:                  C.sim_u32(f.ID),
+		sliceCount:          C.sim_u32(f.ComputeSlices),
+		instanceCount:       C.sim_u32(f.MaxInstances),
+		multiprocessorCount: C.sim_u32(f.SMs),
+		copyEngineCount:     C.sim_u32(e.Copy),
+		decoderCount:        C.sim_u32(e.Decoder),
+		encoderCount:        C.sim_u32(e.Encoder),
+		jpegCount:           C.sim_u32(e.JPEG),
+		ofaCount:            C.sim_u32(e.OFA),
+		memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 	})
 }
 
@@ -190,46 +184,34 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, re
 		if version == C.SIM_nvmlGpuInstanceProfileInfo_v2 {
 			info := at[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2)
 			*info = C.sim_nvmlGpuInstanceProfileInfo_v2_t{
-				version: C.sim_u32(version),
-				id: C.sim_u32(
-					f.ID,
-				),
-				sliceCount:    C.sim_u32(f.ComputeSlices),
-				instanceCount: C.sim_u32(f.MaxInstances),
-				multiprocessorCount: C.sim_u32(
-					f.SMs,
-				),
-				copyEngineCount: C.sim_u32(e.Copy),
-				decoderCount:    C.sim_u32(e.Decoder),
-				encoderCount: C.sim_u32(
-					e.Encoder,
-				),
-				jpegCount:    C.sim_u32(e.JPEG),
-				ofaCount:     C.sim_u32(e.OFA),
-				memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+				version:             C.sim_u32(version),
+				id:                  C.sim_u32(f.ID),
+				sliceCount:          C.sim_u32(f.ComputeSlices),
+				instanceCount:       C.sim_u32(f.MaxInstances),
+				multiprocessorCount: C.sim_u32(f.SMs),
+				copyEngineCount:     C.sim_u32(e.Copy),
+				decoderCount:        C.sim_u32(e.Decoder),
+				encoderCount:        C.sim_u32(e.Encoder),
+				jpegCount:           C.sim_u32(e.JPEG),
+				ofaCount:            C.sim_u32(e.OFA),
+				memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 			}
 			putCString(info.name[:], "MIG "+f.Name)
 			return success
 		}
 		info := at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2)
 		*info = C.sim_nvmlGpuInstanceProfileInfo_v3_t{
-			version: C.sim_u32(version),
-			id: C.sim_u32(
-				f.ID,
-			),
-			sliceCount:    C.sim_u32(f.ComputeSlices),
-			instanceCount: C.sim_u32(f.MaxInstances),
-			multiprocessorCount: C.sim_u32(
-				f.SMs,
-			),
-			copyEngineCount: C.sim_u32(e.Copy),
-			decoderCount:    C.sim_u32(e.Decoder),
-			encoderCount: C.sim_u32(
-				e.Encoder,
-			),
-			jpegCount:    C.sim_u32(e.JPEG),
-			ofaCount:     C.sim_u32(e.OFA),
-			memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+			version:             C.sim_u32(version),
+			id:                  C.sim_u32(f.ID),
+			sliceCount:          C.sim_u32(f.ComputeSlices),
+			instanceCount:       C.sim_u32(f.MaxInstances),
+			multiprocessorCount: C.sim_u32(f.SMs),
+			copyEngineCount:     C.sim_u32(e.Copy),
+			decoderCount:        C.sim_u32(e.Decoder),
+			encoderCount:        C.sim_u32(e.Encoder),
+			jpegCount:           C.sim_u32(e.JPEG),
+			ofaCount:            C.sim_u32(e.OFA),
+			memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 		}
 		putCString(info.name[:], "MIG "+f.Name)
 		if strings.Contains(f.Name, "+gfx") {

@@ -25,11 +25,9 @@ func processCalls() map[string]call {
 		})
 		newer := listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v2_t {
 			return C.sim_nvmlProcessInfo_v2_t{
-				pid:           C.sim_u32(p.PID),
-				usedGpuMemory: C.sim_u64(p.MemoryBytes),
-				gpuInstanceId: C.sim_u32(
-					idOrNone(p.Instance),
-				),
+				pid:               C.sim_u32(p.PID),
+				usedGpuMemory:     C.sim_u64(p.MemoryBytes),
+				gpuInstanceId:     C.sim_u32(idOrNone(p.Instance)),
 				computeInstanceId: C.sim_u32(idOrNone(p.Compute)),
 			}
 		})
@@ -51,9 +49,7 @@ func processUse(s *sim.GPUState, a args) result {
 	samples := make([]C.sim_nvmlProcessUtilizationSample_t, 0, len(s.Processes))
 	for _, p := range s.Processes {
 		samples = append(samples, C.sim_nvmlProcessUtilizationSample_t{
-			pid: C.sim_u32(
-				p.PID,
-			),
+			pid:       C.sim_u32(p.PID),
 			timeStamp: C.sim_u64(s.Time.UnixMicro()),
 			smUtil:    C.sim_u32(100*p.SMShare + 0.5),
 		})

@@ -155,10 +155,8 @@ func handleByUUIDV(l *library, a args) result {
 	}
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
-		text, _, _ := strings.Cut(
-			C.GoStringN(&id.value[0], C.int(len(id.value))),
-			"\x00",
-		) // it may fill the array
+		// it may fill the array
+		text, _, _ := strings.Cut(C.GoStringN(&id.value[0], C.int(len(id.value))), "\x00")
 		return findUUID(l, a, text)
 	case C.SIM_NVML_UUID_TYPE_BINARY:
 		b := C.GoStringN(&id.value[0], 16)

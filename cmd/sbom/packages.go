@@ -63,10 +63,6 @@ func (p debPackage) purl() string {
 		qualifiers.Set("upstream", p.source)
 	}
 
-	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(
-		p.name,
-	) + "@" + url.QueryEscape(
-		p.version,
-	) + "?" +
+	return "pkg:deb/" + p.vendor + "/" + url.QueryEscape(p.name) + "@" + url.QueryEscape(p.version) + "?" +
 		qualifiers.Encode()
 }

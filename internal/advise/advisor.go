@@ -99,9 +99,8 @@ func New(options Options) *Advisor {
 // Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
 // the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
-	now := s.Time.Round(
-		0,
-	) // of the wall clock alone: a monotonic reading would hide that it was set
+	// of the wall clock alone: a monotonic reading would hide that it was set
+	now := s.Time.Round(0)
 	if a.doubtsClock(now) {
 		return false
 	}
@@ -426,9 +425,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
 		if o := d.open.observed; o > 0 {
 			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
-				float32(
-					d.open.busy / o,
-				),
+				float32(d.open.busy / o),
 				float32(d.open.sm / o),
 				float32(d.open.dram / o),
 				d.open.activityUnread > 0,

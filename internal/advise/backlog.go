@@ -232,9 +232,7 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 	}
 
 	for _, p := range smallerProfiles(g, of) {
-		if n := len(
-			queues,
-		); n > 0 && queues[n-1].sms == p.SMs &&
+		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs &&
 			queues[n-1].memorySlices == p.MemorySlices {
 			continue // they are ordered by size
 		}

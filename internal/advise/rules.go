@@ -94,9 +94,7 @@ func (r *Record) Add(v Window) {
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
-			float32(
-				busy,
-			),
+			float32(busy),
 			float32(sum.sm / seconds),
 			float32(sum.dram / seconds),
 			unread,

@@ -37,9 +37,7 @@ func (f *Facts) AddServer(s *ServerHistory, o Options) {
 		Reservation: e.settledBytes,
 		CacheTokens: s.CacheTokens,
 		AskedHours:  round3(s.CacheHours),
-		CacheUse: round3(
-			s.CacheUse,
-		),
+		CacheUse:    round3(s.CacheUse),
 		Running:     s.Running,
 		Waiting:     s.Waiting,
 		WeightsFrom: WeightsFromAnnotation,

@@ -176,11 +176,7 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 		stretch = max(stretch, w.Before.Width/width)
 	}
 
-	if drawn *= float64(
-		of.memorySlices,
-	) / float64(
-		whole.memorySlices,
-	); drawn > 0 &&
+	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
 		w.Before.Bandwidth > minBandwidth {
 		stretch = max(stretch, w.Before.Bandwidth/drawn)
 	}

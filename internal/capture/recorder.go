@@ -13,9 +13,7 @@ type Recorder struct{ lib *library }
 // NewRecorder returns a recorder in front of a driver. Its first poll begins at start.
 func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
-		Start: start.Round(
-			0,
-		).UTC(),
+		Start: start.Round(0).UTC(),
 		Polls: pollTimes{0},
 		Node:  nodeAnswers{},
 		GPUs:  map[gpuName]*gpuRecord{},

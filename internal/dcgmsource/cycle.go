@@ -193,13 +193,9 @@ func (s *Source) watchGPUs() error {
 		}
 
 		s.split = true
-		level.Debug(
-			s.opts.Logger,
-		).Log(
-			"msg",
-			"DCGM does not watch the GPUs together; watching each on its own",
-			"err",
-			err,
+		level.Debug(s.opts.Logger).Log(
+			"msg", "DCGM does not watch the GPUs together; watching each on its own",
+			"err", err,
 		)
 
 		return nil

@@ -169,15 +169,10 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	s.retry = backoff{}
 	if !s.connected {
 		s.connected = true
-		level.Info(
-			s.opts.Logger,
-		).Log(
-			"msg",
-			"connected to DCGM",
-			"mode",
-			s.opts.Mode,
-			"address",
-			s.opts.Address,
+		level.Info(s.opts.Logger).Log(
+			"msg", "connected to DCGM",
+			"mode", s.opts.Mode,
+			"address", s.opts.Address,
 		)
 	}
 
@@ -205,11 +200,8 @@ func (s *Source) startOver(now time.Time) {
 		return
 	}
 
-	level.Info(
-		s.opts.Logger,
-	).Log(
-		"msg",
-		"embedded DCGM lists other instances than the driver; restarting it",
+	level.Info(s.opts.Logger).Log(
+		"msg", "embedded DCGM lists other instances than the driver; restarting it",
 	)
 
 	if err := s.tearDown(); err != nil {

@@ -216,11 +216,7 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 		return
 	}
 
-	g.samples, g.cluster = float64(
-		row.Value,
-	), string(
-		row.Metric[model.LabelName(a.options.ClusterLabel)],
-	)
+	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(a.options.ClusterLabel)])
 	if name != "" {
 		g.name = name
 	}

@@ -104,13 +104,9 @@ func native() dialect {
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
 		told: "max by (uuid) (present_over_time(nvidia_gpu_allocated{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_processes{$sel}[$w]))",
-		total: most("nvidia_gpu_memory_total_bytes"),
-		nvlink: rate(
-			"nvidia_gpu_nvlink_transmit_bytes_total",
-		) + " + " + rate(
-			"nvidia_gpu_nvlink_receive_bytes_total",
-		),
-		media: "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
+		total:  most("nvidia_gpu_memory_total_bytes"),
+		nvlink: rate("nvidia_gpu_nvlink_transmit_bytes_total") + " + " + rate("nvidia_gpu_nvlink_receive_bytes_total"),
+		media:  "max by (uuid, engine) (max_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w]))",
 		mediaSeen: "sum by (uuid, engine) (count_over_time(nvidia_gpu_media_activity_ratio{$sel}[$w])) / on (uuid) " +
 			"group_left () sum by (uuid) (count_over_time(nvidia_gpu_memory_used_bytes{$sel}[$w]))",
 		engines:     "avg_over_time(nvidia_gpu_media_activity_ratio{$sel}[5m]) > 0",
@@ -200,11 +196,7 @@ func dcgm(n dcgmNames) dialect {
 		holders:   "group by ($places) (present_over_time(" + exported + "[$w]) or present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
-		nvlink: most(
-			n.nvlink,
-		) + n.megabytes + " or on (UUID) " + most(
-			"DCGM_FI_PROF_NVLINK_TX_BYTES",
-		),
+		nvlink:      most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
 		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
 		engines:     engines("avg_over_time"),
 		enginesMost: engines("max_over_time"),
@@ -235,7 +227,5 @@ func render(template, selectors string, window time.Duration, places string) str
 		"$places",
 		places,
 	).
-		Replace(
-			template,
-		)
+		Replace(template)
 }

@@ -87,28 +87,19 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 func (f *Folder) logFaulty(faulty map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(faulty)) {
 		if f.logged[name] != faulty[name] {
-			level.Warn(
-				f.logger,
-			).Log(
-				"msg",
-				"ignoring a job file; the devices of other files keep their jobs",
-				"file",
-				filepath.Join(f.path, name),
-				"err",
-				faulty[name],
+			level.Warn(f.logger).Log(
+				"msg", "ignoring a job file; the devices of other files keep their jobs",
+				"file", filepath.Join(f.path, name),
+				"err", faulty[name],
 			)
 		}
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(f.logged)) {
 		if _, still := faulty[name]; !still {
-			level.Info(
-				f.logger,
-			).Log(
-				"msg",
-				"job file is no longer ignored",
-				"file",
-				filepath.Join(f.path, name),
+			level.Info(f.logger).Log(
+				"msg", "job file is no longer ignored",
+				"file", filepath.Join(f.path, name),
 			)
 		}
 	}

@@ -68,9 +68,7 @@ func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 
 	for u, instance := range at {
 		stranded := instance == Room && known && !usable[u]
-		if n := len(
-			segments,
-		); n > 0 && segments[n-1].Instance == instance &&
+		if n := len(segments); n > 0 && segments[n-1].Instance == instance &&
 			segments[n-1].Stranded == stranded {
 			segments[n-1].Size++
 			continue

@@ -255,15 +255,10 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
 		if !wasRefused || was.err.Error() != err.Error() {
-			level.Warn(
-				c.logger,
-			).Log(
-				"msg",
-				"cannot find out whether claims have administrative access; trying again",
-				"namespace",
-				name.namespace,
-				"err",
-				err,
+			level.Warn(c.logger).Log(
+				"msg", "cannot find out whether claims have administrative access; trying again",
+				"namespace", name.namespace,
+				"err", err,
 			)
 		}
 
@@ -314,9 +309,7 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(
 				name.namespace,
 			) +
-				"/resourceclaims/" + url.PathEscape(
-				name.name,
-			),
+				"/resourceclaims/" + url.PathEscape(name.name),
 		}, &got)
 		switch {
 		case errors.Is(err, kubeapi.ErrNotServed):

@@ -167,15 +167,10 @@ type invalidAnnotation struct {
 func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 	for a := range now {
 		if !p.invalid[a] {
-			level.Warn(
-				p.logger,
-			).Log(
-				"msg",
-				"ignoring an annotation of a pod",
-				"pod",
-				a.pod.namespace+"/"+a.pod.name,
-				"annotation",
-				a.text,
+			level.Warn(p.logger).Log(
+				"msg", "ignoring an annotation of a pod",
+				"pod", a.pod.namespace+"/"+a.pod.name,
+				"annotation", a.text,
 			)
 		}
 	}

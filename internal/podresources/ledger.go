@@ -188,21 +188,13 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 		return true // what is seen to run outweighs every proof
 	}
 
-	level.Debug(
-		g.logger,
-	).Log(
-		"msg",
-		"container no longer holds a device",
-		"namespace",
-		h.Holder.Namespace,
-		"pod",
-		h.Holder.Pod,
-		"container",
-		h.Holder.Name,
-		"id",
-		h.ID,
-		"proof",
-		proof,
+	level.Debug(g.logger).Log(
+		"msg", "container no longer holds a device",
+		"namespace", h.Holder.Namespace,
+		"pod", h.Holder.Pod,
+		"container", h.Holder.Name,
+		"id", h.ID,
+		"proof", proof,
 	)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())
 

@@ -52,9 +52,8 @@ func (w *socketWatch) startWatching() {
 		return
 	}
 
-	w.watching.Store(
-		true,
-	) // before Add: the goroutine may see at once that the directory was removed
+	// before Add: the goroutine may see at once that the directory was removed
+	w.watching.Store(true)
 
 	if err := w.watcher.Add(w.dir); err != nil {
 		w.watching.Store(false)
@@ -98,15 +97,10 @@ func (w *socketWatch) handleEvents() {
 			}
 
 			// Events were lost, perhaps that of a new socket.
-			level.Debug(
-				w.logger,
-			).Log(
-				"msg",
-				"cannot watch the kubelet's socket",
-				"dir",
-				w.dir,
-				"err",
-				err,
+			level.Debug(w.logger).Log(
+				"msg", "cannot watch the kubelet's socket",
+				"dir", w.dir,
+				"err", err,
 			)
 			w.socketCreated.Store(true)
 		}
@@ -130,14 +124,9 @@ func (w *socketWatch) warnOnce(err error) {
 	}
 
 	w.warned = true
-	level.Warn(
-		w.logger,
-	).Log(
-		"msg",
-		"cannot watch the kubelet's socket; a restarted kubelet is found more slowly",
-		"dir",
-		w.dir,
-		"err",
-		err,
+	level.Warn(w.logger).Log(
+		"msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly",
+		"dir", w.dir,
+		"err", err,
 	)
 }

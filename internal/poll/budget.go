@@ -209,35 +209,22 @@ func (p *Poller) keepToBudget() {
 
 	pace := p.pacer.pace()
 	if p.pacer.overrun {
-		level.Warn(
-			p.opts.Logger,
-		).Log(
-			"msg",
-			"driver calls take more than their budget: reading the GPUs less often",
-			"budget",
-			p.opts.Budget.Seconds,
-			"seconds_per_second",
-			cost,
-			"interval",
-			pace.Fast.Now,
-			"slow_interval",
-			pace.Slow.Now,
-			"see",
-			"mig_exporter_poll_interval_seconds",
+		level.Warn(p.opts.Logger).Log(
+			"msg", "driver calls take more than their budget: reading the GPUs less often",
+			"budget", p.opts.Budget.Seconds,
+			"seconds_per_second", cost,
+			"interval", pace.Fast.Now,
+			"slow_interval", pace.Slow.Now,
+			"see", "mig_exporter_poll_interval_seconds",
 		)
 
 		return
 	}
 
-	level.Info(
-		p.opts.Logger,
-	).Log(
-		"msg",
-		"driver calls are within their budget: reading the GPUs as often as configured",
-		"budget",
-		p.opts.Budget.Seconds,
-		"seconds_per_second",
-		cost,
+	level.Info(p.opts.Logger).Log(
+		"msg", "driver calls are within their budget: reading the GPUs as often as configured",
+		"budget", p.opts.Budget.Seconds,
+		"seconds_per_second", cost,
 	)
 }
 

@@ -139,15 +139,10 @@ func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	}
 
 	p.log.strangers = append(p.log.strangers, x.PCI)
-	level.Warn(
-		p.opts.Logger,
-	).Log(
-		"msg",
-		"the kernel's log has an XID of a GPU that has not been read",
-		"pci",
-		x.PCI,
-		"xid",
-		x.XID,
+	level.Warn(p.opts.Logger).Log(
+		"msg", "the kernel's log has an XID of a GPU that has not been read",
+		"pci", x.PCI,
+		"xid", x.XID,
 	)
 }
 

@@ -228,12 +228,8 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			continue
 		}
 
-		if err := p.receiveReading(
-			t,
-			found.Index,
-			now,
-			nil,
-		); err != nil { // a reading that outlasted its cycle
+		// a reading that outlasted its cycle
+		if err := p.receiveReading(t, found.Index, now, nil); err != nil {
 			return err
 		}
 

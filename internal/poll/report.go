@@ -49,31 +49,21 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 			}
 
 			info.Log(
-				"msg",
-				"MIG instance created",
-				"gpu",
-				c.Key.GPU,
-				"gpu_instance",
-				c.Key.ID,
-				"profile",
-				c.Profile,
-				"mig_uuid",
-				c.UUID,
+				"msg", "MIG instance created",
+				"gpu", c.Key.GPU,
+				"gpu_instance", c.Key.ID,
+				"profile", c.Profile,
+				"mig_uuid", c.UUID,
 			)
 		}
 
 		for _, c := range d.Destroyed {
 			info.Log(
-				"msg",
-				"MIG instance destroyed",
-				"gpu",
-				c.Key.GPU,
-				"gpu_instance",
-				c.Key.ID,
-				"profile",
-				c.Profile,
-				"mig_uuid",
-				c.UUID,
+				"msg", "MIG instance destroyed",
+				"gpu", c.Key.GPU,
+				"gpu_instance", c.Key.ID,
+				"profile", c.Profile,
+				"mig_uuid", c.UUID,
 			)
 		}
 	}
@@ -93,13 +83,9 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	is := firstUnknown(now)
 	switch {
 	case is != "" && was == "":
-		level.Warn(
-			p.opts.Logger,
-		).Log(
-			"msg",
-			"holders of some devices are unknown; they count as neither allocated nor free",
-			"reason",
-			is,
+		level.Warn(p.opts.Logger).Log(
+			"msg", "holders of some devices are unknown; they count as neither allocated nor free",
+			"reason", is,
 		)
 	case is == "" && was != "":
 		level.Info(p.opts.Logger).Log("msg", "holders of all devices are known")
@@ -160,13 +146,9 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 		}
 
 		if logged++; logged > maxUnmatchedLogged {
-			level.Warn(
-				p.opts.Logger,
-			).Log(
-				"msg",
-				"more device ids from the kubelet match no device of this node",
-				"ids",
-				len(now),
+			level.Warn(p.opts.Logger).Log(
+				"msg", "more device ids from the kubelet match no device of this node",
+				"ids", len(now),
 			)
 
 			return
@@ -211,15 +193,10 @@ func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	case now.Up && !was.Up:
 		level.Info(p.opts.Logger).Log("msg", "source answers", "source", now.Name)
 	case !now.Up && (was.Up || was.Err.Error() != now.Err.Error()):
-		level.Warn(
-			p.opts.Logger,
-		).Log(
-			"msg",
-			"source is not available; trying again",
-			"source",
-			now.Name,
-			"err",
-			now.Err,
+		level.Warn(p.opts.Logger).Log(
+			"msg", "source is not available; trying again",
+			"source", now.Name,
+			"err", now.Err,
 		)
 	}
 }

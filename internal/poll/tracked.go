@@ -245,19 +245,12 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 		return
 	}
 
-	level.Warn(
-		t.logger,
-	).Log(
-		"msg",
-		"reading failed; further failures of this kind are only counted",
-		"gpu",
-		t.last.UUID,
-		"index",
-		t.last.Index,
-		"reading",
-		e.Reading,
-		"err",
-		e.Err,
+	level.Warn(t.logger).Log(
+		"msg", "reading failed; further failures of this kind are only counted",
+		"gpu", t.last.UUID,
+		"index", t.last.Index,
+		"reading", e.Reading,
+		"err", e.Err,
 	)
 }
 

@@ -99,13 +99,9 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 				n.send(daemon.SdNotifyWatchdog)
 			} else if !stuck {
 				stuck = true
-				level.Error(
-					n.opts.Logger,
-				).Log(
-					"msg",
-					"poll loop is stuck; systemd's watchdog is no longer reset",
-					"asked",
-					askedAt.UTC().Format(time.RFC3339),
+				level.Error(n.opts.Logger).Log(
+					"msg", "poll loop is stuck; systemd's watchdog is no longer reset",
+					"asked", askedAt.UTC().Format(time.RFC3339),
 				)
 			}
 		}

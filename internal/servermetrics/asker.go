@@ -271,27 +271,17 @@ func (a *Asker) note(p *pod, err error) {
 	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&
 		(!known || now.Sub(last.warned) >= warnEvery):
 		a.logged[p.uid] = logged{warned: now, failing: true}
-		level.Warn(
-			a.opts.Logger,
-		).Log(
-			"msg",
-			"cannot read the metrics of a pod's inference server",
-			"pod",
-			name,
-			"err",
-			fmt.Sprintf("%.300s", err),
-			"see",
-			"--advise.server-metrics",
+		level.Warn(a.opts.Logger).Log(
+			"msg", "cannot read the metrics of a pod's inference server",
+			"pod", name,
+			"err", fmt.Sprintf("%.300s", err),
+			"see", "--advise.server-metrics",
 		)
 	case err == nil && last.failing:
 		a.logged[p.uid] = logged{warned: last.warned}
-		level.Info(
-			a.opts.Logger,
-		).Log(
-			"msg",
-			"the metrics of a pod's inference server can be read again",
-			"pod",
-			name,
+		level.Info(a.opts.Logger).Log(
+			"msg", "the metrics of a pod's inference server can be read again",
+			"pod", name,
 		)
 	}
 }

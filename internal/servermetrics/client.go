@@ -67,9 +67,7 @@ func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([
 		)
 	}
 
-	if encoding := response.Header.Get(
-		"Content-Encoding",
-	); encoding != "" &&
+	if encoding := response.Header.Get("Content-Encoding"); encoding != "" &&
 		encoding != "identity" {
 		return nil, fmt.Errorf(
 			"its answer is encoded (%.20q); expected plain text: %w",

@@ -76,9 +76,8 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, gpu.ErrNotFound
 	}
 
-	if len(
-		i.ComputeInstances,
-	) == 0 { // DCGM skips it; which error NVML answers with is not known, but 0 it is not
+	// DCGM skips it; which error NVML answers with is not known, but 0 it is not
+	if len(i.ComputeInstances) == 0 {
 		return Counters{}, fmt.Errorf(
 			"%w: GPU instance %d has no compute instance",
 			gpu.ErrDriver,

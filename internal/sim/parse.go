@@ -112,9 +112,7 @@ func (f *scenarioFile) forms() []strictyaml.Form {
 		strictyaml.FormOf(f.readModel),
 		strictyaml.OneOf(f.workloads),
 		strictyaml.OneOf(migModes()),
-		strictyaml.OneOf(
-			changeErrors(),
-		),
+		strictyaml.OneOf(changeErrors()),
 		strictyaml.OneOf(faultKinds()),
 		strictyaml.OneOf(faultReadings()),
 	}

@@ -56,9 +56,7 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 
 // checkCall checks what a fault has to do with changes of the partition.
 func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if changes := changesOf(
-		f.Kind,
-	); strictyaml.HasKey(n, "on") &&
+	if changes := changesOf(f.Kind); strictyaml.HasKey(n, "on") &&
 		!slices.Contains(changes, string(f.On)) {
 		r.FailAt(n, key, "on", "is %q; expected one of %s", f.On, strings.Join(changes, ", "))
 	}

@@ -112,10 +112,8 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		n.scheduleStart(
-			n.start.Add(until),
-			func() { n.admitWaiting(w) },
-		) // where it waits for a kubelet, too
+		// where it waits for a kubelet, too
+		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
 
 		return
 	}

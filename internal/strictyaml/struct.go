@@ -116,9 +116,7 @@ func (r *Reader) decodeField(
 	}
 
 	lowest, highest, hasRange := rangeOf(tag)
-	if entries := entriesOf(
-		n,
-	); hasRange && isMany && entries >= 0 &&
+	if entries := entriesOf(n); hasRange && isMany && entries >= 0 &&
 		(entries < lowest || entries > highest) {
 		r.Fail(n, key, "has %d entries; expected %d to %d", entries, lowest, highest)
 		return

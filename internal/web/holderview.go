@@ -28,9 +28,7 @@ func newHoldingView(
 	confirmedFree, kubelet bool,
 ) holdingView {
 	return holdingView{
-		Holders: holderViews(
-			holders,
-		),
+		Holders:   holderViews(holders),
 		Free:      !allocated.Or(true),
 		Confirmed: confirmedFree,
 		Unknown: kubelet &&

@@ -242,9 +242,7 @@ func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1
 
 func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 	view := deviceView{
-		ID: int(
-			inst.ID,
-		),
+		ID:          int(inst.ID),
 		Profile:     profileText(inst.Profile),
 		Down:        !inst.Up,
 		SM:          smGauge(inst.Activity),
@@ -279,9 +277,7 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		inst.ComputeInstances,
 		func(c *gpu.ComputeInstance) deviceView {
 			return deviceView{
-				ID: int(
-					c.ID,
-				),
+				ID:          int(c.ID),
 				Profile:     profileText(c.Profile),
 				UUID:        string(c.UUID),
 				Down:        !c.Up,

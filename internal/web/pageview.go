@@ -191,11 +191,7 @@ func paceNotice(snap *gpu.Snapshot) *notice {
 		Class: "warn",
 		Title: "The GPUs are read less often than configured",
 		Text: "Calls of the driver take more than --poll.driver-budget. Memory, activity and power are read " +
-			every(
-				p.Fast,
-			) + "; what is dear or seldom changes " + every(
-			p.Slow,
-		) + ".",
+			every(p.Fast) + "; what is dear or seldom changes " + every(p.Slow) + ".",
 		Hint: "Metrics mig_exporter_driver_seconds_total and mig_exporter_poll_interval_seconds.",
 	}
 }

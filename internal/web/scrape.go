@@ -205,15 +205,10 @@ func (l *limitedLogger) logError(err error) {
 		return
 	}
 
-	_ = level.Error(
-		l.logger,
-	).Log(
-		"msg",
-		"metrics are missing from scrapes",
-		"err",
-		err,
-		"suppressed",
-		l.suppressed,
+	_ = level.Error(l.logger).Log(
+		"msg", "metrics are missing from scrapes",
+		"err", err,
+		"suppressed", l.suppressed,
 	)
 	l.logged = now
 	l.suppressed = 0

@@ -149,9 +149,7 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
 		gi := &s.Instances[i]
 		m := Member{
-			Entity: e.newEntity(
-				GPUInstance,
-			),
+			Entity:    e.newEntity(GPUInstance),
 			Parent:    device,
 			GPU:       index,
 			UUID:      s.UUID,
@@ -167,9 +165,7 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 		for _, c := range gi.ComputeInstances {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
-				Entity: e.newEntity(
-					ComputeInstance,
-				),
+				Entity:    e.newEntity(ComputeInstance),
 				Parent:    m.Entity,
 				GPU:       index,
 				UUID:      s.UUID,

@@ -192,10 +192,8 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		taken := min(
-			s.taken+int(since/interval),
-			samplesForValue,
-		) // those included that no call has asked for
+		// those included that no call has asked for
+		taken := min(s.taken+int(since/interval), samplesForValue)
 		*s = sampled{
 			last:   c,
 			from:   s.last,

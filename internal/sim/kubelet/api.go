@@ -53,13 +53,9 @@ func (a *api) List(ctx context.Context,
 // sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
 func (a *api) sync() {
 	if err := a.files.sync(); err != nil {
-		level.Warn(
-			a.logger,
-		).Log(
-			"msg",
-			"cannot update the files of the simulated kubelet",
-			"err",
-			err,
+		level.Warn(a.logger).Log(
+			"msg", "cannot update the files of the simulated kubelet",
+			"err", err,
 		)
 	}
 }

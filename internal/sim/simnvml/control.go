@@ -115,17 +115,15 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(
 		e := i.Profile.Engines.Or(gpu.Engines{})
 
 		return nvml.ComputeInstanceProfileInfo{
-			Id:                  uint32(profile),
-			SliceCount:          uint32(size),
-			InstanceCount:       uint32(i.Profile.ComputeSlices / size),
-			MultiprocessorCount: uint32(sim.ComputeSMs(i.Profile, size)),
-			SharedCopyEngineCount: uint32(
-				e.Copy,
-			),
-			SharedDecoderCount: uint32(e.Decoder),
-			SharedEncoderCount: uint32(e.Encoder),
-			SharedJpegCount:    uint32(e.JPEG),
-			SharedOfaCount:     uint32(e.OFA),
+			Id:                    uint32(profile),
+			SliceCount:            uint32(size),
+			InstanceCount:         uint32(i.Profile.ComputeSlices / size),
+			MultiprocessorCount:   uint32(sim.ComputeSMs(i.Profile, size)),
+			SharedCopyEngineCount: uint32(e.Copy),
+			SharedDecoderCount:    uint32(e.Decoder),
+			SharedEncoderCount:    uint32(e.Encoder),
+			SharedJpegCount:       uint32(e.JPEG),
+			SharedOfaCount:        uint32(e.OFA),
 		}, nvml.SUCCESS
 	})
 }

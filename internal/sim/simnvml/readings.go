@@ -222,10 +222,8 @@ func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 		}
 
 		return nvml.GpuFabricInfo_v3{
-			Version: nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
-			Status: fabric.Status.Or(
-				0,
-			),
+			Version:       nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
+			Status:        fabric.Status.Or(0),
 			CliqueId:      fabric.Clique.Or(0),
 			State:         nvml.GPU_FABRIC_STATE_COMPLETED,
 			HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY,
