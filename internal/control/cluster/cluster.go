@@ -33,8 +33,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// timeout bounds one request to the API server.
-const timeout = 5 * time.Second
+// requestTimeout bounds one request to the API server.
+const requestTimeout = 5 * time.Second
 
 // Options configures a Cluster.
 type Options struct {
@@ -49,7 +49,8 @@ type Options struct {
 
 // Cluster is a client of the API server. It is safe for concurrent use.
 type Cluster struct {
-	opts Options
+	opts    Options
+	timeout time.Duration // of one request
 	// reviews limits the tokens that are reviewed at once.
 	reviews chan struct{}
 
@@ -70,6 +71,7 @@ func New(opts Options) (*Cluster, error) {
 
 	return &Cluster{
 		opts:    opts,
+		timeout: requestTimeout,
 		reviews: make(chan struct{}, maxReviews),
 		known:   map[tokenHash]cachedActor{},
 	}, nil
@@ -77,7 +79,7 @@ func New(opts Options) (*Cluster, error) {
 
 // request sends a request and decodes its answer, within the timeout.
 func (c *Cluster) request(ctx context.Context, r kubeapi.Request, answer any) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	ctx, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
 	return c.opts.API.Do(ctx, r, answer)
