@@ -136,59 +136,27 @@ func (s *session) startOperation(ctx context.Context, method, path string, reque
 
 // followOperation shows the events of an operation as they arrive, and then its outcome.
 func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
-	seen := 0
-	failures := 0
-	lost := false
-	shown := progress{page: s.page, op: op}
-	var stopStream context.CancelFunc
-	show := func(e api.Event) {
-		failures = 0
-		lost = false
-
-		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
-			stopStream()
-		}
-
-		shown.showEvent(&e)
-		s.page.flush() // the page keeps the error, and the operation goes on
-	}
+	f := follower{session: s, id: op.ID, shown: progress{page: s.page, op: op}}
 
 	for {
 		if err := s.page.flush(); err != nil {
 			return err
 		}
 
-		var streaming context.Context
-		streaming, stopStream = context.WithCancel(ctx)
-		last, err := s.client.streamEvents(streaming, op.ID, seen, show)
-		stopStream()
-		seen = last
-		shown.closeLine()
-
-		switch ended := s.fetchEnded(ctx, op.ID, err); {
-		case ended != nil:
+		err := f.showEvents(ctx)
+		if ended := s.fetchEnded(ctx, op.ID, err); ended != nil {
 			writeOutcome(s.page, ended)
 			return outcomeError(ended)
-		case ctx.Err() != nil && lost:
-			s.writeLost(op.ID)
-			return ctx.Err()
-		case ctx.Err() != nil:
-			s.writeContinues(op.ID, "Interrupted.")
-			return ctx.Err()
-		case mayComeBack(err):
-		default:
-			s.writeLost(op.ID)
-			return err
 		}
 
-		if failures++; failures > followAttempts {
-			s.writeLost(op.ID)
-			return err
+		if ctx.Err() != nil {
+			f.writeInterrupted()
+			return ctx.Err()
 		}
 
-		// The first failure may be that of the stream alone.
-		if lost = errors.As(err, new(*unreachable)); lost && failures == 2 {
-			s.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
+		if !f.triesAgain(err) {
+			s.writeLost(op.ID)
+			return err
 		}
 
 		select {
@@ -196,6 +164,66 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 		case <-ctx.Done():
 		}
 	}
+}
+
+// follower shows the events of one operation, stream after stream: a stream ends early if the server restarts, or drops
+// a slow reader.
+type follower struct {
+	session  *session
+	id       string
+	shown    progress
+	seen     int  // the number of the last event that was shown
+	failures int  // streams since then that ended early
+	lost     bool // the last of them because the server did not answer
+}
+
+// showEvents shows the events that follow those seen, until the stream ends. It returns how that ended.
+func (f *follower) showEvents(ctx context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+
+	seen, err := f.session.client.streamEvents(ctx, f.id, f.seen, func(e api.Event) {
+		f.failures = 0
+		f.lost = false
+
+		// This may last: fetchEnded finds out whether it still does, and we inform the operator now.
+		if e.State == api.Stuck {
+			stop()
+		}
+
+		f.shown.showEvent(&e)
+		f.session.page.flush() // the page keeps the error, and the operation goes on
+	})
+	f.seen = seen
+	f.shown.closeLine()
+
+	return err
+}
+
+// triesAgain reports whether to open another stream after one that ended with err.
+func (f *follower) triesAgain(err error) bool {
+	f.failures++
+	if !mayComeBack(err) || f.failures > followAttempts {
+		return false
+	}
+
+	// The first failure may concern the stream alone.
+	f.lost = errors.As(err, new(*unreachable))
+	if f.lost && f.failures == 2 {
+		f.session.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
+	}
+
+	return true
+}
+
+// writeInterrupted says what becomes of the operation when the operator stops migctl.
+func (f *follower) writeInterrupted() {
+	if f.lost {
+		f.session.writeLost(f.id)
+		return
+	}
+
+	f.session.writeContinues(f.id, "Interrupted.")
 }
 
 // mayComeBack reports whether to ask again after an error, or after the end of a stream: the server may be

@@ -32,17 +32,44 @@ func (s *session) confirmFree(ctx context.Context) error {
 		return err
 	}
 
-	devices := make([]deviceToConfirm, 0, len(s.opts.GPUs))
-	for _, word := range s.opts.GPUs {
-		d, ok := findDevice(newNodeView(node), word)
+	devices, err := findDevices(newNodeView(node), s.opts.GPUs)
+	if err != nil {
+		return err
+	}
+
+	if err := s.askToConfirm(ctx, &node, devices); err != nil {
+		return err
+	}
+
+	refused := refusals{of: len(devices)}
+	for _, d := range devices {
+		var problem *api.Problem
+
+		err := s.confirmDevice(ctx, d.name)
+		switch {
+		case len(devices) > 1 && errors.As(err, &problem):
+			refused.add(d.name, problem)
+		case err != nil:
+			return err
+		}
+	}
+
+	if len(refused.devices) > 0 {
+		return &refused
+	}
+
+	return nil
+}
+
+// findDevices finds devices by their names, each once.
+func findDevices(n *nodeView, words []string) ([]deviceToConfirm, error) {
+	devices := make([]deviceToConfirm, 0, len(words))
+
+	for _, word := range words {
+		d, ok := findDevice(n, word)
 		if !ok {
-			return usageError{
-				fmt.Sprintf(
-					"this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
-						"GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them",
-					word,
-				),
-			}
+			return nil, usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU "+
+				"instance as GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
 		}
 
 		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
@@ -50,6 +77,11 @@ func (s *session) confirmFree(ctx context.Context) error {
 		}
 	}
 
+	return devices, nil
+}
+
+// askToConfirm shows the known users of devices, and asks the operator whether to confirm that nothing uses them.
+func (s *session) askToConfirm(ctx context.Context, node *nodedoc.Document, devices []deviceToConfirm) error {
 	if why := node.Node.HoldersIncomplete; why != "" {
 		s.page.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
@@ -67,52 +99,23 @@ func (s *session) confirmFree(ctx context.Context) error {
 		what = fmt.Sprintf("these %d devices", len(devices))
 	}
 
-	if err := s.askOperator(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what)); err != nil {
+	return s.askOperator(ctx, fmt.Sprintf("Confirm that nothing uses %s?", what))
+}
+
+// confirmDevice confirms to the server that nothing uses a device, and shows which containers no longer count.
+func (s *session) confirmDevice(ctx context.Context, name string) error {
+	var done api.Confirmation
+
+	path := "/devices/" + pathEscape(name) + "/confirm-free"
+	if err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done); err != nil {
 		return err
 	}
 
-	refused := refusals{of: len(devices)}
-	for _, d := range devices {
-		var done api.Confirmation
-		var problem *api.Problem
+	s.page.line(text("%s", done.Device).in(bold))
+	s.page.para("  ", green, done.Note)
 
-		err := s.client.sendDocument(
-			ctx,
-			http.MethodPost,
-			"/devices/"+pathEscape(d.name)+"/confirm-free",
-			nil,
-			newKey(),
-			&done,
-		)
-		if len(devices) > 1 && errors.As(err, &problem) {
-			refused.devices, refused.problems = append(
-				refused.devices,
-				d.name,
-			), append(
-				refused.problems,
-				problem,
-			)
-			continue
-		}
-
-		if err != nil {
-			return err
-		}
-
-		s.page.line(text("%s", done.Device).in(bold))
-		s.page.para("  ", green, done.Note)
-
-		for _, h := range done.Confirmed {
-			s.page.para(
-				"  no longer counts: ",
-				plain,
-				containerName(h.Namespace, h.Pod, h.Container),
-			)
-		}
-	}
-
-	if len(refused.devices) > 0 {
-		return &refused
+	for _, h := range done.Confirmed {
+		s.page.para("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
 	}
 
 	return nil
@@ -123,6 +126,11 @@ type refusals struct {
 	of       int
 	devices  []string
 	problems []*api.Problem
+}
+
+func (r *refusals) add(device string, problem *api.Problem) {
+	r.devices = append(r.devices, device)
+	r.problems = append(r.problems, problem)
 }
 
 func (r *refusals) Error() string {

@@ -27,20 +27,11 @@ func addRecommendCommand(app *kingpin.Application, o *options) {
 	)
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
-	c.Flag(
-		"spec",
-		"Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.",
-	).
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
 		BoolVar(&o.WantSpec)
-	c.Flag(
-		"explain",
-		"Explain the answer for a GPU: evidence, profiles that were considered, expected effect.",
-	).
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
 		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
-	c.Flag(
-		"price",
-		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
-	).
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
@@ -65,22 +56,8 @@ func (o *options) checkRecommend() error {
 
 // recommend shows what the server recommends for the devices of the node.
 func (s *session) recommend(ctx context.Context) error {
-	data, err := s.client.getDocument(ctx, "/recommendations")
-
-	var problem *api.Problem
-	if errors.As(err, &problem) && problem.Type == api.NotFound {
-		return &api.Problem{
-			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
-			Detail: "the server has no /api/v1/recommendations",
-		}
-	}
-
+	data, report, err := s.fetchRecommendations(ctx)
 	if err != nil {
-		return err
-	}
-
-	var report advise.Report
-	if err := s.client.decodeAnswer(data, &report); err != nil {
 		return err
 	}
 
@@ -89,7 +66,11 @@ func (s *session) recommend(ctx context.Context) error {
 		words = []string{s.opts.Explain}
 	}
 
-	if err := checkDeviceWords(words, report.Devices); err != nil && !s.opts.WantSpec {
+	if s.opts.WantSpec {
+		return s.printRecommendedSpec(ctx, report)
+	}
+
+	if err := checkDeviceWords(words, report.Devices); err != nil {
 		return err
 	}
 
@@ -98,10 +79,7 @@ func (s *session) recommend(ctx context.Context) error {
 			slices.ContainsFunc(words, func(w string) bool { return w == "all" || isOnGPU(w, r) })
 	}
 
-	switch {
-	case s.opts.WantSpec:
-		return s.printRecommendedSpec(ctx, &report)
-	case s.opts.Output != formText:
+	if s.opts.Output != formText {
 		if data, err = filterList(data, "devices", s.opts.GPUs, named); err != nil {
 			return err
 		}
@@ -114,32 +92,62 @@ func (s *session) recommend(ctx context.Context) error {
 		func(r advise.Recommendation) bool { return !named(&r) },
 	)
 	if s.opts.Explain != "" {
-		s.explainDevices(&report, devices)
+		s.explainDevices(report, devices)
 		return nil
 	}
 
-	writeRecommendations(s.page, &report, devices)
+	writeRecommendations(s.page, report, devices)
 
 	if len(s.opts.GPUs) == 0 {
-		prices, err := fleet.ParsePrices(s.opts.Prices)
-		if err != nil {
-			return usageError{err.Error()}
-		}
-
-		writeSummary(s.page, &report, prices)
-		w := newProcedure(s.page, &report)
-		w.write()
-
-		if err := s.writeSliceProcedure(ctx, w); err != nil {
+		if err := s.writeProcedures(ctx, report); err != nil {
 			return err
 		}
 	} else {
-		writeSingleReason(s.page, &report, devices)
+		writeSingleReason(s.page, report, devices)
 	}
 
 	writeNotes(s.page, report.Notes)
 
 	return nil
+}
+
+// fetchRecommendations fetches the report of the advisor, as the server has sent it and decoded.
+func (s *session) fetchRecommendations(ctx context.Context) ([]byte, *advise.Report, error) {
+	data, err := s.client.getDocument(ctx, "/recommendations")
+
+	var problem *api.Problem
+	if errors.As(err, &problem) && problem.Type == api.NotFound {
+		return nil, nil, &api.Problem{
+			Type: api.NotBuilt, Title: "No recommendations", Status: problem.Status,
+			Detail: "the server has no /api/v1/recommendations",
+		}
+	}
+
+	if err != nil {
+		return nil, nil, err
+	}
+
+	var report advise.Report
+	if err := s.client.decodeAnswer(data, &report); err != nil {
+		return nil, nil, err
+	}
+
+	return data, &report, nil
+}
+
+// writeProcedures writes what the whole node gains, and how to change its GPUs and slices.
+func (s *session) writeProcedures(ctx context.Context, report *advise.Report) error {
+	prices, err := fleet.ParsePrices(s.opts.Prices)
+	if err != nil {
+		return usageError{err.Error()}
+	}
+
+	writeSummary(s.page, report, prices)
+
+	w := newProcedure(s.page, report)
+	w.write()
+
+	return s.writeSliceProcedure(ctx, w)
 }
 
 // explainDevices writes the evidence of some devices of a report.

@@ -48,25 +48,9 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 		return err
 	}
 
-	all := len(targets)
-
-	targets = slices.DeleteFunc(targets, func(t targetLayout) bool {
-		return !slices.ContainsFunc(
-			chosen,
-			func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID },
-		)
-	})
-	switch {
-	case len(targets) == 0:
-		why := "no new slices are recommended on these GPUs: there is no spec to write"
-		if hasSliceChanges(report, chosen) {
-			why += ". " + sliceChangesApart
-		}
-
-		return errors.New(why)
-	case report.SingleStrategy && len(targets) < all:
-		return errors.New("there is no spec to write for some of the GPUs: " + singleReason +
-			" migctl recommend --spec without a GPU writes the spec of the node")
+	targets, err = targetsOn(targets, chosen, report)
+	if err != nil {
+		return err
 	}
 
 	var document api.Spec
@@ -91,17 +75,10 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 
 	switch {
 	case report.SingleStrategy:
-		fmt.Fprintln(
-			&out,
-			"# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.",
-		)
+		fmt.Fprintln(&out, "# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.")
 	case document.MIGConfigs != nil:
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
-		fmt.Fprintf(
-			&out,
-			"# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n",
-			first,
-		)
+		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
 	}
 
 	if hasSliceChanges(report, chosen) {
@@ -115,6 +92,32 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	_, err = s.out.Write(out.Bytes())
 
 	return err
+}
+
+// targetsOn returns the layouts of the chosen GPUs. It is an error if there are none, or if these GPUs cannot have a
+// spec without the others.
+func targetsOn(targets []targetLayout, chosen []nodedoc.GPU, report *advise.Report) ([]targetLayout, error) {
+	all := len(targets)
+
+	targets = slices.DeleteFunc(targets, func(t targetLayout) bool {
+		return !slices.ContainsFunc(chosen, func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID })
+	})
+
+	if len(targets) == 0 {
+		why := "no new slices are recommended on these GPUs: there is no spec to write"
+		if hasSliceChanges(report, chosen) {
+			why += ". " + sliceChangesApart
+		}
+
+		return nil, errors.New(why)
+	}
+
+	if report.SingleStrategy && len(targets) < all {
+		return nil, errors.New("there is no spec to write for some of the GPUs: " + singleReason +
+			" migctl recommend --spec without a GPU writes the spec of the node")
+	}
+
+	return targets, nil
 }
 
 // sliceChangesApart says what no spec has.

@@ -173,27 +173,45 @@ func problemHint(p *api.Problem, o *options) string {
 	case api.PlanOnly:
 		return "this node only plans. To allow changes restart mig-exporter with --control.mode=apply."
 	case api.NotFound:
-		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are kept in " +
-			"memory only: make a new one."
-	case api.StalePlan:
-		return staleHint(o)
+		return "migctl get lists GPUs, migctl operations lists operations, migctl layouts lists layouts. Plans are " +
+			"kept in memory only: make a new one."
+	case api.StalePlan, api.LayoutChanged, api.NotResumed:
+		return changedHint(p, o)
 	case api.InProgress:
 		return "wait for the other operation to end."
 	case api.DegradedNode:
 		return "see which step failed, and fix its cause. Then try again to roll back, or accept the current layout."
-	case api.LayoutChanged:
-		if o.Command == commandRollback {
-			return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +
-				"migctl get."
-		}
-
-		return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
-	case api.NotResumed:
-		return "look at the layout with migctl get, then plan again."
 	case api.StuckNode:
-		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation is " +
-			"finished or rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call never " +
-			"returns, reboot the node."
+		return "a driver call hangs. Metrics go on, and changes of its GPU wait. When the call returns, the operation " +
+			"is finished or rolled back by itself. Look into dmesg for XIDs, and do not kill mig-exporter. If the call " +
+			"never returns, reboot the node."
+	case api.DriverFailed:
+		return "see which step failed and what the driver said."
+	case api.Infeasible, api.Busy, api.UnknownProfile, api.ModeDiffers, api.BadSpec, api.ForeignOwner:
+		return specHint(p, o)
+	}
+
+	return serverHint(p, o)
+}
+
+// changedHint says what to do about a layout that has changed since the operator looked at it.
+func changedHint(p *api.Problem, o *options) string {
+	switch {
+	case p.Type == api.StalePlan:
+		return staleHint(o)
+	case p.Type == api.NotResumed:
+		return "look at the layout with migctl get, then plan again."
+	case o.Command == commandRollback:
+		return "the layout is no longer the one that the operation has left, so it is not rolled back. Look at it with " +
+			"migctl get."
+	}
+
+	return "look at the layout with migctl get, make sure that no other client changes these GPUs, then plan again."
+}
+
+// serverHint says what to do about a server that cannot answer this request, or not now.
+func serverHint(p *api.Problem, o *options) string {
+	switch p.Type {
 	case api.KeyReused:
 		return "try again: migctl takes a new key for each attempt."
 	case api.RateLimited:
@@ -210,17 +228,16 @@ func problemHint(p *api.Problem, o *options) string {
 		return "mig-exporter has no driver to ask, or not the rights: see its log, and migctl get for the GPUs' errors."
 	case api.ReadOnly:
 		return "operations cannot be recorded, so nothing is changed. migctl operations has the reason: the folder of " +
-			"--control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it cannot " +
-			"be read."
+			"--control.state-dir cannot be used, its disk is full, another process has locked it, or what is in it " +
+			"cannot be read."
 	case api.Internal, api.Malformed, api.NoMethod, api.TooLarge, api.MediaType:
-		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason (migctl --version)."
+		return "see mig-exporter's log; versions of migctl and mig-exporter that differ may be the reason " +
+			"(migctl --version)."
 	case api.NotBuilt:
 		return notBuiltHint(p, o)
-	case api.DriverFailed:
-		return "see which step failed and what the driver said."
 	}
 
-	return specHint(p, o)
+	return ""
 }
 
 // rightsHint says what to do about a caller who is not known, or lacks a right.
