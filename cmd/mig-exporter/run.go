@@ -149,21 +149,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		x.rightsizing.published = s.evaluation.recordPredictions
 	}
 
-	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now:                node.now,
-		HangsAfter:         cfg.PollTimeout,
-		LongReading:        poll.LongestInterval(cfg.PollInterval),
-		Logger:             logger,
-		MayOpen:            node.mayOpen,
-		Opening:            x.opening(),
-		Admin:              node.admin,
-		GPM:                cfg.asksGPM(),
-		ProcessesHidden:    node.processesHidden,
-		ProcessUtilization: cfg.servesProcesses(),
-		Extras:             func() nvmlsource.Extras { return x.metrics.extras() },
-		Media:              cfg.Advise.Enabled,
-		GPMFor:             func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
-	})
+	x.source = x.newSource(cfg)
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
 		return nil, err
@@ -171,34 +157,11 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 
 	var pollSeconds prometheus.Histogram
 	x.fresh, pollSeconds = newProcessRegistry()
-	opts := pollOptions(cfg, node, logger, func(s *gpu.Snapshot, took time.Duration) {
-		x.metrics.Observe(s)
-		x.activity.observe(s)
-		x.persistence.observe(s)
 
-		if s.BetweenPolls {
-			return // evidence, durations and recordings go by whole polls
-		}
-
-		if node.servers != nil {
-			node.servers.Observe(s)
-		}
-
-		if x.rightsizing != nil {
-			x.rightsizing.observe(s)
-		}
-
-		pollSeconds.Observe(took.Seconds())
-		node.polled()
-	})
-	followSource(&opts, cfg, x.source)
-	x.poller = poll.New(x.source, opts)
-	x.releaser = newGPUReleaser(
-		x.source,
-		func(ctx context.Context) error { return x.poller.Poll(ctx, nil) },
-	)
-
+	x.poller = x.newPoller(cfg, pollSeconds)
+	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
+
 	if cfg.Control.Enabled {
 		if x.control, err = openControl(cfg, x); err != nil {
 			x.close()
@@ -210,6 +173,60 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 
 	return x, nil
+}
+
+// newSource creates the source of readings. It may not read before metrics and poller are set: they decide what it
+// reads.
+func (x *exporter) newSource(cfg *Config) *nvmlsource.Source {
+	return nvmlsource.New(x.node.library, nvmlsource.Options{
+		Now:                x.node.now,
+		HangsAfter:         cfg.PollTimeout,
+		LongReading:        poll.LongestInterval(cfg.PollInterval),
+		Logger:             x.logger,
+		MayOpen:            x.node.mayOpen,
+		Opening:            x.opening(),
+		Admin:              x.node.admin,
+		GPM:                cfg.asksGPM(),
+		ProcessesHidden:    x.node.processesHidden,
+		ProcessUtilization: cfg.servesProcesses(),
+		Extras:             func() nvmlsource.Extras { return x.metrics.extras() },
+		Media:              cfg.Advise.Enabled,
+		GPMFor:             func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
+	})
+}
+
+// newPoller creates the poller. It hands each snapshot to observe, and the duration of each poll to pollSeconds.
+func (x *exporter) newPoller(cfg *Config, pollSeconds prometheus.Observer) *poll.Poller {
+	opts := pollOptions(cfg, x.node, x.logger, func(s *gpu.Snapshot, took time.Duration) {
+		x.observe(s)
+
+		if !s.BetweenPolls {
+			pollSeconds.Observe(took.Seconds())
+			x.node.polled()
+		}
+	})
+	followSource(&opts, cfg, x.source)
+
+	return poll.New(x.source, opts)
+}
+
+// observe hands a snapshot to all that follow the node.
+func (x *exporter) observe(s *gpu.Snapshot) {
+	x.metrics.Observe(s)
+	x.activity.observe(s)
+	x.persistence.observe(s)
+
+	if s.BetweenPolls {
+		return // evidence and durations go by whole polls
+	}
+
+	if x.node.servers != nil {
+		x.node.servers.Observe(s)
+	}
+
+	if x.rightsizing != nil {
+		x.rightsizing.observe(s)
+	}
 }
 
 // openMetrics reads the counters file and creates the collector.
@@ -230,14 +247,16 @@ func (x *exporter) openMetrics(cfg *Config) error {
 }
 
 // newCollector creates a collector of what the exporter reads, in the place of a former one if that is not nil.
-func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
-	former *collector.Collector) (*collector.Collector, error) {
+func (x *exporter) newCollector(
+	cfg *Config,
+	counters []collector.Counter,
+	former *collector.Collector,
+) (*collector.Collector, error) {
 	opts := collectorOptions(cfg, counters)
 	opts.DriverUse = x.source.DriverUse
-
 	opts.ProfilerCalls = x.node.profilerCalls
-
 	opts.Former = former
+
 	if x.rightsizing != nil {
 		opts.Advice = x.rightsizing.advice
 	}
