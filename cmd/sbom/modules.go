@@ -33,47 +33,19 @@ const standardLibrary = "std"
 
 // readModules returns the modules of programs except their own, ordered by path, with their license files.
 func readModules(programs []string) ([]module, error) {
-	linked := map[string]module{}
-	packages := map[string]bool{}
-	var environment []string
-	goVersion := ""
-
-	for _, program := range programs {
-		info, err := buildinfo.ReadFile(program)
-		if err != nil {
-			return nil, err
-		}
-
-		packages[info.Path] = true
-
-		goVersion = strings.TrimPrefix(info.GoVersion, "go")
-		for _, m := range info.Deps {
-			if m.Replace != nil {
-				return nil, fmt.Errorf(
-					"%s: module %s is replaced, which is not expected here",
-					program,
-					m.Path,
-				)
-			}
-
-			linked[m.Path] = module{path: m.Path, version: m.Version, sum: m.Sum}
-		}
-
-		environment = environment[:0] // the same for all programs of one release
-
-		for _, s := range info.Settings {
-			if slices.Contains([]string{"GOOS", "GOARCH", "CGO_ENABLED"}, s.Key) {
-				environment = append(environment, s.Key+"="+s.Value)
-			}
-		}
-	}
-
-	folders, err := listFolders(slices.Sorted(maps.Keys(packages)), environment)
+	built, err := readBuilds(programs)
 	if err != nil {
 		return nil, err
 	}
 
-	for path, m := range linked {
+	folders, err := listFolders(slices.Sorted(maps.Keys(built.packages)), built.environment)
+	if err != nil {
+		return nil, err
+	}
+
+	list := make([]module, 0, len(built.modules)+1)
+
+	for path, m := range built.modules {
 		if len(folders[path]) == 0 {
 			return nil, fmt.Errorf(
 				"the programs have module %s, go list does not: they were built from other sources",
@@ -85,29 +57,76 @@ func readModules(programs []string) ([]module, error) {
 			return nil, fmt.Errorf("module %s: %w", path, err)
 		}
 
-		linked[path] = m
+		list = append(list, m)
 	}
+
+	std, err := readStandardLibrary(built.goVersion)
+	if err != nil {
+		return nil, err
+	}
+
+	list = append(list, std)
+	slices.SortFunc(list, func(a, b module) int { return strings.Compare(a.path, b.path) })
+
+	return list, nil
+}
+
+// builds is what programs of one release say of how they were built.
+type builds struct {
+	goVersion   string
+	packages    map[string]bool   // the programs' own
+	modules     map[string]module // by path, without their license files
+	environment []string          // of the go command, the same for all programs
+}
+
+// readBuilds reads the build information of programs.
+func readBuilds(programs []string) (builds, error) {
+	b := builds{packages: map[string]bool{}, modules: map[string]module{}}
+
+	for _, program := range programs {
+		info, err := buildinfo.ReadFile(program)
+		if err != nil {
+			return b, err
+		}
+
+		b.goVersion = strings.TrimPrefix(info.GoVersion, "go")
+		b.packages[info.Path] = true
+
+		for _, m := range info.Deps {
+			if m.Replace != nil {
+				return b, fmt.Errorf("%s: module %s is replaced, which is not expected here", program, m.Path)
+			}
+
+			b.modules[m.Path] = module{path: m.Path, version: m.Version, sum: m.Sum}
+		}
+
+		b.environment = nil
+
+		for _, s := range info.Settings {
+			if slices.Contains([]string{"GOOS", "GOARCH", "CGO_ENABLED"}, s.Key) {
+				b.environment = append(b.environment, s.Key+"="+s.Value)
+			}
+		}
+	}
+
+	return b, nil
+}
+
+// readStandardLibrary returns the standard library as a module, with its license files.
+func readStandardLibrary(goVersion string) (module, error) {
+	std := module{path: standardLibrary, version: goVersion}
 
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
-		return nil, fmt.Errorf("go env: %w", err)
+		return std, fmt.Errorf("go env: %w", err)
 	}
-
-	std := module{path: standardLibrary, version: goVersion}
 
 	dir := strings.TrimSpace(string(root))
 	if std.files, err = readLicenses(map[string]bool{dir + "\t" + dir: true}); err != nil {
-		return nil, fmt.Errorf("module %s: %w", standardLibrary, err)
+		return std, fmt.Errorf("module %s: %w", standardLibrary, err)
 	}
 
-	linked[standardLibrary] = std
-
-	var list []module
-	for _, path := range slices.Sorted(maps.Keys(linked)) {
-		list = append(list, linked[path])
-	}
-
-	return list, nil
+	return std, nil
 }
 
 // listFolders returns, by module path, the folders of its packages, each behind that of the module and a tab.

@@ -19,33 +19,29 @@ const (
 )
 
 // recommendInstance fills in the recommendation for a GPU instance that is held.
-func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUInstance, d *device,
-	hints gpu.RightsizingHints) {
+func (a *Advisor) recommendInstance(
+	r *Recommendation,
+	g *gpu.GPU,
+	i *gpu.GPUInstance,
+	d *device,
+	hints gpu.RightsizingHints,
+) {
 	w := d.workload
-	e := evidenceOf(w, a.now)
-	a.addServer(w, &e, hints)
-	r.Evidence, r.Confidence = &e, confidence(&e)
-	r.Provisional = w.isProvisional(a.now)
 	of := instanceCapacity(g, i)
-	e.countEngines(of)
 	stretch := d.stretchedBy(of, wholeOf(g))
+
+	e := evidenceOf(w, a.now)
+	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
+
+	a.addServer(w, &e, hints)
+	r.Evidence = &e
+	r.Confidence = confidence(&e)
+	r.Provisional = w.isProvisional(a.now)
+	e.countEngines(of)
 	e.requests = requestsOf(w, &e, hints, stretch)
-	defer func() { e.queueOf = nil }()
-	reason := d.saturation(of, stretch, a.limitsOf(hints), e.requests)
 
 	short := d.shortEngines(of, g.Profiles)
-	if reason == ReasonMemoryFull && (isPreallocated(w, &e, of.memoryBytes) || e.Server.isKnown()) {
-		reason = ReasonNone // a larger one would be full, too
-	}
-
-	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
-		reason = ReasonMemoryFull
-		e.Server.full = true
-	}
-
-	if reason == ReasonNone && short != [mediaKinds]bool{} {
-		reason = ReasonMedia
-	}
+	reason := d.reasonToGrow(&e, of, stretch, a.limitsOf(hints), short, a.now)
 
 	switch {
 	case hints.OptOut:
@@ -53,8 +49,11 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 		r.Reason = ReasonOptedOut
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
-		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
-			needBytes(&e, a.options.Headroom), a.largerEngines(&e, w, of, g, short))
+		need := needBytes(&e, a.options.Headroom)
+		engines := a.largerEngines(&e, w, of, g, short)
+		r.Action = ActionGrow
+		r.Reason = reason
+		r.Recommended = largerProfile(g, of, reason, need, engines)
 	case d.isIdle(a.now):
 		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
 	case r.job != "":
@@ -72,6 +71,38 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	default:
 		a.recommendShrink(r, g, w, &e, of, hints)
 	}
+}
+
+// reasonToGrow returns why the workload of a device needs a larger one: ReasonNone if it does not.
+func (d *device) reasonToGrow(
+	e *Evidence,
+	of capacity,
+	stretch float64,
+	limits limits,
+	short [mediaKinds]bool,
+	now time.Time,
+) Reason {
+	reason := d.saturation(of, stretch, limits, e.requests)
+
+	// A workload that takes all memory that it finds would fill a larger device, too.
+	if reason == ReasonMemoryFull && (isPreallocated(d.workload, e, of.memoryBytes) || e.Server.isKnown()) {
+		reason = ReasonNone
+	}
+
+	if reason != ReasonNone {
+		return reason
+	}
+
+	if e.Server != nil && d.server.isFull(now) {
+		e.Server.full = true
+		return ReasonMemoryFull
+	}
+
+	if short != [mediaKinds]bool{} {
+		return ReasonMedia
+	}
+
+	return ReasonNone
 }
 
 // recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower

@@ -44,11 +44,13 @@ func ReasonText(r advise.Reason, o advise.Options) string {
 	return cmp.Or(r.Summary(o), "the right-sizing advisor of its node keeps it whole")
 }
 
-// summarize judges a GPU.
+// summarize judges a GPU: by its history, with the rules of the advisor.
 func (a *analysis) summarize(g *device) GPU {
 	h := g.history
-	g.first, g.last = h.firstSeen(), h.lastSeen()
+	g.first = h.firstSeen()
+	g.last = h.lastSeen()
 	a.assumeHeld(g)
+
 	answer := GPU{
 		UUID:       g.uuid,
 		Cluster:    g.cluster,
@@ -61,59 +63,67 @@ func (a *analysis) summarize(g *device) GPU {
 		Action:     advise.ActionKeep,
 		byLabel:    h.job != "" && !h.multi,
 	}
+
 	a.mu.Lock()
 	known, total, ok := a.models.find(g.name, h.total)
 	a.mu.Unlock()
-	o := &a.options
+
 	record, held := h.record()
 	facts := record.Facts(a.end, total)
 	answer.ObservedHours = facts.Evidence.ObservedHours
+	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / a.options.Window.Hours()
 
-	answer.HeldHoursPerWeek = (time.Duration(held) * step).Hours() * (7 * 24) / o.Window.Hours()
-	switch {
-	case h.mig:
-		answer.Reason = ReasonMIGMode
-	case g.modelCount > 1:
-		answer.Reason = ReasonModelChanged
-	case !ok:
-		answer.Reason = ReasonModelUnknown
-	case !h.isSeen():
-		answer.Reason = ReasonNoHistory
-	case !g.last.After(a.end.Add(-hour)):
-		answer.Reason = ReasonGone
-	case held == 0:
-		answer.Action = advise.ActionFree
-		answer.Namespace = ""
-
-		return answer
-	default:
-		h.addLinks(facts, known.Profiles)
-
-		isMixed := a.addServerOf(g, facts)
-		if h.sawStart() {
-			facts.Evidence.Starts = 1
-		}
-
-		answer.model = known
-		answer.addEvidence(
-			facts,
-			math.IsNaN(h.nvlink),
-			advise.Choose(gpuOf(&known, total), facts, o.Advise),
-		)
-
-		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
-		if isMixed && answer.Reason == advise.ReasonPreallocated {
-			answer.Explanation = mixedText
-		}
-
-		answer.follow(h.advised, o)
+	if reason := a.reasonNotJudged(g, ok); reason != advise.ReasonNone {
+		answer.Reason = reason
+		answer.Explanation = ReasonText(reason, a.options.Advise)
 
 		return answer
 	}
 
-	answer.Explanation = ReasonText(answer.Reason, o.Advise)
+	if held == 0 {
+		answer.Action = advise.ActionFree
+		answer.Namespace = ""
+
+		return answer
+	}
+
+	h.addLinks(facts, known.Profiles)
+	isMixed := a.addServerOf(g, facts)
+
+	if h.sawStart() {
+		facts.Evidence.Starts = 1
+	}
+
+	answer.model = known
+	chosen := advise.Choose(gpuOf(&known, total), facts, a.options.Advise)
+	answer.addEvidence(facts, math.IsNaN(h.nvlink), chosen)
+	answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
+
+	if isMixed && answer.Reason == advise.ReasonPreallocated {
+		answer.Explanation = mixedText
+	}
+
+	answer.follow(h.advised, &a.options)
 
 	return answer
+}
+
+// reasonNotJudged returns why the history of a GPU is not enough to judge it: ReasonNone if it is.
+func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
+	switch {
+	case g.history.mig:
+		return ReasonMIGMode
+	case g.modelCount > 1:
+		return ReasonModelChanged
+	case !modelKnown:
+		return ReasonModelUnknown
+	case !g.history.isSeen():
+		return ReasonNoHistory
+	case !g.last.After(a.end.Add(-hour)):
+		return ReasonGone
+	}
+
+	return advise.ReasonNone
 }
 
 // assumeHeld takes a GPU for held all the time if it is not known whether anything held it: no series of a pod, a job
