@@ -31,40 +31,13 @@ func (n *Node) redo(c Change) error {
 	case opReboot:
 		n.reboot()
 	case opCreateGI:
-		i, err := n.createInstance(g, c.Profile, gpu.Some(c.Start))
-		if err != nil {
-			return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
-		}
-
-		if i.ID != c.GI {
-			return fmt.Errorf("GPU instance %d has become %d", c.GI, i.ID)
-		}
+		return n.redoCreateInstance(g, c)
 	case opCreateCI:
-		return n.redoCompute(g, c)
+		return n.redoCreateCompute(g, c)
 	case opDestroyGI:
-		i := g.instance(c.GI)
-		if i == nil || len(i.ComputeInstances) > 0 {
-			return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
-		}
-
-		n.removeInstance(g, i)
+		return n.redoDestroyInstance(g, c)
 	case opDestroyCI:
-		instance, compute := g.compute(c.GI, c.CI)
-		if compute == nil {
-			return fmt.Errorf(
-				"destroy compute instance %d of GPU instance %d: it is not there",
-				c.CI,
-				c.GI,
-			)
-		}
-
-		for _, t := range slices.Clone(g.tasks) {
-			if t.on.compute == compute {
-				n.kill(t.proc, "its compute instance was destroyed")
-			}
-		}
-
-		n.removeCompute(g, instance, compute)
+		return n.redoDestroyCompute(g, c)
 	default:
 		return fmt.Errorf("%q is no change; expected one of those that this version makes", c.Op)
 	}
@@ -72,7 +45,20 @@ func (n *Node) redo(c Change) error {
 	return nil
 }
 
-func (n *Node) redoCompute(g *simGPU, c Change) error {
+func (n *Node) redoCreateInstance(g *simGPU, c Change) error {
+	i, err := n.createInstance(g, c.Profile, gpu.Some(c.Start))
+	if err != nil {
+		return fmt.Errorf("create GPU instance %d: %w", c.GI, err)
+	}
+
+	if i.ID != c.GI {
+		return fmt.Errorf("GPU instance %d has become %d", c.GI, i.ID)
+	}
+
+	return nil
+}
+
+func (n *Node) redoCreateCompute(g *simGPU, c Change) error {
 	i := g.instance(c.GI)
 	if i == nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)
@@ -84,13 +70,36 @@ func (n *Node) redoCompute(g *simGPU, c Change) error {
 	}
 
 	if made.ID != c.CI {
-		return fmt.Errorf(
-			"compute instance %d of GPU instance %d has become %d",
-			c.CI,
-			c.GI,
-			made.ID,
-		)
+		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.ID)
 	}
+
+	return nil
+}
+
+func (n *Node) redoDestroyInstance(g *simGPU, c Change) error {
+	i := g.instance(c.GI)
+	if i == nil || len(i.ComputeInstances) > 0 {
+		return fmt.Errorf("destroy GPU instance %d: it is not there, or in use", c.GI)
+	}
+
+	n.removeInstance(g, i)
+
+	return nil
+}
+
+func (n *Node) redoDestroyCompute(g *simGPU, c Change) error {
+	instance, compute := g.compute(c.GI, c.CI)
+	if compute == nil {
+		return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
+	}
+
+	for _, t := range slices.Clone(g.tasks) {
+		if t.on.compute == compute {
+			n.kill(t.proc, "its compute instance was destroyed")
+		}
+	}
+
+	n.removeCompute(g, instance, compute)
 
 	return nil
 }
