@@ -104,36 +104,9 @@ func (e *Engine) load(ctx context.Context) error {
 		return err
 	}
 
-	var h history
-	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
-		docs.HistoryDamaged = true
-	}
+	h, last := decodeDocuments(&docs)
+	damage := e.assessDamage(ctx, docs, last)
 
-	var last record
-	if docs.Operation != nil &&
-		(json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
-		docs.OperationDamaged = true
-		last = record{}
-	}
-
-	// An operation is saved in the slots before the history has it, or says that they are used.
-	used := h.SlotsUsed || len(h.Operations) > 0
-	lost := used && last.Operation.ID == "" && !docs.OperationDamaged
-	docs.OperationDamaged = docs.OperationDamaged || lost
-
-	records := h.Operations
-	if at := slices.IndexFunc(
-		records,
-		func(r *record) bool { return r.Operation.ID == last.Operation.ID },
-	); at >= 0 {
-		if records[at].Revision < last.Revision {
-			records[at] = &last
-		}
-	} else if last.Operation.ID != "" {
-		records = append(records, &last)
-	}
-
-	damage := e.assessDamage(ctx, docs, &last)
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -146,9 +119,9 @@ func (e *Engine) load(ctx context.Context) error {
 	e.layouts = h.Layouts
 	e.restoredBoot = h.Restored
 	e.unrestored = h.Unrestored
-	e.slotsUsed = used
+	e.slotsUsed = h.usesSlots()
 
-	for _, r := range records {
+	for _, r := range withLast(h.Operations, last) {
 		op := newOperation(*r)
 		op.absence = e.longAbsence(op)
 		e.addEvent(op, api.Event{Kind: api.EventState, Text: string(op.Operation.State)})
@@ -169,6 +142,50 @@ func (e *Engine) load(ctx context.Context) error {
 	return nil
 }
 
+// decodeDocuments decodes the history and the last operation, whose ID is empty if there is none. It marks as damaged
+// in docs what cannot be read.
+func decodeDocuments(docs *Documents) (h history, last *record) {
+	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
+		docs.HistoryDamaged = true
+	}
+
+	last = &record{}
+	if docs.Operation != nil &&
+		(json.Unmarshal(docs.Operation, last) != nil || last.Operation.ID == "") {
+		docs.OperationDamaged = true
+		last = &record{}
+	}
+
+	// We save an operation in the slots before the history has it, or says that they are used: a history with
+	// operations and empty slots means that one was lost.
+	if h.usesSlots() && last.Operation.ID == "" {
+		docs.OperationDamaged = true
+	}
+
+	return h, last
+}
+
+// usesSlots reports whether an operation was ever saved in the slots.
+func (h *history) usesSlots() bool { return h.SlotsUsed || len(h.Operations) > 0 }
+
+// withLast returns the operations of the history with the last one, which may be newer there or in its slot.
+func withLast(records []*record, last *record) []*record {
+	if last.Operation.ID == "" {
+		return records
+	}
+
+	at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID })
+	if at < 0 {
+		return append(records, last)
+	}
+
+	if records[at].Revision < last.Revision {
+		records[at] = last
+	}
+
+	return records
+}
+
 // assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably
 // as the readable ones say. The slots are written in turn, so that the older one says what was done before the newer
 // one was written: if the GPUs are as it says, nothing was done after it.
@@ -177,18 +194,12 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 
-	level.Warn(e.o.Logger).Log(
-		"msg", "cannot read a document in the state folder",
-		"operation", docs.OperationDamaged,
-		"history", docs.HistoryDamaged,
-	)
+	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder",
+		"operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
 
 	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
-		level.Warn(e.o.Logger).Log(
-			"msg", "cannot compare the GPUs with the state folder",
-			"err", err,
-		)
+		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
 	}
 
 	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
