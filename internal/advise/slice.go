@@ -49,11 +49,10 @@ func (a *Advisor) recommendInstance(
 		r.Reason = ReasonOptedOut
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
-		need := needBytes(&e, a.options.Headroom)
 		engines := a.largerEngines(&e, w, of, g, short)
 		r.Action = ActionGrow
 		r.Reason = reason
-		r.Recommended = largerProfile(g, of, reason, need, engines)
+		r.Recommended = largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), engines)
 	case d.isIdle(a.now):
 		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
 	case r.job != "":
