@@ -109,7 +109,7 @@ func TestPageHasTheControlFlags(t *testing.T) {
 	source := docPage(t, "cmd/mig-exporter/flags_control.go")
 
 	defined := map[string]bool{}
-	for _, m := range regexp.MustCompile(`[(, ]"(control\.[a-z.-]+)",`).FindAllStringSubmatch(source, -1) {
+	for _, m := range regexp.MustCompile(`[(,\s]"(control\.[a-z.-]+)",`).FindAllStringSubmatch(source, -1) {
 		defined["--"+m[1]] = true
 		if !strings.Contains(text, "\n| `--"+m[1]+"` |") {
 			t.Errorf("the table of flags lacks --%s", m[1])
