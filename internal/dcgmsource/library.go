@@ -106,19 +106,24 @@ func loadLibrary() (*loaded, error) {
 	if handle == nil {
 		return nil, loadError(text)
 	}
+
 	l := &loaded{handle: handle}
+
 	var missing []string
 	for _, f := range functions() {
 		if l.symbol(f) == nil {
 			missing = append(missing, f)
 		}
 	}
+
 	if len(missing) > 0 {
 		file := C.GoString(C.fileOf(l.handle))
 		if target, err := filepath.EvalSymlinks(file); err == nil {
 			file = target // its name contains the version
 		}
+
 		C.dlclose(l.handle) // so that another one can be installed and loaded
+
 		return nil, fmt.Errorf(
 			"load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
 			ErrLibrary,
@@ -128,6 +133,7 @@ func loadLibrary() (*loaded, error) {
 			builtFor,
 		)
 	}
+
 	return l, nil
 }
 
@@ -135,14 +141,17 @@ func loadLibrary() (*loaded, error) {
 func open(name string) (handle unsafe.Pointer, text string) {
 	named := C.CString(name)
 	defer C.free(unsafe.Pointer(named))
+
 	var buffer [1024]C.char
 	handle = C.openLibrary(named, &buffer[0], C.size_t(len(buffer)))
+
 	return handle, C.GoString(&buffer[0])
 }
 
 func (l *loaded) symbol(name string) unsafe.Pointer {
 	text := C.CString(name)
 	defer C.free(unsafe.Pointer(text))
+
 	return C.dlsym(l.handle, text)
 }
 
@@ -153,6 +162,7 @@ func loadError(text string) error {
 		strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
 	}
+
 	return fmt.Errorf(
 		"load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off",
 		ErrLibrary,
@@ -165,10 +175,12 @@ func loadError(text string) error {
 // ownVersion returns the library's version. It must have been initialized.
 func (l *loaded) ownVersion() string {
 	function := l.symbol("dcgmVersionInfo")
+
 	var info C.versionInfo
 	if function == nil || C.libraryVersion(function, &info) != 0 {
 		return ""
 	}
+
 	return versionIn(&info)
 }
 
@@ -178,12 +190,15 @@ func (l *loaded) engineVersion(address Address) string {
 	if ask == nil {
 		return ""
 	}
+
 	target := C.CString(address.Target)
 	defer C.free(unsafe.Pointer(target))
+
 	isSocket := C.uint(0)
 	if address.Unix {
 		isSocket = 1
 	}
+
 	var info C.versionInfo
 	if C.engineVersion(
 		l.symbol("dcgmConnect_v2"),
@@ -195,6 +210,7 @@ func (l *loaded) engineVersion(address Address) string {
 	) != 0 {
 		return ""
 	}
+
 	return versionIn(&info)
 }
 
@@ -206,6 +222,7 @@ func versionIn(info *C.versionInfo) string {
 			return version
 		}
 	}
+
 	return ""
 }
 
@@ -216,6 +233,7 @@ func orUnknown(version string) string { return cmp.Or(version, "of an unknown ve
 func (l *library) explainVersion(err error) error {
 	here := fmt.Sprintf("%s here is DCGM %s, this program is made for DCGM %s", libraryName,
 		orUnknown(l.loaded.ownVersion()), builtFor)
+
 	address, invalid := ParseAddress(l.address)
 	if l.mode == ModeEmbedded || invalid != nil {
 		return fmt.Errorf(
@@ -225,6 +243,7 @@ func (l *library) explainVersion(err error) error {
 			builtFor,
 		)
 	}
+
 	return fmt.Errorf(
 		"%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
 			"a new %s here takes a restart of this program",
