@@ -23,10 +23,12 @@ func codeOf(err error) hostengine.Code {
 	if err == nil {
 		return hostengine.OK
 	}
+
 	var code hostengine.Code
 	if errors.As(err, &code) {
 		return code
 	}
+
 	return genericError
 }
 
@@ -57,6 +59,7 @@ func notNull(do call, indexes ...int) call {
 				return hostengine.BadParam
 			}
 		}
+
 		return do(l, a)
 	}
 }
@@ -64,6 +67,7 @@ func notNull(do call, indexes ...int) call {
 // putCString fills a char array of a struct.
 func putCString(to []C.char, text string) {
 	clear(to)
+
 	for i := range min(len(text), len(to)-1) {
 		to[i] = C.char(text[i])
 	}
@@ -74,5 +78,6 @@ func flag(on bool) C.uint {
 	if on {
 		return 1
 	}
+
 	return 0
 }

@@ -29,7 +29,9 @@ func putVersion(to *C.sim_dcgmVersionInfo_v2, version string) error {
 	if to.version != C.SIM_dcgmVersionInfo_version2 {
 		return hostengine.VersionMismatch
 	}
+
 	putCString(to.rawBuildInfoString[:], "version:"+version+";arch:x86_64;buildtype:Simulated")
+
 	return nil
 }
 
@@ -42,6 +44,7 @@ func engineVersion(_ *library, s *hostengine.Session, a args) error {
 	if err != nil {
 		return err
 	}
+
 	return putVersion(at[C.sim_dcgmVersionInfo_v2](a, 1), version)
 }
 
@@ -50,38 +53,56 @@ func devices(_ *library, s *hostengine.Session, a args) error {
 	if err != nil {
 		return err
 	}
+
 	n := copy(array[uint32](a, 1, C.SIM_MAX_DEVICES), ids)
 	*at[int32](a, 2) = int32(n)
+
 	return nil
 }
 
 func entityGroup(_ *library, s *hostengine.Session, a args) error {
-	level := hostengine.Level(a.uint(1))
-	ids, err := s.GPUs()
-	if level != hostengine.GPU {
-		var members []hostengine.Member
-		ids = nil
-		members, err = s.Hierarchy()
-		for _, m := range members {
-			if m.Entity.Level == level {
-				ids = append(ids, m.Entity.ID)
-			}
-		}
-	}
+	ids, err := entitiesOf(s, hostengine.Level(a.uint(1)))
 	if err != nil {
 		return err
 	}
+
+	// The client learns how many there are even if it has no room for them.
 	room := int(*at[int32](a, 3))
 	*at[int32](a, 3) = int32(len(ids))
+
 	if room < len(ids) {
 		return tooSmall
 	}
+
 	copy(array[uint32](a, 2, room), ids)
+
 	return nil
+}
+
+// entitiesOf returns the ids of all GPUs, GPU instances or compute instances.
+func entitiesOf(s *hostengine.Session, level hostengine.Level) ([]uint32, error) {
+	if level == hostengine.GPU {
+		return s.GPUs()
+	}
+
+	members, err := s.Hierarchy()
+	if err != nil {
+		return nil, err
+	}
+
+	var ids []uint32
+	for _, m := range members {
+		if m.Entity.Level == level {
+			ids = append(ids, m.Entity.ID)
+		}
+	}
+
+	return ids, nil
 }
 
 func gpuStatus(_ *library, s *hostengine.Session, a args) error {
 	const ok, lost = 1, 4 // DcgmEntityStatus_t
+
 	_, err := s.Device(int(a.uint(1)))
 	switch code := codeOf(err); code {
 	case hostengine.OK:
@@ -91,6 +112,7 @@ func gpuStatus(_ *library, s *hostengine.Session, a args) error {
 	default:
 		return code
 	}
+
 	return nil
 }
 
@@ -101,14 +123,18 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	if to.version != C.SIM_dcgmDeviceAttributes_version3 {
 		return hostengine.VersionMismatch
 	}
+
 	state, err := s.Device(int(a.uint(1)))
 	if err != nil {
 		return err
 	}
-	const mebi = 1 << 20
+
 	*to = C.sim_dcgmDeviceAttributes_v3{version: to.version}
 	to.thermalSettings.slowdownTemp = blank32
 	to.thermalSettings.shutdownTemp = blank32
+	to.settings.persistenceModeEnabled = 1
+	to.settings.migModeEnabled = flag(state.MIGEnabled)
+
 	limit := C.uint(state.LimitWatts)
 	p := &to.powerLimits
 	p.curPowerLimit = limit
@@ -116,6 +142,7 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	p.enforcedPowerLimit = limit
 	p.minPowerLimit = blank32
 	p.maxPowerLimit = limit
+
 	id := &to.identifiers
 	putCString(id.brandName[:], hostengine.Brand)
 	putCString(id.deviceName[:], state.Name)
@@ -125,11 +152,16 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	putCString(id.vbios[:], state.VBIOS)
 	putCString(id.inforomImageVersion[:], hostengine.TextNotSupported)
 	putCString(id.driverVersion[:], l.node.Scenario().Node.Driver)
-	id.pciDeviceId, id.pciSubSystemId = C.uint(state.PCI.DeviceID), C.uint(state.PCI.Subsystem)
+	id.pciDeviceId = C.uint(state.PCI.DeviceID)
+	id.pciSubSystemId = C.uint(state.PCI.Subsystem)
+
+	const mebi = 1 << 20
 	m := &to.memoryUsage
-	m.bar1Total, m.fbTotal, m.fbUsed = blank32, C.uint(state.MemoryTotal/mebi), C.uint(state.MemoryUsed/mebi)
+	m.bar1Total = blank32
+	m.fbTotal = C.uint(state.MemoryTotal / mebi)
+	m.fbUsed = C.uint(state.MemoryUsed / mebi)
 	m.fbFree = C.uint((state.MemoryTotal - state.MemoryUsed - state.MemoryReserved) / mebi)
-	to.settings.persistenceModeEnabled, to.settings.migModeEnabled = 1, flag(state.MIGEnabled)
+
 	return nil
 }
 
@@ -138,6 +170,7 @@ func hierarchy(_ *library, s *hostengine.Session, a args) error {
 	if to.version != C.SIM_dcgmMigHierarchy_version2 {
 		return hostengine.VersionMismatch
 	}
+
 	members, err := s.Hierarchy()
 	switch {
 	case err != nil:
@@ -145,19 +178,26 @@ func hierarchy(_ *library, s *hostengine.Session, a args) error {
 	case len(members) > len(to.entityList):
 		return tooSmall
 	}
+
 	to.count = C.uint(len(members))
+
 	for i := range members {
 		m := &members[i]
 		c := &to.entityList[i]
 		*c = C.sim_dcgmMigHierarchyInfo_v2{entity: pair(m.Entity), parent: pair(m.Parent)}
+
 		putCString(c.info.gpuUuid[:], string(m.UUID))
-		c.info.nvmlGpuIndex, c.info.nvmlInstanceId = C.uint(m.GPU), C.uint(m.Instance)
-		c.info.nvmlComputeInstanceId = ^C.uint(0)
+		c.info.nvmlGpuIndex = C.uint(m.GPU)
+		c.info.nvmlInstanceId = C.uint(m.Instance)
+		c.info.nvmlMigProfileId = C.uint(m.ProfileID)
+		c.info.nvmlProfileSlices = C.uint(m.Slices)
+
+		c.info.nvmlComputeInstanceId = ^C.uint(0) // a GPU instance
 		if m.Entity.Level == hostengine.ComputeInstance {
 			c.info.nvmlComputeInstanceId = C.uint(m.Compute)
 		}
-		c.info.nvmlMigProfileId, c.info.nvmlProfileSlices = C.uint(m.ProfileID), C.uint(m.Slices)
 	}
+
 	return nil
 }
 
@@ -168,25 +208,31 @@ func pair(e hostengine.Entity) C.sim_dcgmGroupEntityPair_t {
 // linkStatus reports all links of all GPUs as up; there are no switches.
 func linkStatus(_ *library, s *hostengine.Session, a args) error {
 	const up = 3 // DcgmNvLinkLinkStateUp; 0: not supported
+
 	to := at[C.sim_dcgmNvLinkStatus_v4](a, 1)
 	if to.version != C.SIM_dcgmNvLinkStatus_version4 {
 		return hostengine.VersionMismatch
 	}
+
 	ids, err := s.GPUs()
 	if err != nil {
 		return err
 	}
+
 	*to = C.sim_dcgmNvLinkStatus_v4{version: to.version, numGpus: C.uint(len(ids))}
+
 	for i, id := range ids {
 		state, err := s.Device(int(id))
 		if err != nil {
 			return err
 		}
+
 		to.gpus[i].entityId = C.uint(id)
 		for link := range min(state.NVLinks, len(to.gpus[i].linkState)) {
 			to.gpus[i].linkState[link] = up
 		}
 	}
+
 	return nil
 }
 
@@ -196,16 +242,21 @@ func metricGroups(_ *library, s *hostengine.Session, a args) error {
 	if to.version != C.SIM_dcgmProfGetMetricGroups_version3 {
 		return hostengine.VersionMismatch
 	}
+
 	if err := s.MetricGroups(int(to.gpuId)); err != nil {
 		return err
 	}
+
 	g := &to.metricGroups[0]
 	*g = C.sim_dcgmProfMetricGroupInfo_v2{majorId: 1, minorId: 1}
 	ids := unsafe.Slice(&g.fieldIds[0], len(g.fieldIds))
+
 	for f := uint16(1001); f <= 1012; f++ {
 		ids[g.numFieldIds] = C.ushort(f)
 		g.numFieldIds++
 	}
+
 	to.numMetricGroups = 1
+
 	return nil
 }

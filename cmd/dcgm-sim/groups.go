@@ -34,20 +34,25 @@ func createGroup(_ *library, s *hostengine.Session, a args) error {
 	if kind != groupOfAll && kind != groupEmpty {
 		return hostengine.NotSupported
 	}
+
 	id, err := s.CreateGroup(text(a, 2))
 	if err != nil {
 		return err
 	}
+
 	*at[uintptr](a, 3) = id
+
 	if kind == groupEmpty {
 		return nil
 	}
+
 	gpus, err := s.GPUs()
 	for _, g := range gpus {
 		if err == nil {
 			err = s.AddEntity(id, hostengine.Entity{Level: hostengine.GPU, ID: g})
 		}
 	}
+
 	return err
 }
 
@@ -71,10 +76,12 @@ func createFieldGroup(_ *library, s *hostengine.Session, a args) error {
 	if n < 1 || n > 128 { // DCGM_MAX_FIELD_IDS_PER_FIELD_GROUP
 		return hostengine.BadParam
 	}
+
 	id, err := s.CreateFieldGroup(array[uint16](a, 2, n))
 	if err == nil {
 		*at[uintptr](a, 4) = id
 	}
+
 	return err
 }
 

@@ -42,6 +42,7 @@ func checkHealth(_ *library, s *hostengine.Session, a args) error {
 	if to.version != C.SIM_dcgmHealthResponse_version5 {
 		return hostengine.VersionMismatch
 	}
+
 	incidents, err := s.CheckHealth(a.raw[1])
 	if err != nil {
 		return err
@@ -49,13 +50,18 @@ func checkHealth(_ *library, s *hostengine.Session, a args) error {
 
 	to.overallHealth = C.uint(hostengine.HealthPass)
 	to.incidentCount = 0
+
 	for i := range incidents[:min(len(incidents), len(to.incidents))] {
 		from := &incidents[i]
 		c := &to.incidents[i]
-		c.system, c.health = C.uint(from.System), C.uint(from.Health)
+
+		c.system = C.uint(from.System)
+		c.health = C.uint(from.Health)
 		c.error.code = C.uint(from.Code)
 		putCString(c.error.msg[:], from.Text)
-		c.entityInfo.entityGroupId, c.entityInfo.entityId = C.uint(from.Entity.Level), C.uint(from.Entity.ID)
+		c.entityInfo.entityGroupId = C.uint(from.Entity.Level)
+		c.entityInfo.entityId = C.uint(from.Entity.ID)
+
 		to.overallHealth = max(to.overallHealth, c.health)
 		to.incidentCount++
 	}

@@ -32,13 +32,16 @@ type library struct {
 func newLibrary(getenv func(string) string) *library {
 	l := &library{getenv: getenv, sessions: make(map[uintptr]*hostengine.Session)}
 	known := calls()
+
 	for _, name := range functionNames() {
 		if name == "dcgmInit" {
 			l.calls = append(l.calls, (*library).init)
 			continue
 		}
+
 		l.calls = append(l.calls, whileInitialized(known[name]))
 	}
+
 	return l
 }
 
@@ -57,6 +60,7 @@ func calls() map[string]call {
 	maps.Copy(all, healthCalls())
 	maps.Copy(all, valueCalls())
 	maps.Copy(all, deviceCalls())
+
 	return all
 }
 
@@ -66,12 +70,14 @@ func whileInitialized(do call) call {
 		l.mu.Lock()
 		ready := l.users > 0
 		l.mu.Unlock()
+
 		switch {
 		case !ready:
 			return uninitialized
 		case do == nil:
 			return hostengine.NotSupported
 		}
+
 		return do(l, a)
 	}
 }
@@ -79,20 +85,27 @@ func whileInitialized(do call) call {
 func (l *library) init(args) hostengine.Code {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.users++
+
 	return hostengine.OK
 }
 
 func (l *library) shutdown(args) hostengine.Code {
-	l.mu.Lock()
 	var ended map[uintptr]*hostengine.Session
+
+	l.mu.Lock()
 	if l.users--; l.users == 0 {
-		ended, l.sessions = l.sessions, make(map[uintptr]*hostengine.Session)
+		ended = l.sessions
+		l.sessions = make(map[uintptr]*hostengine.Session)
 	}
 	l.mu.Unlock()
+
+	// Close waits for calls of the engine, which can hang: not under the lock.
 	for _, s := range ended {
 		s.Close()
 	}
+
 	return hostengine.OK
 }
 
@@ -104,6 +117,7 @@ func (l *library) startEmbedded(a args) hostengine.Code {
 		fmt.Fprintf(os.Stderr, "CacheManager Init Failed. Error: %d\n", hostengine.RequiresRoot)
 		C.dcgm_sim_leave_thread()
 	}
+
 	return code
 }
 
@@ -115,6 +129,7 @@ func (l *library) connectV2(a args) hostengine.Code {
 	if at[C.sim_dcgmConnectV2Params_v2](a, 1).version != C.SIM_dcgmConnectV2Params_version2 {
 		return hostengine.VersionMismatch
 	}
+
 	return l.connectTo(text(a, 0), at[uintptr](a, 2))
 }
 
@@ -123,6 +138,7 @@ func (l *library) connectTo(address string, handle *uintptr) hostengine.Code {
 	if own := l.getenv("MIG_SIM_DCGM_ADDRESS"); own != "" && own != address {
 		return hostengine.ConnectionNotValid
 	}
+
 	return l.openSession(hostengine.Remote, handle)
 }
 
@@ -132,15 +148,19 @@ func (l *library) openSession(kind hostengine.Kind, handle *uintptr) hostengine.
 	if code != hostengine.OK {
 		return code
 	}
+
 	s, err := engine.Open() // not under the lock: an embedded engine can hang as it starts
 	if err != nil {
 		return codeOf(err)
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.lastHandle++
 	l.sessions[l.lastHandle] = s
 	*handle = l.lastHandle
+
 	return hostengine.OK
 }
 
@@ -148,18 +168,21 @@ func (l *library) openSession(kind hostengine.Kind, handle *uintptr) hostengine.
 func (l *library) engine(kind hostengine.Kind) (*hostengine.Engine, hostengine.Code) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if l.node == nil {
 		node, err := sim.FromEnvironment(l.getenv)
 		if err != nil {
 			l.printError(err)
 			return nil, hostengine.NVMLError
 		}
+
 		l.node = node
 		l.engines = map[hostengine.Kind]*hostengine.Engine{
 			hostengine.Embedded: hostengine.New(node, hostengine.Embedded),
 			hostengine.Remote:   hostengine.New(node, hostengine.Remote),
 		}
 	}
+
 	return l.engines[kind], hostengine.OK
 }
 
@@ -168,10 +191,13 @@ func (l *library) disconnect(a args) hostengine.Code {
 	s := l.sessions[a.raw[0]]
 	delete(l.sessions, a.raw[0])
 	l.mu.Unlock()
+
 	if s == nil {
 		return hostengine.BadParam
 	}
+
 	s.Close()
+
 	return hostengine.OK
 }
 
@@ -180,6 +206,7 @@ func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
 	}
+
 	l.lastError = err.Error()
 	fmt.Fprintf(os.Stderr, "libdcgm.so.4 (simulated node): %v\n", err)
 }
@@ -191,9 +218,11 @@ func onSession(answer func(l *library, s *hostengine.Session, a args) error, poi
 		l.mu.Lock()
 		s := l.sessions[a.raw[0]]
 		l.mu.Unlock()
+
 		if s == nil {
 			return hostengine.ConnectionNotValid
 		}
+
 		return codeOf(answer(l, s, a))
 	}, pointers...)
 }

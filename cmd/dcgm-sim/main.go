@@ -23,10 +23,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(
-		os.Stderr,
-		"dcgm-sim is a library: go build -buildmode=c-shared -o libdcgm.so.4 ./cmd/dcgm-sim",
-	)
+	fmt.Fprintln(os.Stderr, "dcgm-sim is a library: go build -buildmode=c-shared -o libdcgm.so.4 ./cmd/dcgm-sim")
 	os.Exit(2)
 }
 
@@ -41,30 +38,34 @@ func simdcgmOpen() C.uintptr_t {
 func getenv(name string) string {
 	key := C.CString(name)
 	defer C.free(unsafe.Pointer(key))
+
 	return C.GoString(C.getenv(key))
 }
 
 // simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there are.
 //
 //export simdcgmFields
-func simdcgmFields(
-	to *C.sim_dcgm_field_meta_t,
-	formats *C.sim_dcgm_field_output_format_t,
-	n C.int,
-) C.int {
+func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
 	all := hostengine.Fields()
 	metas := unsafe.Slice(to, n)
 	texts := unsafe.Slice(formats, n)
+
 	for i, f := range all[:min(len(all), int(n))] {
 		m := &metas[i]
-		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
-		m.scope, m.nvmlFieldId, m.entityLevel = C.int(flag(f.Level != hostengine.NoEntity)), C.int(f.NVML), C.uint(f.Level)
-		m.valueFormat = &texts[i]
+		m.fieldId = C.ushort(f.ID)
+		m.fieldType = C.char(f.Type)
+		m.size = C.uchar(f.Size)
+		m.scope = C.int(flag(f.Level != hostengine.NoEntity))
+		m.nvmlFieldId = C.int(f.NVML)
+		m.entityLevel = C.uint(f.Level)
 		putCString(m.tag[:], f.Tag)
+
+		m.valueFormat = &texts[i]
 		putCString(texts[i].shortName[:], f.Short)
 		putCString(texts[i].unit[:], f.Unit)
 		texts[i].width = C.short(f.Width)
 	}
+
 	return C.int(len(all))
 }
 
@@ -73,7 +74,7 @@ func simdcgmFields(
 //export simdcgmCall
 func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
 	l := cgo.Handle(state).Value().(*library)
-	return C.int(
-		l.calls[function](l, args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}),
-	)
+	a := args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}
+
+	return C.int(l.calls[function](l, a))
 }

@@ -29,59 +29,62 @@ const liveData = 1
 func update(_ *library, s *hostengine.Session, _ args) error { return s.Update() }
 
 func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
-	if a.uint(2) == 0 || a.uint(2) > C.SIM_MAX_ENTITIES || a.uint(4) == 0 ||
-		a.uint(4) > math.MaxUint16 {
+	entityCount := a.uint(2)
+	fieldCount := a.uint(4)
+
+	if entityCount == 0 || entityCount > C.SIM_MAX_ENTITIES || fieldCount == 0 || fieldCount > math.MaxUint16 {
 		return hostengine.BadParam
 	}
+
 	var entities []hostengine.Entity
-	for _, pair := range array[C.sim_dcgmGroupEntityPair_t](a, 1, int(a.uint(2))) {
-		entities = append(
-			entities,
-			hostengine.Entity{
-				Level: hostengine.Level(pair.entityGroupId),
-				ID:    uint32(pair.entityId),
-			},
-		)
+	for _, pair := range array[C.sim_dcgmGroupEntityPair_t](a, 1, int(entityCount)) {
+		entities = append(entities, hostengine.Entity{
+			Level: hostengine.Level(pair.entityGroupId),
+			ID:    uint32(pair.entityId),
+		})
 	}
+
 	read := s.Latest
 	if a.uint(5)&liveData != 0 {
 		read = s.Live
 	}
-	values, err := read(entities, array[uint16](a, 3, int(a.uint(4))))
+
+	values, err := read(entities, array[uint16](a, 3, int(fieldCount)))
 	if err != nil {
 		return err
 	}
+
 	to := array[C.sim_dcgmFieldValue_v2](a, 6, len(values))
 	for i := range values {
 		v := &values[i]
 		c := &to[i]
+
 		c.version = C.SIM_dcgmFieldValue_version2
-		c.entityGroupId, c.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
-		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
-		c.status, c.unused, c.ts = C.int(v.Status), 0, C.int64_t(v.Micros)
+		c.entityGroupId = C.uint(v.Entity.Level)
+		c.entityId = C.uint(v.Entity.ID)
+		c.fieldId = C.ushort(v.Field)
+		c.fieldType = C.ushort(v.Type)
+		c.status = C.int(v.Status)
+		c.unused = 0
+		c.ts = C.int64_t(v.Micros)
 		putValue(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
 	}
+
 	return nil
 }
 
 func deviceLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
-	return latestOf(
-		s,
-		of,
-		array[uint16](a, 2, int(a.uint(3))),
-		array[C.sim_dcgmFieldValue_v1](a, 4, int(a.uint(3))),
-	)
+	n := int(a.uint(3))
+
+	return latestOf(s, of, array[uint16](a, 2, n), array[C.sim_dcgmFieldValue_v1](a, 4, n))
 }
 
 func entityLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
-	return latestOf(
-		s,
-		of,
-		array[uint16](a, 3, int(a.uint(4))),
-		array[C.sim_dcgmFieldValue_v1](a, 5, int(a.uint(4))),
-	)
+	n := int(a.uint(4))
+
+	return latestOf(s, of, array[uint16](a, 3, n), array[C.sim_dcgmFieldValue_v1](a, 5, n))
 }
 
 func latestOf(
@@ -94,17 +97,21 @@ func latestOf(
 	if err != nil {
 		return err
 	}
+
 	for i := range values {
 		putValueV1(&to[i], &values[i])
 	}
+
 	return nil
 }
 
 // putValueV1 writes a value in version 1 of the struct.
 func putValueV1(c *C.sim_dcgmFieldValue_v1, v *hostengine.Value) {
 	c.version = C.SIM_dcgmFieldValue_version1
-	c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
-	c.status, c.ts = C.int(v.Status), C.int64_t(v.Micros)
+	c.fieldId = C.ushort(v.Field)
+	c.fieldType = C.ushort(v.Type)
+	c.status = C.int(v.Status)
+	c.ts = C.int64_t(v.Micros)
 	putValue(unsafe.Slice((*byte)(unsafe.Pointer(&c.value)), len(c.value)), v)
 }
 
@@ -114,18 +121,24 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	if err != nil {
 		return err
 	}
+
 	*at[int64](a, 4) = next
+
 	for len(values) > 0 {
 		of := values[0].Entity
+
 		n := 1
 		for n < len(values) && values[n].Entity == of {
 			n++
 		}
+
 		if !passValues(of, values[:n], at[byte](a, 5), at[byte](a, 6)) {
 			break
 		}
+
 		values = values[n:]
 	}
+
 	return nil
 }
 
@@ -133,10 +146,12 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 func passValues(of hostengine.Entity, values []hostengine.Value, callback, user *byte) bool {
 	memory := C.calloc(C.size_t(len(values)), C.sizeof_sim_dcgmFieldValue_v1)
 	defer C.free(memory)
+
 	to := unsafe.Slice((*C.sim_dcgmFieldValue_v1)(memory), len(values))
 	for i := range values {
 		putValueV1(&to[i], &values[i])
 	}
+
 	return C.dcgm_sim_enumerate(
 		unsafe.Pointer(callback),
 		C.uint(of.Level),

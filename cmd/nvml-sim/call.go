@@ -40,6 +40,7 @@ func resultOf(err error) result {
 	if err == nil {
 		return success
 	}
+
 	for _, known := range []struct {
 		err error
 		ret result
@@ -61,6 +62,7 @@ func resultOf(err error) result {
 			return known.ret
 		}
 	}
+
 	return unknown
 }
 
@@ -100,6 +102,7 @@ func notNull(do call, indexes ...int) call {
 				return invalidArgument
 			}
 		}
+
 		return do(l, a)
 	}
 }
@@ -109,8 +112,10 @@ func putText(a args, i int, text string) result {
 	if int(a.uint(i+1)) <= len(text) {
 		return insufficientSize
 	}
+
 	to := array[byte](a, i, uint32(len(text)+1)) // no longer: the size may be more than there is
 	to[copy(to, text)] = 0
+
 	return success
 }
 
@@ -118,16 +123,21 @@ func putText(a args, i int, text string) result {
 func putList[T any](a args, count, items int, values []T) result {
 	room := *at[uint32](a, count)
 	put(a, count, uint32(len(values)))
+
 	if int(room) < len(values) {
 		return insufficientSize
 	}
+
 	if len(values) == 0 {
 		return success
 	}
+
 	if a.raw[items] == 0 {
 		return invalidArgument
 	}
+
 	copy(array[T](a, items, uint32(len(values))), values)
+
 	return success
 }
 
@@ -140,6 +150,7 @@ func putStart[T any](a args, i int, from T, size uintptr) result {
 // putCString fills a char array of a struct.
 func putCString(to []C.char, text string) {
 	clear(to)
+
 	for i := range min(len(text), len(to)-1) {
 		to[i] = C.char(text[i])
 	}
@@ -150,6 +161,7 @@ func flag(on bool) uint32 {
 	if on {
 		return C.SIM_NVML_FEATURE_ENABLED
 	}
+
 	return C.SIM_NVML_FEATURE_DISABLED
 }
 
@@ -159,5 +171,6 @@ func idOrNone[T gpu.InstanceID | gpu.ComputeID](id gpu.Opt[T]) uint32 {
 	if !ok {
 		return 0xFFFFFFFF
 	}
+
 	return uint32(v)
 }

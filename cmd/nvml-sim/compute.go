@@ -14,44 +14,23 @@ import (
 
 // computeCalls answer about the compute instances of a GPU instance. All require privileges.
 func computeCalls() map[string]call {
+	var info C.sim_nvmlComputeInstanceInfo_t
+
 	return map[string]call{
-		"nvmlGpuInstanceGetComputeInstanceProfileInfo": readInstance(plainComputeProfile, 3),
-		"nvmlGpuInstanceGetComputeInstanceProfileInfoV": readInstance(
-			versionedComputeProfile,
-			3,
-		),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfo":  readInstance(plainComputeProfile, 3),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfoV": readInstance(versionedComputeProfile, 3),
 		"nvmlGpuInstanceGetComputeInstanceRemainingCapacity": readInstance(
-			withComputeProfile(remainingComputeInstances),
-			2,
-		),
+			withComputeProfile(remainingComputeInstances), 2),
 		"nvmlGpuInstanceGetComputeInstancePossiblePlacements": readInstance(
-			withComputeProfile(computePlacements),
-			3,
-		),
-		"nvmlGpuInstanceCreateComputeInstance": notNull(
-			onHandle(createCompute, aGPUInstance),
-			2,
-		),
+			withComputeProfile(computePlacements), 3),
+		"nvmlGpuInstanceCreateComputeInstance": notNull(onHandle(createCompute, aGPUInstance), 2),
 		"nvmlGpuInstanceCreateComputeInstanceWithPlacement": notNull(
-			onHandle(createComputeAt, aGPUInstance),
-			2,
-			3,
-		),
-		"nvmlComputeInstanceDestroy": onHandle(
-			destroyCompute,
-			aComputeInstance,
-		),
-		"nvmlGpuInstanceGetComputeInstances": readInstance(
-			computeInstancesOfProfile,
-			2,
-			3,
-		),
+			onHandle(createComputeAt, aGPUInstance), 2, 3),
+		"nvmlComputeInstanceDestroy":            onHandle(destroyCompute, aComputeInstance),
+		"nvmlGpuInstanceGetComputeInstances":    readInstance(computeInstancesOfProfile, 2, 3),
 		"nvmlGpuInstanceGetComputeInstanceById": readInstance(computeInstanceByID, 2),
-		"nvmlComputeInstanceGetInfo": computeInfo(
-			unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)),
-		"nvmlComputeInstanceGetInfo_v2": computeInfo(
-			unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{}),
-		),
+		"nvmlComputeInstanceGetInfo":            computeInfo(unsafe.Offsetof(info.placement)),
+		"nvmlComputeInstanceGetInfo_v2":         computeInfo(unsafe.Sizeof(info)),
 	}
 }
 
@@ -68,30 +47,34 @@ func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 	if id >= C.SIM_NVML_COMPUTE_INSTANCE_PROFILE_COUNT {
 		return computeProfile{}, invalidArgument
 	}
+
 	for size := 1; size <= i.Profile.ComputeSlices; size++ {
 		known, ok := sim.ComputeProfileID(size)
+
 		placements := sim.ComputePlacements(i.Profile.ComputeSlices, size)
 		if !ok || known != id || placements == nil {
 			continue
 		}
+
 		name := i.Profile.Name
 		if size < i.Profile.ComputeSlices {
 			name = fmt.Sprintf("%dc.%s", size, name)
 		}
+
 		return computeProfile{id, size, name, placements}, success
 	}
+
 	return computeProfile{}, notSupported
 }
 
 // withComputeProfile answers about the compute profile of the second argument in a GPU instance.
-func withComputeProfile(
-	answer func(i *sim.Instance, f computeProfile, a args) result,
-) instanceAnswer {
+func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) result) instanceAnswer {
 	return func(_ *sim.GPUState, i *sim.Instance, a args) result {
 		f, ret := computeProfileOf(i, a.uint(1))
 		if ret != success {
 			return ret
 		}
+
 		return answer(i, f, a)
 	}
 }
@@ -102,6 +85,7 @@ func sharedProfile(i *sim.Instance, a args) (computeProfile, result) {
 	if a.uint(2) != C.SIM_NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED {
 		return computeProfile{}, invalidArgument
 	}
+
 	return computeProfileOf(i, a.uint(1))
 }
 
@@ -110,18 +94,22 @@ func plainComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	if ret != success {
 		return ret
 	}
+
 	return put(a, 3, f.info(i))
 }
 
 func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileInfo_t {
 	e := i.Profile.Engines.Or(gpu.Engines{})
 	return C.sim_nvmlComputeInstanceProfileInfo_t{
-		id: C.sim_u32(f.id), sliceCount: C.sim_u32(f.size),
+		id:                    C.sim_u32(f.id),
+		sliceCount:            C.sim_u32(f.size),
 		instanceCount:         C.sim_u32(i.Profile.ComputeSlices / f.size),
 		multiprocessorCount:   C.sim_u32(sim.ComputeSMs(i.Profile, f.size)),
-		sharedCopyEngineCount: C.sim_u32(e.Copy), sharedDecoderCount: C.sim_u32(e.Decoder),
-		sharedEncoderCount: C.sim_u32(e.Encoder),
-		sharedJpegCount:    C.sim_u32(e.JPEG), sharedOfaCount: C.sim_u32(e.OFA),
+		sharedCopyEngineCount: C.sim_u32(e.Copy),
+		sharedDecoderCount:    C.sim_u32(e.Decoder),
+		sharedEncoderCount:    C.sim_u32(e.Encoder),
+		sharedJpegCount:       C.sim_u32(e.JPEG),
+		sharedOfaCount:        C.sim_u32(e.OFA),
 	}
 }
 
@@ -132,10 +120,13 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 		version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 	}
+
 	f, ret := sharedProfile(i, a)
 	if ret != success {
 		return ret
 	}
+
+	// Version 3 has the fields of version 2 at the same places.
 	plain := f.info(i)
 	info := at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
 	*info = C.sim_nvmlComputeInstanceProfileInfo_v2_t{
@@ -151,9 +142,11 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 		sharedOfaCount:        plain.sharedOfaCount,
 	}
 	putCString(info.name[:], "MIG "+f.name)
+
 	if version == C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		at[C.sim_nvmlComputeInstanceProfileInfo_v3_t](a, 3).capabilities = 0
 	}
+
 	return success
 }
 
@@ -161,15 +154,18 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
 	count := 0
 	end := 0
+
 	for _, p := range f.placements {
 		taken := slices.ContainsFunc(
 			i.ComputeInstances,
 			func(c *sim.Compute) bool { return c.Placement.Overlaps(p) },
 		)
 		if !taken && p.Start >= end {
-			count, end = count+1, p.End()
+			count++
+			end = p.End()
 		}
 	}
+
 	return put(a, 2, uint32(count))
 }
 
@@ -191,21 +187,27 @@ func (l *library) createCompute(h handle, where *gpu.Placement, a args, to int) 
 	if ret != success {
 		return ret
 	}
+
 	f, ret := computeProfileOf(i, a.uint(1))
 	if ret != success {
 		return ret
 	}
+
 	var start gpu.Opt[int]
+
 	if where != nil {
 		if !slices.Contains(f.placements, *where) {
 			return invalidArgument
 		}
+
 		start = gpu.Some(where.Start)
 	}
+
 	id, err := l.node.CreateComputeInstanceAt(h.gpu, h.instance, f.size, start)
 	if err != nil {
 		return l.failed(err)
 	}
+
 	return putHandle(a, to, handle{aComputeInstance, h.gpu, h.instance, id})
 }
 
@@ -219,12 +221,14 @@ func computeInstancesOfProfile(s *sim.GPUState, i *sim.Instance, a args) result 
 	if ret != success {
 		return ret
 	}
+
 	var handles []uintptr
 	for _, c := range i.ComputeInstances {
 		if c.Placement.Size == f.size {
 			handles = append(handles, handle{aComputeInstance, s.Index, i.ID, c.ID}.raw())
 		}
 	}
+
 	return putHandles(a, handles)
 }
 
@@ -233,6 +237,7 @@ func computeInstanceByID(s *sim.GPUState, i *sim.Instance, a args) result {
 	if !ok {
 		return notFound
 	}
+
 	return putHandle(a, 2, handle{aComputeInstance, s.Index, i.ID, c.ID})
 }
 
@@ -243,15 +248,19 @@ func computeInfo(size uintptr) call {
 		if ret != success {
 			return ret
 		}
+
 		c, ok := i.Compute(h.compute)
 		if !ok {
 			return notFound
 		}
+
 		id, _ := sim.ComputeProfileID(c.Placement.Size)
 		info := C.sim_nvmlComputeInstanceInfo_t{id: C.sim_u32(c.ID), profileId: C.sim_u32(id)}
 		setHandle(&info.device, handle{kind: aGPU, gpu: h.gpu})
 		setHandle(&info.gpuInstance, handle{kind: aGPUInstance, gpu: h.gpu, instance: h.instance})
-		info.placement.start, info.placement.size = C.sim_u32(c.Placement.Start), C.sim_u32(c.Placement.Size)
+		info.placement.start = C.sim_u32(c.Placement.Start)
+		info.placement.size = C.sim_u32(c.Placement.Size)
+
 		return putStart(a, 1, info, size)
 	}, aComputeInstance), 1)
 }

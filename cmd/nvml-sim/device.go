@@ -99,18 +99,19 @@ func readInventory[T any](value func(s *sim.GPUState) T) call {
 }
 
 // readText answers with a text, in a buffer that is the second argument. MIG devices are not supported if slice is nil.
-func readText(reading gpu.Reading, whole func(s *sim.GPUState) string,
-	slice func(s *sim.GPUState, d *sim.MIGDevice) string) call {
+func readText(
+	reading gpu.Reading,
+	whole func(s *sim.GPUState) string,
+	slice func(s *sim.GPUState, d *sim.MIGDevice) string,
+) call {
+	gpuText := func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) }
+
 	var migText migAnswer
 	if slice != nil {
 		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, slice(s, d)) }
 	}
-	return readDevice(
-		reading,
-		func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) },
-		migText,
-		1,
-	)
+
+	return readDevice(reading, gpuText, migText, 1)
 }
 
 // partNumber makes a number of NVIDIA's form out of the device id.
@@ -125,6 +126,7 @@ func architecture(s *sim.GPUState) uint32 {
 	case sim.Blackwell:
 		return C.SIM_NVML_DEVICE_ARCH_BLACKWELL
 	}
+
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
@@ -139,7 +141,9 @@ func addressingMode(_ *sim.GPUState, a args) result {
 	if m.version != C.SIM_nvmlDeviceAddressingMode_v1 {
 		return structMismatch
 	}
+
 	m.value = C.SIM_NVML_DEVICE_ADDRESSING_MODE_NONE
+
 	return success
 }
 
@@ -148,6 +152,7 @@ func cores(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
 	}
+
 	return put(a, 1, uint32(s.Cores))
 }
 
@@ -166,6 +171,7 @@ func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 	}
 	putCString(info.busId[:], busID(s, 8))
 	putCString(info.busIdLegacy[:], busID(s, 4))
+
 	return info
 }
 
@@ -182,6 +188,7 @@ func pciInfoExt(s *sim.GPUState, a args) result {
 	if info.version != C.SIM_nvmlPciInfoExt_v1 {
 		return structMismatch
 	}
+
 	*info = C.sim_nvmlPciInfoExt_v1_t{
 		version:        info.version,
 		domain:         C.sim_u32(s.PCI.Domain),
@@ -193,6 +200,7 @@ func pciInfoExt(s *sim.GPUState, a args) result {
 		subClass:       2,
 	}
 	putCString(info.busId[:], busID(s, 8))
+
 	return success
 }
 
@@ -209,6 +217,7 @@ func computeMode(s *sim.GPUState, a args) result {
 	if s.ExclusiveProcess {
 		return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
+
 	return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_DEFAULT)
 }
 

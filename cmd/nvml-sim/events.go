@@ -24,6 +24,7 @@ func supportedTypes(reportsHealth bool) uint64 {
 	if reportsHealth {
 		return eventTypes | availableTypes
 	}
+
 	return eventTypes
 }
 
@@ -64,12 +65,14 @@ type eventSet struct {
 func createSet(l *library, a args) result {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for number := range maxGPUs {
 		if l.sets[number] == nil {
 			l.sets[number] = &eventSet{queue: l.node.Subscribe()}
 			return putHandle(a, 0, handle{kind: anEventSet, gpu: number})
 		}
 	}
+
 	return insufficientResources
 }
 
@@ -79,8 +82,10 @@ func (l *library) set(raw uintptr) *eventSet {
 	if !ok || h.kind != anEventSet {
 		return nil
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.sets[h.gpu]
 }
 
@@ -90,11 +95,13 @@ func freeSet(l *library, a args) result {
 	if set == nil {
 		return invalidArgument
 	}
+
 	h, _ := handleOf(a.raw[0])
 	l.mu.Lock()
 	delete(l.sets, h.gpu)
 	l.mu.Unlock()
 	set.free()
+
 	return success
 }
 
@@ -103,6 +110,7 @@ func (s *eventSet) free() { s.freed.Do(s.queue.Close) }
 // registerEvents registers a GPU for all of the types, or for none if one is not supported.
 func registerEvents(l *library, h handle, a args) result {
 	set := l.set(a.raw[2])
+
 	types := uint64(a.raw[1])
 	switch {
 	case set == nil:
@@ -110,15 +118,18 @@ func registerEvents(l *library, h handle, a args) result {
 	case h.kind == aMIGDevice || types&^supportedTypes(l.node.ReportsHealth()) != 0:
 		return notSupported
 	}
+
 	for _, known := range eventKinds() {
 		if types&known.bit == 0 {
 			continue
 		}
+
 		err := set.queue.Watch(h.gpu, known.kind)
 		if err != nil {
 			return l.failed(err)
 		}
 	}
+
 	return success
 }
 
@@ -129,11 +140,14 @@ func waitSet(answer func(a args, e sim.Event)) call {
 		if set == nil {
 			return invalidArgument
 		}
+
 		e, err := set.queue.Next(time.Duration(a.uint(2)) * time.Millisecond)
 		if err != nil {
 			return l.failed(err)
 		}
+
 		answer(a, e)
+
 		return success
 	}, 1)
 }
@@ -142,9 +156,11 @@ func waitSet(answer func(a args, e sim.Event)) call {
 func putOldEvent(a args, e sim.Event) {
 	data := at[C.sim_nvmlEventData_t](a, 1)
 	setHandle(&data.device, handle{kind: aGPU, gpu: e.GPU})
+
 	for _, known := range eventKinds() {
 		if known.kind == e.Kind {
-			data.eventType, data.eventData = C.sim_u64(known.bit), C.sim_u64(e.XID) // which only XIDs have
+			data.eventType = C.sim_u64(known.bit)
+			data.eventData = C.sim_u64(e.XID) // which only XIDs have
 		}
 	}
 }
@@ -152,5 +168,6 @@ func putOldEvent(a args, e sim.Event) {
 func putEvent(a args, e sim.Event) {
 	putOldEvent(a, e)
 	data := at[C.sim_nvmlEventData_t](a, 1)
-	data.gpuInstanceId, data.computeInstanceId = C.sim_u32(idOrNone(e.Instance)), C.sim_u32(idOrNone(e.Compute))
+	data.gpuInstanceId = C.sim_u32(idOrNone(e.Instance))
+	data.computeInstanceId = C.sim_u32(idOrNone(e.Compute))
 }

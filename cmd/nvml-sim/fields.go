@@ -44,34 +44,43 @@ func fieldValues(l *library, h handle, a args) result {
 	case h.kind == aMIGDevice:
 		return notSupported
 	}
+
 	s, err := l.node.Read(h.gpu, gpu.ReadingDevice)
 	if err != nil {
 		return l.failed(err)
 	}
+
 	known := fields(l.node.Scenario().Node.DriverBranch())
+
 	values := array[C.sim_nvmlFieldValue_t](a, 2, a.uint(1))
 	for i := range values {
 		v := &values[i]
 		v.timestamp = C.longlong(s.Time.UnixMicro())
 		v.latencyUsec = 0
 		v.value = 0
+
 		f, ok := known[uint32(v.fieldId)]
 		if !ok {
 			v.nvmlReturn = C.int(unanswered(uint32(v.fieldId)))
 			continue
 		}
+
 		v.valueType = f.kind
+
 		now, err := l.node.Read(h.gpu, f.reading)
 		if err != nil {
 			v.nvmlReturn = C.int(l.failed(err))
 			continue
 		}
+
 		number, ret := f.value(&now, uint32(v.scopeId))
 		v.nvmlReturn = C.int(ret)
+
 		if ret == success {
 			v.value = C.sim_u64(number) // a union: on a little-endian machine good for 32 bits too
 		}
 	}
+
 	return success
 }
 
@@ -80,6 +89,7 @@ func unanswered(id uint32) result {
 	if id == 0 || id >= C.SIM_NVML_FI_MAX || id == C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
 		return invalidArgument // the recovery action is unknown to drivers before recoveryBranch
 	}
+
 	return notSupported
 }
 
@@ -154,12 +164,14 @@ func fields(branch int) map[uint32]field {
 	addLinkFields(known)
 	addPowerFields(known)
 	addRowFields(known)
+
 	for _, id := range []uint32{
 		C.SIM_NVML_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
 		C.SIM_NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, C.SIM_NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL,
 	} {
 		known[id] = field{gpu.ReadingNVLink, unsignedLong, nvlinkErrors}
 	}
+
 	if branch >= recoveryBranch {
 		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = unscoped(
 			gpu.ReadingRecovery,
@@ -167,6 +179,7 @@ func fields(branch int) map[uint32]field {
 			recoveryAction,
 		)
 	}
+
 	return known
 }
 
@@ -200,15 +213,17 @@ func addPowerFields(known map[uint32]field) {
 	} {
 		known[id] = field{gpu.ReadingPower, unsignedInt, ofGPU(value)}
 	}
+
 	known[C.SIM_NVML_FI_DEV_ENERGY] = field{gpu.ReadingEnergy, unsignedLong, ofGPU(millijoules)}
+	known[C.SIM_NVML_FI_DEV_POWER_INSTANT] = field{gpu.ReadingPower, unsignedInt, draw}
 	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt,
 		func(s *sim.GPUState, scope uint32) (uint64, result) {
 			if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
 				return 0, notSupported
 			}
+
 			return draw(s, scope)
 		}}
-	known[C.SIM_NVML_FI_DEV_POWER_INSTANT] = field{gpu.ReadingPower, unsignedInt, draw}
 }
 
 // draw answers with the power that the driver reports.
@@ -245,9 +260,7 @@ func addRowFields(known map[uint32]field) {
 }
 
 // ofGPU answers in the scope of the GPU alone.
-func ofGPU(
-	value func(s *sim.GPUState) uint64,
-) func(s *sim.GPUState, scope uint32) (uint64, result) {
+func ofGPU(value func(s *sim.GPUState) uint64) func(s *sim.GPUState, scope uint32) (uint64, result) {
 	return func(s *sim.GPUState, scope uint32) (uint64, result) {
 		switch {
 		case scope == C.SIM_NVML_POWER_SCOPE_GPU:
@@ -255,6 +268,7 @@ func ofGPU(
 		case scope < C.SIM_NVML_POWER_SCOPE_COUNT:
 			return 0, notSupported
 		}
+
 		return 0, invalidArgument
 	}
 }
@@ -279,6 +293,7 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 	if !ok {
 		return 0, notSupported
 	}
+
 	return uint64(celsius), success
 }
 
@@ -291,13 +306,16 @@ func nvlinkKiB(overhead float64) field {
 			if s.NVLinks == 0 || s.CountsByLink() {
 				return 0, notSupported
 			}
+
 			kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
+
 			switch {
 			case scope == allLinks:
 				return kib, success
 			case int64(scope) < int64(s.NVLinks):
 				return kib / uint64(s.NVLinks), success
 			}
+
 			return 0, invalidArgument
 		},
 	}
@@ -308,6 +326,7 @@ func nvlinkErrors(s *sim.GPUState, _ uint32) (uint64, result) {
 	if s.NVLinks == 0 || s.CountsByLink() {
 		return 0, notSupported
 	}
+
 	return 0, success
 }
 
@@ -315,6 +334,7 @@ func linkCount(s *sim.GPUState, _ uint32) (uint64, result) {
 	if s.NVLinks == 0 {
 		return 0, notSupported
 	}
+
 	return uint64(s.NVLinks), success
 }
 
@@ -330,6 +350,7 @@ func byLink(value func(s *sim.GPUState) uint64) field {
 			case int64(scope) >= int64(s.NVLinks):
 				return 0, invalidArgument
 			}
+
 			return value(s), success
 		},
 	}

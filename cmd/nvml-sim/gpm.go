@@ -42,7 +42,9 @@ func gpmSupport(s *sim.GPUState, a args) result {
 	if support.version != C.SIM_NVML_GPM_SUPPORT_VERSION { // no size in it, unlike others
 		return structMismatch
 	}
+
 	support.isSupportedDevice = C.sim_u32(flag(s.Architecture != sim.Ampere))
+
 	return success
 }
 
@@ -51,9 +53,12 @@ func allocSample(l *library, a args) result {
 	if address == 0 {
 		return insufficientResources
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.samples[address] = sample{}
+
 	return put(a, 0, address)
 }
 
@@ -62,10 +67,13 @@ func freeSample(l *library, a args) result {
 	_, known := l.samples[a.raw[0]]
 	delete(l.samples, a.raw[0])
 	l.mu.Unlock()
+
 	if !known {
 		return invalidArgument
 	}
+
 	C.free(unsafe.Pointer(at[byte](a, 0)))
+
 	return success
 }
 
@@ -78,12 +86,16 @@ func (l *library) fillSample(address uintptr, index int, read func() (sim.Counte
 	case !l.node.HasGPM(index):
 		return notSupported
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	if _, known := l.samples[address]; !known {
 		return invalidArgument
 	}
+
 	l.samples[address] = sample{counters: counters, filled: true}
+
 	return success
 }
 
@@ -92,6 +104,7 @@ func sampleDevice(l *library, h handle, a args) result {
 		if h.kind == aMIGDevice {
 			return l.node.ComputeCounters(h.gpu, h.instance, h.compute)
 		}
+
 		return l.node.MonitorGPU(h.gpu)
 	})
 }
@@ -109,26 +122,34 @@ func gpmMetrics(l *library, a args) result {
 	if get.version != C.SIM_NVML_GPM_METRICS_GET_VERSION {
 		return structMismatch
 	}
+
 	l.mu.Lock()
 	before := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))]
 	after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
 	l.mu.Unlock()
+
 	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled ||
 		before.counters.Of != after.counters.Of {
 		return invalidArgument
 	}
+
 	err := l.node.Driver()
 	if err != nil {
 		return l.failed(err)
 	}
+
 	for i := range get.metrics[:get.numMetrics] {
 		m := &get.metrics[i]
 		value, has := sim.GPM(before.counters, after.counters, uint32(m.metricId))
-		m.value, m.nvmlReturn = C.double(value), C.int(success)
+		m.value = C.double(value)
+		m.nvmlReturn = C.int(success)
+
 		if !has {
-			m.value, m.nvmlReturn = 0, C.int(notSupported)
+			m.value = 0
+			m.nvmlReturn = C.int(notSupported)
 		}
 	}
+
 	return success
 }
 
@@ -137,12 +158,16 @@ func (l *library) withStreaming(h handle, do func()) result {
 	if !l.node.HasGPM(h.gpu) {
 		return notSupported
 	}
+
 	if _, err := l.node.Read(h.gpu, gpu.ReadingActivity); err != nil {
 		return l.failed(err)
 	}
+
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	do()
+
 	return success
 }
 
@@ -154,6 +179,7 @@ func setStreaming(l *library, h handle, a args) result {
 	if a.uint(1) > C.SIM_NVML_FEATURE_ENABLED {
 		return invalidArgument
 	}
+
 	return l.withStreaming(
 		h,
 		func() { l.streaming[h.gpu] = a.uint(1) == C.SIM_NVML_FEATURE_ENABLED },

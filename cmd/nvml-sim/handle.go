@@ -55,6 +55,7 @@ func handleOf(raw uintptr) (h handle, ok bool) {
 	if raw < handlesStart() || at >= C.SIM_HANDLES {
 		return handle{}, false
 	}
+
 	return handle{
 		kind:     kind(at / ofKind),
 		gpu:      int(at / (maxInstances * maxComputes) % maxGPUs),
@@ -77,6 +78,7 @@ func onHandle(answer func(l *library, h handle, a args) result, kinds ...kind) c
 		if !ok {
 			return invalidArgument
 		}
+
 		return answer(l, h, a)
 	}
 }

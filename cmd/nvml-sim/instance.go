@@ -16,13 +16,9 @@ func instanceCalls() map[string]call {
 		"nvmlDeviceCreateGpuInstance":              notNull(onHandle(createInstance, aGPU), 2),
 		"nvmlDeviceCreateGpuInstanceWithPlacement": notNull(onHandle(createInstanceAt, aGPU), 2, 3),
 		"nvmlGpuInstanceDestroy":                   onHandle(destroyInstance, aGPUInstance),
-		"nvmlDeviceGetGpuInstances": readMIG(
-			withInstances(instancesOfProfile),
-			2,
-			3,
-		),
-		"nvmlDeviceGetGpuInstanceById": readMIG(withInstances(instanceByID), 2),
-		"nvmlGpuInstanceGetInfo":       readInstance(instanceInfo, 1),
+		"nvmlDeviceGetGpuInstances":                readMIG(withInstances(instancesOfProfile), 2, 3),
+		"nvmlDeviceGetGpuInstanceById":             readMIG(withInstances(instanceByID), 2),
+		"nvmlGpuInstanceGetInfo":                   readInstance(instanceInfo, 1),
 	}
 }
 
@@ -35,10 +31,12 @@ func (l *library) instance(h handle) (*sim.GPUState, *sim.Instance, result) {
 	case !s.Privileged:
 		return nil, nil, noPermission
 	}
+
 	i, ok := s.Instance(h.instance)
 	if !ok {
 		return nil, nil, notFound
 	}
+
 	return &s, i, success
 }
 
@@ -52,6 +50,7 @@ func readInstance(answer instanceAnswer, pointers ...int) call {
 		if ret != success {
 			return ret
 		}
+
 		return answer(s, i, a)
 	}, aGPUInstance), pointers...)
 }
@@ -62,18 +61,19 @@ func createInstance(l *library, h handle, a args) result {
 
 func createInstanceAt(l *library, h handle, a args) result {
 	p := at[C.sim_nvmlGpuInstancePlacement_t](a, 2)
+
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	if err != nil {
 		return l.failed(err)
 	}
+
 	wanted := gpu.Placement{Start: int(p.start), Size: int(p.size)}
-	if f, ret := profileByID(
-		&s,
-		a.uint(1),
-	); ret != success ||
-		!slices.Contains(f.Placements, wanted) {
+
+	f, ret := profileByID(&s, a.uint(1))
+	if ret != success || !slices.Contains(f.Placements, wanted) {
 		return invalidArgument
 	}
+
 	return l.createInstance(h, gpu.Some(wanted.Start), a, 3)
 }
 
@@ -84,6 +84,7 @@ func (l *library) createInstance(h handle, start gpu.Opt[int], a args, to int) r
 	if err != nil {
 		return l.failed(err)
 	}
+
 	return putHandle(a, to, handle{kind: aGPUInstance, gpu: h.gpu, instance: id})
 }
 
@@ -100,6 +101,7 @@ func withInstances(answer gpuAnswer) gpuAnswer {
 		case !s.Privileged:
 			return noPermission
 		}
+
 		return answer(s, a)
 	}
 }
@@ -109,15 +111,15 @@ func instancesOfProfile(s *sim.GPUState, a args) result {
 	if _, ret := profileByID(s, a.uint(1)); ret != success {
 		return ret
 	}
+
 	var handles []uintptr
 	for _, i := range s.Instances {
 		if i.Profile.ID == a.uint(1) {
-			handles = append(
-				handles,
-				handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID}.raw(),
-			)
+			h := handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID}
+			handles = append(handles, h.raw())
 		}
 	}
+
 	return putHandles(a, handles)
 }
 
@@ -132,13 +134,17 @@ func instanceByID(s *sim.GPUState, a args) result {
 	if !ok {
 		return notFound
 	}
+
 	return putHandle(a, 2, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID})
 }
 
 func instanceInfo(s *sim.GPUState, i *sim.Instance, a args) result {
 	info := at[C.sim_nvmlGpuInstanceInfo_t](a, 1)
 	setHandle(&info.device, handle{kind: aGPU, gpu: s.Index})
-	info.id, info.profileId = C.sim_u32(i.ID), C.sim_u32(i.Profile.ID)
-	info.placement.start, info.placement.size = C.sim_u32(i.Placement.Start), C.sim_u32(i.Placement.Size)
+	info.id = C.sim_u32(i.ID)
+	info.profileId = C.sim_u32(i.Profile.ID)
+	info.placement.start = C.sim_u32(i.Placement.Start)
+	info.placement.size = C.sim_u32(i.Placement.Size)
+
 	return success
 }

@@ -32,9 +32,14 @@ type library struct {
 }
 
 func newLibrary(getenv func(string) string) *library {
-	l := &library{getenv: getenv, sets: map[int]*eventSet{}, binding: map[int]*systemEventSet{},
-		samples: map[uintptr]sample{}, streaming: map[int]bool{},
-		files: map[int]*os.File{}}
+	l := &library{
+		getenv:    getenv,
+		files:     map[int]*os.File{},
+		sets:      map[int]*eventSet{},
+		binding:   map[int]*systemEventSet{},
+		samples:   map[uintptr]sample{},
+		streaming: map[int]bool{},
+	}
 
 	always := initCalls()
 	initialized := tables()
@@ -139,7 +144,8 @@ func (l *library) start() bool {
 		return false
 	}
 
-	l.node, l.client = node, node.NewClient(l.openDevice)
+	l.node = node
+	l.client = node.NewClient(l.openDevice)
 
 	return true
 }

@@ -31,18 +31,22 @@ func linkCalls() map[string]call {
 // fabricInfo answers in the second and the third version of its struct, of which the third has a summary of the health.
 func fabricInfo(s *sim.GPUState, a args) result {
 	v2 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1)
+
 	v3 := at[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
 	if v2.version != C.SIM_nvmlGpuFabricInfo_v2 && v3.version != C.SIM_nvmlGpuFabricInfo_v3 {
 		return structMismatch
 	}
+
 	fabric, ok := s.Fabric().Get()
 	if !ok {
 		return notSupported
 	}
 
-	v2.status, v2.cliqueId = C.int(fabric.Status.Or(0)), C.sim_u32(fabric.Clique.Or(0))
+	v2.status = C.int(fabric.Status.Or(0))
+	v2.cliqueId = C.sim_u32(fabric.Clique.Or(0))
 	v2.state = C.SIM_NVML_GPU_FABRIC_STATE_COMPLETED
 	v2.healthMask = 0
+
 	if v3.version == C.SIM_nvmlGpuFabricInfo_v3 {
 		v3.healthSummary = C.SIM_NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
 	}
@@ -59,12 +63,15 @@ func readTwoGPUs(answer func(s, other *sim.GPUState) int32) call {
 			if !ok {
 				return invalidArgument
 			}
+
 			s, err := l.node.Read(h.gpu, gpu.ReadingInventory)
 			if err != nil {
 				return l.failed(err)
 			}
+
 			states[i] = s
 		}
+
 		return put(a, 2, answer(&states[0], &states[1]))
 	}, 2)
 }
@@ -77,6 +84,7 @@ func commonAncestor(s, other *sim.GPUState) int32 {
 	case s.Index/4 == other.Index/4:
 		return C.SIM_NVML_TOPOLOGY_NODE
 	}
+
 	return C.SIM_NVML_TOPOLOGY_SYSTEM
 }
 
@@ -91,6 +99,7 @@ func readLink(answer gpuAnswer) call {
 		case a.uint(1) >= uint32(s.NVLinks):
 			return invalidArgument
 		}
+
 		return answer(s, a)
 	}, 2)
 }
@@ -100,5 +109,6 @@ func switchPCI(s *sim.GPUState, link uint32) C.sim_nvmlPciInfo_t {
 	info := C.sim_nvmlPciInfo_t{domain: C.sim_u32(s.PCI.Domain), bus: C.sim_u32(0xE0 + link%6)}
 	putCString(info.busId[:], fmt.Sprintf("%08X:%02X:00.0", info.domain, info.bus))
 	putCString(info.busIdLegacy[:], fmt.Sprintf("%04X:%02X:00.0", info.domain, info.bus))
+
 	return info
 }

@@ -22,10 +22,7 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(
-		os.Stderr,
-		"nvml-sim is a library: go build -buildmode=c-shared -o libnvidia-ml.so.1 ./cmd/nvml-sim",
-	)
+	fmt.Fprintln(os.Stderr, "nvml-sim is a library: go build -buildmode=c-shared -o libnvidia-ml.so.1 ./cmd/nvml-sim")
 	os.Exit(2)
 }
 
@@ -40,6 +37,7 @@ func simOpen() C.uintptr_t {
 func getenv(name string) string {
 	key := C.CString(name)
 	defer C.free(unsafe.Pointer(key))
+
 	return C.GoString(C.getenv(key))
 }
 

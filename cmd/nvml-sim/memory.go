@@ -52,6 +52,7 @@ func beforeBranch(branch int, old, now call) call {
 		if l.node.Scenario().Node.DriverBranch() < branch {
 			return old(l, a)
 		}
+
 		return now(l, a)
 	}
 }
@@ -76,6 +77,7 @@ func putMemory(s *sim.GPUState, a args, total, used uint64) result {
 	if s.MIGEnabled && !s.Privileged {
 		return noPermission
 	}
+
 	return put(a, 1, memoryOf(total, used))
 }
 
@@ -100,8 +102,12 @@ func memory2(s *sim.GPUState, a args) result {
 	case s.MIGEnabled && !s.Privileged:
 		return noPermission
 	}
-	m.total, m.reserved, m.used = C.sim_u64(s.MemoryTotal), C.sim_u64(s.MemoryReserved), C.sim_u64(s.MemoryUsed)
+
+	m.total = C.sim_u64(s.MemoryTotal)
+	m.reserved = C.sim_u64(s.MemoryReserved)
+	m.used = C.sim_u64(s.MemoryUsed)
 	m.free = m.total - m.reserved - m.used
+
 	return success
 }
 
@@ -110,8 +116,12 @@ func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	if m.version != C.SIM_nvmlMemory_v2 {
 		return structMismatch
 	}
-	m.total, m.reserved, m.used = C.sim_u64(d.Instance.Profile.MemoryBytes), 0, C.sim_u64(d.Instance.MemoryUsed)
+
+	m.total = C.sim_u64(d.Instance.Profile.MemoryBytes)
+	m.reserved = 0
+	m.used = C.sim_u64(d.Instance.MemoryUsed)
 	m.free = m.total - m.used
+
 	return success
 }
 
@@ -126,6 +136,7 @@ func migBAR1(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 			axis = max(axis, p.End())
 		}
 	}
+
 	return putBAR1(a, bar1Size(s)/uint64(axis)*uint64(d.Instance.Placement.Size)-1<<20, 0)
 }
 
@@ -144,6 +155,7 @@ func readECC(answer func(count uint64, a args) result, pointer int) call {
 		if ret != success {
 			return ret
 		}
+
 		return answer(count, a)
 	}, pointer)
 }
@@ -153,6 +165,7 @@ func eccErrors(s *sim.GPUState, severity, lifetime uint32) (uint64, result) {
 	if lifetime == C.SIM_NVML_VOLATILE_ECC && !s.HasVolatileECC() {
 		return 0, notSupported
 	}
+
 	count, ok := map[[2]uint32]uint64{
 		{C.SIM_NVML_MEMORY_ERROR_TYPE_CORRECTED, C.SIM_NVML_VOLATILE_ECC}:    s.ECC.CorrectedVolatile,
 		{C.SIM_NVML_MEMORY_ERROR_TYPE_UNCORRECTED, C.SIM_NVML_VOLATILE_ECC}:  s.ECC.UncorrectedVolatile,
@@ -162,6 +175,7 @@ func eccErrors(s *sim.GPUState, severity, lifetime uint32) (uint64, result) {
 	if !ok {
 		return 0, invalidArgument
 	}
+
 	return count, success
 }
 
@@ -184,6 +198,7 @@ func errorCounter(s *sim.GPUState, a args) result {
 	case C.SIM_NVML_MEMORY_LOCATION_SRAM:
 		return put[uint64](a, 4, 0)
 	}
+
 	return notSupported
 }
 
@@ -193,6 +208,7 @@ func migErrorCounter(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
 		a.uint(2) != C.SIM_NVML_VOLATILE_ECC || a.uint(3) != C.SIM_NVML_MEMORY_LOCATION_SRAM {
 		return notSupported
 	}
+
 	return put[uint64](a, 4, 0)
 }
 
@@ -203,6 +219,7 @@ func readRows(answer func(rows gpu.RemappedRows, a args) result, pointers ...int
 		if !ok {
 			return notSupported
 		}
+
 		return answer(rows, a)
 	}, pointers...)
 }

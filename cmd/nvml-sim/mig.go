@@ -82,10 +82,12 @@ func setMIGMode(l *library, h handle, a args) result {
 	if mode > C.SIM_NVML_DEVICE_MIG_ENABLE {
 		return invalidArgument
 	}
+
 	refused := l.node.SetMIGMode(h.gpu, mode == C.SIM_NVML_DEVICE_MIG_ENABLE)
 	if refused != nil && !errors.Is(refused, gpu.ErrInUse) {
 		return l.failed(refused)
 	}
+
 	s, err := l.node.Read(h.gpu, gpu.ReadingMIG)
 	switch {
 	case err != nil:
@@ -95,6 +97,7 @@ func setMIGMode(l *library, h handle, a args) result {
 	case s.MIGEnabled != s.MIGPending:
 		return put(a, 2, resetRequired)
 	}
+
 	return put(a, 2, success)
 }
 
@@ -111,7 +114,9 @@ func migHandleByIndex(s *sim.GPUState, a args) result {
 	case index >= len(s.Devices) || s.Devices[index] == nil:
 		return notFound
 	}
+
 	d := s.Devices[index]
+
 	return putHandle(a, 2, handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID})
 }
 
@@ -120,10 +125,12 @@ func profileByNumber(s *sim.GPUState, number uint32) (gpu.Profile, result) {
 	if number >= C.SIM_NVML_GPU_INSTANCE_PROFILE_COUNT {
 		return gpu.Profile{}, invalidArgument
 	}
+
 	at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.Enum == int(number) })
 	if at < 0 {
 		return gpu.Profile{}, notSupported
 	}
+
 	return reportedProfile(s, s.Profiles[at]), success
 }
 
@@ -133,6 +140,7 @@ func profileByID(s *sim.GPUState, id uint32) (gpu.Profile, result) {
 	if at < 0 {
 		return gpu.Profile{}, invalidArgument
 	}
+
 	return reportedProfile(s, s.Profiles[at]), success
 }
 
@@ -142,6 +150,7 @@ func reportedProfile(s *sim.GPUState, f gpu.Profile) gpu.Profile {
 	if s.Name == "NVIDIA A30" && f.Enum == C.SIM_NVML_GPU_INSTANCE_PROFILE_2_SLICE {
 		f.MaxInstances = 4
 	}
+
 	return f
 }
 
@@ -150,7 +159,9 @@ func plainProfile(s *sim.GPUState, a args) result {
 	if ret != success {
 		return ret
 	}
+
 	e := f.Engines.Or(gpu.Engines{})
+
 	return put(a, 2, C.sim_nvmlGpuInstanceProfileInfo_t{
 		id:                  C.sim_u32(f.ID),
 		sliceCount:          C.sim_u32(f.ComputeSlices),
@@ -173,6 +184,7 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, re
 			version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
 			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 		}
+
 		f, ret := find(s, a.uint(1))
 		switch {
 		case ret != success:
@@ -180,44 +192,55 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, re
 		case !s.MIGEnabled:
 			return notSupported
 		}
-		e := f.Engines.Or(gpu.Engines{})
+
 		if version == C.SIM_nvmlGpuInstanceProfileInfo_v2 {
-			info := at[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2)
-			*info = C.sim_nvmlGpuInstanceProfileInfo_v2_t{
-				version:             C.sim_u32(version),
-				id:                  C.sim_u32(f.ID),
-				sliceCount:          C.sim_u32(f.ComputeSlices),
-				instanceCount:       C.sim_u32(f.MaxInstances),
-				multiprocessorCount: C.sim_u32(f.SMs),
-				copyEngineCount:     C.sim_u32(e.Copy),
-				decoderCount:        C.sim_u32(e.Decoder),
-				encoderCount:        C.sim_u32(e.Encoder),
-				jpegCount:           C.sim_u32(e.JPEG),
-				ofaCount:            C.sim_u32(e.OFA),
-				memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
-			}
-			putCString(info.name[:], "MIG "+f.Name)
-			return success
+			putProfileV2(at[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2), f, version)
+		} else {
+			putProfileV3(at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2), f, version)
 		}
-		info := at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2)
-		*info = C.sim_nvmlGpuInstanceProfileInfo_v3_t{
-			version:             C.sim_u32(version),
-			id:                  C.sim_u32(f.ID),
-			sliceCount:          C.sim_u32(f.ComputeSlices),
-			instanceCount:       C.sim_u32(f.MaxInstances),
-			multiprocessorCount: C.sim_u32(f.SMs),
-			copyEngineCount:     C.sim_u32(e.Copy),
-			decoderCount:        C.sim_u32(e.Decoder),
-			encoderCount:        C.sim_u32(e.Encoder),
-			jpegCount:           C.sim_u32(e.JPEG),
-			ofaCount:            C.sim_u32(e.OFA),
-			memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
-		}
-		putCString(info.name[:], "MIG "+f.Name)
-		if strings.Contains(f.Name, "+gfx") {
-			info.capabilities = C.SIM_NVML_GPU_INSTANCE_PROFILE_CAPS_GFX
-		}
+
 		return success
+	}
+}
+
+func putProfileV2(to *C.sim_nvmlGpuInstanceProfileInfo_v2_t, f gpu.Profile, version uint32) {
+	e := f.Engines.Or(gpu.Engines{})
+	*to = C.sim_nvmlGpuInstanceProfileInfo_v2_t{
+		version:             C.sim_u32(version),
+		id:                  C.sim_u32(f.ID),
+		sliceCount:          C.sim_u32(f.ComputeSlices),
+		instanceCount:       C.sim_u32(f.MaxInstances),
+		multiprocessorCount: C.sim_u32(f.SMs),
+		copyEngineCount:     C.sim_u32(e.Copy),
+		decoderCount:        C.sim_u32(e.Decoder),
+		encoderCount:        C.sim_u32(e.Encoder),
+		jpegCount:           C.sim_u32(e.JPEG),
+		ofaCount:            C.sim_u32(e.OFA),
+		memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
+	}
+	putCString(to.name[:], "MIG "+f.Name)
+}
+
+// putProfileV3 writes the version with capabilities, which say what the name of a profile says.
+func putProfileV3(to *C.sim_nvmlGpuInstanceProfileInfo_v3_t, f gpu.Profile, version uint32) {
+	e := f.Engines.Or(gpu.Engines{})
+	*to = C.sim_nvmlGpuInstanceProfileInfo_v3_t{
+		version:             C.sim_u32(version),
+		id:                  C.sim_u32(f.ID),
+		sliceCount:          C.sim_u32(f.ComputeSlices),
+		instanceCount:       C.sim_u32(f.MaxInstances),
+		multiprocessorCount: C.sim_u32(f.SMs),
+		copyEngineCount:     C.sim_u32(e.Copy),
+		decoderCount:        C.sim_u32(e.Decoder),
+		encoderCount:        C.sim_u32(e.Encoder),
+		jpegCount:           C.sim_u32(e.JPEG),
+		ofaCount:            C.sim_u32(e.OFA),
+		memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
+	}
+	putCString(to.name[:], "MIG "+f.Name)
+
+	if strings.Contains(f.Name, "+gfx") {
+		to.capabilities = C.SIM_NVML_GPU_INSTANCE_PROFILE_CAPS_GFX
 	}
 }
 
@@ -226,10 +249,12 @@ func possiblePlacements(s *sim.GPUState, a args) result {
 	if !s.Privileged {
 		return noPermission
 	}
+
 	f, ret := profileByID(s, a.uint(1))
 	if ret != success {
 		return ret
 	}
+
 	return putPlacements(a, f.Placements)
 }
 
@@ -238,13 +263,16 @@ func possiblePlacements(s *sim.GPUState, a args) result {
 // instances are the same.
 func putPlacements(a args, placements []gpu.Placement) result {
 	put(a, 3, uint32(len(placements)))
+
 	if a.raw[2] == 0 {
 		return success
 	}
+
 	to := array[C.sim_nvmlGpuInstancePlacement_t](a, 2, uint32(len(placements)))
 	for i, p := range placements {
 		to[i] = C.sim_nvmlGpuInstancePlacement_t{start: C.sim_u32(p.Start), size: C.sim_u32(p.Size)}
 	}
+
 	return success
 }
 
@@ -253,12 +281,15 @@ func remainingCapacity(l *library, h handle, a args) result {
 	if err != nil {
 		return l.failed(err)
 	}
+
 	if !s.MIGEnabled {
 		return notSupported
 	}
+
 	count, err := l.node.Remaining(h.gpu, a.uint(1))
 	if err != nil {
 		return l.failed(err)
 	}
+
 	return put(a, 2, uint32(count))
 }

@@ -23,6 +23,7 @@ func processCalls() map[string]call {
 				usedGpuMemory: C.sim_u64(p.MemoryBytes),
 			}
 		})
+
 		newer := listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v2_t {
 			return C.sim_nvmlProcessInfo_v2_t{
 				pid:               C.sim_u32(p.PID),
@@ -31,9 +32,12 @@ func processCalls() map[string]call {
 				computeInstanceId: C.sim_u32(idOrNone(p.Compute)),
 			}
 		})
-		all[name+"_v2"], all[name+"_v3"] = newer, newer
+		all[name+"_v2"] = newer
+		all[name+"_v3"] = newer
 	}
+
 	all["nvmlDeviceGetProcessUtilization"] = readGPU(gpu.ReadingProcesses, processUse, 2)
+
 	return all
 }
 
@@ -43,9 +47,11 @@ func processUse(s *sim.GPUState, a args) result {
 	if s.MIGEnabled {
 		return notSupported
 	}
+
 	if len(s.Processes) == 0 {
 		return notFound
 	}
+
 	samples := make([]C.sim_nvmlProcessUtilizationSample_t, 0, len(s.Processes))
 	for _, p := range s.Processes {
 		samples = append(samples, C.sim_nvmlProcessUtilizationSample_t{
@@ -54,10 +60,12 @@ func processUse(s *sim.GPUState, a args) result {
 			smUtil:    C.sim_u32(100*p.SMShare + 0.5),
 		})
 	}
+
 	if a.raw[1] == 0 { // the number of samples is asked for
 		put(a, 2, uint32(len(samples)))
 		return insufficientSize
 	}
+
 	return putList(a, 2, 1, samples)
 }
 
@@ -70,12 +78,15 @@ func listProcesses[T any](wanted func(p sim.Process) bool, info func(p sim.Proce
 				infos = append(infos, info(p))
 			}
 		}
+
 		return infos
 	}
+
 	return readDevice(gpu.ReadingProcesses, func(s *sim.GPUState, a args) result {
 		if s.MIGEnabled && !s.Privileged {
 			return noPermission
 		}
+
 		return putList(a, 1, 2, collect(s, func(sim.Process) bool { return true }))
 	}, func(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 		return putList(a, 1, 2, collect(s, func(p sim.Process) bool {

@@ -35,6 +35,7 @@ func readingCalls() map[string]call {
 		gpu.ReadingClocks,
 		func(s *sim.GPUState) uint32 { return uint32(s.PerformanceState) },
 	)
+
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
@@ -86,6 +87,7 @@ func utilization(s *sim.GPUState, a args) result {
 	if !ok {
 		return notSupported
 	}
+
 	return put(a, 1, C.sim_nvmlUtilization_t{gpu: C.sim_u32(u.GPU), memory: C.sim_u32(u.Memory)})
 }
 
@@ -116,6 +118,7 @@ func clocks(s *sim.GPUState, clock uint32) (now, highest uint32, ok bool) {
 	case C.SIM_NVML_CLOCK_VIDEO:
 		return s.VideoMHz, s.MaxSMMHz * 9 / 10, true
 	}
+
 	return 0, 0, false
 }
 
@@ -124,6 +127,7 @@ func clockNow(s *sim.GPUState, a args) result {
 	if !ok {
 		return invalidArgument
 	}
+
 	return put(a, 2, now)
 }
 
@@ -132,6 +136,7 @@ func clockMax(s *sim.GPUState, a args) result {
 	if !ok {
 		return invalidArgument
 	}
+
 	return put(a, 2, highest)
 }
 
@@ -140,12 +145,14 @@ func clockByID(s *sim.GPUState, a args) result {
 	if !ok {
 		return invalidArgument
 	}
+
 	switch a.uint(2) {
 	case C.SIM_NVML_CLOCK_ID_CURRENT:
 		return put(a, 3, now)
 	case C.SIM_NVML_CLOCK_ID_CUSTOMER_BOOST_MAX:
 		return put(a, 3, highest)
 	}
+
 	return notSupported
 }
 
@@ -155,5 +162,6 @@ func pcieThroughput(s *sim.GPUState, a args) result {
 	case C.SIM_NVML_PCIE_UTIL_TX_BYTES, C.SIM_NVML_PCIE_UTIL_RX_BYTES:
 		return put(a, 2, uint32(s.PCIeRate/1000))
 	}
+
 	return invalidArgument
 }

@@ -22,6 +22,7 @@ func systemCalls() map[string]call {
 		0,
 	)
 	none := askDriver(func(_ *library, a args) result { return put[uint32](a, 0, 0) }, 0)
+
 	return map[string]call{
 		"nvmlSystemGetConfComputeState": askDriver(confComputeState, 0),
 		"nvmlSystemGetDriverVersion": askDriverText(
@@ -56,6 +57,7 @@ func askDriver(answer call, pointers ...int) call {
 		if err != nil {
 			return l.failed(err)
 		}
+
 		return answer(l, a)
 	}, pointers...)
 }
@@ -71,10 +73,12 @@ func askDriverText(text func(n *sim.NodeSpec) string) call {
 func confComputeState(l *library, a args) result {
 	state := at[C.sim_nvmlConfComputeSystemState_t](a, 0)
 	*state = C.sim_nvmlConfComputeSystemState_t{}
+
 	if l.node.Scenario().Node.ConfidentialComputing {
 		state.environment = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD
 		state.ccFeature = C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
 	}
+
 	return success
 }
 
@@ -83,11 +87,14 @@ func driverBranch(l *library, a args) result {
 	if info.version != C.SIM_nvmlSystemDriverBranchInfo_v1 {
 		return structMismatch
 	}
+
 	branch := fmt.Sprintf("r%d", l.node.Scenario().Node.DriverBranch())
 	if int(a.uint(1)) <= len(branch) {
 		return insufficientSize
 	}
+
 	putCString(info.branch[:], branch)
+
 	return success
 }
 
@@ -96,6 +103,7 @@ func handleByIndex(l *library, a args) result {
 	if err == nil {
 		_, err = l.node.Read(index, gpu.ReadingDevice)
 	}
+
 	if err != nil {
 		return l.failed(err)
 	}
@@ -107,20 +115,24 @@ func handleByIndex(l *library, a args) result {
 // if no device is found.
 func findDevice(l *library, a args, meant func(s *sim.GPUState) (handle, bool)) result {
 	otherwise := notFound
+
 	for index := range l.node.Count() {
 		s, err := l.node.Read(index, gpu.ReadingDevice)
 		if err != nil {
 			otherwise = l.failed(err)
 			continue
 		}
+
 		if h, ok := meant(&s); ok {
 			err = l.client.Open(h.gpu)
 			if err != nil {
 				return l.failed(err)
 			}
+
 			return putHandle(a, 1, h)
 		}
 	}
+
 	return otherwise
 }
 
@@ -134,15 +146,18 @@ func findUUID(l *library, a args, uuid string) result {
 		if uuid == string(s.UUID) {
 			return handle{kind: aGPU, gpu: s.Index}, true
 		}
+
 		for _, d := range s.Devices {
 			if d == nil {
 				continue
 			}
+
 			legacy := fmt.Sprintf("MIG-%s/%d/%d", s.UUID, d.Instance.ID, d.Compute.ID)
 			if uuid == string(d.Compute.UUID) || uuid == legacy {
 				return handle{aMIGDevice, s.Index, d.Instance.ID, d.Compute.ID}, true
 			}
 		}
+
 		return handle{}, false
 	})
 }
@@ -153,6 +168,7 @@ func handleByUUIDV(l *library, a args) result {
 	if id.version != C.SIM_nvmlUUID_v1 {
 		return structMismatch
 	}
+
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
 		// it may fill the array
@@ -166,6 +182,7 @@ func handleByUUIDV(l *library, a args) result {
 			fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]),
 		)
 	}
+
 	return invalidArgument
 }
 
@@ -174,9 +191,11 @@ func handleByPCI(l *library, a args) result {
 	if err == nil {
 		err = l.client.Open(index)
 	}
+
 	if err == nil {
 		_, err = l.node.Read(index, gpu.ReadingDevice)
 	}
+
 	if err != nil {
 		return l.failed(err)
 	}

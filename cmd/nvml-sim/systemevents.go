@@ -45,13 +45,16 @@ func createSystemSet(l *library, a args) result {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	for number := range maxGPUs {
 		if l.binding[number] == nil {
 			l.binding[number] = &systemEventSet{}
 			setHandle(&request.set, handle{kind: aSystemEventSet, gpu: number})
+
 			return success
 		}
 	}
+
 	return insufficientResources
 }
 
@@ -64,6 +67,7 @@ func (l *library) systemSet(raw unsafe.Pointer) (*systemEventSet, int) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	return l.binding[h.gpu], h.gpu
 }
 
@@ -72,6 +76,7 @@ func freeSystemSet(l *library, a args) result {
 	if request.version != C.SIM_nvmlSystemEventSetFreeRequest_v1 {
 		return structMismatch
 	}
+
 	set, number := l.systemSet(request.set)
 	if set == nil {
 		return invalidArgument
@@ -79,7 +84,9 @@ func freeSystemSet(l *library, a args) result {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	delete(l.binding, number)
+
 	return success
 }
 
@@ -88,6 +95,7 @@ func registerSystemEvents(l *library, a args) result {
 	if request.version != C.SIM_nvmlSystemRegisterEventRequest_v1 {
 		return structMismatch
 	}
+
 	set, _ := l.systemSet(request.set)
 	if set == nil || request.eventTypes == 0 || request.eventTypes&^systemEventTypes != 0 {
 		return invalidArgument
@@ -95,10 +103,12 @@ func registerSystemEvents(l *library, a args) result {
 
 	set.mu.Lock()
 	defer set.mu.Unlock()
+
 	set.types |= uint64(request.eventTypes)
 	if set.watch == nil {
 		set.watch = l.node.WatchBinding()
 	}
+
 	return success
 }
 
@@ -108,6 +118,7 @@ func waitSystemSet(l *library, a args) result {
 	if request.version != C.SIM_nvmlSystemEventSetWaitRequest_v1 {
 		return structMismatch
 	}
+
 	set, _ := l.systemSet(request.set)
 	if set == nil || request.data == nil || request.dataSize == 0 {
 		return invalidArgument
@@ -115,9 +126,11 @@ func waitSystemSet(l *library, a args) result {
 
 	const every = 10 * time.Millisecond
 	until := time.Now().Add(time.Duration(request.timeoutms) * time.Millisecond)
+
 	for {
 		found := set.take(l.node, int(request.dataSize))
 		request.numEvent = C.sim_u32(len(found))
+
 		if len(found) > 0 {
 			copy(unsafe.Slice(request.data, len(found)), found)
 			return success
@@ -127,6 +140,7 @@ func waitSystemSet(l *library, a args) result {
 		if left <= 0 {
 			return timedOut
 		}
+
 		time.Sleep(min(every, left))
 	}
 }
@@ -135,6 +149,7 @@ func waitSystemSet(l *library, a args) result {
 func (s *systemEventSet) take(node *sim.Node, most int) []C.sim_nvmlSystemEventData_v1_t {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	if s.watch == nil {
 		return nil
 	}
@@ -144,12 +159,14 @@ func (s *systemEventSet) take(node *sim.Node, most int) []C.sim_nvmlSystemEventD
 		if e.Bound {
 			kind = C.SIM_nvmlSystemEventTypeGpuDriverBind
 		}
+
 		if s.types&kind != 0 {
 			s.queue = append(s.queue, C.sim_nvmlSystemEventData_v1_t{
 				eventType: C.sim_u64(kind), gpuId: C.sim_u32(node.PCIID(e.Index)),
 			})
 		}
 	}
+
 	count := min(most, len(s.queue))
 	taken := slices.Clone(s.queue[:count])
 	s.queue = s.queue[count:]

@@ -26,6 +26,7 @@ func temperature(s *sim.GPUState, a args) result {
 	if a.uint(1) != C.SIM_NVML_TEMPERATURE_GPU {
 		return invalidArgument
 	}
+
 	return put(a, 2, uint32(s.Celsius))
 }
 
@@ -37,7 +38,9 @@ func temperatureV(s *sim.GPUState, a args) result {
 	case t.sensorType != C.SIM_NVML_TEMPERATURE_GPU:
 		return invalidArgument
 	}
+
 	t.temperature = C.int(s.Celsius)
+
 	return success
 }
 
@@ -49,9 +52,11 @@ func thresholds(s *sim.GPUState) map[uint32]int {
 		C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN: int(t.Slowdown),
 		C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX:  int(t.GPUMax),
 	}
+
 	if memory, ok := t.MemoryMax.Get(); ok {
 		all[C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX] = int(memory)
 	}
+
 	return all
 }
 
@@ -64,6 +69,7 @@ func threshold(s *sim.GPUState, a args) result {
 	case !ok, s.Margin().Present():
 		return notSupported
 	}
+
 	return put(a, 2, uint32(celsius))
 }
 
@@ -78,6 +84,7 @@ func margin(s *sim.GPUState, a args) result {
 	if !ok {
 		return notSupported
 	}
+
 	m.marginTemperature = C.int(celsius)
 
 	return success
@@ -89,6 +96,7 @@ func limitMargin(which uint32) field {
 	return field{gpu.ReadingTemperature, C.SIM_NVML_VALUE_TYPE_SIGNED_INT,
 		func(s *sim.GPUState, _ uint32) (uint64, result) {
 			all := thresholds(s)
+
 			celsius, ok := all[which]
 			switch {
 			case !ok || s.Architecture == sim.Ampere:
@@ -96,6 +104,7 @@ func limitMargin(which uint32) field {
 			case which == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
 				return 0, success
 			}
+
 			return uint64(
 				uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius)),
 			), success
