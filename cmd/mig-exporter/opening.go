@@ -26,8 +26,8 @@ const openFilesTimeout = 5 * time.Second
 // errFirstToOpen is what the refusal to open the GPUs wraps.
 var errFirstToOpen = errors.New(
 	"refusing to be the first to open the GPUs: in confidential-computing mode without " +
-		"persistence mode they can become unusable until a reset when this process ends. Expected a process that keeps them " +
-		"open, such as nvidia-persistenced --persistence-mode",
+		"persistence mode they can become unusable until a reset when this process ends. Expected a process that " +
+		"keeps them open, such as nvidia-persistenced --persistence-mode",
 )
 
 // openingGuard decides whether this process may open the GPUs of a machine.

@@ -356,8 +356,8 @@ func (w *procedure) switchOn(indexes []int) {
 	if !w.warnedOfMode {
 		w.writeNote(
 			"On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
-				"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
-				"it waits for a reset or a reboot, do what it says first.",
+				"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat " +
+				"it. If it waits for a reset or a reboot, do what it says first.",
 		)
 		w.warnedOfMode = true
 	}
