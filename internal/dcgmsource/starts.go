@@ -47,7 +47,6 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
-
 			at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID })
 			if at >= 0 {
 				l.next = append(
