@@ -287,10 +287,9 @@ type logAudit struct{ logger log.Logger }
 
 func (a logAudit) Write(line []byte) (int, error) {
 	entry := json.RawMessage(line)
-	if err := level.Info(a.logger).Log(
-		"msg", "audit",
-		"entry", string(entry[:len(entry)-1]),
-	); err != nil {
+
+	err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1]))
+	if err != nil {
 		return 0, err
 	}
 

@@ -10,10 +10,7 @@ import (
 // unconfirmedHint says how to find out whether unconfirmed holders use a device.
 func unconfirmedHint(holds []api.Hold) string {
 	var ways []string
-	if slices.ContainsFunc(
-		holds,
-		func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() },
-	) {
+	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
 
@@ -73,10 +70,7 @@ func writeConfirmation(p *page, problem *api.Problem, o *options) {
 }
 
 func usedHint(p *api.Problem, o *options) string {
-	instances := slices.ContainsFunc(
-		p.Blocking,
-		func(b api.Blocker) bool { return b.Profile != "" },
-	)
+	instances := slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return b.Profile != "" })
 	switch {
 	case o.Command == commandMode && instances:
 		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +

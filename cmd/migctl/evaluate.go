@@ -117,10 +117,7 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 			address,
 		)
 	case status != http.StatusOK:
-		return nil, &unreachable{
-			address,
-			fmt.Errorf("it answers %d %s", status, http.StatusText(status)),
-		}
+		return nil, &unreachable{address, fmt.Errorf("it answers %d %s", status, http.StatusText(status))}
 	}
 
 	return data, nil
@@ -212,39 +209,10 @@ func deviceName(o *sim.Outcome) string {
 // writeOutcomes lists what runs, with what was predicted of it.
 func writeOutcomes(p *page, list []sim.Outcome) {
 	cells := func(c [10]string) string {
-		return p.right(
-			c[0],
-			3,
-		) + " " + p.cell(
-			c[1],
-			17,
-		) + " " + p.cell(
-			c[2],
-			10,
-		) + " " + p.right(
-			c[3],
-			4,
-		) + " " +
-			p.right(
-				c[4],
-				5,
-			) + " " + p.right(
-			c[5],
-			5,
-		) + "  " + p.cell(
-			c[6],
-			10,
-		) + " " + p.right(
-			c[7],
-			5,
-		) + " " +
-			p.right(
-				c[8],
-				5,
-			) + " " + p.right(
-			c[9],
-			5,
-		)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.cell(c[2], 10) + " " +
+			p.right(c[3], 4) + " " + p.right(c[4], 5) + " " + p.right(c[5], 5) + "  " +
+			p.cell(c[6], 10) + " " + p.right(c[7], 5) + " " + p.right(c[8], 5) + " " +
+			p.right(c[9], 5)
 	}
 	p.line(span{p.cell("", 38) + p.cell("STRETCH", 13) + "PREDICTED AT p95", dim})
 	p.line(
@@ -269,14 +237,8 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 
 	for i := range list {
 		o := &list[i]
-		row := [10]string{
-			fmt.Sprint(o.Index),
-			outcomeName(o),
-			deviceName(o),
-			shareText(o.Throughput),
-			ratioText(o.Stretch.P50),
-			ratioText(o.Stretch.P95),
-		}
+		row := [10]string{fmt.Sprint(o.Index), outcomeName(o), deviceName(o), shareText(o.Throughput),
+			ratioText(o.Stretch.P50), ratioText(o.Stretch.P95)}
 		c := plain
 
 		if t := o.Predicted; t != nil {
@@ -306,45 +268,12 @@ func ratioText(v float64) string {
 // writeRequests lists the loads in requests.
 func writeRequests(p *page, list []sim.Outcome) {
 	cells := func(c [8]string) string {
-		return p.right(
-			c[0],
-			3,
-		) + " " + p.cell(
-			c[1],
-			17,
-		) + " " + p.right(
-			c[2],
-			8,
-		) + " " + p.right(
-			c[3],
-			8,
-		) + " " +
-			p.right(
-				c[4],
-				9,
-			) + " " + p.right(
-			c[5],
-			9,
-		) + " " + p.right(
-			c[6],
-			9,
-		) + " " + p.right(
-			c[7],
-			9,
-		)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.right(c[2], 8) + " " +
+			p.right(c[3], 8) + " " + p.right(c[4], 9) + " " + p.right(c[5], 9) + " " +
+			p.right(c[6], 9) + " " + p.right(c[7], 9)
 	}
-	p.line(
-		span{
-			p.cell("", 22) + p.cell("REQUESTS PER s", 21) + p.cell("LATENCY", 20) + "LATENCY ALONE",
-			dim,
-		},
-	)
-	p.line(
-		span{
-			cells([...]string{"GPU", "WORKLOAD", "served", "alone", "p50", "p95", "p50", "p95"}),
-			dim,
-		},
-	)
+	p.line(span{p.cell("", 22) + p.cell("REQUESTS PER s", 21) + p.cell("LATENCY", 20) + "LATENCY ALONE", dim})
+	p.line(span{cells([...]string{"GPU", "WORKLOAD", "served", "alone", "p50", "p95", "p50", "p95"}), dim})
 
 	for i := range list {
 		o := &list[i]

@@ -54,12 +54,7 @@ func (s *session) showNode(ctx context.Context) error {
 
 // filterList drops from a list of a document the items that the words of the command line do not name; everything
 // else stays as the server wrote it.
-func filterList[T any](
-	data []byte,
-	key string,
-	words []string,
-	named func(*T) bool,
-) ([]byte, error) {
+func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
 	}
@@ -185,11 +180,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 
 	if stranded {
 		p.line()
-		p.para(
-			"stranded: ",
-			yellow,
-			"slices that no profile can use beside the existing instances.",
-		)
+		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
 	}
 
 	if len(node.doc.Node.UnmatchedDevices) > 0 {
@@ -243,10 +234,7 @@ func unreadText(doc *nodedoc.Document) string {
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 	for i := range list.Unrestored {
 		u := &list.Unrestored[i]
-		if !slices.ContainsFunc(
-			node.doc.GPUs,
-			func(g nodedoc.GPU) bool { return g.UUID == u.GPU },
-		) {
+		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) {
 			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
 		}
 	}
@@ -377,10 +365,7 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
 		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
 		span{fmt.Sprintf("MIG %-4s ", modeText(g.MIGMode)), modeColor(g.MIGMode)},
-		span{
-			p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ",
-			plain,
-		},
+		span{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ", plain},
 		span{use, useColor},
 	)
 }
@@ -445,34 +430,10 @@ func tableHead(p *page, c columns) string {
 
 // instanceCells lays out a line of an instance.
 func instanceCells(p *page, c columns, cells [8]string) string {
-	return p.right(
-		cells[0],
-		2,
-	) + "  " + p.cell(
-		cells[1],
-		c.profile,
-	) + " " + p.cell(
-		cells[2],
-		4,
-	) + "  " +
-		p.right(
-			cells[3],
-			2,
-		) + "  " +
-		p.cell(
-			cells[4],
-			c.migUUID,
-		) + "  " + p.right(
-		cells[5],
-		11,
-	) + " " + p.right(
-		cells[6],
-		5,
-	) + "  " +
-		p.cell(
-			cells[7],
-			c.use,
-		)
+	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
+		p.right(cells[3], 2) + "  " +
+		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " +
+		p.cell(cells[7], c.use)
 }
 
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {

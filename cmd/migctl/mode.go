@@ -82,11 +82,12 @@ func (s *session) setMode(ctx context.Context) error {
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
 
-	if err := s.askOperator(
+	err = s.askOperator(
 		ctx,
 		fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
 			s.opts.State),
-	); err != nil {
+	)
+	if err != nil {
 		return err
 	}
 

@@ -104,10 +104,8 @@ func (s *session) endSettling(ctx context.Context) error {
 			"does, it may give pods devices that were destroyed, and none that were created.",
 	)
 
-	if err := s.askOperator(
-		ctx,
-		fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID),
-	); err != nil {
+	err := s.askOperator(ctx, fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID))
+	if err != nil {
 		return err
 	}
 

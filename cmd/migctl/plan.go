@@ -22,14 +22,9 @@ func (s *session) showPlan(ctx context.Context) error {
 	}
 
 	var data json.RawMessage
-	if err := s.client.sendDocument(
-		ctx,
-		http.MethodPost,
-		"/plans",
-		request,
-		"",
-		&data,
-	); err != nil {
+
+	err = s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &data)
+	if err != nil {
 		return err
 	}
 

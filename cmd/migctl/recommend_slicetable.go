@@ -16,32 +16,9 @@ const sliceLegend = "FREED: the part of the slice's SMs that becomes free. STRET
 // each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
-		return p.right(
-			c[0],
-			3,
-		) + " " + p.cell(
-			c[1],
-			24,
-		) + " " + p.cell(
-			c[2],
-			12,
-		) + " " + p.cell(
-			c[3],
-			6,
-		) + " " +
-			p.cell(
-				c[4],
-				10,
-			) + " " + p.right(
-			c[5],
-			5,
-		) + " " + p.right(
-			c[6],
-			9,
-		) + " " + p.right(
-			c[7],
-			4,
-		)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " +
+			p.cell(c[3], 6) + " " + p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " +
+			p.right(c[6], 9) + " " + p.right(c[7], 4)
 	}
 	var rows []span
 

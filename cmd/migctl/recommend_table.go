@@ -29,29 +29,9 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		func(a, b advise.Recommendation) int { return cmp.Compare(gainRank(&b), gainRank(&a)) },
 	)
 	cells := func(c [7]string) string {
-		return p.right(
-			c[0],
-			3,
-		) + " " + p.cell(
-			c[1],
-			19,
-		) + " " + p.cell(
-			c[2],
-			11,
-		) + " " + p.right(
-			c[3],
-			5,
-		) + " " +
-			p.right(
-				c[4],
-				9,
-			) + " " + p.right(
-			c[5],
-			4,
-		) + " " + p.cell(
-			c[6],
-			23,
-		)
+		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 11) + " " +
+			p.right(c[3], 5) + " " + p.right(c[4], 9) + " " + p.right(c[5], 4) + " " +
+			p.cell(c[6], 23)
 	}
 	p.line()
 	p.line(

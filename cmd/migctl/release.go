@@ -15,14 +15,9 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 		var done api.Release
 
 		path := "/gpus/" + pathEscape(selector) + "/" + s.opts.Command
-		if err := s.client.sendDocument(
-			ctx,
-			http.MethodPost,
-			path,
-			nil,
-			newKey(),
-			&done,
-		); err != nil {
+
+		err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done)
+		if err != nil {
 			return fmt.Errorf("%s GPU %s: %w", s.opts.Command, selector, err)
 		}
 

@@ -147,14 +147,9 @@ func (s *session) forgetEach(ctx context.Context, ids []gpu.UUID) error {
 		var done api.ForgottenLayout
 
 		path := "/gpus/" + pathEscape(string(id)) + "/forget-layout"
-		if err := s.client.sendDocument(
-			ctx,
-			http.MethodPost,
-			path,
-			nil,
-			newKey(),
-			&done,
-		); err != nil {
+
+		err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done)
+		if err != nil {
 			return err
 		}
 

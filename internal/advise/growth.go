@@ -76,10 +76,8 @@ func isSteady(points []dailyMaximum) bool {
 
 	mean := rate(points[0], points[last])
 	for i := range last {
-		if r := rate(
-			points[i],
-			points[i+1],
-		); !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
+		r := rate(points[i], points[i+1])
+		if !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
 			return false
 		}
 	}

@@ -31,10 +31,9 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 	}
 
 	with := "another GPU"
-	if at := slices.IndexFunc(
-		s.GPUs,
-		func(g gpu.GPU) bool { return g.UUID == d.inStepWith },
-	); at >= 0 {
+
+	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == d.inStepWith })
+	if at >= 0 {
 		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
 	}
 

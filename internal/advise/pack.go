@@ -415,10 +415,8 @@ func (p *packer) arrange(
 
 	profile := p.moved[taken[0]].profile
 
-	if at := slices.IndexFunc(
-		free,
-		func(f mig.Placed) bool { return f.Profile == profile.Name },
-	); at >= 0 {
+	at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name })
+	if at >= 0 {
 		rest := slices.Delete(slices.Clone(free), at, at+1)
 		return p.arrange(current, rest, taken[1:], append(placed, free[at]))
 	}

@@ -142,10 +142,9 @@ func (a *Advisor) recommendShrink(
 	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
 
 	smaller := answer{Action: ActionKeep}
-	if at := slices.IndexFunc(
-		trials,
-		func(t trial) bool { return t.reason == ReasonNone },
-	); at >= 0 {
+
+	at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone })
+	if at >= 0 {
 		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
 
@@ -165,10 +164,8 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 		memoryBytes:  float64(i.Memory.Total.Or(0)),
 	}
 
-	if at := slices.IndexFunc(
-		g.Profiles,
-		func(p gpu.Profile) bool { return p.Name == i.Profile },
-	); at >= 0 {
+	at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile })
+	if at >= 0 {
 		p := &g.Profiles[at]
 
 		c.sms = p.SMs

@@ -45,10 +45,9 @@ func (p *plans) add(caller string, n *planned) {
 	}
 
 	own := callerPlans{name: caller}
-	if i := slices.IndexFunc(
-		p.callers,
-		func(c callerPlans) bool { return c.name == caller },
-	); i >= 0 {
+
+	i := slices.IndexFunc(p.callers, func(c callerPlans) bool { return c.name == caller })
+	if i >= 0 {
 		own = p.callers[i]
 		p.callers = slices.Delete(p.callers, i, i+1)
 	}

@@ -442,10 +442,8 @@ func (e *Engine) rememberLayouts(op *operation) {
 	}
 
 	for _, l := range all {
-		if at := slices.IndexFunc(
-			e.layouts,
-			func(c layout) bool { return c.GPU == l.GPU },
-		); at >= 0 {
+		at := slices.IndexFunc(e.layouts, func(c layout) bool { return c.GPU == l.GPU })
+		if at >= 0 {
 			e.layouts[at] = l
 		} else {
 			e.layouts = append(e.layouts, l)

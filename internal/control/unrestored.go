@@ -211,10 +211,8 @@ func (e *Engine) listUnrestored() []api.Unrestored {
 			d.Next = u.again
 		}
 
-		if at := slices.IndexFunc(
-			e.layouts,
-			func(l layout) bool { return l.GPU == u.GPU },
-		); at >= 0 {
+		at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == u.GPU })
+		if at >= 0 {
 			d.Wanted = describeWanted(e.layouts[at].Instances)
 		}
 

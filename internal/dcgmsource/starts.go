@@ -47,10 +47,8 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
-			if at := slices.IndexFunc(
-				l.gpus,
-				func(one gpuLayout) bool { return one.id == g.UUID },
-			); at >= 0 {
+			at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID })
+			if at >= 0 {
 				l.next = append(
 					l.next,
 					gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false},

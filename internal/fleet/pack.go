@@ -23,10 +23,8 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 
 	list := make([]slice, 0, len(wanted))
 	for i, name := range wanted {
-		if at := slices.IndexFunc(
-			profiles,
-			func(p gpu.Profile) bool { return p.Name == name },
-		); at >= 0 {
+		at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
+		if at >= 0 {
 			list = append(list, slice{at, i})
 		}
 	}

@@ -57,9 +57,8 @@ func (f *file) checkKind(path string) error {
 	var stat unix.Stat_t
 	var failure error
 
-	if err := f.conn.Control(
-		func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) },
-	); err != nil {
+	err := f.conn.Control(func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) })
+	if err != nil {
 		return err
 	}
 

@@ -202,9 +202,8 @@ func (c *Client) sendRequest(
 		return err
 	}
 
-	if err := read(
-		http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit)),
-	); err != nil {
+	err = read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit)))
+	if err != nil {
 		return unansweredError(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 

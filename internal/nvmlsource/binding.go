@@ -151,9 +151,8 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
-	if ret := l.nvml.InitWithFlags(
-		nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS,
-	); ret != nvml.SUCCESS {
+	ret := l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
+	if ret != nvml.SUCCESS {
 		return none, ret
 	}
 

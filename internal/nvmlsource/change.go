@@ -132,17 +132,17 @@ func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 		}
 
 		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
-		if err := c.source.checkReturn(
-			"nvmlGpuInstanceGetComputeInstancePossiblePlacements",
-			ret,
-		); err != nil {
+
+		err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret)
+		if err != nil {
 			return 0, place, err
 		}
 
-		if k := slices.IndexFunc(
+		k := slices.IndexFunc(
 			places,
 			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start },
-		); k >= 0 {
+		)
+		if k >= 0 {
 			id = info.Id
 			place = places[k]
 			most = info.MultiprocessorCount

@@ -321,10 +321,11 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
 
-	if err := r.source.checkReturn(
+	err := r.source.checkReturn(
 		call,
 		r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics),
-	); err != nil {
+	)
+	if err != nil {
 		if losesDevice(err) {
 			r.lost = err
 		}

@@ -46,13 +46,10 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	graphics, ret := g.handle.GetGraphicsRunningProcesses()
 	graphicsErr := a.source.checkReturn("nvmlDeviceGetGraphicsRunningProcesses", ret)
 	mps, ret := g.handle.GetMPSComputeRunningProcesses()
-
 	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
-	if err := errors.Join(
-		computeErr,
-		unlessNotOffered(graphicsErr),
-		unlessNotOffered(mpsErr),
-	); err != nil {
+
+	err = errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr))
+	if err != nil {
 		return nil, err
 	}
 

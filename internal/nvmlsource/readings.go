@@ -104,12 +104,9 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 	readings.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkGeneration)
-	if mode, err := query(
-		&q,
-		"nvmlDeviceGetComputeMode",
-		gpu.ReadingInventory,
-		r.dev.GetComputeMode,
-	); err == nil {
+
+	mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode)
+	if err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 

@@ -43,10 +43,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		gi.Since = at
 		var computes []gpu.ComputeInstance
 
-		if old := find(
-			l.instances,
-			func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) },
-		); old != nil {
+		old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) })
+		if old != nil {
 			gi.Generation = old.Generation
 			gi.Since = old.Since
 			gi.XIDErrors = old.XIDErrors
@@ -61,10 +59,12 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 			ci.Generation = next
 
 			ci.Since = at
-			if old := find(
+
+			old := find(
 				computes,
 				func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) },
-			); old != nil {
+			)
+			if old != nil {
 				ci.Generation = old.Generation
 				ci.Since = old.Since
 			}

@@ -34,9 +34,8 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	}
 	defer op.commitOrUndo()
 
-	if err := op.commit(
-		Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource},
-	); err != nil {
+	err = op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource})
+	if err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
 

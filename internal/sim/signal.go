@@ -40,10 +40,8 @@ func (s Signal) At(t time.Duration, phase float64) float64 {
 			t %= s.repeat
 		}
 
-		if next := sort.Search(
-			len(s.points),
-			func(i int) bool { return s.points[i].at > t },
-		); next > 0 {
+		next := sort.Search(len(s.points), func(i int) bool { return s.points[i].at > t })
+		if next > 0 {
 			return s.points[next-1].value
 		}
 

@@ -190,11 +190,9 @@ func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 			} `json:"preferredVersion"`
 		} `json:"groups"`
 	}
-	if err := c.request(
-		ctx,
-		kubeapi.Request{Method: http.MethodGet, Path: "/apis"},
-		&list,
-	); err != nil {
+
+	err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list)
+	if err != nil {
 		return nil, err
 	}
 
@@ -247,12 +245,9 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 	}
 
 	selector := "spec.nodeName=" + c.opts.Node + ",spec.driver=" + draDriver
-	if err := c.listObjects(
-		ctx,
-		"/apis/"+draGroup+"/"+version+"/resourceslices",
-		selector,
-		&list,
-	); err != nil {
+
+	err := c.listObjects(ctx, "/apis/"+draGroup+"/"+version+"/resourceslices", selector, &list)
+	if err != nil {
 		return err
 	}
 
@@ -295,12 +290,14 @@ func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out o
 			} `json:"status"`
 		} `json:"items"`
 	}
-	if err := c.listObjects(
+
+	err := c.listObjects(
 		ctx,
 		"/apis/"+instaSliceGroup+"/"+version+"/"+kind,
 		"metadata.name="+c.opts.Node,
 		&list,
-	); err != nil {
+	)
+	if err != nil {
 		return err
 	}
 

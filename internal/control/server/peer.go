@@ -47,11 +47,9 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 
 	err = raw.Control(func(fd uintptr) {
 		var u *syscall.Ucred
-		if u, failed = syscall.GetsockoptUcred(
-			int(fd),
-			syscall.SOL_SOCKET,
-			syscall.SO_PEERCRED,
-		); failed != nil {
+
+		u, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED)
+		if failed != nil {
 			return
 		}
 

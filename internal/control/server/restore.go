@@ -14,9 +14,8 @@ func (c *call) restoreLayout() error {
 	var request api.RestoreRequest
 
 	if c.body != nil {
-		if err := c.decodeBody(
-			map[string]field{"takeOver": {into: &request.TakeOver}},
-		); err != nil {
+		err := c.decodeBody(map[string]field{"takeOver": {into: &request.TakeOver}})
+		if err != nil {
 			return err
 		}
 	}

@@ -67,13 +67,9 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	}
 
 	var length, sum uint32
-	if _, err := fmt.Sscanf(
-		string(content[:headerSize]),
-		headerFormat,
-		&sequence,
-		&length,
-		&sum,
-	); err != nil {
+
+	_, err := fmt.Sscanf(string(content[:headerSize]), headerFormat, &sequence, &length, &sum)
+	if err != nil {
 		return nil, 0, false
 	}
 
