@@ -54,7 +54,7 @@ func translatedAliases() []alias {
 			translate: translateSwitch("kubernetes.labels", "container", "off")},
 		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
 			translate: func(value string) ([]string, error) {
-				return []string{"--dcgm.mode=remote", "--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
+				return []string{"--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
 			}},
 		{name: "no-hostname", short: "n", env: "DCGM_EXPORTER_NO_HOSTNAME", flag: "dcgm.hostname-label", switches: true,
 			translate: translateSwitch("dcgm.hostname-label", "off", "")},
@@ -75,13 +75,19 @@ func translatedAliases() []alias {
 		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true,
 			translate: translateSwitch("log.level", "debug", "")},
 		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: translateLogFormat},
-		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: "dcgm.xid-window",
-			translate: translateMilliseconds("dcgm.xid-window")},
-		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
-			flag:      "dcgm.clock-events-window",
-			translate: translateMilliseconds("dcgm.clock-events-window")},
+		{name: xidWindowFlag, short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: xidWindowFlag,
+			translate: as(xidWindowFlag)},
+		{name: clockEventsWindowFlag, env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE", flag: clockEventsWindowFlag,
+			translate: as(clockEventsWindowFlag)},
 	}
 }
+
+// Flags of dcgm-exporter that this program has under the same names, hidden: they are about its
+// own names alone.
+const (
+	xidWindowFlag         = "xid-count-window-size"
+	clockEventsWindowFlag = "clock-events-count-window-size"
+)
 
 // translateSwitch returns a translation of a switch into a flag with the value on or off. An empty value is no flag.
 func translateSwitch(flag, on, off string) func(string) ([]string, error) {
@@ -245,6 +251,10 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 			value = args[i]
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
+		}
+
+		if a != nil && strings.TrimLeft(name, "-") == collectorsFlag && !isCountersFile(value) {
+			a, name = nil, "--"+collectorsFlag+"="+value // our own flag of that name
 		}
 
 		words = append(words, argument{name, a, value})

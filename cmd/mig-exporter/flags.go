@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
@@ -13,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/web"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 // The commands.
@@ -42,16 +44,21 @@ type invocation struct {
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
 func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
+	if err := refuseGone(line, lookup); err != nil {
+		return invocation{}, err
+	}
+
 	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
 
 	app := newApp()
-	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
+	inv := invocation{Config: Config{Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
 
-	enabled := declareCommands(app, &inv)
+	declareCommands(app, &inv)
+
 	if err := checkRepeated(app, line); err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
@@ -66,20 +73,9 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	inv.Command = command
-	switch {
-	case command == commandCapture || command == commandCheckNode:
-		cfg.ReadyMaxAge = 0 // not served: polls may be further apart
-	case !cfg.readyMaxAgeSet:
-		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
-	}
-
 	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 	if cfg.Driver == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
-	}
-
-	for name, on := range enabled {
-		cfg.Disabled[name] = !*on
 	}
 
 	without, err := findIneffective(cfg, line, lookup)
@@ -92,9 +88,9 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	return inv, nil
 }
 
-// declareCommands declares the commands and all flags; the result has whether each collector is on.
-func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool {
-	enabled := declareFlags(app, &inv.Config, &inv.Log)
+// declareCommands declares the commands and all flags.
+func declareCommands(app *kingpin.Application, inv *invocation) {
+	declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
 	checkNodeFlags(app.Command(commandCheckNode, "Read this node for a few seconds and report what of it can be seen "+
@@ -104,12 +100,12 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
 		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
 		&inv.Config.Capture)
-
-	return enabled
 }
 
-// declareFlags declares the flags of all commands; the result has whether each collector is on.
-func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[string]*bool {
+// declareFlags declares the flags that all commands have.
+func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
+	cfg.Disabled = map[string]bool{}
+	declareCollectors(app, cfg.Disabled)
 	sourceFlags(app, cfg)
 	profilingFlags(app, cfg)
 	metricsFlags(app, cfg)
@@ -121,8 +117,6 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 		"debug", "info", "warn", "error")
 	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format,
 		"logfmt", "json")
-
-	return collectorFlags(app)
 }
 
 func newApp() *kingpin.Application {
@@ -131,11 +125,32 @@ func newApp() *kingpin.Application {
 		"(docs/migration.md). SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and "+
 		"SIGINT stop (docs/faults.md).")
 	app.Version(version.Print("mig-exporter"))
+	app.UsageWriter(os.Stdout) // --help and --version are answers, not errors
+	usage.Install(app, flagGroups(), usage.Table{Title: "Collectors (+ is on by default, - is off)",
+		Rows: describeCollectors()})
 	app.HelpFlag.Short('h').NoEnvar()
 	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
 	app.DefaultEnvars()
 
 	return app
+}
+
+// flagGroups returns the groups of --help.
+func flagGroups() []usage.Group {
+	return []usage.Group{
+		{Title: "General", Names: []string{"help", "version"}},
+		{Title: "This command", Names: []string{"output", "capture."}},
+		{Title: "Driver", Names: []string{"driver", "nvml.library-path", "pid-namespace", "xid.kernel-log"}},
+		{Title: "Polling", Names: []string{"poll."}},
+		{Title: "Activity", Names: []string{"profiling.source", "dcgm.address"}},
+		{Title: "Metrics", Names: []string{collectorsFlag, "metrics.", "dcgm."}},
+		{Title: "Web", Names: []string{"web."}},
+		{Title: "Kubernetes and batch jobs", Names: []string{"kubernetes.", "hpc."}},
+		{Title: "Right-sizing", Names: []string{"advise."}},
+		{Title: "Partition control", Names: []string{"control.", "release.socket"}},
+		{Title: "Simulation", Names: []string{"sim."}},
+		{Title: "Logging", Names: []string{"log."}},
+	}
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
@@ -162,9 +177,6 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 			"are made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. "+
 			"0 is no limit.",
 		defaultDriverBudget, &cfg.DriverBudget)
-	intFlag(app, "poll.stale-after",
-		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
-		"3", &cfg.StaleAfter)
 	enumFlag(app, "pid-namespace",
 		"PID namespace of this process, in which the driver lists processes: auto, host (all processes that can be on the "+
 			"GPUs are in it, as on a node that is a container itself) or container (there may be others: none is listed).",
@@ -173,8 +185,6 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		"Take XIDs from the kernel's log, too: some are no events of the driver, such as 62 and 119, and 79 on an idle GPU. "+
 			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).").
 		BoolVar(&cfg.KernelLog)
-	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
-		StringVar(&cfg.ProcDir)
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
@@ -182,11 +192,8 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 		"Source of activity: auto (for each GPU, GPM if its driver has it, else DCGM), "+
 			"gpm, dcgm (GPM if DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
 		profilingDCGM, profilingOff)
-	enumFlag(app, "dcgm.mode",
-		"How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
-			"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
-	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").
-		StringVar(&cfg.DCGMAddress)
+	app.Flag("dcgm.address", "Where DCGM runs: HOST:PORT of a host engine, the path of its unix socket, or embedded "+
+		"(libdcgm.so.4 in this process). By default DCGM is not used.").StringVar(&cfg.DCGMAddress)
 	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
 		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
 }
@@ -198,20 +205,31 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 		"Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
 			"Read again with SIGHUP.").
 		StringVar(&cfg.CountersFile)
-	app.Flag("dcgm.counters.lenient",
-		"Start even if lines of the counters file are invalid; they are logged and left out.").
-		BoolVar(&cfg.CountersLenient)
 	app.Flag("dcgm.repeat-gpu-fields",
 		"Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
 			"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
 	enumFlag(app, "dcgm.hostname-label",
 		"Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
 		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
-	durationFlag(app, "dcgm.xid-window", "Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.",
-		"5m", &cfg.XIDWindow)
-	durationFlag(app, "dcgm.clock-events-window",
-		"Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
-		&cfg.ClockEventsWindow)
+	windowFlag(app, xidWindowFlag, &cfg.XIDWindow)
+	windowFlag(app, clockEventsWindowFlag, &cfg.ClockEventsWindow)
+}
+
+// windowFlag declares a flag of dcgm-exporter that we have under its own name alone: the time
+// over which one of its counts counts, up to the last reading, in milliseconds. aliases hold its
+// variable.
+func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
+	app.Flag(name, "").Hidden().NoEnvar().Default(strconv.FormatInt(defaultWindow.Milliseconds(), 10)).
+		SetValue(&flagValue{
+			flag:     name,
+			expected: "a number of milliseconds",
+			parse: func(s string) bool {
+				n, err := strconv.ParseUint(s, 10, 31)
+				*target = time.Duration(n) * time.Millisecond
+
+				return err == nil
+			},
+		})
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {
@@ -221,17 +239,10 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		StringVar(&cfg.WebConfigFile)
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
-	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
 	intFlag(app, "web.max-scrapes",
 		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
-	durationFlag(app, "web.ready-max-age",
-		"Age of the last reading of the node at which /-/ready begins to answer 503; 0s is never. "+
-			"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).
-		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
 		BoolVar(&cfg.State)
-	app.Flag("web.openmetrics-created", "Write into OpenMetrics, too, when counters began: a _created line each, which "+
-		"Prometheus stores as a further series. Protobuf always says it.").BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
@@ -254,18 +265,12 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 			"memory, activity, power and energy of what they hold), info (in the info families only), off.",
 		collector.PodLabelsContainer, &cfg.PodLabels,
 		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
-	durationFlag(app, "kubernetes.stale-after",
-		"Time for which the kubelet's last answer is used after it has stopped answering.",
-		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
 	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of pods; needs "+
 		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
 	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
 		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
-	app.Flag("kubernetes.container-logs",
-		"The kubelet's links to container logs, to find the containers that share a GPU.").
-		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
@@ -275,20 +280,9 @@ func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 	command.Flag("output", "File to write, or - for standard output.").Required().StringVar(&cfg.Output)
-	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
 		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
 	command.Flag("capture.keep-identities",
 		"Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
 		BoolVar(&cfg.KeepIdentities)
-}
-
-// collectorFlags declares --collector.NAME and --no-collector.NAME for every collector.
-func collectorFlags(app *kingpin.Application) map[string]*bool {
-	enabled := map[string]*bool{}
-	for _, g := range collector.Groups() {
-		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default(strconv.FormatBool(!g.OptIn)).Bool()
-	}
-
-	return enabled
 }

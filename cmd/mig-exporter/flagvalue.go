@@ -53,9 +53,8 @@ func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T,
 	})
 }
 
-func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) *kingpin.FlagClause {
-	flag := app.Flag(name, help).Default(initial)
-	flag.SetValue(&flagValue{
+func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
+	app.Flag(name, help).Default(initial).SetValue(&flagValue{
 		flag:     name,
 		expected: "a duration such as " + initial,
 		parse: func(s string) bool {
@@ -65,8 +64,6 @@ func durationFlag(app *kingpin.Application, name, help, initial string, target *
 			return err == nil
 		},
 	})
-
-	return flag
 }
 
 func intFlag(app flagOwner, name, help, initial string, target *int) {

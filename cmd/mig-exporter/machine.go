@@ -40,7 +40,7 @@ func (n *node) openMachine(cfg *Config) error {
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
-		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
+		guard := openingGuard{proc: procDir, sys: "/sys", handles: handles.New(procDir, n.processesHidden)}
 		n.confidential.Store(guard.isConfidential(confidential))
 
 		return guard.mayOpen(confidential)
@@ -48,8 +48,8 @@ func (n *node) openMachine(cfg *Config) error {
 
 	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
 	n.uptime = kernellog.Uptime
-	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: cfg.ProcDir, now: time.Now}).list
-	n.migRights = func() string { return describeMIGRights(cfg.ProcDir, "/dev") }
+	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: procDir, now: time.Now}).list
+	n.migRights = func() string { return describeMIGRights(procDir, "/dev") }
 	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
@@ -64,7 +64,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	}
 
 	containers := podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
+		ProcDir: procDir, LogDir: logDir, Now: time.Now, Logger: n.logger,
 	})
 	n.setContainers(containers)
 
@@ -175,7 +175,7 @@ func (m machine) witness(cfg *Config) string {
 
 // hostEngine opens the host engine that the configuration names.
 func (machine) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
-	return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
+	return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 }
 
 // openDependencies opens the machine's processes, and its cluster if the configuration names the node.
@@ -185,9 +185,9 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		return err
 	}
 
-	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
+	n.handles = handles.New(procDir, n.processesHidden)
 
-	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
+	local := &owners.LocalFinder{ProcDir: procDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
 	if cfg.NodeName == "" {
 		n.cluster = owners.NewCluster(nil, local)
 		return nil

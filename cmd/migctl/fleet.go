@@ -29,16 +29,18 @@ const (
 	formMarkdown = "markdown"
 )
 
+// queryTimeout is how long an answer of Prometheus may take: its own limit of a query
+// (--query.timeout) is two minutes by default, and a query that needs more is better asked in
+// parts.
+const queryTimeout = 2 * time.Minute
+
 // fleetOptions are the flags of fleet as they are written.
 type fleetOptions struct {
 	URL, ConfigFile     string
-	Timeout             time.Duration
 	Window, MinEvidence string
 	Time                string
 	Match, Prices       []string
 	ClusterLabel        string
-	Headroom            float64
-	TargetBusy          float64
 	MaxStretch          float64
 	Strict              bool
 }
@@ -56,19 +58,12 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		PlaceHolder("URL").StringVar(&f.URL)
 	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP client configuration.").
 		PlaceHolder("FILE").StringVar(&f.ConfigFile)
-	c.Flag("prometheus.timeout", "Time that one of its answers may take.").Default("2m").DurationVar(&f.Timeout)
 	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").Default("7d").StringVar(&f.Window)
 	c.Flag("time", "The end of the window; by default now.").PlaceHolder("RFC3339").StringVar(&f.Time)
 	c.Flag("match", `Only series with these labels: cluster="a". Repeatable.`).PlaceHolder("MATCHER").StringsVar(&f.Match)
 	c.Flag("cluster-label", "The label that names a GPU's cluster.").Default("cluster").StringVar(&f.ClusterLabel)
 	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
 		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
-	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").
-		Default(number(defaults.Headroom)).
-		Float64Var(&f.Headroom)
-	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").
-		Default(number(defaults.TargetBusy)).
-		Float64Var(&f.TargetBusy)
 	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a slice, at p95.").
 		Default(number(defaults.MaxStretch)).
 		Float64Var(&f.MaxStretch)
@@ -81,8 +76,8 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 // read checks the flags.
 func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
-	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch,
-		f.Strict
+	o.Advise.MaxStretch = f.MaxStretch
+	o.Advise.Strict = f.Strict
 
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
@@ -105,10 +100,6 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 		return o, err
 	}
 
-	if f.Timeout <= 0 {
-		return o, fmt.Errorf("--prometheus.timeout is %s; expected more than 0", f.Timeout)
-	}
-
 	err = o.Validate()
 
 	return o, err
@@ -124,7 +115,7 @@ func (s *session) fleet(ctx context.Context) error {
 	f := &s.opts.Fleet
 
 	client, err := fleet.NewClient(fleet.ClientOptions{
-		URL: f.URL, ConfigFile: f.ConfigFile, Timeout: f.Timeout, UserAgent: "migctl/" + version.Version,
+		URL: f.URL, ConfigFile: f.ConfigFile, Timeout: queryTimeout, UserAgent: "migctl/" + version.Version,
 	})
 	if err != nil {
 		return usageError{err.Error()}

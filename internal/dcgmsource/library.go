@@ -107,7 +107,7 @@ func loadLibrary() (*loaded, error) {
 			file = target // its name contains the version
 		}
 		C.dlclose(l.handle) // so that another one can be installed and loaded
-		return nil, fmt.Errorf("load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
+		return nil, fmt.Errorf("load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or leave --dcgm.address out",
 			ErrLibrary, gpu.ErrUnavailable, file, strings.Join(missing, ", "), builtFor)
 	}
 	return l, nil
@@ -134,7 +134,7 @@ func loadError(text string) error {
 	if strings.HasPrefix(text, libraryName+":") && strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
 	}
-	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary,
+	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or leave --dcgm.address out", ErrLibrary,
 		gpu.ErrUnavailable, text, builtFor)
 }
 
