@@ -127,25 +127,42 @@ func (c *Config) Validate() error {
 	}
 	add(c.Driver != driverSim || c.SimScenario != "",
 		"--driver=sim: expected --sim.scenario=FILE with the node to simulate")
-	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
+	add(
+		c.PollInterval >= minInterval,
+		"--poll.interval=%s: expected %s or more",
+		c.PollInterval,
+		minInterval,
+	)
 	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
-	add(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+	add(
+		c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
 		"--poll.driver-budget=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
-		c.DriverBudget)
-	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--%s=%d: expected more than 0 and at most %d, in milliseconds",
-		xidWindowFlag, c.XIDWindow.Milliseconds(), maxWindow.Milliseconds())
+		c.DriverBudget,
+	)
+	add(
+		c.XIDWindow > 0 && c.XIDWindow <= maxWindow,
+		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
+		xidWindowFlag,
+		c.XIDWindow.Milliseconds(),
+		maxWindow.Milliseconds(),
+	)
 	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
 		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
 		clockEventsWindowFlag, c.ClockEventsWindow.Milliseconds(), maxWindow.Milliseconds())
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
-	add(c.WitnessPod == "" || isWitness(c.WitnessPod),
-		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *", c.WitnessPod)
+	add(
+		c.WitnessPod == "" || isWitness(c.WitnessPod),
+		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
+		c.WitnessPod,
+	)
 	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
 		"--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
 	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
 		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
-	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
-		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
+	add(
+		len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
+		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
+	)
 
 	if c.dcgmMode() == dcgmRemote {
 		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
@@ -153,19 +170,32 @@ func (c *Config) Validate() error {
 		}
 	}
 
-	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
-	add(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
-		"--release.socket=%s: expected a path whose folder has at most %d characters", c.ReleaseSocket, longestSocketDir)
-	add(c.Control.DevicePlugin == "" || c.KubeletSocket != "",
+	add(
+		!c.Control.Cordon || c.NodeName != "",
+		"--control.cordon: expected --kubernetes.node-name with it",
+	)
+	add(
+		len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
+		"--release.socket=%s: expected a path whose folder has at most %d characters",
+		c.ReleaseSocket,
+		longestSocketDir,
+	)
+	add(
+		c.Control.DevicePlugin == "" || c.KubeletSocket != "",
 		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
-		c.Control.DevicePlugin)
+		c.Control.DevicePlugin,
+	)
 	add(c.Profiling != profilingDCGM || c.dcgmMode() != dcgmOff,
 		"--profiling.source=dcgm: expected --dcgm.address=HOST:PORT or embedded with it")
 
-	add(c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server")
-	add(!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server")
+	add(
+		c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server",
+	)
+	add(
+		!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server",
+	)
 
 	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
 }
@@ -175,7 +205,8 @@ func isWitness(text string) bool {
 	namespace, name, found := strings.Cut(strings.TrimSuffix(text, "*"), "/")
 	isName := func(s string) bool { return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" }
 
-	return found && namespace != "" && isName(namespace) && isName(name) && !strings.HasSuffix(text, "/")
+	return found && namespace != "" && isName(namespace) && isName(name) &&
+		!strings.HasSuffix(text, "/")
 }
 
 // minInterval prevents that a typing error makes the program poll the driver all the time.
@@ -225,7 +256,9 @@ func (c *Config) readyMaxAge() time.Duration {
 }
 
 // asksGPM reports whether the driver is asked for activity.
-func (c *Config) asksGPM() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
+func (c *Config) asksGPM() bool {
+	return c.Profiling == profilingAuto || c.Profiling == profilingGPM
+}
 
 // pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
 type pidNamespace string

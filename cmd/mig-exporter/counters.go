@@ -26,8 +26,11 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	file, err := os.Open(cfg.CountersFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
-		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
-			"built-in list, or mount it (see docs/migration.md)", err)
+		return nil, fmt.Errorf(
+			"--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
+				"built-in list, or mount it (see docs/migration.md)",
+			err,
+		)
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	}
@@ -41,12 +44,17 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	case len(faulty) > 0:
 		return nil, fmt.Errorf("--dcgm.counters: %w", errors.Join(faulty...))
 	case len(counters) == 0:
-		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
-			cfg.CountersFile)
+		return nil, fmt.Errorf(
+			"--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
+			cfg.CountersFile,
+		)
 	}
 
 	if without := collector.WithoutValue(counters); len(without) > 0 {
-		level.Info(logger).Log("msg", "counters have no source and so no series", "fields", fmt.Sprint(without))
+		level.Info(logger).Log(
+			"msg", "counters have no source and so no series",
+			"fields", fmt.Sprint(without),
+		)
 	}
 
 	return counters, nil

@@ -43,9 +43,12 @@ func declareCollectors(app *kingpin.Application, disabled map[string]bool) {
 	}
 
 	on, off := collectorNames()
-	app.Flag(collectorsFlag, "Collectors to serve: +NAME adds one to the default set and -NAME takes "+
-		"one out, as in +pipes,-ecc; names without signs are the whole set. On by default: "+
-		strings.Join(on, ", ")+". Off by default: "+strings.Join(off, ", ")+".").
+	app.Flag(
+		collectorsFlag,
+		"Collectors to serve: +NAME adds one to the default set and -NAME takes "+
+			"one out, as in +pipes,-ecc; names without signs are the whole set. On by default: "+
+			strings.Join(on, ", ")+". Off by default: "+strings.Join(off, ", ")+".",
+	).
 		PlaceHolder("+NAME,-NAME,...").SetValue(value)
 }
 
@@ -58,6 +61,7 @@ func parseCollectors(text string) (disabled map[string]bool, err error) {
 	}
 
 	items := strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+
 	bare := len(items) > 0 && !isSigned(items[0])
 	if bare {
 		for name := range disabled {

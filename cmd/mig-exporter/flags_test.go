@@ -124,7 +124,8 @@ func TestHelpIsAnAnswer(t *testing.T) {
 	} {
 		var out, errOut strings.Builder
 		command := exec.CommandContext(t.Context(), binary, strings.Fields(args)...)
-		command.Stdout, command.Stderr = &out, &errOut
+		command.Stdout = &out
+		command.Stderr = &errOut
 
 		if err := command.Run(); err != nil || errOut.Len() > 0 {
 			t.Errorf("%s: %v: %s", args, err, &errOut)

@@ -36,7 +36,13 @@ type flagOwner interface {
 }
 
 // enumFlag declares a flag with a fixed set of values.
-func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T, target *T, values ...T) {
+func enumFlag[T ~string](
+	app *kingpin.Application,
+	name, help string,
+	initial T,
+	target *T,
+	values ...T,
+) {
 	names := make([]string, len(values))
 	for i, v := range values {
 		names[i] = string(v)

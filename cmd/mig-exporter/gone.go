@@ -56,15 +56,28 @@ func goneFlags() []goneFlag {
 		window("dcgm.xid-window", xidWindowFlag, "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE"),
 		{name: "force", became: "remove the file before mig-exporter capture writes it"},
 		constant("kubernetes.container-logs", "the kubelet's links are in %s", logDir),
-		constant("kubernetes.stale-after", "the kubelet's last answer is used for %s", podsStaleAfter),
+		constant(
+			"kubernetes.stale-after",
+			"the kubelet's last answer is used for %s",
+			podsStaleAfter,
+		),
 		constant("path.procfs", "processes are read from %s", procDir),
-		constant("poll.stale-after", "readings of a GPU that does not answer end after %d intervals",
-			staleIntervals),
-		constant("web.openmetrics-created", "protobuf says when counters began; Prometheus asks for it "+
-			"with --enable-feature=created-timestamp-zero-ingestion"),
+		constant(
+			"poll.stale-after",
+			"readings of a GPU that does not answer end after %d intervals",
+			staleIntervals,
+		),
+		constant(
+			"web.openmetrics-created",
+			"protobuf says when counters began; Prometheus asks for it "+
+				"with --enable-feature=created-timestamp-zero-ingestion",
+		),
 		constant("web.ready-max-age", "the node is not ready if its last reading is older than "+
 			"%d intervals, and than %s", readyIntervals, leastReadyMaxAge),
-		constant("web.telemetry-path", "the metrics are at /metrics; a proxy can serve them elsewhere"),
+		constant(
+			"web.telemetry-path",
+			"the metrics are at /metrics; a proxy can serve them elsewhere",
+		),
 	}
 }
 
@@ -122,6 +135,7 @@ func refuseGoneCollectors(words []argument, lookup lookupFunc) error {
 		}
 
 		_, name, _ = strings.Cut(name, collectorPrefix)
+
 		if hasValue {
 			on = on != isFalse(value)
 		}

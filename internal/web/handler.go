@@ -96,15 +96,25 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 
 	pool := new(buffers)
 	mux := http.NewServeMux()
-	mux.Handle("GET "+pathMetrics, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
+	mux.Handle(
+		"GET "+pathMetrics,
+		withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)),
+	)
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
-	mux.Handle("GET "+pathReady,
-		withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
+	mux.Handle(
+		"GET "+pathReady,
+		withWriteDeadline(
+			&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes},
+		),
+	)
 
 	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
 	if opts.State {
 		page = withLocalHost(opts.Hosts, page)
-		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))))
+		mux.Handle(
+			"GET "+pathNode,
+			withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))),
+		)
 	}
 
 	if opts.State && opts.Recommendations != nil {
