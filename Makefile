@@ -85,7 +85,7 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 		echo "make run: NVIDIA driver found, serving the GPUs of this node"; \
 	else \
 		echo "make run: no NVIDIA driver here, serving the simulated node testdata/scenarios/dgx-a100-mixed.yaml"; \
-		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml MIG_EXPORTER_DCGM_MODE=embedded; \
+		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml MIG_EXPORTER_DCGM_ADDRESS=embedded; \
 	fi; \
 	exec bin/mig-exporter $(ARGS)
 

@@ -163,7 +163,7 @@ func groups() []group {
 	}
 }
 
-// GroupInfo describes one collector for the flags --collector.NAME.
+// GroupInfo describes one collector for --collectors.
 type GroupInfo struct {
 	Name, Help string
 	OptIn      bool // off by default

@@ -33,10 +33,10 @@ func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 	switch {
 	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
 	case cfg.Profiling == profilingGPM:
-		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.mode=remote --dcgm.address=HOST:PORT, or with " +
-			"--dcgm.mode=embedded; or accept it: --profiling.source=off"
+		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.address=HOST:PORT, or with " +
+			"--dcgm.address=embedded; or accept it: --profiling.source=off"
 	default:
-		n.remedy = "ask DCGM: --dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded; or accept it: " +
+		n.remedy = "ask DCGM: --dcgm.address=HOST:PORT, or --dcgm.address=embedded; or accept it: " +
 			"--profiling.source=off"
 	}
 

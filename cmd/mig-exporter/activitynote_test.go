@@ -21,9 +21,9 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 		args []string
 		says string // empty: there is nothing to say
 	}{
-		"DCGM is off":      {nil, "--dcgm.mode=remote --dcgm.address=HOST:PORT, or --dcgm.mode=embedded"},
-		"GPM alone":        {[]string{"--profiling.source=gpm"}, "--profiling.source=auto with --dcgm.mode=remote"},
-		"DCGM is asked":    {[]string{"--dcgm.mode=embedded"}, ""},
+		"DCGM is off":      {nil, "--dcgm.address=HOST:PORT, or --dcgm.address=embedded"},
+		"GPM alone":        {[]string{"--profiling.source=gpm"}, "--profiling.source=auto with --dcgm.address=HOST:PORT"},
+		"DCGM is asked":    {[]string{"--dcgm.address=embedded"}, ""},
 		"it is not wanted": {[]string{"--profiling.source=off"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

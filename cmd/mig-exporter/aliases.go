@@ -64,10 +64,7 @@ func translatedAliases() []alias {
 			env:   "DCGM_REMOTE_HOSTENGINE_INFO",
 			flag:  "dcgm.address",
 			translate: func(value string) ([]string, error) {
-				return []string{
-					"--dcgm.mode=remote",
-					"--dcgm.address=" + strings.TrimPrefix(value, "tcp://"),
-				}, nil
+				return []string{"--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
 			},
 		},
 		{
@@ -118,20 +115,27 @@ func translatedAliases() []alias {
 			translate: translateLogFormat,
 		},
 		{
-			name:      "xid-count-window-size",
+			name:      xidWindowFlag,
 			short:     "x",
 			env:       "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",
-			flag:      "dcgm.xid-window",
-			translate: translateMilliseconds("dcgm.xid-window"),
+			flag:      xidWindowFlag,
+			translate: as(xidWindowFlag),
 		},
 		{
-			name:      "clock-events-count-window-size",
+			name:      clockEventsWindowFlag,
 			env:       "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
-			flag:      "dcgm.clock-events-window",
-			translate: translateMilliseconds("dcgm.clock-events-window"),
+			flag:      clockEventsWindowFlag,
+			translate: as(clockEventsWindowFlag),
 		},
 	}
 }
+
+// Flags of dcgm-exporter that this program has under the same names, hidden: they are about its
+// own names alone.
+const (
+	xidWindowFlag         = "xid-count-window-size"
+	clockEventsWindowFlag = "clock-events-count-window-size"
+)
 
 // translateSwitch returns a translation of a switch into a flag with the value on or off. An empty value is no flag.
 func translateSwitch(flag, on, off string) func(string) ([]string, error) {
@@ -305,6 +309,11 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 			value = args[i]
 		default:
 			return nil, nil, fmt.Errorf("%s: expected a value", name)
+		}
+
+		if a != nil && strings.TrimLeft(name, "-") == collectorsFlag && !isCountersFile(value) {
+			a = nil
+			name = "--" + collectorsFlag + "=" + value // our own flag of that name
 		}
 
 		words = append(words, argument{name, a, value})

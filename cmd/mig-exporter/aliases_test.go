@@ -27,11 +27,14 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 			want: "--dcgm.counters=counters.csv --web.listen-address=:9400 --poll.interval=30s"},
 		{args: "--collectors=c.csv -collectors d.csv -f=e.csv",
 			want: "--dcgm.counters=c.csv --dcgm.counters=d.csv --dcgm.counters=e.csv"},
+		{args: "--collectors=+pipes -collectors -ecc --collectors info,up -f counters",
+			want: "--collectors=+pipes --collectors=-ecc --collectors=info,up --dcgm.counters=counters"},
+		{args: "--collectors=+pipes --collectors=/etc/counters", want: "--collectors=+pipes --dcgm.counters=/etc/counters"},
 		{args: "-x 60000 --clock-events-count-window-size=1500",
-			want: "--dcgm.xid-window=1m0s --dcgm.clock-events-window=1.5s"},
+			want: "--xid-count-window-size=60000 --clock-events-count-window-size=1500"},
 		{args: "-k", want: "--kubernetes.labels=container"},
 		{args: "-k=false", want: "--kubernetes.labels=off"},
-		{args: "-r localhost:5555", want: "--dcgm.mode=remote --dcgm.address=localhost:5555"},
+		{args: "-r localhost:5555", want: "--dcgm.address=localhost:5555"},
 		{args: "-n --debug", want: "--dcgm.hostname-label=off --log.level=debug"},
 		{args: "--debug=false", want: ""},
 		{args: "--f c.csv --k", want: "--dcgm.counters=c.csv --kubernetes.labels=container"},
@@ -50,7 +53,7 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=:1", want: ""},
 		{env: "DCGM_EXPORTER_LISTEN=:9400 MIG_EXPORTER_WEB_LISTEN_ADDRESS=", want: "--web.listen-address=:9400"},
 		{args: "serve", env: "DCGM_REMOTE_HOSTENGINE_INFO=dcgm:5555",
-			want: "--dcgm.mode=remote --dcgm.address=dcgm:5555 serve"},
+			want: "--dcgm.address=dcgm:5555 serve"},
 	} {
 		got, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		if err != nil || strings.Join(got, " ") != tt.want {
@@ -63,7 +66,6 @@ func TestAliasesWithBadValues(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
 		{args: "-c soon", want: `-c="soon": expected a number of milliseconds`},
 		{args: "-c -1", want: "milliseconds"},
-		{args: "-x 5m", want: `-x="5m": expected a number of milliseconds`},
 		{args: "-k=maybe", want: `-k="maybe": expected true or false`},
 		{args: "-f", want: "-f: expected a value"},
 		{args: "--log-format=logfmt", want: "expected text or json"},
@@ -84,8 +86,8 @@ func TestRepeatedAliases(t *testing.T) {
 		"-k --kubernetes.labels info":              "--kubernetes.labels is set by -k and --kubernetes.labels: expected",
 		"-f a.csv --collectors=b.csv":              "--dcgm.counters is set by -f and --collectors: expected",
 		"--web.pprof --enable-pprof=false":         "--web.pprof is set by --web.pprof and --enable-pprof: expected",
-		"-r dcgm:5555 --dcgm.mode=remote":          "--dcgm.mode is set by -r and --dcgm.mode: expected",
-		"-k -x 1000 --dcgm.xid-window=1s":          "--dcgm.xid-window is set by -x and --dcgm.xid-window: expected",
+		"-r dcgm:5555 --dcgm.address=embedded":     "--dcgm.address is set by -r and --dcgm.address: expected",
+		"-k -x 1000 --xid-count-window-size=1000":  "--xid-count-window-size is set by -x and --xid-count-window-size: expected",
 		"--log.level=info --debug=false":           "", // it says nothing
 		"-a :1 --web.listen-address=:2":            "", // repeatable
 		"--nvidia-resource-names=a.b/c,d.e/f -k":   "",
@@ -100,10 +102,10 @@ func TestRepeatedAliases(t *testing.T) {
 // TestWindows: the windows of dcgm-exporter's counts are as long as the flags say.
 func TestWindows(t *testing.T) {
 	for args, want := range map[string]string{
-		"-x 0":                            "--dcgm.xid-window=0s: expected more than 0s and at most 24h0m0s",
-		"--dcgm.xid-window=25h":           "--dcgm.xid-window=25h0m0s: expected",
-		"--dcgm.clock-events-window=-1s":  "--dcgm.clock-events-window=-1s: expected",
-		"--dcgm.clock-events-window=long": "--dcgm.clock-events-window=long: expected a duration such as 5m",
+		"-x 0":                                "--xid-count-window-size=0: expected more than 0 and at most 86400000",
+		"-x 5m":                               "--xid-count-window-size=5m: expected a number of milliseconds",
+		"--xid-count-window-size=90000000":    "--xid-count-window-size=90000000: expected more than 0",
+		"--clock-events-count-window-size=-1": "--clock-events-count-window-size=-1: expected a number of milliseconds",
 	} {
 		if _, err := parseCommandLine(strings.Fields(args), environment()); err == nil ||
 			!strings.Contains(err.Error(), want) {
@@ -120,7 +122,7 @@ func TestWindows(t *testing.T) {
 		xid, clocks string
 	}{
 		{nil, "300000", "300000"},
-		{[]string{"-x", "60000", "--dcgm.clock-events-window=2m"}, "60000", "120000"},
+		{[]string{"-x", "60000", "--clock-events-count-window-size=120000"}, "60000", "120000"},
 	} {
 		w := httptest.NewRecorder()
 		runInProcess(t, append(args, test.args...)...).handler.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
@@ -137,7 +139,7 @@ func TestWindows(t *testing.T) {
 
 // TestEveryAliasHasItsFlag: what an alias stands for exists, under the environment variable that counts more.
 func TestEveryAliasHasItsFlag(t *testing.T) {
-	cfg := Config{Disabled: map[string]bool{}}
+	cfg := Config{}
 	app := newApp()
 	declareFlags(app, &cfg, &logOptions{})
 
@@ -157,12 +159,20 @@ func TestEveryAliasHasItsFlag(t *testing.T) {
 			continue
 		}
 
+		if a.name == a.flag { // the same flag: the alias is its short name and its variable
+			if !f.Hidden || f.Envar != "" {
+				t.Errorf("--%s is hidden: %v, and has the variable %q", a.flag, f.Hidden, f.Envar)
+			}
+
+			continue
+		}
+
 		if f.Envar != envName(a.flag) {
 			t.Errorf("--%s has the environment variable %s, not %s", a.flag, f.Envar, envName(a.flag))
 		}
 
 		for _, other := range app.Model().Flags {
-			if other.Name == a.name || a.short != "" && string(other.Short) == a.short {
+			if other.Name == a.name && a.name != collectorsFlag || a.short != "" && string(other.Short) == a.short {
 				t.Errorf("--%s, %q, has a name of the alias --%s, %q", other.Name, other.Short, a.name, a.short)
 			}
 		}

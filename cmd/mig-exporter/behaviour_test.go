@@ -89,15 +89,11 @@ func TestExitCodes(t *testing.T) {
 		says []string
 	}{
 		{"unknown flag", []string{"--no-such-flag"}, exitUsage, []string{"no-such-flag", "--help"}},
-		{"version", []string{"--version"}, exitOK, []string{"mig-exporter, version"}},
-		{"version as dcgm-exporter has it", []string{"-v"}, exitOK, []string{"mig-exporter, version"}},
 		{"unknown driver", []string{"--driver=rocm"}, exitUsage, []string{"--driver=rocm", "nvml or sim"}},
 		{"no duration", []string{"--poll.timeout=soon"}, exitUsage, []string{"--poll.timeout=soon", "5s"}},
 		{"no number", []string{"--web.max-scrapes=few"}, exitUsage, []string{"--web.max-scrapes=few", "number"}},
 		{"no scenario", []string{"--driver=sim"}, exitUsage, []string{"--sim.scenario"}},
 		{"interval too short", []string{"--poll.interval=1us"}, exitUsage, []string{"--poll.interval=1µs", "50ms"}},
-		{"telemetry path in use", []string{"--web.telemetry-path=/-/ready"}, exitUsage,
-			[]string{"--web.telemetry-path", "/-/ready"}},
 		{"scenario without the simulated driver", []string{"--sim.scenario=" + scenario}, exitFailure,
 			[]string{"--driver=sim"}},
 		{"scenario file missing", []string{"--driver=sim", "--sim.scenario=/no/such.yaml"}, exitFailure,
@@ -166,7 +162,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
 
-	inv, err := parseCommandLine([]string{"--no-collector.ecc"}, os.LookupEnv)
+	inv, err := parseCommandLine([]string{"--collectors=-ecc"}, os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,14 +183,14 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 		t.Error("single processes are asked for")
 	}
 
-	if inv, err = parseCommandLine([]string{"--collector.process", "-c", "30000"}, os.LookupEnv); err != nil ||
+	if inv, err = parseCommandLine([]string{"--collectors=+process", "-c", "30000"}, os.LookupEnv); err != nil ||
 		!inv.Config.servesProcesses() {
-		t.Errorf("--collector.process: %v, %v", inv.Config.Disabled, err)
+		t.Errorf("--collectors=+process: %v, %v", inv.Config.Disabled, err)
 	}
 
-	if c := inv.Config; c.PollInterval != 30*time.Second || c.ReadyMaxAge != 90*time.Second {
+	if c := inv.Config; c.PollInterval != 30*time.Second || c.readyMaxAge() != 90*time.Second {
 		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval,
-			c.ReadyMaxAge)
+			c.readyMaxAge())
 	}
 }
 

@@ -24,7 +24,6 @@ import (
 // CaptureConfig is the configuration of the command capture.
 type CaptureConfig struct {
 	Output         string // "-" is standard output
-	Force          bool
 	Polls          int
 	KeepIdentities bool
 }
@@ -279,14 +278,12 @@ func checkOutput(c *CaptureConfig) error {
 			"--output=%s: is no regular file; expected a new name, or - for standard output",
 			c.Output,
 		)
-	case !c.Force:
-		return fmt.Errorf(
-			"--output=%s: is there already; expected a new name, or --force to replace it",
-			c.Output,
-		)
 	}
 
-	return nil
+	return fmt.Errorf(
+		"--output=%s: is there already; expected a new name, or remove the file",
+		c.Output,
+	)
 }
 
 // writeOutput writes the file under another name and renames it when it is complete.

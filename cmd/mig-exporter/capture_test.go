@@ -91,7 +91,7 @@ func configOf(t *testing.T, args ...string) *Config {
 // served is what a node without a kubelet serves after each of some polls.
 func served(t *testing.T, r captureRun) []string {
 	t.Helper()
-	cfg := r.config(t, "--web.ready-max-age=0s")
+	cfg := r.config(t)
 	logger := log.NewNopLogger()
 
 	n, err := openDriver(cfg, logger)
@@ -406,9 +406,8 @@ func TestCaptureCommand(t *testing.T) {
 	expect("no output", exitUsage, "--output", sim...)
 	expect("no polls", exitUsage, "--capture.polls=0", with("--output=-", "--capture.polls=0")...)
 	expect("file", exitOK, "wrote the capture", with("--output="+path)...)
-	expect("file that is there", exitFailure, "--force", with("--output="+path)...)
-	expect("forced", exitOK, "wrote the capture", with("--output="+path, "--force")...)
-	expect("a directory", exitFailure, "no regular file", with("--output="+filepath.Dir(path), "--force")...)
+	expect("file that is there", exitFailure, "remove the file", with("--output="+path)...)
+	expect("a directory", exitFailure, "no regular file", with("--output="+filepath.Dir(path))...)
 	expect("no directory", exitFailure, "no such file", with("--output=/no/such/node.yaml")...)
 
 	if out := expect("standard output", exitOK, "recorded:", with("--output=-")...); out != readText(t, path) {

@@ -404,8 +404,8 @@ func (j *nodeJudge) judgeActivity(
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy
 	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // it could not be asked: the GPU may have GPM
-	case j.cfg.DCGMMode == dcgmOff:
-		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.mode=embedded or remote, with " +
+	case j.cfg.dcgmMode() == dcgmOff:
+		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.address=HOST:PORT or embedded, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"
 	}
 

@@ -56,7 +56,7 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h.logRestricted = readLogRestricted(proc)
 
 	h.cgroup = readCgroupVersion(sys)
-	if cfg.DCGMMode == dcgmEmbedded {
+	if cfg.dcgmMode() == dcgmEmbedded {
 		h.dcgm = findDCGM()
 	}
 

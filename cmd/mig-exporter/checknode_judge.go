@@ -277,13 +277,13 @@ func (j *nodeJudge) judgeDCGM() {
 		}
 	}
 
-	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff &&
+	asked := j.cfg.dcgmMode() != dcgmOff && j.cfg.Profiling != profilingOff &&
 		j.cfg.Profiling != profilingGPM
 	c := nodeCheck{
 		Name:  "dcgm",
 		State: checkOff,
 		Asked: asked,
-		Found: "not asked (--dcgm.mode, --profiling.source)",
+		Found: "not asked (--dcgm.address, --profiling.source)",
 	}
 
 	state := j.source(gpu.SourceDCGM)
@@ -297,9 +297,7 @@ func (j *nodeJudge) judgeDCGM() {
 		c.State, c.Found = checkMissing, fmt.Sprintf("it does not answer: %v", state.Err)
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
-		c.State = checkOK
-
-		c.Found = "it answers (" + j.cfg.DCGMMode + ")"
+		c.State, c.Found = checkOK, "it answers ("+j.cfg.dcgmMode()+")"
 		if len(without) > 0 {
 			c.State = checkMissing
 			c.Found += ", and profiles nothing on GPUs " + strings.Join(without, ", ")

@@ -46,7 +46,7 @@ var checkNodeCases = []struct {
 	// Activity of an A100 is DCGM's alone.
 	{name: "no-dcgm", scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB, mig: true, layout: [3g.20gb@0]}]", code: 1},
 	{name: "dcgm", scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB, mig: true, layout: [3g.20gb@0]}]",
-		args: []string{"--dcgm.mode=embedded"}},
+		args: []string{"--dcgm.address=embedded"}},
 	{name: "not-asked", scenario: "node: {kubernetes: false, persistenceMode: false}\ngpus: [{model: A100-SXM4-40GB}]",
 		args: []string{"--profiling.source=off", "--kubernetes.socket="}},
 	{name: "unprivileged", code: 1, scenario: "node: {privileged: false}\n" +
@@ -61,15 +61,15 @@ var checkNodeCases = []struct {
 		"faults: [{kind: hang, gpu: 1, at: 1500ms}]"},
 	// A pod without hostPID, as the chart makes it: nothing that is asked for is missing.
 	{name: "container", scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
-	{name: "container-process", code: 1, args: []string{"--collector.process"},
+	{name: "container-process", code: 1, args: []string{"--collectors=+process"},
 		scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
-	{name: "taken-for-host", args: []string{"--collector.process", "--pid-namespace=host"},
+	{name: "taken-for-host", args: []string{"--collectors=+process", "--pid-namespace=host"},
 		scenario: "node: {pidNamespace: container}\ngpus: [{model: H100-SXM5-80GB}]"},
 	{name: "no-events", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB}]\n" +
 		"faults: [{kind: not-supported, reading: events}]"},
 	{name: "no-mig-mode", code: 1, scenario: "node: {}\ngpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}]\n" +
 		"faults: [{kind: no-permission, reading: mig}]"},
-	{name: "not-supported", code: 1, args: []string{"--collector.fabric", "--collector.media"},
+	{name: "not-supported", code: 1, args: []string{"--collectors=+fabric,+media"},
 		scenario: "node: {}\ngpus: [{model: A100-SXM4-40GB}, {model: H100-SXM5-80GB}]\n" +
 			"faults: [{kind: not-supported, reading: power}, {kind: not-supported, reading: energy}, " +
 			"{kind: not-supported, reading: media}]"},

@@ -9,8 +9,8 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
 // The drivers.
@@ -27,7 +27,7 @@ const (
 	profilingOff  = "off"
 )
 
-// How DCGM is reached.
+// How DCGM is reached: see Config.dcgmMode. The second is a value of --dcgm.address, too.
 const (
 	dcgmOff      = "off"
 	dcgmEmbedded = "embedded"
@@ -37,10 +37,32 @@ const (
 // defaultDriverBudget is the default of --poll.driver-budget.
 const defaultDriverBudget = 0.05
 
-// The default of --web.ready-max-age, and how many intervals it is at least.
+// Times and paths that are no flags: they are the same on every node, or follow from a flag.
 const (
-	defaultReadyMaxAge = 15 * time.Second
-	readyIntervals     = 3
+	// staleIntervals is the number of intervals after which we drop the readings of a GPU that does
+	// not answer. One late reading is no failure; after more of them old values would pass for
+	// current ones.
+	staleIntervals = 3
+
+	// podsStaleAfter is how long we use the kubelet's last answer after it has stopped answering. A
+	// kubelet restarts in less. After that pods may have come and gone, and we say so.
+	podsStaleAfter = 5 * time.Minute
+
+	// The age of the last reading at which /-/ready begins to answer 503: some intervals, and many
+	// of the default one, so that a slow poll does not take the node out of service.
+	leastReadyMaxAge = 15 * time.Second
+	readyIntervals   = 3
+
+	// procDir is the process table: of the host if the process is in the host's PID namespace,
+	// and of no use otherwise, because the driver's process ids are those of that namespace.
+	procDir = "/proc"
+
+	// logDir is where every kubelet links the logs of its containers: the path is fixed in the
+	// kubelet.
+	logDir = podresources.DefaultLogDir
+
+	// defaultWindow is the time over which dcgm-exporter counts XIDs and clock events.
+	defaultWindow = 5 * time.Minute
 )
 
 // Config is the configuration from the command line and the environment.
@@ -54,17 +76,14 @@ type Config struct {
 	PollTimeout  time.Duration
 	// DriverBudget is how many seconds of calls that keep others waiting a second of polls may take; 0: any number.
 	DriverBudget float64
-	StaleAfter   int // intervals
 
 	Profiling   string
-	DCGMMode    string
-	DCGMAddress string
+	DCGMAddress string // HOST:PORT, a path or dcgmEmbedded; empty: DCGM is off
 	KernelLog   bool   // XIDs are taken from the kernel's log, too
 	JobDir      string // empty: there are no batch jobs
 
 	Names           collector.Names
 	CountersFile    string
-	CountersLenient bool
 	RepeatGPUFields bool
 	HostnameLabel   collector.HostnameLabel
 	DCGMNodeName    string // value of that label; empty: Hostname
@@ -74,16 +93,11 @@ type Config struct {
 	Addresses     []string
 	WebConfigFile string
 	SystemdSocket bool
-	TelemetryPath string
 	MaxScrapes    int
-	ReadyMaxAge   time.Duration
 	State         bool
+	Pprof         bool
 
-	OpenMetricsCreated bool
-	CheckOutput        string // of check-node
-
-	readyMaxAgeSet bool
-	Pprof          bool
+	CheckOutput string // of check-node
 
 	ReleaseSocket    string // empty: GPUs are not released by hand; see releaseSocket
 	KubeletSocket    string // empty: there is no kubelet
@@ -91,12 +105,9 @@ type Config struct {
 	WitnessPod       string // empty: the exporter's own pod
 	Checkpoint       string // empty: it is not read
 	PodLabels        collector.PodLabelMode
-	PodsStaleAfter   time.Duration
 	ResourceNames    []string
 	PodLabelNames    []string
 	NodeName         string // empty: the API server is not asked for owners and labels
-	ContainerLogs    string
-	ProcDir          string
 	PIDNamespace     pidNamespace
 
 	Disabled map[string]bool // collectors that are switched off
@@ -129,31 +140,16 @@ func (c *Config) Validate() error {
 		c.DriverBudget,
 	)
 	add(
-		c.StaleAfter >= 1,
-		"--poll.stale-after=%d: expected a number of intervals, 1 or more",
-		c.StaleAfter,
-	)
-	add(
 		c.XIDWindow > 0 && c.XIDWindow <= maxWindow,
-		"--dcgm.xid-window=%s: expected more than 0s and at most %s",
-		c.XIDWindow,
-		maxWindow,
+		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
+		xidWindowFlag,
+		c.XIDWindow.Milliseconds(),
+		maxWindow.Milliseconds(),
 	)
-	add(
-		c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
-		"--dcgm.clock-events-window=%s: expected more than 0s and at most %s",
-		c.ClockEventsWindow,
-		maxWindow,
-	)
+	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
+		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
+		clockEventsWindowFlag, c.ClockEventsWindow.Milliseconds(), maxWindow.Milliseconds())
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
-	add(c.ReadyMaxAge >= 0, "--web.ready-max-age=%s: expected 0s (no limit) or more", c.ReadyMaxAge)
-	add(
-		c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
-		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s",
-		c.ReadyMaxAge,
-		c.PollInterval,
-	)
-	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
 	add(
 		c.WitnessPod == "" || isWitness(c.WitnessPod),
 		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
@@ -167,10 +163,8 @@ func (c *Config) Validate() error {
 		len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
 	)
-	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "",
-		"--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
 
-	if c.DCGMAddress != "" {
+	if c.dcgmMode() == dcgmRemote {
 		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
 		}
@@ -191,17 +185,8 @@ func (c *Config) Validate() error {
 		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
 		c.Control.DevicePlugin,
 	)
-	add(
-		c.DCGMMode == dcgmRemote || c.DCGMAddress == "",
-		"--dcgm.address=%s: expected --dcgm.mode=remote with it",
-		c.DCGMAddress,
-	)
-	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff,
-		"--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
-
-	if err := web.CheckTelemetryPath(c.TelemetryPath); err != nil {
-		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
-	}
+	add(c.Profiling != profilingDCGM || c.dcgmMode() != dcgmOff,
+		"--profiling.source=dcgm: expected --dcgm.address=HOST:PORT or embedded with it")
 
 	add(
 		c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
@@ -242,6 +227,32 @@ func (c *Config) clockSpeed() time.Duration {
 	}
 
 	return 1
+}
+
+// dcgmMode returns how DCGM is reached, which --dcgm.address says.
+func (c *Config) dcgmMode() string {
+	switch c.DCGMAddress {
+	case "":
+		return dcgmOff
+	case dcgmEmbedded:
+		return dcgmEmbedded
+	}
+
+	return dcgmRemote
+}
+
+// hostEngine returns the address of the DCGM host engine, empty if there is none.
+func (c *Config) hostEngine() string {
+	if c.dcgmMode() != dcgmRemote {
+		return ""
+	}
+
+	return c.DCGMAddress
+}
+
+// readyMaxAge returns the age of the last reading at which the program is not ready any more.
+func (c *Config) readyMaxAge() time.Duration {
+	return max(leastReadyMaxAge, readyIntervals*c.PollInterval) * c.clockSpeed()
 }
 
 // asksGPM reports whether the driver is asked for activity.

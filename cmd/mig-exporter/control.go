@@ -169,7 +169,7 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	var list []control.Hook
 
 	for _, text := range c.Hooks {
-		h, err := hooks.Parse(text, c.HookTimeout)
+		h, err := hooks.Parse(text, hookTimeout)
 		if err != nil {
 			return nil, fmt.Errorf("--control.hook: %w", err)
 		}

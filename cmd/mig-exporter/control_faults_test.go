@@ -69,7 +69,7 @@ func TestAccept(t *testing.T) {
 	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
 
 	ids, _ := c.operations()
-	if out := c.must(2, "rollback", "--abandon", "--yes", ids[0]); !strings.Contains(out, "migctl accept "+ids[0]) {
+	if out := c.must(2, "rollback", "--abandon", "--yes", ids[0]); !strings.Contains(out, "migctl accept") {
 		t.Errorf("migctl does not name the command that replaces --abandon:\n%s", out)
 	}
 

@@ -48,7 +48,7 @@ func controlNodeIn(t *testing.T, dir, scenario string, args ...string) *controll
 
 	c := &controlled{dir: dir, program: launch(t, append([]string{
 		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--control.enabled",
-		"--collector.instance_processes",
+		"--collectors=+instance_processes",
 		"--control.socket=" + filepath.Join(dir, "c.sock"), "--control.state-dir=" + filepath.Join(dir, "state"),
 	}, args...)...)}
 	c.waitFor("partition control is listening")
@@ -144,7 +144,7 @@ func TestControlIsNotOnTheMetricsListener(t *testing.T) {
 
 // TestLayoutChange: series, pods and activity follow an operation in the next poll.
 func TestLayoutChange(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.address=embedded")
 	for range 6 {
 		c.advance(time.Second)
 	}
@@ -260,7 +260,7 @@ func TestPlanMode(t *testing.T) {
 }
 
 func TestMIGMode(t *testing.T) {
-	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.mode=embedded")
+	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--dcgm.address=embedded")
 	c.advance(2 * time.Second) // the kubelet's list is settled
 	c.must(0, "mode", "on", "--yes", "2", "3")
 	c.scrape().expect(t, "Ampere, at once", 1, "nvidia_gpu_mig_enabled", `gpu="2"`)

@@ -15,8 +15,9 @@ import (
 // dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
-// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list. Invalid rows are an error,
-// or with --dcgm.counters.lenient a line of the log each.
+// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list.
+// Invalid rows are an error: a dashboard that lacks a metric does not say that a file has a
+// typing error.
 func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	if cfg.CountersFile == "" {
 		return nil, nil
@@ -40,20 +41,13 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
-	case len(faulty) > 0 && !cfg.CountersLenient:
-		return nil, fmt.Errorf(
-			"--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w",
-			errors.Join(faulty...),
-		)
+	case len(faulty) > 0:
+		return nil, fmt.Errorf("--dcgm.counters: %w", errors.Join(faulty...))
 	case len(counters) == 0:
 		return nil, fmt.Errorf(
 			"--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
 			cfg.CountersFile,
 		)
-	}
-
-	for _, row := range faulty {
-		level.Warn(logger).Log("msg", "ignoring a line of the counters file", "err", row)
 	}
 
 	if without := collector.WithoutValue(counters); len(without) > 0 {

@@ -35,7 +35,7 @@ func envName(flag string) string {
 // allFlags returns the flags of all commands. Setting their values changes no configuration.
 func allFlags() []*kingpin.FlagModel {
 	app := newApp()
-	declareCommands(app, &invocation{Config: Config{Disabled: map[string]bool{}}})
+	declareCommands(app, &invocation{})
 	model := app.Model()
 
 	flags := slices.Clone(model.Flags)
@@ -51,16 +51,14 @@ func allFlags() []*kingpin.FlagModel {
 // flagAsTyped returns the name under which a command line sets a flag, its own or an alias of dcgm-exporter; empty if
 // it does not.
 func flagAsTyped(args []string, flag string) string {
-	if hasFlag(args, flag) {
-		return "--" + flag
-	}
+	words, _, _ := splitLine(args) // of a line that is an error, the words before it
 
-	known := aliases()
-
-	for _, arg := range args {
-		name, _, _ := strings.Cut(arg, "=")
-		if a := findAlias(known, name); a != nil && a.flag == flag {
-			return name
+	for _, w := range words {
+		switch {
+		case w.alias == nil && hasFlag([]string{w.text}, flag):
+			return "--" + flag
+		case w.alias != nil && w.alias.flag == flag:
+			return w.text
 		}
 	}
 
@@ -155,28 +153,8 @@ func requirements() []requirement {
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
-		{
-			[]string{
-				"dcgm.counters",
-				"dcgm.counters.lenient",
-				"dcgm.repeat-gpu-fields",
-				"dcgm.hostname-label",
-				"dcgm.xid-window",
-				"dcgm.clock-events-window",
-			},
-			asDCGM,
-			"--metrics.names=dcgm or both",
-		},
-		{
-			[]string{"dcgm.counters.lenient"},
-			func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" },
-			"--dcgm.counters=FILE",
-		},
-		{
-			[]string{"web.openmetrics-created"},
-			func(c *Config) bool { return !asDCGM(c) },
-			"--metrics.names=native",
-		},
+		{[]string{"dcgm.counters", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", xidWindowFlag,
+			clockEventsWindowFlag}, asDCGM, "--metrics.names=dcgm or both"},
 		{
 			[]string{"sim.clock"},
 			func(c *Config) bool { return c.Driver == driverSim },

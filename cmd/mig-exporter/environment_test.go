@@ -57,7 +57,7 @@ func TestBadVariables(t *testing.T) {
 func TestVariablesThatNoFlagHas(t *testing.T) {
 	got := fmt.Sprint(unknownVariables([]string{
 		"MIG_EXPORTER_POL_INTERVAL=1s", "MIG_EXPORTER_POLL_INTERVAL=1s", "MIG_EXPORTER_KUBERNETES_NODENAME=n", "PATH=/bin",
-		"MIG_EXPORTER_COLLECTOR_ECC=false", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
+		"MIG_EXPORTER_COLLECTORS=-ecc", "MIG_EXPORTER_CAPTURE_POLLS=3", "MIG_EXPORTER_WEB_PORT=1",
 		"MIG_EXPORTER_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_SERVICE_PORT=9401", "MIG_EXPORTER_SERVICE_PORT_METRICS=9401",
 		"DCGM_EXPORTER_LISTEN=:9400", "DCGM_EXPORTER_COLECTORS=f.csv", "DCGM_EXPORTER_PORT=tcp://10.0.0.1:9400",
 		"DCGM_EXPORTER_SERVICE_HOST=10.0.0.1", "DCGM_EXPORTER_SERVICE_PORT_METRICS=9400",
@@ -89,7 +89,10 @@ func TestIneffective(t *testing.T) {
 		{"", "-f f.csv", "flag -f needs --metrics.names=dcgm or both"},
 		{"DCGM_EXPORTER_COLLECTORS=f.csv", "", "variable DCGM_EXPORTER_COLLECTORS needs --metrics.names=dcgm or both"},
 		{"", "--dcgm.counters=f.csv --metrics.names=both", ""},
-		{"", "--dcgm.counters.lenient --metrics.names=both", "flag --dcgm.counters.lenient needs --dcgm.counters=FILE"},
+		{"", "--collectors=f.csv", "flag --collectors needs --metrics.names=dcgm or both"},
+		{"", "--collectors=+pipes", ""},
+		{"DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE=1000", "", "variable DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE needs --metrics.names"},
+		{"", "-x 1000", "flag -x needs --metrics.names=dcgm or both"},
 		{"", "--sim.clock=step", "flag --sim.clock needs --driver=sim"},
 		{"MIG_EXPORTER_NVML_LIBRARY_PATH=/x", "--driver=sim --sim.scenario=s.yaml",
 			"variable MIG_EXPORTER_NVML_LIBRARY_PATH needs --driver=nvml"},

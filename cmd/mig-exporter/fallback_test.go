@@ -17,7 +17,7 @@ gpus:
 workloads: [{name: w, memory: 1GiB, sm: 20, dram: 0.4, tensor: 0.3}]
 processes: [{device: "1/3g.40gb@0", workload: w}, {device: "2/3g.40gb@0", workload: w}]
 faults: [{at: 20s, for: 30s, gpu: 0, kind: hang}]
-`, "--dcgm.mode=embedded", "--profiling.source=dcgm", "--poll.stale-after=30")
+`, "--dcgm.address=embedded", "--profiling.source=dcgm", "--poll.interval=1s")
 	expect := func(when string, s series, source string, h100, a100 float64) {
 		t.Helper()
 
@@ -79,7 +79,7 @@ func expectAbout(t *testing.T, when string, s series, want float64, family strin
 
 // TestWithoutDCGMTheDriverIsAsked: a host engine that is not there at all costs GPUs with GPM nothing.
 func TestWithoutDCGMTheDriverIsAsked(t *testing.T) {
-	p := simulate(t, "gke-h100-3g", "--profiling.source=dcgm", "--dcgm.mode=remote", "--dcgm.address=127.0.0.1:5555")
+	p := simulate(t, "gke-h100-3g", "--profiling.source=dcgm", "--dcgm.address=127.0.0.1:5555")
 	s := p.seconds(6)
 	s.expect(t, "without an engine", 0, "mig_exporter_source_up", `source="dcgm"`)
 
@@ -95,7 +95,7 @@ gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
 faults:
 - {at: 20s, for: 60s, kind: dcgm-paused}
 - {at: 40s, gpu: 0, kind: external-reconfigure, layout: ["4g.40gb@0"]}
-`, "--dcgm.mode=embedded", "--profiling.source=dcgm")
+`, "--dcgm.address=embedded", "--profiling.source=dcgm")
 	p.seconds(19)
 
 	for second := 20; second < 80; second++ {
@@ -117,7 +117,7 @@ gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}]
 workloads: [{name: w, memory: 1GiB, sm: 20}]
 processes: [{device: "0/3g.40gb@0", workload: w}]
 faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
-`, "--dcgm.mode=embedded", "--profiling.source=dcgm")
+`, "--dcgm.address=embedded", "--profiling.source=dcgm")
 	p.seconds(14)
 	sources := ""
 
@@ -156,7 +156,7 @@ func TestNoGapWhenDCGMGoesOn(t *testing.T) {
 		args                  []string
 	}{
 		{"stopped", "{at: 20s, for: 10s, kind: dcgm-hang}", "dgd", 20, nil},
-		{"stopped for a moment", "{at: 20s, for: 5s, kind: dcgm-hang}", "d", 0, []string{"--poll.stale-after=100"}},
+		{"stopped for a moment", "{at: 20s, for: 5s, kind: dcgm-hang}", "d", 0, []string{"--poll.interval=3s"}},
 		{"blocked by a GPU", "{at: 20s, for: 10s, gpu: 2, kind: hang}", "dgd", 20, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -165,7 +165,7 @@ gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB},
 workloads: [{name: w, memory: 1GiB, sm: 20}]
 processes: [{device: "0/3g.40gb@0", workload: w}]
 faults: [`+tt.faults+`]
-`, append([]string{"--dcgm.mode=embedded", "--profiling.source=dcgm"}, tt.args...)...)
+`, append([]string{"--dcgm.address=embedded", "--profiling.source=dcgm"}, tt.args...)...)
 			p.seconds(14)
 			sources := ""
 

@@ -17,7 +17,7 @@ gpus: [{model: A100-80GB, mig: true, layout: ["3g.40gb@0", "3g.40gb@4"]}]
 workloads: [{name: w, memory: 1GiB, sm: 20, dram: 0.4, tensor: 0.3}]
 processes: [{device: "0/3g.40gb@0", workload: w}]
 faults: [`+faults+`]
-`, "--dcgm.mode=embedded")
+`, "--dcgm.address=embedded")
 }
 
 // seconds lets time pass in polls of a second, and says what is seen after it.
@@ -100,7 +100,7 @@ func TestDCGMWithoutRights(t *testing.T) {
 	s.expect(t, "without rights", 0, "mig_exporter_source_up", `source="dcgm"`)
 
 	if said := p.said("run this program as root, or connect it to an nv-hostengine that runs as root by " +
-		"--dcgm.mode=remote"); said != 2 {
+		"--dcgm.address=HOST:PORT"); said != 2 {
 		t.Errorf("said %d times, want two: at first, and that three starts were all:\n%s", said, p.logText())
 	}
 

@@ -26,9 +26,11 @@ node: {hostname: n, driver: "580.95.05", kubernetes: `+strconv.FormatBool(string
 seed: 1
 `+rest)
 
-	return launch(t, append([]string{
-		"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario, "--poll.interval=100ms",
-	}, args...)...)
+	if !slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "--poll.interval=") }) {
+		args = append(args, "--poll.interval=100ms")
+	}
+
+	return launch(t, append([]string{"--driver=sim", "--sim.clock=step", "--sim.scenario=" + scenario}, args...)...)
 }
 
 // series are the samples of one scrape, by name and labels as they are written.
@@ -477,7 +479,7 @@ pods: [{namespace: ns, name: p, container: c, resource: nvidia.com/gpu, workload
 // TestKubeletDown: its last word holds for the stated time, marked as stale, and is dropped then. It is heard at once
 // when it is back.
 func TestKubeletDown(t *testing.T) {
-	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 40s, kind: kubelet-down}]\n", "--kubernetes.stale-after=20s")
+	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, for: 320s, kind: kubelet-down}]\n")
 	check := func(when string, up, stale, named float64) {
 		t.Helper()
 		s := p.scrape()
@@ -490,7 +492,7 @@ func TestKubeletDown(t *testing.T) {
 	check("at first", 1, 0, 1)
 	p.advance(6 * time.Second)
 	check("down", 0, 1, 1)
-	p.advance(14 * time.Second)
+	p.advance(podsStaleAfter - 6*time.Second)
 	check("down for long", 0, 1, 1)
 	p.advance(time.Second)
 	check("down for longer than is bearable", 0, 0, 1)
@@ -511,8 +513,8 @@ func TestKubeletDownWithoutProcesses(t *testing.T) {
 	p := faultyNode(t, `
 gpus: [{model: A30, count: 2}]
 pods: [{name: p, container: main, resource: nvidia.com/gpu}]
-faults: [{at: 10s, for: 40s, kind: kubelet-down}]
-`, "--kubernetes.stale-after=20s")
+faults: [{at: 10s, for: 320s, kind: kubelet-down}]
+`)
 	check := func(when string, confirmed string, allocated, free int) {
 		t.Helper()
 		s := p.scrape()
@@ -528,7 +530,7 @@ faults: [{at: 10s, for: 40s, kind: kubelet-down}]
 	check("at first", "true", 1, 1)
 	p.advance(3 * time.Second)
 	check("down", "true", 1, 1)
-	p.advance(17 * time.Second)
+	p.advance(podsStaleAfter - 3*time.Second)
 	check("down for a while", "true", 1, 0)
 	p.advance(time.Second)
 	check("down for long", "false", 0, 0)
@@ -558,11 +560,11 @@ func TestKubeletSlowAndRestarted(t *testing.T) {
 
 // TestKubeletThatNeverAnswers: polls go on without it.
 func TestKubeletThatNeverAnswers(t *testing.T) {
-	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, kind: kubelet-slow, delay: 100h}]\n", "--kubernetes.stale-after=20s")
+	p := faultyNode(t, podOnAGPU+"faults: [{at: 10s, kind: kubelet-slow, delay: 100h}]\n")
 	p.advance(5 * time.Second)
 
 	for range 30 {
-		p.advance(time.Second)
+		p.advance(podsStaleAfter / 20)
 	}
 
 	s := p.scrape()

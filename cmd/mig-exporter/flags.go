@@ -4,7 +4,9 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
+	"time"
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
@@ -13,7 +15,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
-	"github.com/mig-exporter/mig-exporter/internal/web"
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 // The commands.
@@ -42,21 +44,21 @@ type invocation struct {
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
 func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
+	if err := refuseGone(line, lookup); err != nil {
+		return invocation{}, err
+	}
+
 	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
 
 	app := newApp()
-	inv := invocation{
-		Config: Config{
-			Disabled: map[string]bool{},
-			Capture:  CaptureConfig{Polls: defaultCapturePolls},
-		},
-	}
+	inv := invocation{Config: Config{Capture: CaptureConfig{Polls: defaultCapturePolls}}}
 	cfg := &inv.Config
 
-	enabled := declareCommands(app, &inv)
+	declareCommands(app, &inv)
+
 	if err := checkRepeated(app, line); err != nil {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
@@ -74,20 +76,10 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	inv.Command = command
-	switch {
-	case command == commandCapture || command == commandCheckNode:
-		cfg.ReadyMaxAge = 0 // not served: polls may be further apart
-	case !cfg.readyMaxAgeSet:
-		cfg.ReadyMaxAge = max(defaultReadyMaxAge, readyIntervals*cfg.PollInterval)
-	}
 
 	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 	if cfg.Driver == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
-	}
-
-	for name, on := range enabled {
-		cfg.Disabled[name] = !*on
 	}
 
 	without, err := findIneffective(cfg, line, lookup)
@@ -100,9 +92,9 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	return inv, nil
 }
 
-// declareCommands declares the commands and all flags; the result has whether each collector is on.
-func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool {
-	enabled := declareFlags(app, &inv.Config, &inv.Log)
+// declareCommands declares the commands and all flags.
+func declareCommands(app *kingpin.Application, inv *invocation) {
+	declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
 	checkNodeFlags(
@@ -123,12 +115,12 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 		),
 		&inv.Config.Capture,
 	)
-
-	return enabled
 }
 
-// declareFlags declares the flags of all commands; the result has whether each collector is on.
-func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[string]*bool {
+// declareFlags declares the flags that all commands have.
+func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
+	cfg.Disabled = map[string]bool{}
+	declareCollectors(app, cfg.Disabled)
 	sourceFlags(app, cfg)
 	profilingFlags(app, cfg)
 	metricsFlags(app, cfg)
@@ -156,8 +148,6 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 		"logfmt",
 		"json",
 	)
-
-	return collectorFlags(app)
 }
 
 func newApp() *kingpin.Application {
@@ -169,12 +159,36 @@ func newApp() *kingpin.Application {
 			"SIGINT stop (docs/faults.md).",
 	)
 	app.Version(version.Print("mig-exporter"))
+	app.UsageWriter(os.Stdout) // --help and --version are answers, not errors
+	usage.Install(app, flagGroups(), usage.Table{Title: "Collectors (+ is on by default, - is off)",
+		Rows: describeCollectors()})
 	app.HelpFlag.Short('h').NoEnvar()
 	// dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
 	app.VersionFlag.Short('v').NoEnvar()
 	app.DefaultEnvars()
 
 	return app
+}
+
+// flagGroups returns the groups of --help.
+func flagGroups() []usage.Group {
+	return []usage.Group{
+		{Title: "General", Names: []string{"help", "version"}},
+		{Title: "This command", Names: []string{"output", "capture."}},
+		{
+			Title: "Driver",
+			Names: []string{"driver", "nvml.library-path", "pid-namespace", "xid.kernel-log"},
+		},
+		{Title: "Polling", Names: []string{"poll."}},
+		{Title: "Activity", Names: []string{"profiling.source", "dcgm.address"}},
+		{Title: "Metrics", Names: []string{collectorsFlag, "metrics.", "dcgm."}},
+		{Title: "Web", Names: []string{"web."}},
+		{Title: "Kubernetes and batch jobs", Names: []string{"kubernetes.", "hpc."}},
+		{Title: "Right-sizing", Names: []string{"advise."}},
+		{Title: "Partition control", Names: []string{"control.", "release.socket"}},
+		{Title: "Simulation", Names: []string{"sim."}},
+		{Title: "Logging", Names: []string{"log."}},
+	}
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
@@ -232,9 +246,6 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		defaultDriverBudget,
 		&cfg.DriverBudget,
 	)
-	intFlag(app, "poll.stale-after",
-		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
-		"3", &cfg.StaleAfter)
 	enumFlag(
 		app,
 		"pid-namespace",
@@ -252,11 +263,6 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).",
 	).
 		BoolVar(&cfg.KernelLog)
-	app.Flag(
-		"path.procfs",
-		"The host's process table, to find the containers that share a GPU.",
-	).Default("/proc").
-		StringVar(&cfg.ProcDir)
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
@@ -264,22 +270,11 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 		"Source of activity: auto (for each GPU, GPM if its driver has it, else DCGM), "+
 			"gpm, dcgm (GPM if DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
 		profilingDCGM, profilingOff)
-	enumFlag(
-		app,
-		"dcgm.mode",
-		"How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
-			"--dcgm.address).",
-		dcgmOff,
-		&cfg.DCGMMode,
-		dcgmOff,
-		dcgmEmbedded,
-		dcgmRemote,
-	)
 	app.Flag(
 		"dcgm.address",
-		"Address of a DCGM host engine: host:port, or the path of a unix socket.",
-	).
-		StringVar(&cfg.DCGMAddress)
+		"Where DCGM runs: HOST:PORT of a host engine, the path of its unix socket, or embedded "+
+			"(libdcgm.so.4 in this process). By default DCGM is not used.",
+	).StringVar(&cfg.DCGMAddress)
 	app.Flag(
 		"hpc.job-mapping-dir",
 		"Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
@@ -304,9 +299,6 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 			"Read again with SIGHUP.",
 	).
 		StringVar(&cfg.CountersFile)
-	app.Flag("dcgm.counters.lenient",
-		"Start even if lines of the counters file are invalid; they are logged and left out.").
-		BoolVar(&cfg.CountersLenient)
 	app.Flag("dcgm.repeat-gpu-fields",
 		"Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
 			"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
@@ -320,16 +312,30 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 		collector.HostnameLower,
 		collector.HostnameOff,
 	)
-	durationFlag(
-		app,
-		"dcgm.xid-window",
-		"Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.",
-		"5m",
-		&cfg.XIDWindow,
-	)
-	durationFlag(app, "dcgm.clock-events-window",
-		"Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
-		&cfg.ClockEventsWindow)
+	windowFlag(app, xidWindowFlag, &cfg.XIDWindow)
+	windowFlag(app, clockEventsWindowFlag, &cfg.ClockEventsWindow)
+}
+
+// windowFlag declares a flag of dcgm-exporter that we have under its own name alone: the time
+// over which one of its counts counts, up to the last reading, in milliseconds. aliases hold its
+// variable.
+func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
+	app.Flag(
+		name,
+		"",
+	).Hidden().NoEnvar().Default(strconv.FormatInt(defaultWindow.Milliseconds(), 10)).
+		SetValue(
+			&flagValue{
+				flag:     name,
+				expected: "a number of milliseconds",
+				parse: func(s string) bool {
+					n, err := strconv.ParseUint(s, 10, 31)
+					*target = time.Duration(n) * time.Millisecond
+
+					return err == nil
+				},
+			},
+		)
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {
@@ -347,10 +353,6 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		"Serve on the sockets that systemd passes instead of --web.listen-address.",
 	).
 		BoolVar(&cfg.SystemdSocket)
-	app.Flag(
-		"web.telemetry-path",
-		"Path of the metrics.",
-	).Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
 	intFlag(
 		app,
 		"web.max-scrapes",
@@ -358,20 +360,11 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 		"40",
 		&cfg.MaxScrapes,
 	)
-	durationFlag(app, "web.ready-max-age",
-		"Age of the last reading of the node at which /-/ready begins to answer 503; 0s is never. "+
-			"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).
-		IsSetByUser(&cfg.readyMaxAgeSet)
 	app.Flag(
 		"web.state",
 		"Serve the node's state as JSON at /api/v1/node, and on the landing page.",
 	).Default("true").
 		BoolVar(&cfg.State)
-	app.Flag(
-		"web.openmetrics-created",
-		"Write into OpenMetrics, too, when counters began: a _created line each, which "+
-			"Prometheus stores as a further series. Protobuf always says it.",
-	).BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
@@ -409,9 +402,6 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		collector.PodLabelsInfo,
 		collector.PodLabelsOff,
 	)
-	durationFlag(app, "kubernetes.stale-after",
-		"Time for which the kubelet's last answer is used after it has stopped answering.",
-		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
 	app.Flag(
@@ -424,9 +414,6 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		"This node's name at the API server, which is then asked for the owners and labels "+
 			"of its pods; by default it is not asked.",
 	).StringVar(&cfg.NodeName)
-	app.Flag("kubernetes.container-logs",
-		"The kubelet's links to container logs, to find the containers that share a GPU.").
-		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
@@ -446,23 +433,9 @@ func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 		"output",
 		"File to write, or - for standard output.",
 	).Required().StringVar(&cfg.Output)
-	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
 		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
 	command.Flag("capture.keep-identities",
 		"Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
 		BoolVar(&cfg.KeepIdentities)
-}
-
-// collectorFlags declares --collector.NAME and --no-collector.NAME for every collector.
-func collectorFlags(app *kingpin.Application) map[string]*bool {
-	enabled := map[string]*bool{}
-	for _, g := range collector.Groups() {
-		enabled[g.Name] = app.Flag(
-			"collector."+g.Name,
-			g.Help,
-		).Default(strconv.FormatBool(!g.OptIn)).Bool()
-	}
-
-	return enabled
 }

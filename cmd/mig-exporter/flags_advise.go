@@ -40,20 +40,8 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 		"Folder that keeps the evidence across restarts; created if it is missing. By default there is none: "+
 			"a restart loses what was observed.",
 	).StringVar(&cfg.StateDir)
-	floatFlag(
-		app,
-		"advise.headroom",
-		"Memory that must be free in a recommended slice, relative to the highest use that was seen.",
-		initial.Headroom,
-		&cfg.Options.Headroom,
-	)
-	floatFlag(
-		app,
-		"advise.target-busy",
-		"Highest p99 of busy time in a recommended slice, 0-1.",
-		initial.TargetBusy,
-		&cfg.Options.TargetBusy,
-	)
+	cfg.Options.Headroom = initial.Headroom
+	cfg.Options.TargetBusy = initial.TargetBusy
 	floatFlag(app, "advise.max-stretch",
 		"How many times as long as now a request may take in a slice, at p95. "+
 			"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)

@@ -27,7 +27,6 @@ type ControlConfig struct {
 	Cordon        bool
 	DevicePlugin  string // NAMESPACE/LABELS of its pods; empty: it is not restarted
 	Hooks         []string
-	HookTimeout   time.Duration
 	CallTimeout   time.Duration
 	IdleFor       time.Duration
 	SettleTimeout time.Duration
@@ -115,13 +114,6 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 	).StringsVar(&cfg.Hooks)
 	durationFlag(
 		app,
-		"control.hook-timeout",
-		"Time after which a hook is killed.",
-		"1m",
-		&cfg.HookTimeout,
-	)
-	durationFlag(
-		app,
 		"control.call-timeout",
 		"Time after which a change that the driver has not answered counts as stuck.",
 		"30s",
@@ -143,6 +135,10 @@ func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
 		&cfg.SettleTimeout,
 	)
 }
+
+// hookTimeout is the time after which a hook is killed: systemd gives a service 90 s to stop, and
+// hooks restart services. One that takes longer should start its work and return.
+const hookTimeout = 2 * time.Minute
 
 // longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the
 // 107 bytes of a unix address.
@@ -186,7 +182,7 @@ func (c *ControlConfig) validate() error {
 		value time.Duration
 		least time.Duration
 	}{
-		{"hook-timeout", c.HookTimeout, time.Millisecond}, {"call-timeout", c.CallTimeout, time.Second},
+		{"call-timeout", c.CallTimeout, time.Second},
 		{"idle-for", c.IdleFor, 0}, {"settle-timeout", c.SettleTimeout, 0},
 	} {
 		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)

@@ -59,13 +59,8 @@ func enumFlag[T ~string](
 	})
 }
 
-func durationFlag(
-	app *kingpin.Application,
-	name, help, initial string,
-	target *time.Duration,
-) *kingpin.FlagClause {
-	flag := app.Flag(name, help).Default(initial)
-	flag.SetValue(&flagValue{
+func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) {
+	app.Flag(name, help).Default(initial).SetValue(&flagValue{
 		flag:     name,
 		expected: "a duration such as " + initial,
 		parse: func(s string) bool {
@@ -75,8 +70,6 @@ func durationFlag(
 			return err == nil
 		},
 	})
-
-	return flag
 }
 
 func intFlag(app flagOwner, name, help, initial string, target *int) {

@@ -31,12 +31,12 @@ var goldens = []struct {
 	{name: "dgx-a100-mixed.late", scenario: "dgx-a100-mixed",
 		steps: []time.Duration{46 * time.Minute, 5 * time.Minute, time.Second}},
 	{name: "dgx-a100-mixed.series", scenario: "dgx-a100-mixed",
-		args: []string{"--kubernetes.labels=series", "--dcgm.mode=embedded"}},
+		args: []string{"--kubernetes.labels=series", "--dcgm.address=embedded"}},
 	{name: "dgx-a100-mixed.info", scenario: "dgx-a100-mixed", args: []string{"--kubernetes.labels=info"}},
 	// Activity by DCGM, under native names and under dcgm-exporter's.
-	{name: "dgx-a100-mixed.activity", scenario: "dgx-a100-mixed", args: []string{"--dcgm.mode=embedded"}},
+	{name: "dgx-a100-mixed.activity", scenario: "dgx-a100-mixed", args: []string{"--dcgm.address=embedded"}},
 	{name: "dgx-a100-mixed.dcgm", scenario: "dgx-a100-mixed",
-		args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}},
+		args: []string{"--dcgm.address=embedded", "--metrics.names=dcgm"}},
 	{name: "h100-underused", scenario: "h100-underused"},
 	{name: "a30", scenario: "a30"},
 	{name: "gke-h100-3g", scenario: "gke-h100-3g"},
@@ -48,7 +48,7 @@ var goldens = []struct {
 	{name: "dra-monitors", scenario: "dra-monitors"},
 	// Power by the energy counter, and no power at all; NVLink 5.
 	{name: "b200-power", scenario: "b200-power"},
-	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collector.media"}},
+	{name: "rtx-pro-video", scenario: "rtx-pro-video", args: []string{"--collectors=+media"}},
 	// In and after every fault, up to GPU 0's hang. What comes after that depends on when its call returns.
 	{name: "chaos", scenario: "chaos", args: []string{"--poll.interval=500ms"}, steps: []time.Duration{
 		34 * time.Second, 30 * time.Second, 30 * time.Second, 30 * time.Second, 40 * time.Second, 20 * time.Second,

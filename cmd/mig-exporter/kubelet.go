@@ -24,7 +24,7 @@ type metadata interface {
 
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
+	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, podsStaleAfter*cfg.clockSpeed()
 	opts.Now = n.now
 	opts.Logger = n.logger
 

@@ -41,9 +41,9 @@ func (n *node) openMachine(cfg *Config) error {
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{
-			proc:    cfg.ProcDir,
+			proc:    procDir,
 			sys:     "/sys",
-			handles: handles.New(cfg.ProcDir, n.processesHidden),
+			handles: handles.New(procDir, n.processesHidden),
 		}
 		n.confidential.Store(guard.isConfidential(confidential))
 
@@ -52,8 +52,8 @@ func (n *node) openMachine(cfg *Config) error {
 
 	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
 	n.uptime = kernellog.Uptime
-	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: cfg.ProcDir, now: time.Now}).list
-	n.migRights = func() string { return describeMIGRights(cfg.ProcDir, "/dev") }
+	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: procDir, now: time.Now}).list
+	n.migRights = func() string { return describeMIGRights(procDir, "/dev") }
 	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
@@ -68,7 +68,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	}
 
 	containers := podresources.NewContainers(podresources.ContainersOptions{
-		ProcDir: cfg.ProcDir, LogDir: cfg.ContainerLogs, Now: time.Now, Logger: n.logger,
+		ProcDir: procDir, LogDir: logDir, Now: time.Now, Logger: n.logger,
 	})
 	n.setContainers(containers)
 
@@ -193,7 +193,7 @@ func (m machine) witness(cfg *Config) string {
 
 // hostEngine opens the host engine that the configuration names.
 func (machine) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
-	return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
+	return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 }
 
 // openDependencies opens the machine's processes, and its cluster if the configuration names the node.
@@ -203,10 +203,10 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		return err
 	}
 
-	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
+	n.handles = handles.New(procDir, n.processesHidden)
 
 	local := &owners.LocalFinder{
-		ProcDir:   cfg.ProcDir,
+		ProcDir:   procDir,
 		SysDir:    "/sys",
 		GresFiles: owners.DefaultGresFiles(),
 	}

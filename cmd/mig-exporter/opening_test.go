@@ -81,7 +81,7 @@ func TestConfidentialNode(t *testing.T) {
 			scenario := filepath.Join(t.TempDir(), "confidential.yaml")
 			writeFile(t, scenario, fmt.Sprintf("version: 1\nnode: {confidentialComputing: true, persistenceMode: %v}\n"+
 				"gpus: [{model: H100-SXM5-80GB}]\n", persistence))
-			p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--dcgm.mode=embedded")
+			p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--dcgm.address=embedded")
 			p.advance(1e9)
 
 			text := string(p.get("/metrics").body)

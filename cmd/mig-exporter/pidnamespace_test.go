@@ -38,7 +38,7 @@ func TestPowerMissingUnderMIG(t *testing.T) {
 // it: neither the power of the busy GPU is taken for that of an idle one, nor is it said that no process is there.
 func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "slice.yaml", busySlice),
-		"--collector.instance_processes", "--collector.process")
+		"--collectors=+instance_processes,+process")
 	for range 5 {
 		p.advance(time.Second)
 	}

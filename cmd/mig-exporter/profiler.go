@@ -12,7 +12,7 @@ const leastProfilingInterval = 100 * time.Millisecond
 
 // openProfiler opens DCGM, if it is to be asked for the activity that the driver does not measure.
 func (n *node) openProfiler(cfg *Config) {
-	if cfg.DCGMMode == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM {
+	if cfg.dcgmMode() == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM {
 		return
 	}
 
@@ -22,15 +22,15 @@ func (n *node) openProfiler(cfg *Config) {
 	}
 
 	source := dcgmsource.New(engine, dcgmsource.Options{
-		Mode:       dcgmsource.Mode(cfg.DCGMMode),
-		Address:    cfg.DCGMAddress,
+		Mode:       dcgmsource.Mode(cfg.dcgmMode()),
+		Address:    cfg.hostEngine(),
 		Interval:   max(cfg.PollInterval, leastProfilingInterval),
 		Everything: cfg.Profiling == profilingDCGM,
 		Now:        n.now,
 		User:       user,
 		Logger:     n.logger,
 	})
-	n.embedded = cfg.DCGMMode == dcgmEmbedded
+	n.embedded = cfg.dcgmMode() == dcgmEmbedded
 	n.profiler = source
 	n.profilerCalls = source.Calls
 	n.retryProfiler = source.Retry

@@ -100,7 +100,7 @@ func (c *releaseClient) post(path string, status int) (answer api.Release) {
 
 // TestReleaseBySocket: without partition control a GPU is released, embedded DCGM included, and comes back.
 func TestReleaseBySocket(t *testing.T) {
-	x, c := startReleasing(t, "--sim.scenario=../../testdata/scenarios/dgx-a100-mixed.yaml", "--dcgm.mode=embedded")
+	x, c := startReleasing(t, "--sim.scenario=../../testdata/scenarios/dgx-a100-mixed.yaml", "--dcgm.address=embedded")
 	advanceBy(t, x, 2*time.Second) // DCGM is asked with the second poll
 
 	if len(simulatedNode(x).OpenGPUs()) != 8 {
@@ -169,7 +169,7 @@ func TestUnbindReleases(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	x := startInProcess(t, "--release.socket=", "--sim.clock=step", "--sim.scenario="+scenario, "--dcgm.mode=embedded")
+	x := startInProcess(t, "--release.socket=", "--sim.clock=step", "--sim.scenario="+scenario, "--dcgm.address=embedded")
 	pollOnce(t, x)
 	advanceBy(t, x, 30*time.Second)
 	cmptest.Equal(t, "open", simulatedNode(x).OpenGPUs(), []int{0, 1})

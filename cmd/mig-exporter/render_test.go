@@ -20,9 +20,9 @@ func TestRenderIsWhatTheLibraryEncodes(t *testing.T) {
 	cases := slices.Clone(goldens)
 	cases = append(cases, goldens[0], goldens[0])
 	cases[len(cases)-1].name, cases[len(cases)-1].scenario, cases[len(cases)-1].args = "h100-56", "h100-56",
-		[]string{"--collector.process"}
+		[]string{"--collectors=+process"}
 
-	cases[len(cases)-2].name, cases[len(cases)-2].args = "both", []string{"--dcgm.mode=embedded", "--metrics.names=both",
+	cases[len(cases)-2].name, cases[len(cases)-2].args = "both", []string{"--dcgm.address=embedded", "--metrics.names=both",
 		"--kubernetes.labels=off"}
 	for _, g := range cases {
 		t.Run(g.name, func(t *testing.T) {

@@ -286,17 +286,14 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 
 	opts := web.Options{
 		Notes:          x.notes,
-		TelemetryPath:  cfg.TelemetryPath,
 		MaxScrapes:     cfg.MaxScrapes,
 		FreshFor:       cfg.freshFor(),
 		FreshCollector: collector.ExporterGroup,
-		ReadyMaxAge:    cfg.ReadyMaxAge * cfg.clockSpeed(),
+		ReadyMaxAge:    cfg.readyMaxAge(),
 		State:          cfg.State,
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
 		NoOpenMetrics:  cfg.Names != collector.NamesNative,
-
-		OpenMetricsCreated: cfg.OpenMetricsCreated,
 
 		Simulated: cfg.Driver == driverSim,
 		Version:   version.Version,
@@ -383,8 +380,8 @@ func pollOptions(
 		Interval:       cfg.PollInterval,
 		Grace:          cfg.grace(),
 		Timeout:        cfg.PollTimeout * cfg.clockSpeed(),
-		StaleAfter:     time.Duration(cfg.StaleAfter) * cfg.PollInterval * cfg.clockSpeed(),
-		PodsStaleAfter: cfg.PodsStaleAfter * cfg.clockSpeed(),
+		StaleAfter:     staleIntervals * cfg.PollInterval * cfg.clockSpeed(),
+		PodsStaleAfter: podsStaleAfter * cfg.clockSpeed(),
 		Now:            node.now,
 		Pods:           node.pods,
 		Sources:        node.sources,

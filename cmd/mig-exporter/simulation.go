@@ -185,8 +185,8 @@ const unprivilegedUID = 65534
 
 // hostEngine returns the node's own host engine if DCGM is embedded; a remote one is not simulated.
 func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
-	if cfg.DCGMMode != dcgmEmbedded {
-		return dcgmsource.Open(dcgmsource.Mode(cfg.DCGMMode), cfg.DCGMAddress), os.Geteuid
+	if cfg.dcgmMode() != dcgmEmbedded {
+		return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 	}
 
 	return simdcgm.New(s.Node), func() int {

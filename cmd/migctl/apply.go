@@ -77,10 +77,6 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 
 // rollBackOperation asks the operator and rolls an operation back.
 func (s *session) rollBackOperation(ctx context.Context) error {
-	if s.opts.Abandon {
-		return usageError{"migctl accept " + s.opts.Operation + " replaces rollback --abandon"}
-	}
-
 	var op api.Operation
 	if err := s.client.fetch(ctx, operationPath(s.opts.Operation), &op); err != nil {
 		return err

@@ -29,16 +29,18 @@ const (
 	formMarkdown = "markdown"
 )
 
+// queryTimeout is how long an answer of Prometheus may take: its own limit of a query
+// (--query.timeout) is two minutes by default, and a query that needs more is better asked in
+// parts.
+const queryTimeout = 2 * time.Minute
+
 // fleetOptions are the flags of fleet as they are written.
 type fleetOptions struct {
 	URL, ConfigFile     string
-	Timeout             time.Duration
 	Window, MinEvidence string
 	Time                string
 	Match, Prices       []string
 	ClusterLabel        string
-	Headroom            float64
-	TargetBusy          float64
 	MaxStretch          float64
 	Strict              bool
 }
@@ -64,10 +66,6 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	).
 		PlaceHolder("FILE").StringVar(&f.ConfigFile)
 	c.Flag(
-		"prometheus.timeout",
-		"Time that one of its answers may take.",
-	).Default("2m").DurationVar(&f.Timeout)
-	c.Flag(
 		"window",
 		"How far back the history is read: 1h to 35d, in whole hours.",
 	).Default("7d").StringVar(&f.Window)
@@ -88,12 +86,6 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
 	).
 		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
-	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").
-		Default(number(defaults.Headroom)).
-		Float64Var(&f.Headroom)
-	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").
-		Default(number(defaults.TargetBusy)).
-		Float64Var(&f.TargetBusy)
 	c.Flag(
 		"max-stretch",
 		"How many times as long as on the whole GPU a request may take in a slice, at p95.",
@@ -114,8 +106,6 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 		ClusterLabel: f.ClusterLabel,
 		Advise:       advise.DefaultOptions(),
 	}
-	o.Advise.Headroom = f.Headroom
-	o.Advise.TargetBusy = f.TargetBusy
 	o.Advise.MaxStretch = f.MaxStretch
 	o.Advise.Strict = f.Strict
 
@@ -143,10 +133,6 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 		return o, err
 	}
 
-	if f.Timeout <= 0 {
-		return o, fmt.Errorf("--prometheus.timeout is %s; expected more than 0", f.Timeout)
-	}
-
 	err = o.Validate()
 
 	return o, err
@@ -164,7 +150,7 @@ func (s *session) fleet(ctx context.Context) error {
 	client, err := fleet.NewClient(fleet.ClientOptions{
 		URL:        f.URL,
 		ConfigFile: f.ConfigFile,
-		Timeout:    f.Timeout,
+		Timeout:    queryTimeout,
 		UserAgent:  "migctl/" + version.Version,
 	})
 	if err != nil {

@@ -8,6 +8,8 @@ import (
 
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
+
+	"github.com/mig-exporter/mig-exporter/internal/usage"
 )
 
 // The commands.
@@ -72,8 +74,6 @@ type options struct {
 	Plan string // apply: the plan that was seen, with Hash
 	Hash string
 	Yes  bool
-	// Abandon is a former flag of rollback, which is refused with the command that replaces it.
-	Abandon bool
 
 	Operation string
 	Follow    bool
@@ -107,6 +107,10 @@ type helpPrinted struct{}
 
 // parseCommandLine reads the command line. It reports done if nothing is left to do, as after --help or --version.
 func (s *session) parseCommandLine(args []string) (done bool, err error) {
+	if err := refuseGone(args); err != nil {
+		return false, err
+	}
+
 	app := newApp(&s.opts)
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
@@ -201,10 +205,38 @@ func (o *options) checkFlags() error {
 	return nil
 }
 
+// flagGroups returns the groups of --help.
+func flagGroups() []usage.Group {
+	return []usage.Group{
+		{Title: "General", Names: []string{"help", "version", "color"}},
+		{
+			Title: "Server",
+			Names: []string{"address", "token-file", "ca-file", "cert-file", "key-file", "timeout"},
+		},
+		{
+			Title: "Wanted layout",
+			Names: []string{"file", "layout", "gpus", "devices", "demand", "plan", "hash"},
+		},
+		{
+			Title: "Prometheus",
+			Names: []string{"prometheus.", "window", "time", "match", "cluster-label"},
+		},
+		{
+			Title: "Right-sizing",
+			Names: []string{"max-stretch", "min-evidence", "strict", "price", "explain", "spec"},
+		},
+		{
+			Title: "This command",
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "url"},
+		},
+	}
+}
+
 // newApp declares commands and flags. Values land in o.
 func newApp(o *options) *kingpin.Application {
 	app := kingpin.New("migctl", programHelp)
 	app.HelpFlag.Short('h')
+	usage.Install(app, flagGroups())
 	app.Flag(
 		"address",
 		"Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.",
@@ -264,7 +296,6 @@ func newApp(o *options) *kingpin.Application {
 		"operation",
 		"The operation's id.",
 	).Required().HintAction(ids).StringVar(&o.Operation)
-	rollback.Flag("abandon", "Replaced by migctl accept.").Hidden().BoolVar(&o.Abandon)
 	addYesFlag(rollback, o)
 	accept := app.Command(
 		commandAccept,

@@ -5,7 +5,8 @@ import (
 	"time"
 )
 
-// Options are what an operator can choose.
+// Options are what the advice depends on. An operator can choose some of them; the others are
+// constants of DefaultOptions, which says why.
 type Options struct {
 	// Headroom is the share of memory that must stay free above the most that was seen, and at least minHeadroomBytes.
 	Headroom float64
@@ -24,6 +25,10 @@ type Options struct {
 }
 
 // DefaultOptions returns the options that the flags default to.
+//
+// Headroom and TargetBusy have no flag. Growth and starts are added to the need besides, so that
+// Headroom only covers what lies between two readings. Above TargetBusy waiting grows faster than
+// load whatever runs, and how much of it a workload bears is what MaxStretch says.
 func DefaultOptions() Options {
 	return Options{
 		Headroom:    0.15,
@@ -36,17 +41,9 @@ func DefaultOptions() Options {
 
 // Validate returns an error that begins with the name of the first option out of its range, as its flag has it.
 func (o Options) Validate() error {
-	for _, r := range []struct {
-		name            string
-		value, from, to float64
-	}{
-		{"headroom", o.Headroom, 0, 10},
-		{"target-busy", o.TargetBusy, 0.01, 1},
-		{"max-stretch", o.MaxStretch, 1, 100},
-	} {
-		if !(r.value >= r.from && r.value <= r.to) { // NaN is out of range
-			return fmt.Errorf("%s=%v: expected %v to %v", r.name, r.value, r.from, r.to)
-		}
+	const least, most = 1, 100
+	if !(o.MaxStretch >= least && o.MaxStretch <= most) { // NaN is out of range
+		return fmt.Errorf("max-stretch=%v: expected %v to %v", o.MaxStretch, least, most)
 	}
 
 	if o.MinEvidence < time.Minute || o.MinEvidence > 30*24*time.Hour {

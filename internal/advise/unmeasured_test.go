@@ -34,7 +34,7 @@ func TestUnmeasuredIsUnknown(t *testing.T) {
 			r := recommendFor(o, 8*24*time.Hour, withoutSMs(t, utilization))
 			cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionUnknown, ReasonNoActivity, ""})
 			cmptest.Equal(t, "candidate", r.Candidate(), false)
-			cmptest.HasTexts(t, r.Explanation, "unknown", "An hour", "--dcgm.mode", "DCGM_FI_PROF_SM_ACTIVE")
+			cmptest.HasTexts(t, r.Explanation, "unknown", "An hour", "--dcgm.address", "DCGM_FI_PROF_SM_ACTIVE")
 			cmptest.LacksTexts(t, asJSON(t, r), `"stretch`, "kernelsP95", "widthHistogram")
 
 			if r.Confidence > 0.2 {

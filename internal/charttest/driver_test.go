@@ -90,8 +90,8 @@ func TestDCGM(t *testing.T) {
 	}{
 		"off": {values{"mode": "off"}, nil, false},
 		"remote": {values{"mode": "remote", "address": "dcgm:5555"},
-			[]any{"--dcgm.mode=remote", "--dcgm.address=dcgm:5555"}, false},
-		"embedded": {values{"mode": "embedded"}, []any{"--dcgm.mode=embedded"}, true},
+			[]any{"--dcgm.address=dcgm:5555"}, false},
+		"embedded": {values{"mode": "embedded"}, []any{"--dcgm.address=embedded"}, true},
 	} {
 		objects := render(t, merge(set("dcgm", tc.dcgm), set("openshift.createSCC", true)))
 		_, c := container(t, objects)
@@ -113,6 +113,29 @@ func TestDCGM(t *testing.T) {
 		constraints := find(t, objects, "SecurityContextConstraints")
 		if constraints["allowPrivilegeEscalation"] != tc.admin {
 			t.Errorf("%s: constraints %v", name, constraints)
+		}
+	}
+}
+
+// TestCollectors: the list is one flag, which is left out where the list is empty.
+func TestCollectors(t *testing.T) {
+	for want, list := range map[string][]any{
+		"":                         {},
+		"--collectors=+pipes,-ecc": {"+pipes", "-ecc"},
+		"--collectors=info,up":     {"info", "up"},
+	} {
+		_, c := container(t, render(t, set("collectors", list)))
+
+		var got string
+
+		for _, arg := range asList(c["args"]) {
+			if strings.HasPrefix(arg.(string), "--collectors") {
+				got += arg.(string)
+			}
+		}
+
+		if got != want {
+			t.Errorf("%v: %q, want %q", list, got, want)
 		}
 	}
 }

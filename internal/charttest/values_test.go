@@ -35,6 +35,8 @@ func TestRefusedValues(t *testing.T) {
 		"a text for a switch": {set("mig.monitor", "yes"), "at '/mig/monitor': got string, want boolean"},
 		"port":                {set("web.port", 0), "at '/web/port': minimum: got 0, want 1"},
 		"relative folder":     {set("state.hostPath", "state"), "at '/state/hostPath': 'state' does not match pattern"},
+		"no collector": {set("collectors", []any{"+Pipes,-ecc"}),
+			"at '/collectors/0': '+Pipes,-ecc' does not match pattern"},
 		"no flag": {set("args", []any{"log.level=debug"}),
 			"at '/args/0': 'log.level=debug' does not match pattern"},
 		"tag as digest": {set("image.digest", "latest"), "at '/image/digest': 'latest' does not match pattern"},

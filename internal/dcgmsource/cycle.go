@@ -249,7 +249,7 @@ func (s *Source) hostText() string {
 
 func (s *Source) rootAdvice() string {
 	if s.opts.Mode == ModeEmbedded {
-		return "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"
+		return "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.address=HOST:PORT"
 	}
 
 	return "run the nv-hostengine at " + s.opts.Address + " as root"

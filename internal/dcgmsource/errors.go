@@ -11,7 +11,7 @@ import (
 // The errors of a host engine. They are wrapped together with those of package gpu that say the same.
 var (
 	// ErrNoLibrary means that there is no libdcgm.so.4.
-	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or set --dcgm.mode=off")
+	ErrNoLibrary = errors.New("libdcgm.so.4 not found: install DCGM 4 or leave --dcgm.address out")
 	// ErrLibrary means that there is a libdcgm.so.4 that cannot be used.
 	ErrLibrary = errors.New("libdcgm.so.4 cannot be loaded")
 	// ErrVersion means that the library, the engine and this program do not have the same version of the API.

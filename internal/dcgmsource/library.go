@@ -125,7 +125,7 @@ func loadLibrary() (*loaded, error) {
 		C.dlclose(l.handle) // so that another one can be installed and loaded
 
 		return nil, fmt.Errorf(
-			"load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
+			"load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or leave --dcgm.address out",
 			ErrLibrary,
 			gpu.ErrUnavailable,
 			file,
@@ -164,7 +164,7 @@ func loadError(text string) error {
 	}
 
 	return fmt.Errorf(
-		"load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off",
+		"load DCGM: %w: %w: %s: install DCGM %s or later again, or leave --dcgm.address out",
 		ErrLibrary,
 		gpu.ErrUnavailable,
 		text,

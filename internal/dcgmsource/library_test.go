@@ -88,7 +88,7 @@ func TestIncompleteLibrary(t *testing.T) {
 			t.Fatalf("%s: %v, want %v", name, err, want)
 		}
 
-		for _, text := range append(texts, "--dcgm.mode=off") {
+		for _, text := range append(texts, "leave --dcgm.address out") {
 			if !strings.Contains(err.Error(), text) {
 				t.Errorf("%s: %v, want %q", name, err, text)
 			}

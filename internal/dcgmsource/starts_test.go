@@ -100,7 +100,7 @@ func TestStartsThatAreNotLimited(t *testing.T) {
 // TestWithoutRoot: with MIG on an engine in this process starts as root alone. What to do is said where that is the
 // reason.
 func TestWithoutRoot(t *testing.T) {
-	const advice = "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.mode=remote"
+	const advice = "run this program as root, or connect it to an nv-hostengine that runs as root by --dcgm.address=HOST:PORT"
 	for _, tt := range []struct {
 		name   string
 		user   int

@@ -229,7 +229,7 @@ func TestSlowServer(t *testing.T) {
 
 	cmptest.Equal(t, "reached", e.Reached, true)
 	cmptest.HasTexts(t, e.Error(), "no answer within 1ms")
-	cmptest.HasTexts(t, e.Hint, "--prometheus.timeout")
+	cmptest.HasTexts(t, e.Hint, "--match or --window")
 	c.timeout = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -160,8 +160,8 @@ func (c *Client) explain(err error) error {
 		e.Hint = foreignHint
 	case errors.Is(err, context.DeadlineExceeded):
 		e.Err = fmt.Errorf("no answer within %s", c.timeout)
-		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or wait longer with " +
-			"--prometheus.timeout."
+		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or ask a " +
+			"less busy replica."
 	case isClosed(err):
 		// an answer that ends too early was one
 		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)

@@ -409,9 +409,7 @@ func TestOptions(t *testing.T) {
 		"missing closing":                   func(o *Options) { o.Match = []string{`a=~"("`} },
 		"--price is H100=NaN":               func(o *Options) { o.Prices = []Price{{Model: "H100", Hour: math.NaN()}} },
 		"--price has \"H100\" and \"h100\"": func(o *Options) { o.Prices = []Price{{"H100", 1}, {"h100", 2}} },
-		"--headroom=-1: expected":           func(o *Options) { o.Advise.Headroom = -1 },
-		"target-busy=80: expected":          func(o *Options) { o.Advise.TargetBusy = 80 },
-		"max-stretch=NaN: expected":         func(o *Options) { o.Advise.MaxStretch = math.NaN() },
+		"--max-stretch=NaN: expected":       func(o *Options) { o.Advise.MaxStretch = math.NaN() },
 		"min-evidence":                      func(o *Options) { o.Advise.MinEvidence = 0 },
 	} {
 		o := weekly()

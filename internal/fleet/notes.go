@@ -161,7 +161,7 @@ func (a *analysis) notes(r *Report) []string {
 		r.Fleet.NotChecked,
 		"%d of the slices have fewer media engines than the GPU, and their use is not in the "+
 			"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
-			"with --collector.media.",
+			"with --collectors=+media.",
 		r.Fleet.NotChecked,
 	)
 	add(

@@ -64,7 +64,7 @@ func (n *node) startExporter(ctx context.Context) (*corev1.Pod, error) {
 func (n *node) createExporter(ctx context.Context, suffix string, args ...string) (*corev1.Pod, error) {
 	// The node is in a PID namespace of its own, which has all of its processes.
 	args = append(args, "--control.mode=apply", "--control.idle-for=0s", "--kubernetes.resource-name=example.com/*",
-		"--kubernetes.pod-label=team", "--collector.process", "--pid-namespace=host")
+		"--kubernetes.pod-label=team", "--collectors=+process", "--pid-namespace=host")
 	pod := n.installed[0].pod(suffix, args...)
 	// The simulated node outlives its driver's clients, as a real one does.
 	c := &pod.Spec.Containers[0]

@@ -105,7 +105,7 @@ type GPU struct {
 	Media            gpu.Media                   `json:"media,omitzero"`
 	PCIe             PCIe                        `json:"pcie,omitzero"`
 	NVLink           NVLink                      `json:"nvlink,omitzero"`
-	Fabric           gpu.Opt[gpu.Fabric]         `json:"fabric,omitzero"` // with --collector.fabric
+	Fabric           gpu.Opt[gpu.Fabric]         `json:"fabric,omitzero"` // with --collectors=+fabric
 	ECC              []gpu.ECCCount              `json:"ecc,omitempty"`
 	RemappedRows     gpu.Opt[gpu.RemappedRows]   `json:"remappedRows,omitzero"`
 	RecoveryAction   gpu.Opt[gpu.RecoveryAction] `json:"recoveryAction,omitzero"`
@@ -294,7 +294,7 @@ type Instance struct {
 	Memory        gpu.Memory             `json:"memory,omitzero"`
 	Activity      gpu.Activity           `json:"activity,omitzero"`
 	Media         gpu.Media              `json:"media,omitzero"`
-	// The rates are there with --collector.instance_pcie, if the driver reports them.
+	// The rates are there with --collectors=+instance_pcie, if the driver reports them.
 	PCIeReceiveRate      gpu.Opt[float64] `json:"pcieReceiveBytesPerSecond,omitzero"`
 	PCIeTransmitRate     gpu.Opt[float64] `json:"pcieTransmitBytesPerSecond,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64] `json:"powerEstimateWatts,omitzero"`
@@ -318,7 +318,7 @@ type ComputeInstance struct {
 	SMs           gpu.Opt[int]           `json:"sms,omitzero"`
 	Up            bool                   `json:"up"`
 	Activity      gpu.Activity           `json:"activity,omitzero"` // never DRAM's
-	ECC           []gpu.ECCCount         `json:"ecc,omitempty"`     // with --collector.instance_ecc
+	ECC           []gpu.ECCCount         `json:"ecc,omitempty"`     // with --collectors=+instance_ecc
 	Use
 	Errors []Error `json:"errors"`
 }

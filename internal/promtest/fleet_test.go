@@ -42,7 +42,7 @@ func fleetNodes(t *testing.T) []fleetNode {
 
 	return []fleetNode{
 		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
-		{name: "mixed", scenario: mixed, args: []string{"--dcgm.mode=embedded"}, replaced: time.Hour},
+		{name: "mixed", scenario: mixed, args: []string{"--dcgm.address=embedded"}, replaced: time.Hour},
 		{name: "underused", scenario: scenario("h100-underused"), format: Protobuf, replaced: late},
 		{name: "full", scenario: scenario("h100-56"), gap: [2]time.Duration{30 * time.Minute, 40 * time.Minute},
 			replaced: late},
@@ -52,8 +52,8 @@ func fleetNodes(t *testing.T) []fleetNode {
 		{name: "sick", scenario: sickNode, replaced: 114 * time.Minute},
 		{name: "chaos", scenario: chaos(t)},
 		{name: "gone", scenario: scenario("gke-h100-3g"), ends: 50 * time.Minute},
-		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late},
-		{name: "foreign", scenario: mixed, args: []string{"--dcgm.mode=embedded", "--metrics.names=dcgm"}, replaced: late,
+		{name: "dcgm", scenario: mixed, args: []string{"--dcgm.address=embedded", "--metrics.names=dcgm"}, replaced: late},
+		{name: "foreign", scenario: mixed, args: []string{"--dcgm.address=embedded", "--metrics.names=dcgm"}, replaced: late,
 			foreign: true},
 	}
 }

@@ -62,7 +62,7 @@ const (
 // every poll, but for the differences that docs/fleet.md explains.
 func TestFleetAgreesWithTheAdvisor(t *testing.T) {
 	t.Parallel()
-	n := startNode(t, served, advisorPolls, "--collector.media")
+	n := startNode(t, served, advisorPolls, "--collectors=+media")
 	target := scrapeTarget{engine: n.Prometheus, target: target{
 		labels: labels.FromStrings("instance", "n:9401", "job", "gpus", "node", "n"),
 	}}

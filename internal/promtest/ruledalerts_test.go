@@ -160,7 +160,7 @@ func TestRulesOnA30(t *testing.T) {
 		"workload: detector}", "workload: detector, for: 3h}",
 		"pods:\n", "  - {name: full, memory: 11700MiB, sm: 20}\npods:\n",
 	).Replace(readFile(t, "../../testdata/scenarios/a30.yaml")) + "faults: [{kind: reboot, at: 3h}]\n"
-	n := startRuledNode(t, scenario, "--dcgm.mode=embedded")
+	n := startRuledNode(t, scenario, "--dcgm.address=embedded")
 	n.run(4*time.Hour, 30*time.Second)
 	n.expectStory("MigSliceSaturated", "MigModePending", "MigSliceMemoryNearlyFull")
 	n.expectSummary("MigModePending", "MIG of GPU 1 of gpu-node-1:9401 waits for a reset to switch on.")

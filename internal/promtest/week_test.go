@@ -57,7 +57,7 @@ func TestRulesAreSilentOnAHealthyNode(t *testing.T) {
 
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "c.sock")
-	n := newRollout(t, scenario, "--dcgm.mode=embedded", "--control.enabled", "--control.mode=apply",
+	n := newRollout(t, scenario, "--dcgm.address=embedded", "--control.enabled", "--control.mode=apply",
 		"--control.socket="+socket,
 		"--control.state-dir="+filepath.Join(dir, "state"))
 	n.start("gpu-node-1", "mig-exporter-a")

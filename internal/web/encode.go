@@ -14,15 +14,11 @@ import (
 // encodeFamilies appends families to dst. A family that cannot be encoded is left out completely, and the error names
 // it. Text formats get no native histograms, and OpenMetrics no gauge that a counter excludes (excludedGauges).
 //
-// Created timestamps: protobuf carries them. OpenMetrics gets _created lines only if the form asks for them: Prometheus
-// reads those as further series, one for every counter, unless a feature flag is set.
+// Created timestamps: protobuf carries them. OpenMetrics gets no _created lines: Prometheus reads
+// those as further series, one for every counter, unless a feature flag is set, and with that
+// flag it asks for protobuf.
 func encodeFamilies(dst *bytes.Buffer, form outputForm, families []*dto.MetricFamily) error {
-	var options []expfmt.EncoderOption
-	if form.created {
-		options = append(options, expfmt.WithCreatedLines())
-	}
-
-	enc := expfmt.NewEncoder(dst, form.format, options...)
+	enc := expfmt.NewEncoder(dst, form.format)
 
 	var excluded map[string]bool
 	if isOpenMetrics(form.format) {

@@ -15,9 +15,8 @@ import (
 // outputForm is the form of an answer with metrics. The format includes the escaping scheme of names; there are few
 // formats (expfmt.NegotiateAccept), so that clients cannot fill the memory with forms.
 type outputForm struct {
-	format  expfmt.Format
-	coding  coding
-	created bool // with lines of created timestamps, which only OpenMetrics has
+	format expfmt.Format
+	coding coding
 }
 
 // exposition is one encoded Snapshot: it is gathered at most once, and encoded at most once in each requested form.
@@ -95,13 +94,9 @@ func (e *exposition) encode(form outputForm, names []string) (bodyPrefix, error)
 	plain := e.pool.get()
 	defer e.pool.put(plain)
 
-	var rendered bool
+	var err error
 
-	var gatherErr, err error
-	if !form.created { // which are not rendered
-		rendered, gatherErr = e.metrics.Render(plain, e.snap, form.format, names)
-	}
-
+	rendered, gatherErr := e.metrics.Render(plain, e.snap, form.format, names)
 	if !rendered {
 		var families []*dto.MetricFamily
 

@@ -4,9 +4,7 @@ package web
 
 import (
 	"bytes"
-	"fmt"
 	"net/http"
-	"strings"
 	"time"
 
 	"github.com/go-kit/log"
@@ -39,13 +37,9 @@ type Metrics interface {
 
 // Options configure the handler. The comment of a field names the default for its zero value.
 type Options struct {
-	// TelemetryPath is where metrics are served; "/metrics". See CheckTelemetryPath.
-	TelemetryPath string
 	// NoOpenMetrics does not offer OpenMetrics, in which counters whose names do not end in _total, such as
 	// dcgm-exporter's, are of unknown type.
 	NoOpenMetrics bool
-	// OpenMetricsCreated adds the lines of created timestamps to OpenMetrics, one for each counter that has one.
-	OpenMetricsCreated bool
 	// MaxScrapes limits the scrapes that are gathered and encoded at once; further ones are answered with 503. 0 is no
 	// limit.
 	MaxScrapes int
@@ -80,11 +74,10 @@ type Options struct {
 	Extra map[string]http.Handler
 }
 
-// TelemetryPathDefault is the default of Options.TelemetryPath.
-const TelemetryPathDefault = "/metrics"
-
-// The fixed paths.
+// The fixed paths. Prometheus scrapes /metrics if it is not told otherwise; a proxy can serve it
+// under another path.
 const (
+	pathMetrics = "/metrics"
 	pathHealthy = "/-/healthy"
 	pathReady   = "/-/ready"
 	pathNode    = "/api/v1/node"
@@ -92,47 +85,19 @@ const (
 	pathPprof   = "/debug/pprof/"
 )
 
-// CheckTelemetryPath returns an error unless metrics can be served at path: an absolute path that is not in use by
-// this package.
-func CheckTelemetryPath(path string) error {
-	switch {
-	case !strings.HasPrefix(path, "/"):
-		return fmt.Errorf("telemetry path %q: expected a path that begins with /", path)
-	case path == "/" || strings.HasPrefix(path, "/-/") || strings.HasPrefix(path, "/api/") ||
-		strings.HasPrefix(path, "/debug/"):
-		return fmt.Errorf("telemetry path %q: it is in use for something else", path)
-	case strings.ContainsAny(path, "{}?#% \t") || strings.Contains(path, "//") || strings.Contains(path, "/."):
-		return fmt.Errorf(
-			"telemetry path %q: expected a plain path, such as %s",
-			path,
-			TelemetryPathDefault,
-		)
-	}
-
-	return nil
-}
-
-// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the like) are gathered
-// again for scrapes, see Options.FreshFor; none of them may be in metrics. NewHandler panics if the telemetry path or
-// a pattern of Extra is invalid.
+// NewHandler returns the handler of all paths. The families of fresh (go_*, process_* and the
+// like) are gathered again for scrapes, see Options.FreshFor; none of them may be in metrics.
+// NewHandler panics if a pattern of Extra is invalid.
 func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer,
 	logger log.Logger) http.Handler {
-	if opts.TelemetryPath == "" {
-		opts.TelemetryPath = TelemetryPathDefault
-	}
-
 	if opts.Now == nil {
 		opts.Now = time.Now
-	}
-
-	if err := CheckTelemetryPath(opts.TelemetryPath); err != nil {
-		panic(err)
 	}
 
 	pool := new(buffers)
 	mux := http.NewServeMux()
 	mux.Handle(
-		"GET "+opts.TelemetryPath,
+		"GET "+pathMetrics,
 		withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)),
 	)
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))

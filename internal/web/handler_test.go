@@ -3,10 +3,7 @@ package web
 import (
 	"net/http"
 	"strconv"
-	"strings"
 	"testing"
-
-	"github.com/prometheus/client_golang/prometheus"
 )
 
 func itoa(n int) string { return strconv.Itoa(n) }
@@ -18,7 +15,7 @@ func TestMethodsAndPaths(t *testing.T) {
 	full := testHandler(Options{State: true, Pprof: true, Extra: extra}, publish(nodeFixture()), newRegistry(t),
 		freshRegistry())
 
-	bare := testHandler(Options{TelemetryPath: "/gpu/metrics"}, publish(nodeFixture()), newRegistry(t), freshRegistry())
+	bare := testHandler(Options{}, publish(nodeFixture()), newRegistry(t), freshRegistry())
 	for _, test := range []struct {
 		h            http.Handler
 		method, path string
@@ -42,8 +39,7 @@ func TestMethodsAndPaths(t *testing.T) {
 		{full, "GET", "/metrics/", 404},
 		{full, "GET", "/favicon.ico", 404},
 		{full, "GET", "/api/v1/nodes", 404},
-		{bare, "GET", "/gpu/metrics", 200},
-		{bare, "GET", "/metrics", 404},
+		{bare, "GET", "/metrics", 200},
 		{bare, "GET", "/api/v1/node", 404},
 		{bare, "GET", "/debug/pprof/", 404},
 		{bare, "POST", "/-/sim/advance", 404},
@@ -59,32 +55,6 @@ func TestMethodsAndPaths(t *testing.T) {
 
 		if test.code == 405 && test.path != "/-/sim/advance?by=1s" && w.Header().Get("Allow") != "GET, HEAD" {
 			t.Errorf("%s %s: Allow is %q, want GET, HEAD", test.method, test.path, w.Header().Get("Allow"))
-		}
-	}
-}
-
-func TestCheckTelemetryPath(t *testing.T) {
-	for path, want := range map[string]string{
-		"/metrics":      "",
-		"/gpu/v1":       "",
-		"":              "expected a path that begins with /",
-		"metrics":       "expected a path that begins with /",
-		"/":             "in use for something else",
-		"/-/ready":      "in use for something else",
-		"/api/v1/node":  "in use for something else",
-		"/debug/pprof/": "in use for something else",
-		"/{x}":          "expected a plain path",
-		"/a b":          "expected a plain path",
-		"/a//b":         "expected a plain path",
-		"/a/../b":       "expected a plain path",
-	} {
-		err := CheckTelemetryPath(path)
-		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: got %v, want %q", path, err, want)
-		}
-
-		if want == "" {
-			testHandler(Options{TelemetryPath: path, State: true, Pprof: true}, publish(nil), nil, prometheus.NewRegistry())
 		}
 	}
 }

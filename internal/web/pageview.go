@@ -103,7 +103,7 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 
 // pageLinks returns relative links, so that they work behind a proxy that serves the page under another path.
 func pageLinks(opts Options) []link {
-	links := []link{{strings.TrimPrefix(opts.TelemetryPath, "/"), "Metrics"}}
+	links := []link{{strings.TrimPrefix(pathMetrics, "/"), "Metrics"}}
 	if opts.State {
 		links = append(links, link{strings.TrimPrefix(pathNode, "/"), "JSON"})
 	}

@@ -25,7 +25,6 @@ type scrapeHandler struct {
 	// freshCollector is the collector that the fresh families belong to; empty if there is none.
 	freshCollector string
 	formats        []expfmt.Format
-	created        bool          // lines of created timestamps in OpenMetrics
 	slots          chan struct{} // one for each scrape in progress; nil: no limit
 	errorLog       *limitedLogger
 	served         atomic.Uint64
@@ -44,7 +43,6 @@ func newScrapeHandler(
 		metrics:        metrics,
 		freshCollector: opts.FreshCollector,
 		formats:        expfmt.DefaultOpenMetricsAcceptedFormats(),
-		created:        opts.OpenMetricsCreated,
 		errorLog:       &limitedLogger{logger: logger, now: opts.Now},
 	}
 	report := h.errorLog.logError
@@ -115,7 +113,6 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		format: expfmt.NegotiateAccept(r.Header, h.formats...),
 		coding: negotiateCoding(r.Header),
 	}
-	form.created = h.created && isOpenMetrics(form.format)
 
 	parts, err := h.encode(form, chosen)
 	if err != nil {

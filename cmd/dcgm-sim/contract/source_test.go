@@ -58,7 +58,7 @@ func TestSourceWithoutRoot(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 
-	for _, text := range []string{"run this program as root", "--dcgm.mode=remote", "3 starts have failed"} {
+	for _, text := range []string{"run this program as root", "--dcgm.address=HOST:PORT", "3 starts have failed"} {
 		says(t, "without root", err, text)
 	}
 

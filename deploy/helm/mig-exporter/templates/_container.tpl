@@ -10,11 +10,13 @@
 {{- if $v.driver.hostPath }}
 - --nvml.library-path=/usr/local/nvidia/lib64/libnvidia-ml.so.1
 {{- end }}
-{{- if ne $v.dcgm.mode "off" }}
-- --dcgm.mode={{ $v.dcgm.mode }}
-{{- with $v.dcgm.address }}
-- {{ printf "--dcgm.address=%s" . | quote }}
+{{- with $v.collectors }}
+- {{ printf "--collectors=%s" (join "," .) | quote }}
 {{- end }}
+{{- if eq $v.dcgm.mode "remote" }}
+- {{ printf "--dcgm.address=%s" $v.dcgm.address | quote }}
+{{- else if eq $v.dcgm.mode "embedded" }}
+- --dcgm.address=embedded
 {{- end }}
 {{- if $v.kernelLog.enabled }}
 - --xid.kernel-log
