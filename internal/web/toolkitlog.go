@@ -4,6 +4,10 @@ import (
 	"context"
 	stdlog "log"
 	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/go-kit/log"
@@ -23,9 +27,44 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
+	// The toolkit alone knows whether the web configuration turns TLS on: its line about it gets the page's URL.
+	switch r.Message {
+	case "TLS is enabled.":
+		addPageURL(&r, "https")
+	case "TLS is disabled.":
+		addPageURL(&r, "http")
+	}
+
 	r.Time, r.PC = time.Time{}, 0
 
 	return h.Handler.Handle(ctx, r)
+}
+
+// addPageURL adds to a record with the address of a listener the URL of the status page, as this machine opens it.
+func addPageURL(r *slog.Record, scheme string) {
+	var address string
+
+	r.Attrs(func(a slog.Attr) bool {
+		if a.Key == "address" {
+			address = a.Value.String()
+		}
+
+		return address == ""
+	})
+
+	if listener, err := netip.ParseAddrPort(address); err == nil {
+		r.AddAttrs(slog.String("url", pageURL(scheme, listener)))
+	}
+}
+
+// pageURL returns the URL of the status page, such as http://localhost:9401/ for a listener on [::]:9401.
+func pageURL(scheme string, listener netip.AddrPort) string {
+	host := listener.String()
+	if listener.Addr().IsUnspecified() {
+		host = net.JoinHostPort("localhost", strconv.Itoa(int(listener.Port())))
+	}
+
+	return (&url.URL{Scheme: scheme, Host: host, Path: "/"}).String()
 }
 
 // WithAttrs implements slog.Handler.
