@@ -87,8 +87,8 @@ run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	@if PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml\.so\.1' || [ -e /dev/nvidiactl ]; then \
 		echo "make run: NVIDIA driver found, serving the GPUs of this node"; \
 	else \
-		echo "make run: no NVIDIA driver here, serving the simulated node testdata/scenarios/dgx-a100-mixed.yaml"; \
-		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml MIG_EXPORTER_DCGM_MODE=embedded; \
+		echo "make run: no NVIDIA driver here, serving the built-in simulated node dgx-a100-mixed"; \
+		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_DCGM_MODE=embedded; \
 	fi; \
 	exec bin/mig-exporter $(ARGS)
 

@@ -164,10 +164,7 @@ func (r root) runInstalled() {
 		t.Errorf("migctl --version: %v\n%s", err, out)
 	}
 
-	r.copy("../testdata/scenarios/dgx-a100-mixed.yaml", "/tmp/node.yaml")
-	defer os.Remove(r.path("tmp/node.yaml"))
-	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--sim.scenario=/tmp/node.yaml",
-		"--web.listen-address=127.0.0.1:0"))
+	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--web.listen-address=127.0.0.1:0"))
 	exporter.waitFor("nvidia_mig_gpu_instance_info{")
 }
 

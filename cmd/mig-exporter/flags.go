@@ -140,7 +140,7 @@ func newApp() *kingpin.Application {
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(app, "driver",
-		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
+		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a simulated node (--sim.scenario).",
 		driverNVML, &cfg.Driver, driverNVML, driverSim)
 	app.Flag("nvml.library-path",
 		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
@@ -149,7 +149,9 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		"Unix socket on which root releases GPUs by migctl, with or without partition control: auto is "+
 			defaultReleaseSocket+", and none on a simulated node. Empty is none.").
 		Default(autoSocket).StringVar(&cfg.ReleaseSocket)
-	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by capture.").
+	app.Flag("sim.scenario",
+		"Scenario file of the simulated node, or a file written by capture; by default the built-in dgx-a100-mixed, a "+
+			"DGX A100 that several teams share.").
 		StringVar(&cfg.SimScenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
 		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)

@@ -134,7 +134,7 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	var err error
 
 	switch {
-	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
+	case cfg.Driver == driverSim && cfg.SimScenario != "" && capture.IsRecording(cfg.SimScenario):
 		err = n.openRecording(cfg)
 	case cfg.Driver == driverSim:
 		err = n.openSimulation(cfg)

@@ -134,7 +134,7 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		if len(snap.GPUs) > 0 {
 			n.Title = "The NVIDIA driver no longer answers"
 		} else if !opts.Simulated {
-			n.Commands = []string{"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"}
+			n.Commands = []string{"mig-exporter --driver=sim"}
 		}
 
 		return n
