@@ -305,6 +305,14 @@ func (j *nodeJudge) judgePods() {
 		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
 	}
 
+	state := j.source(gpu.SourceKubelet)
+	notConfigured := state != nil && errors.Is(state.Err, gpu.ErrNotConfigured)
+
+	if notConfigured { // the holders are unknown, and nothing is known to be missing
+		kubelet.State, kubelet.Asked = checkUnknown, false
+		kubelet.Remedy = "--kubernetes.socket= (empty) if the node has no kubelet; else " + kubelet.Remedy
+	}
+
 	if j.host.podsErr != nil {
 		kubelet.State, kubelet.Asked, kubelet.Found = checkMissing, true, j.host.podsErr.Error()
 	}
@@ -321,7 +329,10 @@ func (j *nodeJudge) judgePods() {
 	j.add(c)
 
 	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
-	if c.Asked {
+	switch {
+	case notConfigured:
+		c.Asked, c.Found = false, "no kubelet is configured"
+	case c.Asked:
 		c.State, c.Found = checkUnknown, "the kubelet has not answered yet"
 	}
 

@@ -122,7 +122,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		orUnknown(node.doc.Node.DriverVersion), node.doc.Time.UTC().Format(time.RFC3339)).in(dim))
 
 	for _, src := range node.doc.Node.Sources {
-		if !src.Up || src.Stale {
+		if (!src.Up || src.Stale) && !src.NotConfigured { // the line about unknown holders says the latter
 			p.para("! ", red, sourceErrorText(&src))
 		}
 	}

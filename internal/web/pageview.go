@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"html/template"
 	"strings"
@@ -116,6 +117,8 @@ func pageLinks(opts Options) []link {
 
 func sourceBadge(s *gpu.SourceState) badge {
 	switch {
+	case errors.Is(s.Err, gpu.ErrNotConfigured):
+		return badge{Text: s.Name + " " + gpu.ErrNotConfigured.Error(), Class: "plain", Title: sourceReason(*s)}
 	case s.Up:
 		return badge{Text: s.Name, Class: "good", Title: s.Name + " answers"}
 	case s.Stale:
