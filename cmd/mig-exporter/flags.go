@@ -27,6 +27,7 @@ const (
 // logOptions say how to log.
 type logOptions struct {
 	Level, Format string
+	Journal       bool // lines begin with the priorities of the journal
 }
 
 // invocation is a parsed command line.

@@ -41,19 +41,22 @@ func main() {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
+	journal := isJournal(errOut, os.Getenv(journalVariable))
+
 	inv, err := parseCommandLine(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+		printError(errOut, journal, err)
 		return exitUsage
 	}
 
+	inv.Log.Journal = journal
 	logger := newLogger(errOut, inv.Log)
 	logWarnings(logger, append(unknownVariables(os.Environ()), inv.Warnings...))
 	defer announceStop(ctx, logger)()
 
 	if inv.Command == commandCheck {
 		if err := checkConfig(&inv.Config); err != nil {
-			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+			printError(errOut, journal, err)
 			return exitFailure
 		}
 
@@ -65,7 +68,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	if inv.Command == commandCheckNode {
 		complete, err := runCheckNode(ctx, inv.Config, out, logger)
 		if err != nil {
-			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+			printError(errOut, journal, err)
 		}
 
 		switch {
