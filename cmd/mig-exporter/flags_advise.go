@@ -43,7 +43,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 		&cfg.Options.TargetBusy)
 	floatFlag(app, "advise.max-stretch",
 		"How many times as long as now a request may take in a slice, at p95. "+
-			"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
+			"A pod's annotation mig-exporter.io/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
 	durationFlag(app, "advise.min-evidence", "Observed time before anything is recommended for a workload.",
 		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h", &cfg.Options.MinEvidence)
 	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, instead of the expected one.").
@@ -53,7 +53,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 			"workload add up. Needs --kubernetes.node-name.").StringVar(&cfg.WorkloadLabel)
 	app.Flag("advise.server-metrics",
 		"Ask the inference servers of pods for their metrics, at the pod's address and the port and path of its annotation "+
-			`mig-exporter.dev/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).BoolVar(&cfg.ServerMetrics)
+			`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).BoolVar(&cfg.ServerMetrics)
 	enumFlag(app, "advise.strategy",
 		"The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",
 		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)

@@ -47,7 +47,7 @@ type PodServer struct {
 }
 
 // ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as the annotation
-// mig-exporter.dev/model-memory has it.
+// mig-exporter.io/model-memory has it.
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
 	number, unit := value, 1.
 	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
