@@ -198,13 +198,18 @@ func TestPackageContents(t *testing.T) {
 		}
 	}
 
-	for page, want := range map[string]string{"mig-exporter": `\-\-web.listen\-address`, "migctl": "recommend"} {
-		text := strings.ReplaceAll(unzip(t, filepath.Join(dir, "usr/share/man/man1", page+".1.gz")), `\-`, "-")
+	for page, want := range map[string][]string{
+		"mig-exporter": {"--web.listen-address", "($MIG_EXPORTER_WEB_LISTEN_ADDRESS)", "\nNODE_NAME"},
+		"migctl":       {"recommend", "($MIGCTL_ADDRESS)"},
+	} {
+		text := strings.NewReplacer(`\-`, "-", `\fB`, "", `\fR`, "").
+			Replace(unzip(t, filepath.Join(dir, "usr/share/man/man1", page+".1.gz")))
 
-		want = strings.ReplaceAll(want, `\-`, "-")
-		if !strings.HasPrefix(text, ".TH "+page+" 1 ") || !strings.Contains(text, want) {
-			t.Errorf("man page of %s lacks %q:\n%.300s", page, want, text)
+		if !strings.HasPrefix(text, ".TH "+page+" 1 ") || !strings.Contains(text, "\n"+page+" - ") {
+			t.Errorf("man page of %s begins with\n%.300s", page, text)
 		}
+
+		cmptest.HasTexts(t, text, want...)
 	}
 }
 
