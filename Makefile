@@ -310,6 +310,12 @@ deb: stage $(NFPM) ## build dist/mig-exporter_VERSION_ARCH.deb
 		$(NFPM) package --config deploy/deb/nfpm.yaml --packager deb \
 		--target $(DIST)/mig-exporter_$(DEB_VERSION)_$(DEB_ARCH).deb
 
+.PHONY: rpm
+rpm: stage $(NFPM) ## build dist/mig-exporter-VERSION-1.ARCH.rpm
+	@mkdir -p $(DIST)
+	DEB_VERSION='$(DEB_VERSION)' DEB_ARCH=$(DEB_ARCH) DEB_BIN=$(DEB_BIN) DEB_STAGE=$(STAGE) \
+		$(NFPM) package --config deploy/deb/nfpm.yaml --packager rpm --target $(DIST)/
+
 # The date is a label only if it is known: it has to be one by RFC 3339.
 ENGINE ?= docker
 IMAGE  ?= mig-exporter:$(VERSION)
@@ -329,8 +335,9 @@ dist: stage $(NFPM) $(HELM) ## make a release in dist: archives and packages for
 test-packages: toolchain ## check systemd's units, Slurm's scripts, the package in a clean root and the image's root file system
 	@echo "==> systemd's units, Slurm's scripts, the Debian package in a clean root, the image's root file system"
 	@rm -rf bin/debs
-	@$(MAKE) --no-print-directory deb DIST=bin/debs >/dev/null
+	@$(MAKE) --no-print-directory deb rpm DIST=bin/debs >/dev/null
 	@$(MAKE) --no-print-directory deb DIST=bin/debs DEB_VERSION=$(VERSION)+next >/dev/null
+	TEST_RPM="$$(echo "$(CURDIR)"/bin/debs/*.rpm)" \
 	TEST_DEB="$(CURDIR)/bin/debs/mig-exporter_$(VERSION)_$(DEB_ARCH).deb" \
 		TEST_NEXT_DEB="$(CURDIR)/bin/debs/mig-exporter_$(VERSION)+next_$(DEB_ARCH).deb" \
 		go test -count=1 -v -timeout $(TEST_TIMEOUT) ./deploy
