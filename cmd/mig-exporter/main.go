@@ -72,12 +72,10 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 		complete, err := runCheckNode(ctx, inv.Config, out, logger)
 		if err != nil {
 			printError(errOut, journal, err)
+			return exitNotChecked
 		}
 
-		switch {
-		case err != nil:
-			return exitNotChecked
-		case !complete:
+		if !complete {
 			return exitMissing
 		}
 

@@ -7,8 +7,8 @@ func manPage() *manpage.Page {
 	return &manpage.Page{
 		Summary: "export metrics of NVIDIA GPUs and their MIG instances to Prometheus",
 		Environment: []manpage.Variable{
-			{Name: "MIG_EXPORTER_*", Help: "Each flag above, by the variable that is named beside it. A flag on the command line " +
-				"goes before."},
+			{Name: "MIG_EXPORTER_*", Help: "Each flag above, by the variable that is named beside it. " +
+				"A flag on the command line goes before."},
 			{Name: "NODE_NAME", Help: "The node's name in what is served, as dcgm-exporter has it."},
 			{Name: "POD_NAMESPACE, POD_NAME", Help: "The pod of this process, from the downward API."},
 			{Name: stateVariable, Help: "A file in which a simulated node is shared with other processes."},

@@ -45,17 +45,16 @@ type movableClock interface {
 
 // node is what the program reads, behind the same interfaces whichever kind of node it is.
 type node struct {
-	kind     nodeKind
-	hostname string
-	now      func() time.Time
-	// simulatedClock is set if now differs from this machine's clock.
-	simulatedClock bool
-	library        nvmlsource.Library
-	confidential   atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
-	admin          bool                                   // this process has an administrator's rights on the machine's GPUs
-	mayOpen        func(confidential gpu.Opt[bool]) error // nil: always
-	pods           poll.Pods                              // nil: holders are not known
-	containers     poll.Containers                        // nil: the containers of processes are not known
+	kind         nodeKind
+	hostname     string
+	now          func() time.Time
+	ownClock     bool // now is another clock than this machine's
+	library      nvmlsource.Library
+	confidential atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
+	admin        bool                                   // this process has an administrator's rights on the machine's GPUs
+	mayOpen      func(confidential gpu.Opt[bool]) error // nil: always
+	pods         poll.Pods                              // nil: holders are not known
+	containers   poll.Containers                        // nil: the containers of processes are not known
 	// boundGPUs and openMinors are nvmlsource.Opening's; nil: GPUs are not released.
 	boundGPUs  func() ([]string, error)
 	openMinors func() ([]int, error)

@@ -149,7 +149,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	var pollSeconds prometheus.Histogram
 
 	x.fresh, pollSeconds = newProcessRegistry()
-	if node.simulatedClock {
+	if node.ownClock {
 		x.fresh.MustRegister(newSimulatedClock())
 	}
 
@@ -401,7 +401,8 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 func newSimulatedClock() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mig_exporter_simulated_clock",
-		Help: "1 while times in the metrics are those of a clock that is stepped or sped up, or of a recording (--sim.clock).",
+		Help: "1 while times in the metrics are those of a clock that is stepped or sped up, or of a " +
+			"recording (--sim.clock).",
 	})
 	g.Set(1)
 

@@ -55,7 +55,7 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
-	n.simulatedClock = cfg.SimClock != sim.ClockReal
+	n.ownClock = cfg.SimClock != sim.ClockReal
 	n.boundGPUs, n.openMinors = kind.boundGPUs, kind.openMinors
 
 	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes

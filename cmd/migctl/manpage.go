@@ -7,7 +7,8 @@ func manPage() *manpage.Page {
 	return &manpage.Page{
 		Summary: "show and repartition the GPUs of a node by mig-exporter",
 		Environment: []manpage.Variable{
-			{Name: "MIGCTL_*", Help: "A flag above, by the variable that is named beside it. A flag on the command line goes before."},
+			{Name: "MIGCTL_*", Help: "A flag above, by the variable that is named beside it. " +
+				"A flag on the command line goes before."},
 			{Name: "NO_COLOR", Help: "Switches colors off, unless --color=always is given."},
 		},
 		Files: []manpage.Variable{

@@ -78,7 +78,7 @@ func (s *serverMetrics) query(by string) string {
 }
 
 // weightsQuery has the annotation mig-exporter.io/model-memory of pods, if kube-state-metrics serves it
-// (--metric-annotations-allowlist=pods=[mig-exporter.io/model-memory]), and the one that was mig-exporter.dev/model-memory.
+// (--metric-annotations-allowlist=pods=[mig-exporter.io/model-memory]), and the one under its former domain.
 //
 // https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/workload/pod-metrics.md
 const (

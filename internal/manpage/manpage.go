@@ -23,7 +23,9 @@ type Variable struct{ Name, Help string }
 // Template returns kingpin's template of a man page, changed so that its NAME has the summary, flags name their
 // variables, and further sections follow.
 func (p *Page) Template(kingpin string) string {
-	page := strings.Replace(kingpin, ".SH \"NAME\"\n{{.App.Name}}\n", ".SH \"NAME\"\n{{.App.Name}} \\- "+escape(p.Summary)+"\n", 1)
+	const name = ".SH \"NAME\"\n{{.App.Name}}"
+
+	page := strings.Replace(kingpin, name+"\n", name+" \\- "+escape(p.Summary)+"\n", 1)
 	page = strings.Replace(page, "\\fR\n{{.Help}}\n{{end", "\\fR\n{{.HelpWithEnvar}}\n{{end", 1)
 
 	var b strings.Builder

@@ -49,17 +49,24 @@ const mostServiceTime = time.Hour
 
 // parse returns what the annotations say, and a text for each that is ignored because its value is invalid.
 func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []string) {
+	into := func(parse func(string, *gpu.RightsizingHints) error) func(string) error {
+		return func(value string) error { return parse(value, &hints) }
+	}
+	flip := func(on, off string, to *bool) func(string) error {
+		return func(value string) error { return parseSwitch(value, on, off, to) }
+	}
+
 	for _, one := range []struct {
 		name, value, former string
 		parse               func(value string) error // the error says what is expected
 	}{
-		{"rightsizing", a.Rightsizing, a.FormerRightsizing, func(v string) error { return parseSwitch(v, "off", "on", &hints.OptOut) }},
-		{"strict", a.Strict, a.FormerStrict, func(v string) error { return parseSwitch(v, "true", "false", &hints.Strict) }},
-		{"max-stretch", a.MaxStretch, a.FormerMaxStretch, func(v string) error { return parseStretch(v, &hints) }},
-		{"service-time", a.ServiceTime, a.FormerServiceTime, func(v string) error { return parseServiceTime(v, &hints) }},
-		{"model-memory", a.ModelMemory, a.FormerModelMemory, func(v string) error { return parseModelMemory(v, &hints) }},
-		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, func(v string) error { return parseMultiGPU(v, &hints) }},
-		{"server-metrics", a.Server, a.FormerServer, func(v string) error { return parseServer(v, &hints) }},
+		{"rightsizing", a.Rightsizing, a.FormerRightsizing, flip("off", "on", &hints.OptOut)},
+		{"strict", a.Strict, a.FormerStrict, flip("true", "false", &hints.Strict)},
+		{"max-stretch", a.MaxStretch, a.FormerMaxStretch, into(parseStretch)},
+		{"service-time", a.ServiceTime, a.FormerServiceTime, into(parseServiceTime)},
+		{"model-memory", a.ModelMemory, a.FormerModelMemory, into(parseModelMemory)},
+		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, into(parseMultiGPU)},
+		{"server-metrics", a.Server, a.FormerServer, into(parseServer)},
 	} {
 		under, value := domain, one.value
 		if value == "" {
