@@ -80,8 +80,8 @@ dcgm-sim: toolchain ## build bin/libdcgm.so.4, the simulated node's DCGM host en
 	go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libdcgm.so.4' -o bin/libdcgm.so.4 ./cmd/dcgm-sim
 	@rm -f bin/libdcgm.so.h
 
-# The environment chooses the driver, so that flags in ARGS override it. The program alone knows its address, port and scheme:
-# the line of its log with "url=" is the page to open.
+# The environment chooses the driver, so that flags in ARGS override it. The program alone knows its port and its scheme: its log has
+# the page to open, url=http://localhost:9401/.
 .PHONY: run
 run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	@if PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml\.so\.1' || [ -e /dev/nvidiactl ]; then \

@@ -142,6 +142,26 @@ func TestServeLogsThePage(t *testing.T) {
 	}
 }
 
+// With TLS in the web configuration the URL is https.
+func TestServeLogsThePageByTLS(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir)
+
+	config := filepath.Join(dir, "web.yml")
+	writeFile(t, config, []byte(secureConfig))
+
+	var lines logged
+
+	s := start(t, ServerOptions{ConfigFile: config}, http.HandlerFunc(hello), &lines)
+	if err := s.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	if want := "urlhttps://" + s.addrs[0].String() + "/"; !strings.Contains(strings.Join(lines.lines, "\n"), want) {
+		t.Errorf("the log lacks %q: %q", want, lines.lines)
+	}
+}
+
 func TestPageURL(t *testing.T) {
 	for listener, want := range map[string]string{
 		"[::]:9401":      "https://localhost:9401/",

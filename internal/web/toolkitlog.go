@@ -27,12 +27,13 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
-	// The toolkit alone knows whether the web configuration turns TLS on: its line about it gets the page's URL.
+	// The toolkit alone knows whether the web configuration turns TLS on. Its line about it becomes the one with what to
+	// open in a browser.
 	switch r.Message {
 	case "TLS is enabled.":
-		addPageURL(&r, "https")
+		r = servingRecord(&r, "https")
 	case "TLS is disabled.":
-		addPageURL(&r, "http")
+		r = servingRecord(&r, "http")
 	}
 
 	r.Time, r.PC = time.Time{}, 0
@@ -40,21 +41,23 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 	return h.Handler.Handle(ctx, r)
 }
 
-// addPageURL adds to a record with the address of a listener the URL of the status page, as this machine opens it.
-func addPageURL(r *slog.Record, scheme string) {
-	var address string
+// servingRecord returns the record with the URL of the status page, as this machine opens it, for a record that has the
+// address of a listener.
+func servingRecord(r *slog.Record, scheme string) slog.Record {
+	serving := slog.NewRecord(r.Time, r.Level, "serving the status page and the metrics", 0)
 
 	r.Attrs(func(a slog.Attr) bool {
-		if a.Key == "address" {
-			address = a.Value.String()
+		listener, err := netip.ParseAddrPort(a.Value.String())
+		if a.Key == "address" && err == nil {
+			serving.AddAttrs(slog.String("url", pageURL(scheme, listener)))
+		} else {
+			serving.AddAttrs(a)
 		}
 
-		return address == ""
+		return true
 	})
 
-	if listener, err := netip.ParseAddrPort(address); err == nil {
-		r.AddAttrs(slog.String("url", pageURL(scheme, listener)))
-	}
+	return serving
 }
 
 // pageURL returns the URL of the status page, such as http://localhost:9401/ for a listener on [::]:9401.
