@@ -74,7 +74,9 @@ func readRPMHeader(t *testing.T, data []byte) (tags map[uint32][]string, size in
 
 	for i := range number {
 		e := data[intro+i*entry:]
-		kind, at, count := binary.BigEndian.Uint32(e[4:]), binary.BigEndian.Uint32(e[8:]), binary.BigEndian.Uint32(e[12:])
+		kind := binary.BigEndian.Uint32(e[4:])
+		at := binary.BigEndian.Uint32(e[8:])
+		count := binary.BigEndian.Uint32(e[12:])
 
 		if kind != 6 && kind != 8 && kind != 9 { // a text, a list of texts, texts by language
 			continue
@@ -108,7 +110,8 @@ func readCPIO(t *testing.T, r io.Reader) map[string]string {
 			return int(v)
 		}
 		const header = 110
-		size, nameSize := field(6), field(11)
+		size := field(6)
+		nameSize := field(11)
 
 		name := string(data[at+header : at+header+nameSize-1])
 		if name == "TRAILER!!!" {

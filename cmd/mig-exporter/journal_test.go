@@ -97,7 +97,8 @@ func TestServiceLogsToTheJournal(t *testing.T) {
 		}
 
 		p := launchAnyhow(t, "--no-such-flag")
-		p.cmd.Env, p.cmd.Stderr = append(p.cmd.Env, "JOURNAL_STREAM="+stream), file
+		p.cmd.Env = append(p.cmd.Env, "JOURNAL_STREAM="+stream)
+		p.cmd.Stderr = file
 
 		var exit interface{ ExitCode() int }
 		if err := p.cmd.Run(); !errors.As(err, &exit) || exit.ExitCode() != exitUsage {

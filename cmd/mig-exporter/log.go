@@ -25,7 +25,10 @@ func newLogger(w io.Writer, opts logOptions) log.Logger {
 		logger = journalLogger{out: w, format: format}
 	}
 
-	logger = level.NewFilter(orderedLogger{logger}, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
+	logger = level.NewFilter(
+		orderedLogger{logger},
+		level.Allow(level.ParseDefault(opts.Level, level.InfoValue())),
+	)
 
 	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }

@@ -12,8 +12,14 @@ func manPage() *manpage.Page {
 			{Name: "NO_COLOR", Help: "Switches colors off, unless --color=always is given."},
 		},
 		Files: []manpage.Variable{
-			{Name: "/run/mig-exporter/control.sock", Help: "The socket of partition control on this node."},
-			{Name: "/usr/share/doc/mig-exporter/docs", Help: "The manual, which messages name as docs/NAME.md."},
+			{
+				Name: "/run/mig-exporter/control.sock",
+				Help: "The socket of partition control on this node.",
+			},
+			{
+				Name: "/usr/share/doc/mig-exporter/docs",
+				Help: "The manual, which messages name as docs/NAME.md.",
+			},
 		},
 		SeeAlso: []string{"mig-exporter(1)"},
 	}

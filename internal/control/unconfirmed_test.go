@@ -125,8 +125,8 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 	}
 
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
-	w.pods.Incomplete, w.pods.List[0].Holder.Unconfirmed = "the kubelet does not answer: connection refused",
-		"in other words"
+	w.pods.Incomplete = "the kubelet does not answer: connection refused"
+	w.pods.List[0].Holder.Unconfirmed = "in other words"
 	w.miss("train-1", gpu.DeviceRef{MIG: sevenG})
 	_, err = e.Start(t.Context(), everything, request)
 	isProblem(t, err, api.StalePlan)
@@ -150,7 +150,8 @@ func TestNoKubeletHoldsNothing(t *testing.T) {
 // TestNotConfiguredKubeletIsBusy: a container that sees no kubelet does not know who holds the GPUs.
 func TestNotConfiguredKubeletIsBusy(t *testing.T) {
 	w := bare(t)
-	w.podsErr, w.pods.Incomplete = gpu.ErrNotConfigured, "set --kubernetes.socket="
+	w.podsErr = gpu.ErrNotConfigured
+	w.pods.Incomplete = "set --kubernetes.socket="
 
 	_, err := w.engine(t, nil).SetMode(t.Context(), everything, gpu1, api.ModeRequest{})
 	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, "--kubernetes.socket=") {
@@ -183,7 +184,9 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 func TestFreeCovers(t *testing.T) {
 	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
 
-	first, other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}, unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
+	first := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}
+
+	other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
 	for name, tt := range map[string]struct {
 		free []gpu.DeviceRef
 		held []unit

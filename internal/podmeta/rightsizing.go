@@ -68,9 +68,12 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, into(parseMultiGPU)},
 		{"server-metrics", a.Server, a.FormerServer, into(parseServer)},
 	} {
-		under, value := domain, one.value
+		under := domain
+
+		value := one.value
 		if value == "" {
-			under, value = formerDomain, one.former
+			under = formerDomain
+			value = one.former
 		}
 
 		if value == "" {
@@ -78,7 +81,10 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		}
 
 		if err := one.parse(value); err != nil {
-			invalid = append(invalid, fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, value, err))
+			invalid = append(
+				invalid,
+				fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, value, err),
+			)
 		}
 	}
 
@@ -193,8 +199,11 @@ type invalidAnnotation struct {
 func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 	for a := range now {
 		if !p.invalid[a] {
-			level.Warn(p.logger).Log("msg", "ignoring an annotation of a pod", "pod", a.pod.namespace+"/"+a.pod.name,
-				"annotation", a.text)
+			level.Warn(p.logger).Log(
+				"msg", "ignoring an annotation of a pod",
+				"pod", a.pod.namespace+"/"+a.pod.name,
+				"annotation", a.text,
+			)
 		}
 	}
 
