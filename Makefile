@@ -13,15 +13,17 @@ GO_MIN        := 1.26
 LINT_VERSION  := 2.15.0
 # The last version whose dependencies are all open: later ones need modules for formats that are not used here.
 NFPM_VERSION  := 2.45.2
-LINT          := $(CURDIR)/.bin/golangci-lint
-NFPM          := $(CURDIR)/.bin/nfpm
+# Relative, since make splits names of files at spaces: a recipe that changes the folder writes "$(CURDIR)/$(LINT)".
+LINT          := .bin/golangci-lint
+NFPM          := .bin/nfpm
+LINT_RUN      := "$(CURDIR)/$(LINT)" run
 HELM_VERSION  := 3.22.0
 # The minor version of its k8s.io/client-go. Without it `helm template` renders for Kubernetes 1.20, which the chart refuses.
 HELM_KUBERNETES := 37
 HELM_LDFLAGS  := -X helm.sh/helm/v3/internal/version.version=v$(HELM_VERSION) \
 	-X helm.sh/helm/v3/pkg/chartutil.k8sVersionMinor=$(HELM_KUBERNETES) \
 	-X helm.sh/helm/v3/pkg/lint/rules.k8sVersionMinor=$(HELM_KUBERNETES)
-HELM          := $(CURDIR)/.bin/helm
+HELM          := .bin/helm
 CHART         := deploy/helm/mig-exporter
 PROMTEST      := internal/promtest
 APITEST       := internal/apitest
@@ -78,14 +80,15 @@ dcgm-sim: toolchain ## build bin/libdcgm.so.4, the simulated node's DCGM host en
 	go build -trimpath -buildmode=c-shared -ldflags '-s -w -extldflags=-Wl,-soname,libdcgm.so.4' -o bin/libdcgm.so.4 ./cmd/dcgm-sim
 	@rm -f bin/libdcgm.so.h
 
-# The environment chooses the driver, so that flags in ARGS override it.
+# The environment chooses the driver, so that flags in ARGS override it. The program alone knows its port and its scheme: its log has
+# the page to open, url=http://localhost:9401/.
 .PHONY: run
 run: build ## build and serve; more flags: make run ARGS='--log.level=debug'
 	@if PATH="$$PATH:/sbin:/usr/sbin" ldconfig -p 2>/dev/null | grep -q 'libnvidia-ml\.so\.1' || [ -e /dev/nvidiactl ]; then \
 		echo "make run: NVIDIA driver found, serving the GPUs of this node"; \
 	else \
-		echo "make run: no NVIDIA driver here, serving the simulated node testdata/scenarios/dgx-a100-mixed.yaml"; \
-		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_SIM_SCENARIO=testdata/scenarios/dgx-a100-mixed.yaml MIG_EXPORTER_DCGM_ADDRESS=embedded; \
+		echo "make run: no NVIDIA driver here, serving the built-in simulated node dgx-a100-mixed"; \
+		export MIG_EXPORTER_DRIVER=sim MIG_EXPORTER_DCGM_ADDRESS=embedded; \
 	fi; \
 	exec bin/mig-exporter $(ARGS)
 
@@ -106,9 +109,9 @@ fmt-check: toolchain
 .PHONY: lint
 lint: $(LINT) ## run golangci-lint, installing the version that the project uses into .bin
 	@echo "==> golangci-lint"
-	$(LINT) run ./... || { echo "fix these, or say on the line why not: //nolint:NAME // REASON"; exit 1; }
-	cd $(PROMTEST) && $(LINT) run ./...
-	cd $(APITEST) && $(LINT) run ./...
+	$(LINT_RUN) ./... || { echo "fix these, or say on the line why not: //nolint:NAME // REASON"; exit 1; }
+	cd $(PROMTEST) && $(LINT_RUN) ./...
+	cd $(APITEST) && $(LINT_RUN) ./...
 
 .PHONY: test-unit
 test-unit: toolchain
@@ -125,7 +128,7 @@ test-truth: toolchain
 .PHONY: evaluate
 evaluate: toolchain ## evaluate right-sizing on 250 simulated nodes and write docs/rightsizing-evaluation.md; it takes half an hour at most
 	go test -count=1 -timeout 1h -run '^TestAdviceIsTrue$$' ./internal/advise/truth -nodes $(EVALUATE_NODES) $(EVALUATE_FULL) \
-		-report $(CURDIR)/docs/rightsizing-evaluation.md
+		-report "$(CURDIR)/docs/rightsizing-evaluation.md"
 
 # TRACE is a CSV file, see docs/rightsizing-replay.md.
 MODEL        ?= A100-80GB
@@ -134,7 +137,7 @@ STARTS       ?=
 .PHONY: replay
 replay: toolchain ## replay a trace, TRACE=FILE.csv, on GPUs of a MODEL, and print what right-sizing would have done
 	@[ -n "$(TRACE)" ] || { echo "no trace; give one: make $@ TRACE=FILE.csv MODEL=A100-80GB"; exit 1; }
-	@go test -count=1 -timeout 1h -v -run '^TestReplay$$' ./internal/advise/truth -replay '$(abspath $(TRACE))' \
+	@go test -count=1 -timeout 1h -v -run '^TestReplay$$' ./internal/advise/truth -replay "$$(realpath -m '$(TRACE)')" \
 		-replay-model '$(MODEL)' -service-time '$(SERVICE_TIME)' $(if $(filter seen,$(STARTS)),-starts-seen)
 
 # Without the race detector: it would slow the hundreds of processes that are killed, and the engine's own tests have it.
@@ -176,7 +179,7 @@ test-openapi: toolchain
 	cd $(APITEST) && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 KUBERNETES          = $(shell sed -n 's|^\tk8s.io/kubernetes \(v[^ ]*\).*|\1|p' $(KUBELETTEST)/go.mod)
-KUBERNETES_BINARIES = $(CURDIR)/.bin/kubernetes-$(KUBERNETES)
+KUBERNETES_BINARIES = .bin/kubernetes-$(KUBERNETES)
 # How many packages of Kubernetes are compiled at the same time.
 KUBERNETES_JOBS    ?= 2
 
@@ -185,9 +188,9 @@ KUBERNETES_JOBS    ?= 2
 e2e-kubelet: stage nvml-sim kubernetes containerd $(LINT) ## as root: a real kubelet, API server and container runtime on the simulated node; minutes, and the first time half an hour
 	@echo "==> beside a real kubelet: Kubernetes $(KUBERNETES); logs and measurements in bin/e2e-kubelet"
 	@mkdir -p bin/e2e-kubelet
-	cd $(KUBELETTEST) && go vet ./... && $(LINT) run ./...
-	cd $(KUBELETTEST) && KUBELETTEST_BINARIES=$(KUBERNETES_BINARIES) KUBELETTEST_PROGRAMS=$(CURDIR)/bin \
-		KUBELETTEST_LOGS=$(CURDIR)/bin/e2e-kubelet go test -trimpath -count=1 -v -timeout 30m . $(ARGS)
+	cd $(KUBELETTEST) && go vet ./... && $(LINT_RUN) ./...
+	cd $(KUBELETTEST) && KUBELETTEST_BINARIES="$(CURDIR)/$(KUBERNETES_BINARIES)" KUBELETTEST_PROGRAMS="$(CURDIR)/bin" \
+		KUBELETTEST_LOGS="$(CURDIR)/bin/e2e-kubelet" go test -trimpath -count=1 -v -timeout 30m . $(ARGS)
 
 # -trimpath above and below: the test shares the build cache of the kubelet.
 .PHONY: kubernetes
@@ -195,7 +198,7 @@ kubernetes: toolchain
 	@[ -x $(KUBERNETES_BINARIES)/kubelet ] && [ -x $(KUBERNETES_BINARIES)/kube-apiserver ] || { \
 		echo "==> building kubelet and kube-apiserver $(KUBERNETES) into .bin"; mkdir -p $(KUBERNETES_BINARIES); \
 		cd $(KUBELETTEST) && nice -n 19 go build -p $(KUBERNETES_JOBS) -trimpath \
-			-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o $(KUBERNETES_BINARIES)/ \
+			-ldflags '-s -w -X k8s.io/component-base/version.gitVersion=$(KUBERNETES)' -o "$(CURDIR)/$(KUBERNETES_BINARIES)/" \
 			k8s.io/kubernetes/cmd/kubelet k8s.io/kubernetes/cmd/kube-apiserver; }
 
 # Installed without asking only in a container, where no init system would start them as services.
@@ -213,10 +216,10 @@ containerd:
 .PHONY: test-chart
 test-chart: toolchain $(LINT) ## check the Helm chart, its rights and deploy/manifests; the first time it compiles Helm, which takes minutes
 	@echo "==> the Helm chart, rendered with Helm's own engine"
-	cd $(CHARTTEST) && go vet ./... && $(LINT) run ./... && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
+	cd $(CHARTTEST) && go vet ./... && $(LINT_RUN) ./... && go test -count=1 -timeout $(TEST_TIMEOUT) ./...
 
 # A folder with kube-apiserver, and the modules that publish the definitions of the custom resources.
-API_SERVER ?= $(firstword $(wildcard $(CURDIR)/.bin/kubernetes-*))
+API_SERVER ?= $(firstword $(wildcard .bin/kubernetes-*))
 MONITORS   := github.com/prometheus-operator/prometheus-operator@v0.85.0
 OPENSHIFT  := github.com/openshift/api@v0.0.0-20250710004639-926605d3338b
 module_dir  = $$(GOFLAGS= go mod download -json $(1) | sed -n 's/^\t"Dir": "\(.*\)",/\1/p')
@@ -224,7 +227,7 @@ module_dir  = $$(GOFLAGS= go mod download -json $(1) | sed -n 's/^\t"Dir": "\(.*
 test-chart-apiserver: toolchain ## apply all that the chart renders to a real API server (API_SERVER=FOLDER with kube-apiserver), as a dry run; it needs etcd
 	@[ -x "$(API_SERVER)/kube-apiserver" ] || { echo "no kube-apiserver; give its folder: make $@ API_SERVER=FOLDER"; exit 1; }
 	@command -v etcd >/dev/null || { echo "etcd is missing: on Debian, apt-get install etcd-server"; exit 1; }
-	cd $(CHARTTEST) && CHARTTEST_BINARIES=$(API_SERVER) \
+	folder=$$(realpath '$(API_SERVER)') && cd $(CHARTTEST) && CHARTTEST_BINARIES="$$folder" \
 		CHARTTEST_CRDS=$(call module_dir,$(MONITORS))/example/prometheus-operator-crd:$(call module_dir,$(OPENSHIFT))/security/v1/zz_generated.crd-manifests \
 		go test -count=1 -v -timeout $(TEST_TIMEOUT) -run '^TestApply$$' .
 
@@ -268,7 +271,7 @@ FLEET_NODES ?= 200
 bench-fleet: toolchain ## ask a Prometheus (PROMETHEUS=/usr/bin/prometheus) about a synthetic week of FLEET_NODES (200) nodes of eight GPUs
 	@command -v $(PROMETHEUS) >/dev/null || { echo "$(PROMETHEUS) is missing: apt-get install prometheus, or PROMETHEUS=PATH"; exit 1; }
 	@mkdir -p bin/fleet
-	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR=$(CURDIR)/bin/fleet FLEET_BENCH_NODES=$(FLEET_NODES) \
+	cd $(PROMTEST) && FLEET_BENCH_PROMETHEUS=$(PROMETHEUS) FLEET_BENCH_DIR="$(CURDIR)/bin/fleet" FLEET_BENCH_NODES=$(FLEET_NODES) \
 		go test -count=1 -v -timeout 1h -run '^TestBenchFleet$$' .
 
 .PHONY: fuzz
@@ -307,6 +310,12 @@ deb: stage $(NFPM) ## build dist/mig-exporter_VERSION_ARCH.deb
 		$(NFPM) package --config deploy/deb/nfpm.yaml --packager deb \
 		--target $(DIST)/mig-exporter_$(DEB_VERSION)_$(DEB_ARCH).deb
 
+.PHONY: rpm
+rpm: stage $(NFPM) ## build dist/mig-exporter-VERSION-1.ARCH.rpm
+	@mkdir -p $(DIST)
+	DEB_VERSION='$(DEB_VERSION)' DEB_ARCH=$(DEB_ARCH) DEB_BIN=$(DEB_BIN) DEB_STAGE=$(STAGE) \
+		$(NFPM) package --config deploy/deb/nfpm.yaml --packager rpm --target $(DIST)/
+
 # The date is a label only if it is known: it has to be one by RFC 3339.
 ENGINE ?= docker
 IMAGE  ?= mig-exporter:$(VERSION)
@@ -326,10 +335,11 @@ dist: stage $(NFPM) $(HELM) ## make a release in dist: archives and packages for
 test-packages: toolchain ## check systemd's units, Slurm's scripts, the package in a clean root and the image's root file system
 	@echo "==> systemd's units, Slurm's scripts, the Debian package in a clean root, the image's root file system"
 	@rm -rf bin/debs
-	@$(MAKE) --no-print-directory deb DIST=bin/debs >/dev/null
+	@$(MAKE) --no-print-directory deb rpm DIST=bin/debs >/dev/null
 	@$(MAKE) --no-print-directory deb DIST=bin/debs DEB_VERSION=$(VERSION)+next >/dev/null
-	TEST_DEB=$(CURDIR)/bin/debs/mig-exporter_$(VERSION)_$(DEB_ARCH).deb \
-		TEST_NEXT_DEB=$(CURDIR)/bin/debs/mig-exporter_$(VERSION)+next_$(DEB_ARCH).deb \
+	TEST_RPM="$$(echo "$(CURDIR)"/bin/debs/*.rpm)" \
+	TEST_DEB="$(CURDIR)/bin/debs/mig-exporter_$(VERSION)_$(DEB_ARCH).deb" \
+		TEST_NEXT_DEB="$(CURDIR)/bin/debs/mig-exporter_$(VERSION)+next_$(DEB_ARCH).deb" \
 		go test -count=1 -v -timeout $(TEST_TIMEOUT) ./deploy
 
 .PHONY: fmt
@@ -342,7 +352,7 @@ clean: ## remove what was built, the linter included
 
 .PHONY: help
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | while IFS="$$(printf '\t')" read -r target text; do \
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1\t\2/p' Makefile | while IFS="$$(printf '\t')" read -r target text; do \
 		printf '%-20s %s\n' "$$target" "$$text"; done
 
 .PHONY: toolchain
@@ -358,16 +368,16 @@ ifneq ($(shell $(LINT) version --short 2>/dev/null),$(LINT_VERSION))
 .PHONY: $(LINT)
 endif
 $(LINT): | toolchain
-	GOBIN=$(CURDIR)/.bin go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
+	GOBIN="$(CURDIR)/.bin" go install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$(LINT_VERSION)
 
 ifneq ($(shell go version -m $(NFPM) 2>/dev/null | awk '$$1 == "mod" { print $$3 }'),v$(NFPM_VERSION))
 .PHONY: $(NFPM)
 endif
 $(NFPM): | toolchain
-	GOBIN=$(CURDIR)/.bin GOFLAGS= CGO_ENABLED=0 go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM_VERSION)
+	GOBIN="$(CURDIR)/.bin" GOFLAGS= CGO_ENABLED=0 go install github.com/goreleaser/nfpm/v2/cmd/nfpm@v$(NFPM_VERSION)
 
 ifneq ($(patsubst v%,%,$(shell $(HELM) version --template '{{.Version}}' 2>/dev/null)),$(HELM_VERSION))
 .PHONY: $(HELM)
 endif
 $(HELM): | toolchain
-	GOBIN=$(CURDIR)/.bin go install -ldflags '$(HELM_LDFLAGS)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)
+	GOBIN="$(CURDIR)/.bin" go install -ldflags '$(HELM_LDFLAGS)' helm.sh/helm/v3/cmd/helm@v$(HELM_VERSION)

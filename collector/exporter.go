@@ -1,6 +1,10 @@
 package collector
 
-import "github.com/mig-exporter/mig-exporter/internal/gpu"
+import (
+	"errors"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
 
 func newExporter(c *catalog) collectFunc {
 	at := c.newFamily("mig_exporter_snapshot_timestamp_seconds",
@@ -117,6 +121,10 @@ func newSources(c *catalog) collectFunc {
 
 	return func(w *metricWriter, v *view) {
 		for _, s := range v.Sources {
+			if errors.Is(s.Err, gpu.ErrNotConfigured) {
+				continue // there is nothing that could be up or down
+			}
+
 			l := v.root.extend("source", s.Name)
 			w.addBool(up, l, s.Up)
 			w.addBool(stale, l, s.Stale)

@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -290,7 +291,8 @@ func TestExporterGroup(t *testing.T) {
 	s.Sources = []gpu.SourceState{
 		{Name: gpu.SourceNVML, Up: true, LastSuccess: testEpoch()},
 		{Name: gpu.SourceKubelet, Stale: true, LastSuccess: testEpoch()},
-		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs}}
+		{Name: gpu.SourceDCGM, Up: true, LastSuccess: testEpoch()}, {Name: gpu.SourceJobs},
+		{Name: gpu.SourceKubernetes, Err: fmt.Errorf("%w: set a flag", gpu.ErrNotConfigured)}} // no series
 	s.Unmatched, s.HungCalls, s.Witness = make([]gpu.Assignment, 2), 1, gpu.Some(false)
 	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 4 * time.Second}
 	opts := fixedOptions("exporter")

@@ -62,8 +62,10 @@ func debian(t *testing.T) root {
 	}
 
 	libc, arch, _ := strings.Cut(string(version), "\t")
-	writeFile(t, r.path("var/lib/dpkg/status"), "Package: libc6\nStatus: install ok installed\nMaintainer: x\nArchitecture: "+
-		arch+"\nVersion: "+libc+"\nDescription: the C library, which was copied\n", 0o644)
+	installed := "Status: install ok installed\nMaintainer: x\nArchitecture: " + arch + "\nVersion: "
+	writeFile(t, r.path("var/lib/dpkg/status"), "Package: libc6\n"+installed+libc+
+		"\nDescription: the C library, which was copied\n\nPackage: procps\n"+installed+
+		"1\nDescription: the name of a package alone\n", 0o644)
 
 	return r
 }
@@ -164,10 +166,7 @@ func (r root) runInstalled() {
 		t.Errorf("migctl --version: %v\n%s", err, out)
 	}
 
-	r.copy("../testdata/scenarios/dgx-a100-mixed.yaml", "/tmp/node.yaml")
-	defer os.Remove(r.path("tmp/node.yaml"))
-	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--sim.scenario=/tmp/node.yaml",
-		"--web.listen-address=127.0.0.1:0"))
+	exporter := serve(t, r.command(0, "/usr/bin/mig-exporter", "--driver=sim", "--web.listen-address=127.0.0.1:0"))
 	exporter.waitFor("nvidia_mig_gpu_instance_info{")
 }
 
@@ -201,13 +200,18 @@ func TestPackageContents(t *testing.T) {
 		}
 	}
 
-	for page, want := range map[string]string{"mig-exporter": `\-\-web.listen\-address`, "migctl": "recommend"} {
-		text := strings.ReplaceAll(unzip(t, filepath.Join(dir, "usr/share/man/man1", page+".1.gz")), `\-`, "-")
+	for page, want := range map[string][]string{
+		"mig-exporter": {"--web.listen-address", "($MIG_EXPORTER_WEB_LISTEN_ADDRESS)", "\nNODE_NAME"},
+		"migctl":       {"recommend", "($MIGCTL_ADDRESS)"},
+	} {
+		text := strings.NewReplacer(`\-`, "-", `\fB`, "", `\fR`, "").
+			Replace(unzip(t, filepath.Join(dir, "usr/share/man/man1", page+".1.gz")))
 
-		want = strings.ReplaceAll(want, `\-`, "-")
-		if !strings.HasPrefix(text, ".TH "+page+" 1 ") || !strings.Contains(text, want) {
-			t.Errorf("man page of %s lacks %q:\n%.300s", page, want, text)
+		if !strings.HasPrefix(text, ".TH "+page+" 1 ") || !strings.Contains(text, "\n"+page+" - ") {
+			t.Errorf("man page of %s begins with\n%.300s", page, text)
 		}
+
+		cmptest.HasTexts(t, text, want...)
 	}
 }
 
@@ -225,6 +229,35 @@ func unzip(t *testing.T, path string) string {
 	}
 
 	return string(text)
+}
+
+// TestPackageHasThePagesThatMessagesName: the pages that the programs name as docs/NAME.md are in the package.
+func TestPackageHasThePagesThatMessagesName(t *testing.T) {
+	first, _ := packages(t)
+
+	dir := t.TempDir()
+	if out, err := exec.Command(needs(t, "dpkg-deb"), "--extract", first, dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+
+	named := map[string]bool{}
+
+	for _, program := range []string{"mig-exporter", "migctl"} {
+		text := readFile(t, filepath.Join(dir, "usr/bin", program))
+		for _, page := range regexp.MustCompile(`docs/[a-z-]+\.md`).FindAllString(text, -1) {
+			named[page] = true
+		}
+	}
+
+	if len(named) < 5 {
+		t.Errorf("the programs name %v alone", named)
+	}
+
+	for page := range named {
+		if _, err := os.Stat(filepath.Join(dir, "usr/share/doc/mig-exporter", page)); err != nil {
+			t.Error(err)
+		}
+	}
 }
 
 // TestDependencyOnLibc: the version that the package asks for has all symbols that the programs need.

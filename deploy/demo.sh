@@ -99,7 +99,7 @@ elif [ -n "$prometheus" ]; then
 	say "promtool, curl or awk is missing, so the nodes begin without a past: GpuUnderused fires after a day"
 fi
 
-node a100-mixed --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml --dcgm.address=embedded
+node a100-mixed --dcgm.address=embedded
 underused=(--sim.scenario=testdata/scenarios/h100-underused.yaml)
 if [ "$past" = 0 ]; then
 	node h100-underused "${underused[@]}"

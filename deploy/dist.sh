@@ -1,5 +1,5 @@
 #!/bin/bash
-# Makes a release: for linux/amd64 and linux/arm64 an archive and a Debian package, then the Helm chart, checksums and
+# Makes a release: for linux/amd64 and linux/arm64 an archive and packages, then the Helm chart, checksums and
 # upgrade notes. `make dist` starts it, with VERSION, LDFLAGS, DIST, NFPM and HELM in the environment; `make stage` has made
 # what is the same for both. With an argument it does one step: clear, chart, notes.
 set -euo pipefail
@@ -42,7 +42,7 @@ start() {
 	"${runner[@]}" "$bin/mig-exporter" check-config
 }
 
-# pack ARCH makes the archive and the Debian package.
+# pack ARCH makes the archive and the packages.
 pack() {
 	local arch=$1 bin=bin/release/$1 name=mig-exporter-$VERSION.linux-$1
 	local stage=bin/release/stage-$arch tree=bin/release/$name
@@ -50,10 +50,11 @@ pack() {
 	cp -r bin/stage "$stage"
 	go run ./cmd/sbom -version "$VERSION" -sbom "$stage/sbom.cdx.json" -licenses "$stage/THIRD_PARTY_LICENSES" \
 		"$bin/mig-exporter" "$bin/migctl"
-	mkdir -p "$tree"/{man,completion,prometheus,dashboards}
+	mkdir -p "$tree"/{man,completion,prometheus,dashboards,docs}
 	cp "$bin/mig-exporter" "$bin/migctl" LICENSE "$stage"/{THIRD_PARTY_LICENSES,sbom.cdx.json} "$tree"
 	absolute <README.md >"$tree/README.md"
 	absolute <CHANGELOG.md >"$tree/CHANGELOG.md"
+	cp docs/*.md "$tree/docs"
 	cp "$stage"/*.1.gz "$tree/man"
 	cp "$stage"/*.bash "$stage"/*.zsh "$tree/completion"
 	cp -r deploy/systemd deploy/slurm "$tree"
@@ -63,6 +64,8 @@ pack() {
 	cp "$stage/sbom.cdx.json" "$DIST/$name.cdx.json"
 	DEB_VERSION=$VERSION DEB_ARCH=$arch DEB_BIN=$bin DEB_STAGE=$stage \
 		"$NFPM" package --config deploy/deb/nfpm.yaml --packager deb --target "$DIST/mig-exporter_${VERSION}_$arch.deb"
+	DEB_VERSION=$VERSION DEB_ARCH=$arch DEB_BIN=$bin DEB_STAGE=$stage \
+		"$NFPM" package --config deploy/deb/nfpm.yaml --packager rpm --target "$DIST/"
 }
 
 # archive FOLDER NAME prints an archive of NAME in FOLDER, which is the same whenever it is made.
@@ -89,7 +92,7 @@ clear() {
 	mkdir -p "$DIST"
 	while IFS= read -r -d '' file; do
 		case ${file##*/} in
-		mig-exporter-*.linux-*.tar.gz | mig-exporter-*.cdx.json | mig-exporter[-_]*.deb | mig-exporter-*.tgz) ;;
+		mig-exporter-*.linux-*.tar.gz | mig-exporter-*.cdx.json | mig-exporter[-_]*.deb | mig-exporter-*.rpm | mig-exporter-*.tgz) ;;
 		RELEASE_NOTES.md | sha256sums.txt) ;;
 		*)
 			echo "dist: $file is not of a release: expected DIST to be a folder of its own" >&2

@@ -117,7 +117,7 @@ func TestFolderOfARelease(t *testing.T) {
 
 	dist := filepath.Join(dir, "a new/folder")
 	for _, name := range []string{"mig-exporter-0.1.0.linux-amd64.tar.gz", "mig-exporter-0.1.0.linux-amd64.cdx.json",
-		"mig-exporter_0.1.0_arm64.deb", "mig-exporter-0.1.0.tgz", "RELEASE_NOTES.md", "sha256sums.txt"} {
+		"mig-exporter_0.1.0_arm64.deb", "mig-exporter-0.1.0-1.aarch64.rpm", "mig-exporter-0.1.0.tgz", "RELEASE_NOTES.md", "sha256sums.txt"} {
 		writeFile(t, filepath.Join(dist, name), "old", 0o644)
 	}
 

@@ -258,7 +258,7 @@ func runWithoutRights(t *testing.T, r root, user string) {
 	t.Helper()
 	cmd := r.command(0, "/setpriv", "--reuid="+user, "--regid="+user, "--clear-groups", "--no-new-privs",
 		"--bounding-set=-all", "--inh-caps=-all", "/usr/bin/mig-exporter", "--driver=sim",
-		"--sim.scenario=/tmp/node.yaml", "--web.listen-address=127.0.0.1:0")
+		"--web.listen-address=127.0.0.1:0")
 	exporter := serve(t, cmd)
 
 	status := readFile(t, fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))

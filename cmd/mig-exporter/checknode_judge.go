@@ -332,20 +332,7 @@ func (d *dcgmFiles) check() nodeCheck {
 
 // judgePods judges the sources that say which container holds which device.
 func (j *nodeJudge) judgePods() {
-	kubelet := j.judgeSource(gpu.SourceKubelet, j.cfg.KubeletSocket,
-		"mount /var/lib/kubelet/pod-resources, and run as root or in the socket's group")
-
-	kubelet.Name = "kubelet"
-	if kubelet.Asked && j.host.noKubelet {
-		kubelet.State = checkOff
-		kubelet.Asked = false
-		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
-	}
-
-	if j.host.podsErr != nil {
-		kubelet.State, kubelet.Asked, kubelet.Found = checkMissing, true, j.host.podsErr.Error()
-	}
-
+	kubelet := j.judgeKubelet()
 	j.add(kubelet)
 
 	c := j.judgeSource(
@@ -362,33 +349,7 @@ func (j *nodeJudge) judgePods() {
 	}
 
 	j.add(c)
-
-	c = nodeCheck{
-		Name:  "witness",
-		State: checkOff,
-		Asked: kubelet.State != checkOff,
-		Found: "there is no kubelet",
-	}
-	if c.Asked {
-		c.State = checkUnknown
-		c.Found = "the kubelet has not answered yet"
-	}
-
-	if named, ok := j.last.Witness.Get(); ok {
-		c.State = checkOK
-
-		c.Found = "the kubelet's list is complete"
-		if !named {
-			c.State = checkMissing
-			c.Found = "no pod is named without which the kubelet's list is incomplete"
-			c.Remedy = "--kubernetes.witness-pod=NAMESPACE/NAME of a DaemonSet's pod (docs/kubernetes.md)"
-		} else if j.last.HoldersIncomplete != "" {
-			c.State = checkUnknown
-			c.Found = "the kubelet's list is not complete yet: " + j.last.HoldersIncomplete
-		}
-	}
-
-	j.add(c)
+	j.add(j.judgeWitness(kubelet.State != checkOff))
 
 	c = j.judgeSource(
 		gpu.SourceKubernetes,
@@ -410,6 +371,68 @@ func (j *nodeJudge) judgePods() {
 	)
 	c.Name = "batch-jobs"
 	j.add(c)
+}
+
+// judgeKubelet judges the kubelet's list of pods.
+func (j *nodeJudge) judgeKubelet() nodeCheck {
+	c := j.judgeSource(gpu.SourceKubelet, j.cfg.KubeletSocket,
+		"mount /var/lib/kubelet/pod-resources, and run as root or in the socket's group")
+
+	c.Name = "kubelet"
+	if c.Asked && j.host.noKubelet {
+		c.State = checkOff
+		c.Asked = false
+		c.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
+	}
+
+	if j.lacksKubeletConfig() { // the holders are unknown, and nothing is known to be missing
+		c.State = checkUnknown
+		c.Asked = false
+		c.Remedy = "--kubernetes.socket= (empty) if the node has no kubelet; else " + c.Remedy
+	}
+
+	if j.host.podsErr != nil {
+		c.State, c.Asked, c.Found = checkMissing, true, j.host.podsErr.Error()
+	}
+
+	return c
+}
+
+// lacksKubeletConfig reports whether only the configuration can say if the node has a kubelet.
+func (j *nodeJudge) lacksKubeletConfig() bool {
+	state := j.source(gpu.SourceKubelet)
+	return state != nil && errors.Is(state.Err, gpu.ErrNotConfigured)
+}
+
+// judgeWitness judges whether the kubelet's list is known to be complete.
+func (j *nodeJudge) judgeWitness(kubelet bool) nodeCheck {
+	c := nodeCheck{Name: "witness", State: checkOff, Asked: kubelet, Found: "there is no kubelet"}
+
+	switch {
+	case j.lacksKubeletConfig():
+		c.Asked = false
+		c.Found = "no kubelet is configured"
+	case kubelet:
+		c.State = checkUnknown
+		c.Found = "the kubelet has not answered yet"
+	}
+
+	named, ok := j.last.Witness.Get()
+	switch {
+	case !ok:
+	case !named:
+		c.State = checkMissing
+		c.Found = "no pod is named without which the kubelet's list is incomplete"
+		c.Remedy = "--kubernetes.witness-pod=NAMESPACE/NAME of a DaemonSet's pod (docs/kubernetes.md)"
+	case j.last.HoldersIncomplete != "":
+		c.State = checkUnknown
+		c.Found = "the kubelet's list is not complete yet: " + j.last.HoldersIncomplete
+	default:
+		c.State = checkOK
+		c.Found = "the kubelet's list is complete"
+	}
+
+	return c
 }
 
 // judgeSource judges a source by its state. An empty setting means that it is not asked for.

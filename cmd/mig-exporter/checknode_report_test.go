@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -101,6 +102,18 @@ func TestCheckNodeOfSilentSources(t *testing.T) {
 	cfg := &Config{Profiling: profilingOff, KubeletSocket: "/kubelet.sock", NodeName: "n", JobDir: "/jobs"}
 	silent := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}}
 	none := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}, host: hostFacts{noKubelet: true}}
+
+	container := nodeJudge{cfg: cfg, last: &gpu.Snapshot{Sources: []gpu.SourceState{
+		{Name: gpu.SourceKubelet, Err: fmt.Errorf("%w: set a flag", gpu.ErrNotConfigured)}}}}
+
+	cmptest.Equal(t, "in a container", failedChecks(&container), map[string]checkState{"driver": checkMissing,
+		"api-server": checkUnknown, "batch-jobs": checkUnknown})
+
+	for _, c := range container.checks {
+		if c.Name == "kubelet" && (c.State != checkUnknown || !strings.Contains(c.Remedy, "--kubernetes.socket= ")) {
+			t.Errorf("the kubelet of a container: %+v", c)
+		}
+	}
 
 	cmptest.Equal(t, "silent", failedChecks(&silent), map[string]checkState{
 		"driver": checkMissing, "kubelet": checkUnknown,

@@ -70,7 +70,7 @@ type Config struct {
 	Driver       string
 	Hostname     string // of the node, in what is served; empty: the host's, or the scenario's
 	NVMLLibrary  string // empty: libnvidia-ml.so.1 by the dynamic linker's rules
-	SimScenario  string
+	SimScenario  string // empty: the scenario that is built in
 	SimClock     sim.ClockMode
 	PollInterval time.Duration
 	PollTimeout  time.Duration
@@ -125,8 +125,6 @@ func (c *Config) Validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	add(c.Driver != driverSim || c.SimScenario != "",
-		"--driver=sim: expected --sim.scenario=FILE with the node to simulate")
 	add(
 		c.PollInterval >= minInterval,
 		"--poll.interval=%s: expected %s or more",

@@ -29,6 +29,7 @@ const (
 // logOptions say how to log.
 type logOptions struct {
 	Level, Format string
+	Journal       bool // lines begin with the priorities of the journal
 }
 
 // invocation is a parsed command line.
@@ -195,7 +196,7 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 	enumFlag(
 		app,
 		"driver",
-		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
+		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a simulated node (--sim.scenario).",
 		driverNVML,
 		&cfg.Driver,
 		driverNVML,
@@ -210,7 +211,11 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 			defaultReleaseSocket+", and none on a simulated node. Empty is none.",
 	).
 		Default(autoSocket).StringVar(&cfg.ReleaseSocket)
-	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by capture.").
+	app.Flag(
+		"sim.scenario",
+		"Scenario file of the simulated node, or a file written by capture; by default the built-in dgx-a100-mixed, a "+
+			"DGX A100 that several teams share.",
+	).
 		StringVar(&cfg.SimScenario)
 	enumFlag(
 		app,

@@ -44,7 +44,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	cfg.Options.TargetBusy = initial.TargetBusy
 	floatFlag(app, "advise.max-stretch",
 		"How many times as long as now a request may take in a slice, at p95. "+
-			"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
+			"A pod's annotation mig-exporter.io/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
 	durationFlag(
 		app,
 		"advise.min-evidence",
@@ -65,7 +65,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	app.Flag(
 		"advise.server-metrics",
 		"Ask the inference servers of pods for their metrics, at the pod's address and the port and path of its annotation "+
-			`mig-exporter.dev/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`,
+			`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`,
 	).BoolVar(&cfg.ServerMetrics)
 	enumFlag(
 		app,

@@ -15,9 +15,14 @@ import (
 func newLogger(w io.Writer, opts logOptions) log.Logger {
 	w = log.NewSyncWriter(w)
 
-	logger := log.NewLogfmtLogger(w)
+	format := log.NewLogfmtLogger
 	if opts.Format == "json" {
-		logger = log.NewJSONLogger(w)
+		format = log.NewJSONLogger
+	}
+
+	logger := format(w)
+	if opts.Journal {
+		logger = journalLogger{out: w, format: format}
 	}
 
 	logger = level.NewFilter(

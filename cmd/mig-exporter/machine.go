@@ -2,9 +2,12 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -84,6 +87,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 		Containers:   containers,
 		Expected:     m.inCluster || cfg.kubeletSocketSet,
 		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
+		Contained:    n.processesHidden != nil || anyExists(containerFiles()...),
 	}
 	if cfg.Control.Enabled {
 		boot, err := readBootID()
@@ -136,13 +140,24 @@ func (n *node) openMetadata(cfg *Config) error {
 	return nil
 }
 
-// kubeletFolders are the folders of kubelets (Kubernetes', microk8s', k0s'), and files of containers, which may not
-// see the host's.
+// kubeletFolders are the folders of kubelets: Kubernetes', microk8s', k0s'.
 func kubeletFolders() []string {
 	return []string{
-		"/var/lib/kubelet", "/var/snap/microk8s/common/var/lib/kubelet", "/var/lib/k0s/kubelet",
-		"/.dockerenv", "/run/.containerenv",
+		"/var/lib/kubelet",
+		"/var/snap/microk8s/common/var/lib/kubelet",
+		"/var/lib/k0s/kubelet",
 	}
+}
+
+// containerFiles are files that Docker and Podman put into their containers, which may not see the host's kubelet.
+func containerFiles() []string { return []string{"/.dockerenv", "/run/.containerenv"} }
+
+// anyExists reports whether a file exists. One that cannot be examined counts.
+func anyExists(paths ...string) bool {
+	return slices.ContainsFunc(paths, func(path string) bool {
+		_, err := os.Stat(path)
+		return !errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // nodeNames returns the names that the kubelet may have for this node: it ends the names of static pods with its own.

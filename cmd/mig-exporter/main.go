@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/alecthomas/kingpin/v2"
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -28,6 +29,8 @@ const (
 )
 
 func main() {
+	kingpin.ManPageTemplate = manPage().Template(kingpin.ManPageTemplate)
+
 	ctx, stop := context.WithCancelCause(context.Background())
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM)
@@ -41,19 +44,22 @@ func main() {
 
 // execute runs one command line to its end and returns the exit code.
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
+	journal := isJournal(errOut, os.Getenv(journalVariable))
+
 	inv, err := parseCommandLine(args, os.LookupEnv)
 	if err != nil {
-		fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+		printError(errOut, journal, err)
 		return exitUsage
 	}
 
+	inv.Log.Journal = journal
 	logger := newLogger(errOut, inv.Log)
 	logWarnings(logger, append(unknownVariables(os.Environ()), inv.Warnings...))
 	defer announceStop(ctx, logger)()
 
 	if inv.Command == commandCheck {
 		if err := checkConfig(&inv.Config); err != nil {
-			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+			printError(errOut, journal, err)
 			return exitFailure
 		}
 
@@ -65,13 +71,11 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	if inv.Command == commandCheckNode {
 		complete, err := runCheckNode(ctx, inv.Config, out, logger)
 		if err != nil {
-			fmt.Fprintf(errOut, "mig-exporter: %v\n", err)
+			printError(errOut, journal, err)
+			return exitNotChecked
 		}
 
-		switch {
-		case err != nil:
-			return exitNotChecked
-		case !complete:
+		if !complete {
 			return exitMissing
 		}
 

@@ -48,6 +48,7 @@ type node struct {
 	kind         nodeKind
 	hostname     string
 	now          func() time.Time
+	ownClock     bool // now is another clock than this machine's
 	library      nvmlsource.Library
 	confidential atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
 	admin        bool                                   // this process has an administrator's rights on the machine's GPUs
@@ -134,7 +135,7 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	var err error
 
 	switch {
-	case cfg.Driver == driverSim && capture.IsRecording(cfg.SimScenario):
+	case cfg.Driver == driverSim && cfg.SimScenario != "" && capture.IsRecording(cfg.SimScenario):
 		err = n.openRecording(cfg)
 	case cfg.Driver == driverSim:
 		err = n.openSimulation(cfg)

@@ -37,6 +37,7 @@ func (n *node) openRecording(cfg *Config) error {
 	n.kind, n.hostname, n.now, n.library = recording{
 		replay,
 	}, file.Node.Hostname, replay.Now, replay.Library()
+	n.ownClock = cfg.stepped()
 	n.processesHidden = file.ProcessesHidden()
 	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
 	n.openLog = func() (kernellog.Device, error) {

@@ -21,7 +21,7 @@ pods:
   - {namespace: ml, name: train-a, owner: Job/train-a, labels: {jobset.sigs.k8s.io/jobset-name: train, jobset.sigs.k8s.io/global-replicas: "2"}, resource: nvidia.com/gpu, workload: work}
   - {namespace: ml, name: train-b, owner: Job/train-b, labels: {jobset.sigs.k8s.io/jobset-name: train, jobset.sigs.k8s.io/global-replicas: "2"}, resource: nvidia.com/gpu, workload: work}
   - {namespace: ml, name: llm-0, owner: StatefulSet/llm, labels: {leaderworkerset.sigs.k8s.io/name: llm}, annotations: {leaderworkerset.sigs.k8s.io/size: "1"}, resource: nvidia.com/gpu, workload: work}
-  - {namespace: ml, name: web-0, owner: StatefulSet/web, annotations: {mig-exporter.dev/multi-gpu: "true"}, resource: nvidia.com/gpu, workload: work}
+  - {namespace: ml, name: web-0, owner: StatefulSet/web, annotations: {mig-exporter.io/multi-gpu: "true"}, resource: nvidia.com/gpu, workload: work}
 `
 
 // TestPodsOfOneJob: what a pod's labels and annotations say of jobs comes from the API server to report and metrics.

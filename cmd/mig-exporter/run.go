@@ -156,7 +156,11 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 
 	var pollSeconds prometheus.Histogram
+
 	x.fresh, pollSeconds = newProcessRegistry()
+	if node.ownClock {
+		x.fresh.MustRegister(newSimulatedClock())
+	}
 
 	x.poller = x.newPoller(cfg, pollSeconds)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
@@ -436,6 +440,19 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 	)
 
 	return r, took
+}
+
+// newSimulatedClock returns the metric that marks times that are not those of this machine. It is served with the value
+// 1 or not at all.
+func newSimulatedClock() prometheus.Collector {
+	g := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "mig_exporter_simulated_clock",
+		Help: "1 while times in the metrics are those of a clock that is stepped or sped up, or of a " +
+			"recording (--sim.clock).",
+	})
+	g.Set(1)
+
+	return g
 }
 
 // closeSource gives the driver time to finish; a call that hangs is abandoned.

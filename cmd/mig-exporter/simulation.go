@@ -39,7 +39,7 @@ type simulation struct {
 
 // openSimulation starts the simulated node of a scenario.
 func (n *node) openSimulation(cfg *Config) error {
-	scenario, err := sim.Load(cfg.SimScenario)
+	scenario, err := loadScenario(cfg.SimScenario)
 	if err != nil {
 		return err
 	}
@@ -50,8 +50,13 @@ func (n *node) openSimulation(cfg *Config) error {
 	}
 
 	level.Info(n.logger).Log(
-		"msg", "serving a simulated node: its GPUs and pods do not exist",
-		"scenario", cfg.SimScenario,
+		"msg",
+		"serving a simulated node: its GPUs and pods do not exist",
+		"scenario",
+		cmp.Or(
+			cfg.SimScenario,
+			scenario.Name+", which is built in; another one: --sim.scenario=FILE",
+		),
 	)
 	kind := simulation{simulated, newEvaluation(simulated)}
 	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(
@@ -59,6 +64,7 @@ func (n *node) openSimulation(cfg *Config) error {
 	)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
+	n.ownClock = cfg.SimClock != sim.ClockReal
 	n.boundGPUs = kind.boundGPUs
 	n.openMinors = kind.openMinors
 
@@ -72,6 +78,15 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.closers = append(n.closers, simulated.Close)
 
 	return nil
+}
+
+// loadScenario reads a scenario file, or the scenario that is built in if the path is empty.
+func loadScenario(path string) (*sim.Scenario, error) {
+	if path == "" {
+		return sim.Demo()
+	}
+
+	return sim.Load(path)
 }
 
 func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, error) {

@@ -129,7 +129,8 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	)
 
 	for _, src := range node.doc.Node.Sources {
-		if !src.Up || src.Stale {
+		if (!src.Up || src.Stale) &&
+			!src.NotConfigured { // the line about unknown holders says the latter
 			p.para("! ", red, sourceErrorText(&src))
 		}
 	}

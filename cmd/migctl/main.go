@@ -7,6 +7,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/alecthomas/kingpin/v2"
 )
 
 // The exit codes, as --help lists them.
@@ -23,6 +25,8 @@ const (
 )
 
 func main() {
+	kingpin.ManPageTemplate = manPage().Template(kingpin.ManPageTemplate)
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal kills
 	code := execute(ctx, os.Args[1:], &session{

@@ -414,7 +414,7 @@ func describeLatency(l advise.Latency) string {
 	}
 
 	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
-		"mig-exporter.dev/service-time", l.Low, l.High, of, l.Expected)
+		"mig-exporter.io/service-time", l.Low, l.High, of, l.Expected)
 }
 
 // neededEnginesText says how many media engines are needed of those that a profile has.

@@ -15,7 +15,7 @@ import (
 func hostileNames() []string {
 	return []string{
 		"a/b", "a", "\x00", "\xff\xfe", "\"}]", "line\nbreak", "{{.}}", "../../etc/passwd", "<script>",
-		strings.Repeat("n", 5000), "mig-exporter.dev/x",
+		strings.Repeat("n", 5000), "mig-exporter.io/x",
 	}
 }
 

@@ -59,7 +59,7 @@ func annotatedJob(said bool) string {
 		return ""
 	}
 
-	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.dev/multi-gpu: slices cannot " +
+	return "the pod is part of a job on several GPUs, by its annotation mig-exporter.io/multi-gpu: slices cannot " +
 		"exchange data directly"
 }
 
@@ -89,4 +89,4 @@ func labeledJob(holders []gpu.Holder) string {
 }
 
 // jobRemedy is what to do if a pod that looks like a part of a job is none.
-const jobRemedy = "If its pods do not work together, annotate them with mig-exporter.dev/multi-gpu: \"false\""
+const jobRemedy = "If its pods do not work together, annotate them with mig-exporter.io/multi-gpu: \"false\""

@@ -40,9 +40,9 @@ func TestJobsByLabels(t *testing.T) {
 		"of unknown size":    {job(0), none, ReasonMultiGPU, "how many pods that has is not known here"},
 		"the only one":       {job(1), none, ReasonNone, ""},
 		"annotated as none":  {job(4), no, ReasonNone, ""},
-		"annotated as a job": {gpu.PodGroup{}, yes, ReasonMultiGPU, "by its annotation mig-exporter.dev/multi-gpu"},
+		"annotated as a job": {gpu.PodGroup{}, yes, ReasonMultiGPU, "by its annotation mig-exporter.io/multi-gpu"},
 		"the only one, but annotated as a job": {job(1), yes, ReasonMultiGPU,
-			"by its annotation mig-exporter.dev/multi-gpu"},
+			"by its annotation mig-exporter.io/multi-gpu"},
 	} {
 		holder := grouped(c.group, c.hint)
 		whole := recommendFor(fastOptions(), longEnough, wholeGPU(t, "H100-80GB", 0, slight(), holder))

@@ -79,7 +79,7 @@ func explainReason(r *Recommendation, o Options) string {
 func fixedText(reason Reason) string {
 	switch reason {
 	case ReasonOptedOut:
-		return "the pod's annotation mig-exporter.dev/rightsizing is off"
+		return "the pod's annotation mig-exporter.io/rightsizing is off"
 	case ReasonNoMIG:
 		return "the GPU does not support MIG, or the driver does not report its profiles"
 	case ReasonShared:

@@ -8,7 +8,7 @@ import (
 
 // Where the weights of a server's model are known from.
 const (
-	WeightsFromAnnotation = "annotation" // mig-exporter.dev/model-memory
+	WeightsFromAnnotation = "annotation" // mig-exporter.io/model-memory
 	WeightsFromStart      = "start"      // memory was flat before the cache was taken
 )
 
@@ -277,7 +277,7 @@ func (s *ServerEvidence) explain() string {
 	}
 
 	if s.Weights == 0 {
-		text += ". The memory of the model's weights is not known: set the pod's annotation mig-exporter.dev/model-memory, " +
+		text += ". The memory of the model's weights is not known: set the pod's annotation mig-exporter.io/model-memory, " +
 			"or restart one replica while it is observed"
 	}
 

@@ -116,7 +116,7 @@ func TestServers(t *testing.T) {
 		"reserves 40 %, weights unknown": {
 			serverStory{start: memoryOf(held(1, 14), held(1, 32)), answer: usesCache(0.05)}, kept(ReasonPreallocated),
 			[]string{"vLLM reserves 32.0 GiB, whatever it needs (--gpu-memory-utilization=0.90)",
-				"mig-exporter.dev/model-memory"}},
+				"mig-exporter.io/model-memory"}},
 		"reserves 40 %, weights annotated": {serverStory{start: memoryOf(held(1, 14), held(1, 32)), answer: usesCache(0.05),
 			hints: modelMemory(14)}, slice("1g.20gb"), []string{"16.2 of 32.0 GiB", "--gpu-memory-utilization=0.90"}},
 		"reserves 40 %, annotated, loads in 32 bits without a pause": {

@@ -147,6 +147,18 @@ func TestNoKubeletHoldsNothing(t *testing.T) {
 	}
 }
 
+// TestNotConfiguredKubeletIsBusy: a container that sees no kubelet does not know who holds the GPUs.
+func TestNotConfiguredKubeletIsBusy(t *testing.T) {
+	w := bare(t)
+	w.podsErr = gpu.ErrNotConfigured
+	w.pods.Incomplete = "set --kubernetes.socket="
+
+	_, err := w.engine(t, nil).SetMode(t.Context(), everything, gpu1, api.ModeRequest{})
+	if p := isProblem(t, err, api.Busy); !strings.Contains(p.Detail, "--kubernetes.socket=") {
+		t.Errorf("detail %q", p.Detail)
+	}
+}
+
 // TestModeOfUnconfirmedGPU: the MIG mode of a GPU that may be held does not change either.
 func TestModeOfUnconfirmedGPU(t *testing.T) {
 	w := bare(t)

@@ -99,14 +99,17 @@ func (s *serverMetrics) query(by string) string {
 	return strings.Join(parts, " or ")
 }
 
-// weightsQuery has the annotation mig-exporter.dev/model-memory of pods, if kube-state-metrics serves it
-// (--metric-annotations-allowlist=pods=[mig-exporter.dev/model-memory]).
+// weightsQuery has the annotation mig-exporter.io/model-memory of pods, if kube-state-metrics serves it
+// (--metric-annotations-allowlist=pods=[mig-exporter.io/model-memory]), and the one under its former domain.
 //
 // https://github.com/kubernetes/kube-state-metrics/blob/main/docs/metrics/workload/pod-metrics.md
 const (
-	weightsLabel = "annotation_mig_exporter_dev_model_memory"
-	weightsQuery = "group by ($places, namespace, pod, " + weightsLabel + ") (last_over_time(kube_pod_annotations{" +
-		weightsLabel + `!=""}[$w]))`
+	weightsLabel       = "annotation_mig_exporter_io_model_memory"
+	formerWeightsLabel = "annotation_mig_exporter_dev_model_memory"
+
+	weightsQuery = "group by ($places, namespace, pod, " + weightsLabel + ", " + formerWeightsLabel + ") (" +
+		"last_over_time(kube_pod_annotations{" + weightsLabel + `!=""}[$w])` +
+		" or last_over_time(kube_pod_annotations{" + formerWeightsLabel + `!=""}[$w]))`
 )
 
 // podKey names a pod of a cluster.
@@ -152,10 +155,13 @@ func (a *analysis) queryServers(ctx context.Context) error {
 		return err
 	}
 
-	for _, row := range rows {
-		if s := a.servers[a.podOf(row)]; s != nil {
-			bytes, _ := gpu.ParseModelMemory(string(row.Metric[weightsLabel]))
-			s.Weights = float64(bytes)
+	// The present name is read last: it wins, also over a series that a pod had earlier in the window.
+	for _, label := range []model.LabelName{formerWeightsLabel, weightsLabel} {
+		for _, row := range rows {
+			if s := a.servers[a.podOf(row)]; s != nil && row.Metric[label] != "" {
+				bytes, _ := gpu.ParseModelMemory(string(row.Metric[label]))
+				s.Weights = float64(bytes)
+			}
 		}
 	}
 

@@ -42,6 +42,9 @@ var (
 	ErrUnavailable = errors.New("unavailable")
 	// ErrNoKubelet: the node has no kubelet: none is expected, and there is no trace of one.
 	ErrNoKubelet = errors.New("no kubelet on this node")
+	// ErrNotConfigured: whether the source exists cannot be seen from here, and the configuration does not say it. Nothing
+	// is known of what it would report, and nothing is known to be wrong.
+	ErrNotConfigured = errors.New("not-configured")
 	// ErrDriver: any other error of the driver; the wrapping text has it.
 	ErrDriver = errors.New("driver error")
 )

@@ -74,7 +74,7 @@ type Holder struct {
 	Undescribed bool
 }
 
-// RightsizingHints are a pod's annotations under mig-exporter.dev/, and its label that names its workload.
+// RightsizingHints are a pod's annotations under mig-exporter.io/, and its label that names its workload.
 type RightsizingHints struct {
 	Workload   string       // instead of the owner; empty if no label names it
 	OptOut     bool         // rightsizing: "off"

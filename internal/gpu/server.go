@@ -47,7 +47,7 @@ type PodServer struct {
 }
 
 // ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as the annotation
-// mig-exporter.dev/model-memory has it.
+// mig-exporter.io/model-memory has it.
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
 	number := value
 	unit := 1.

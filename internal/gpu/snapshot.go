@@ -60,7 +60,7 @@ type SourceState struct {
 	// Stale is set while the source does not answer and its last answer is still in use.
 	Stale       bool
 	LastSuccess time.Time // zero before the first
-	Err         error     // why it is not up
+	Err         error     // why it is not up; wraps ErrNotConfigured if nothing is wrong with it
 }
 
 // Facts are a GPU's identity and properties that do not change while its driver is loaded. Empty strings are absent

@@ -63,11 +63,13 @@ type Unmatched struct {
 
 // SourceState is the state of a source of the Snapshot.
 type SourceState struct {
-	Name        string    `json:"name"`
-	Up          bool      `json:"up"`
-	Stale       bool      `json:"stale,omitempty"`
-	LastSuccess time.Time `json:"lastSuccess,omitzero"`
-	Error       string    `json:"error,omitempty"`
+	Name  string `json:"name"`
+	Up    bool   `json:"up"`
+	Stale bool   `json:"stale,omitempty"`
+	// NotConfigured is set if the node may lack the source: the configuration has to say it. Nothing is wrong then.
+	NotConfigured bool      `json:"notConfigured,omitempty"`
+	LastSuccess   time.Time `json:"lastSuccess,omitzero"`
+	Error         string    `json:"error,omitempty"`
 }
 
 // Release is why the exporter has let go of a GPU, and reads nothing of it. The GPU is not up then.

@@ -1,6 +1,7 @@
 package nodedoc
 
 import (
+	"errors"
 	"math"
 	"slices"
 	"strings"
@@ -67,7 +68,13 @@ func each[T, V any](list []T, view func(*T) V) []V {
 }
 
 func newSource(s *gpu.SourceState) SourceState {
-	view := SourceState{Name: s.Name, Up: s.Up, Stale: s.Stale, LastSuccess: utc(s.LastSuccess)}
+	view := SourceState{
+		Name:          s.Name,
+		Up:            s.Up,
+		Stale:         s.Stale,
+		NotConfigured: errors.Is(s.Err, gpu.ErrNotConfigured),
+		LastSuccess:   utc(s.LastSuccess),
+	}
 	if s.Err != nil {
 		view.Error = s.Err.Error()
 	}

@@ -15,43 +15,75 @@ import (
 
 // rightsizingAnnotations are a pod's annotations about right-sizing.
 type rightsizingAnnotations struct {
-	Rightsizing string `json:"mig-exporter.dev/rightsizing"`
-	Strict      string `json:"mig-exporter.dev/strict"`
-	MaxStretch  string `json:"mig-exporter.dev/max-stretch"`
-	ServiceTime string `json:"mig-exporter.dev/service-time"`
-	ModelMemory string `json:"mig-exporter.dev/model-memory"`
-	MultiGPU    string `json:"mig-exporter.dev/multi-gpu"`
-	Server      string `json:"mig-exporter.dev/server-metrics"`
+	Rightsizing string `json:"mig-exporter.io/rightsizing"`
+	Strict      string `json:"mig-exporter.io/strict"`
+	MaxStretch  string `json:"mig-exporter.io/max-stretch"`
+	ServiceTime string `json:"mig-exporter.io/service-time"`
+	ModelMemory string `json:"mig-exporter.io/model-memory"`
+	MultiGPU    string `json:"mig-exporter.io/multi-gpu"`
+	Server      string `json:"mig-exporter.io/server-metrics"`
+
+	formerAnnotations
 }
 
-// The values that mig-exporter.dev/max-stretch may have, as those of --advise.max-stretch.
+// formerAnnotations are the same under the domain that they had before. They are read where the annotation of the
+// present domain is absent.
+type formerAnnotations struct {
+	FormerRightsizing string `json:"mig-exporter.dev/rightsizing"`
+	FormerStrict      string `json:"mig-exporter.dev/strict"`
+	FormerMaxStretch  string `json:"mig-exporter.dev/max-stretch"`
+	FormerServiceTime string `json:"mig-exporter.dev/service-time"`
+	FormerModelMemory string `json:"mig-exporter.dev/model-memory"`
+	FormerMultiGPU    string `json:"mig-exporter.dev/multi-gpu"`
+	FormerServer      string `json:"mig-exporter.dev/server-metrics"`
+}
+
+// The domains of annotations.
+const domain, formerDomain = "mig-exporter.io", "mig-exporter.dev"
+
+// The values that mig-exporter.io/max-stretch may have, as those of --advise.max-stretch.
 const leastStretch, mostStretch = 1, 100
 
-// mostServiceTime is the longest time that mig-exporter.dev/service-time may name.
+// mostServiceTime is the longest time that mig-exporter.io/service-time may name.
 const mostServiceTime = time.Hour
 
 // parse returns what the annotations say, and a text for each that is ignored because its value is invalid.
 func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []string) {
+	into := func(parse func(string, *gpu.RightsizingHints) error) func(string) error {
+		return func(value string) error { return parse(value, &hints) }
+	}
+	flip := func(on, off string, to *bool) func(string) error {
+		return func(value string) error { return parseSwitch(value, on, off, to) }
+	}
+
 	for _, one := range []struct {
-		name, value string
-		parse       func(value string) error // the error says what is expected
+		name, value, former string
+		parse               func(value string) error // the error says what is expected
 	}{
-		{"rightsizing", a.Rightsizing, func(v string) error { return parseSwitch(v, "off", "on", &hints.OptOut) }},
-		{"strict", a.Strict, func(v string) error { return parseSwitch(v, "true", "false", &hints.Strict) }},
-		{"max-stretch", a.MaxStretch, func(v string) error { return parseStretch(v, &hints) }},
-		{"service-time", a.ServiceTime, func(v string) error { return parseServiceTime(v, &hints) }},
-		{"model-memory", a.ModelMemory, func(v string) error { return parseModelMemory(v, &hints) }},
-		{"multi-gpu", a.MultiGPU, func(v string) error { return parseMultiGPU(v, &hints) }},
-		{"server-metrics", a.Server, func(v string) error { return parseServer(v, &hints) }},
+		{"rightsizing", a.Rightsizing, a.FormerRightsizing, flip("off", "on", &hints.OptOut)},
+		{"strict", a.Strict, a.FormerStrict, flip("true", "false", &hints.Strict)},
+		{"max-stretch", a.MaxStretch, a.FormerMaxStretch, into(parseStretch)},
+		{"service-time", a.ServiceTime, a.FormerServiceTime, into(parseServiceTime)},
+		{"model-memory", a.ModelMemory, a.FormerModelMemory, into(parseModelMemory)},
+		{"multi-gpu", a.MultiGPU, a.FormerMultiGPU, into(parseMultiGPU)},
+		{"server-metrics", a.Server, a.FormerServer, into(parseServer)},
 	} {
-		if one.value == "" {
+		under := domain
+
+		value := one.value
+		if value == "" {
+			under = formerDomain
+			value = one.former
+		}
+
+		if value == "" {
 			continue
 		}
 
-		if err := one.parse(one.value); err != nil {
+		if err := one.parse(value); err != nil {
 			invalid = append(
 				invalid,
-				fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", one.name, one.value, err),
+				fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, value, err),
 			)
 		}
 	}
@@ -136,7 +168,7 @@ func parseServer(value string, hints *gpu.RightsizingHints) error {
 	return nil
 }
 
-// What the path of mig-exporter.dev/server-metrics may have, up to mostServerPath bytes: no query, no fragment and
+// What the path of mig-exporter.io/server-metrics may have, up to mostServerPath bytes: no query, no fragment and
 // nothing that is encoded.
 const (
 	serverPathBytes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._~/-"

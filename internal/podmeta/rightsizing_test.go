@@ -54,13 +54,46 @@ func TestRightsizingAnnotations(t *testing.T) {
 		var names []string
 
 		for _, text := range invalid {
-			name, _, _ := strings.Cut(strings.TrimPrefix(text, "mig-exporter.dev/"), "=")
+			name, _, _ := strings.Cut(strings.TrimPrefix(text, "mig-exporter.io/"), "=")
 			names = append(names, name)
 		}
 
 		if !slices.Equal(names, c.invalid) {
 			t.Errorf("%+v: invalid are %q, want %q", c.annotations, invalid, c.invalid)
 		}
+	}
+}
+
+// TestFormerDomain: annotations of the domain that they had before count where the present one is absent.
+func TestFormerDomain(t *testing.T) {
+	both := func(present, former string) map[string]string {
+		return map[string]string{"mig-exporter.io/max-stretch": present, "mig-exporter.dev/max-stretch": former}
+	}
+	stretch := func(v float64) gpu.RightsizingHints { return gpu.RightsizingHints{MaxStretch: gpu.Some(v)} }
+
+	for _, c := range []struct {
+		name        string
+		annotations map[string]string
+		want        gpu.RightsizingHints
+		invalid     []string
+	}{
+		{"all former ones", map[string]string{
+			"mig-exporter.dev/rightsizing": "off", "mig-exporter.dev/strict": "true", "mig-exporter.dev/max-stretch": "2",
+			"mig-exporter.dev/service-time": "1s", "mig-exporter.dev/model-memory": "1Gi",
+			"mig-exporter.dev/multi-gpu": "true", "mig-exporter.dev/server-metrics": ":1/m",
+		}, gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(2.0),
+			ServiceTime: gpu.Some(time.Second), ModelMemory: gpu.Some[uint64](1 << 30), MultiGPU: gpu.Some(true),
+			Server: gpu.ServerEndpoint{Port: 1, Path: "/m"}}, nil},
+		{"the present one wins", both("2", "3"), stretch(2), nil},
+		{"the former one alone", both("", "3"), stretch(3), nil},
+		{"the present one is invalid", both("x", "3"), gpu.RightsizingHints{},
+			[]string{`mig-exporter.io/max-stretch="x": expected a number from 1 to 100`}},
+		{"the former one is invalid", both("", "x"), gpu.RightsizingHints{},
+			[]string{`mig-exporter.dev/max-stretch="x": expected a number from 1 to 100`}},
+	} {
+		got, invalid := ParseHints(c.annotations)
+		cmptest.Equal(t, c.name, got, c.want)
+		cmptest.Equal(t, c.name+": invalid", invalid, c.invalid)
 	}
 }
 
@@ -82,8 +115,8 @@ func TestServerAnnotationNamesNoHost(t *testing.T) {
 // and again after it was gone.
 func TestListedHints(t *testing.T) {
 	const pods = `{"kind": "PartialObjectMetadataList", "items": [
-		{"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "resnet"}, "annotations": {"mig-exporter.dev/rightsizing": "off"}}},
-		{"metadata": {"name": "b", "namespace": "ml", "annotations": {"mig-exporter.dev/max-stretch": "much", "mig-exporter.dev/strict": "true"}}}]}`
+		{"metadata": {"name": "a", "namespace": "ml", "labels": {"app": "resnet"}, "annotations": {"mig-exporter.io/rightsizing": "off"}}},
+		{"metadata": {"name": "b", "namespace": "ml", "annotations": {"mig-exporter.io/max-stretch": "much", "mig-exporter.io/strict": "true"}}}]}`
 	body := pods
 	a, _ := testAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 	a.workload = "app"

@@ -135,6 +135,8 @@ const maxSilence = 5 * time.Second
 // known.
 func (g *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
+	case errors.Is(err, gpu.ErrNotConfigured):
+		return "the kubelet is " + err.Error()
 	case err != nil && (!g.settled || now.Sub(g.lastAnswer) >= maxSilence):
 		return "the kubelet does not answer: " + clientMessage(err)
 	case g.overflow:

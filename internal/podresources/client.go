@@ -87,6 +87,9 @@ type Options struct {
 	// answered yet.
 	Expected     bool
 	KubeletPaths []string
+	// Contained is set if this process is in a container, which may not see the kubelet of its host. There is no kubelet
+	// configured then, where the node would have none outside of a container.
+	Contained bool
 	// Answered is called once, after the first answer of a kubelet, unless it is nil.
 	Answered func()
 	// Now is the clock of the backoff, and of when the kubelet has listed a device.
@@ -106,6 +109,7 @@ type Client struct {
 	staleAfter time.Duration
 	expected   bool
 	traces     []string
+	contained  bool
 	answered   func() // nil once called
 
 	mu              sync.Mutex // held during a call
@@ -142,6 +146,7 @@ func New(opts Options) *Client {
 		staleAfter: opts.StaleAfter,
 		expected:   opts.Expected,
 		traces:     opts.KubeletPaths,
+		contained:  opts.Contained,
 		answered:   opts.Answered,
 	}
 	if opts.Checkpoint != "" {
@@ -167,7 +172,8 @@ func New(opts Options) *Client {
 //
 // An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if the kubelet did not
 // answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the result is complete. After a failure List
-// returns the same error at once until the backoff is over or a new socket appears.
+// returns the same error at once until the backoff is over or a new socket appears. In a container that sees no kubelet
+// the error wraps gpu.ErrNotConfigured instead, and no holder is known.
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -285,6 +291,16 @@ func (c *Client) hasKubelet() bool {
 	})
 }
 
+// notConfiguredError says what to configure in a container that sees no kubelet.
+func (c *Client) notConfiguredError() error {
+	return fmt.Errorf(
+		"%w: this container sees no kubelet: set --kubernetes.socket= (empty) if the node has none, "+
+			"or mount %s",
+		gpu.ErrNotConfigured,
+		filepath.Dir(c.socket),
+	)
+}
+
 // Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted, each once for each
 // resource, even if it stands for several replicas. Devices of dynamic resource allocation are missing, since the
 // kubelet does not know them before they are claimed. Errors are those of List, and the backoff is shared.
@@ -344,6 +360,10 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 	}
 
 	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
+		if c.contained {
+			return c.notConfiguredError()
+		}
+
 		return fmt.Errorf("%w: %w", err, gpu.ErrNoKubelet)
 	}
 

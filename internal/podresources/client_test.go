@@ -148,6 +148,42 @@ func TestNoKubelet(t *testing.T) {
 	}
 }
 
+// TestContainerWithoutKubelet: a container that sees no kubelet proves nothing. The holders stay unknown, and the reason
+// names the flag that settles it. What shows that there is a kubelet makes it one that does not answer.
+func TestContainerWithoutKubelet(t *testing.T) {
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		name     string
+		traces   []string
+		expected bool
+		want     error
+	}{
+		{"nothing", []string{filepath.Join(dir, "a")}, false, gpu.ErrNotConfigured},
+		{"a folder", []string{dir}, false, gpu.ErrUnavailable},
+		{"expected", nil, true, gpu.ErrUnavailable},
+	} {
+		c := New(Options{
+			Socket: filepath.Join(dir, "x", "kubelet.sock"), KubeletPaths: tt.traces, Expected: tt.expected, Contained: true,
+			Now: time.Now, Logger: log.NewNopLogger(),
+		})
+
+		got, err := c.List(t.Context())
+		if !errors.Is(err, tt.want) || errors.Is(err, gpu.ErrNoKubelet) || got.Incomplete == "" {
+			t.Errorf("%s: %v, incomplete %q, want %v and a reason", tt.name, err, got.Incomplete, tt.want)
+		}
+
+		if tt.want == gpu.ErrNotConfigured && !strings.Contains(got.Incomplete, "--kubernetes.socket= ") {
+			t.Errorf("%s: the reason names no flag: %s", tt.name, got.Incomplete)
+		}
+
+		if _, err := c.Allocatable(t.Context()); !errors.Is(err, tt.want) || errors.Is(err, gpu.ErrNoKubelet) {
+			t.Errorf("%s: allocatable: %v, want %v", tt.name, err, tt.want)
+		}
+
+		c.Close()
+	}
+}
+
 // TestAKubeletThatHasAnswered is a kubelet, whatever becomes of its folders.
 func TestAKubeletThatHasAnswered(t *testing.T) {
 	socket := serveRaw(t, "kubelet.sock", nil)

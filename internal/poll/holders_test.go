@@ -266,6 +266,26 @@ func TestAllocated(t *testing.T) {
 	}
 }
 
+// TestKubeletNotConfigured: holders are unknown, and one line says it, which is no warning.
+func TestKubeletNotConfigured(t *testing.T) {
+	lines := &logLines{text: "--kubernetes.socket="}
+	pods := &fakePods{err: fmt.Errorf("%w: set --kubernetes.socket=", gpu.ErrNotConfigured),
+		list: gpu.Assignments{Incomplete: "set --kubernetes.socket="}}
+	warnings := &logLines{text: "warn"}
+	h := newHarness(t, newFakeSource(uuidA), func(o *Options) { o.Pods, o.Logger = pods, bothLoggers{lines, warnings} })
+	defer h.startLoop()()
+
+	h.pollAfter(time.Second)
+	s := h.pollAfter(time.Second)
+	cmptest.Equal(t, "source", s.Sources[1:],
+		[]gpu.SourceState{{Name: gpu.SourceKubelet, Err: gpu.ErrNotConfigured}})
+	cmptest.Equal(t, "allocated", s.GPUs[0].Allocated, gpu.None[bool]())
+	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "set --kubernetes.socket=")
+	cmptest.Equal(t, "a witness is missing", s.Witness, gpu.None[bool]())
+	cmptest.Equal(t, "lines", lines.count.Load(), int64(1))
+	cmptest.Equal(t, "warnings", warnings.count.Load(), int64(0))
+}
+
 func TestKubeletGone(t *testing.T) {
 	src := newFakeSource(uuidA)
 	pods := &fakePods{err: fmt.Errorf("dial /x/kubelet.sock: %w: %w", gpu.ErrNotFound, gpu.ErrNoKubelet)}
@@ -284,6 +304,7 @@ func TestKubeletGone(t *testing.T) {
 	cmptest.Equal(t, "a kubelet that does not answer", s.Sources[1:], []gpu.SourceState{kubelet})
 	cmptest.Equal(t, "allocated", s.GPUs[0].Allocated, gpu.None[bool]())
 	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "no socket")
+	cmptest.Equal(t, "a witness is missing", s.Witness, gpu.Some(false))
 	listed := []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
 	pods.err = nil
 	pods.list = gpu.Assignments{List: listed}

@@ -15,7 +15,7 @@ type podState struct {
 	cancel    context.CancelFunc
 	requested bool // in this cycle
 	last      gpu.Assignments
-	known     bool // last is set, and the node has a kubelet
+	known     bool // last is set, and the node has a kubelet, or may have one
 	stale     bool // the kubelet does not answer, and its last answer is still in use
 }
 

@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/go-kit/log/level"
@@ -82,6 +83,7 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 
 	is := firstUnknown(now)
 	switch {
+	case slices.ContainsFunc(now.Sources, isNotConfigured): // logSource has said it
 	case is != "" && was == "":
 		level.Warn(p.opts.Logger).Log(
 			"msg", "holders of some devices are unknown; they count as neither allocated nor free",
@@ -91,6 +93,8 @@ func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 		level.Info(p.opts.Logger).Log("msg", "holders of all devices are known")
 	}
 }
+
+func isNotConfigured(s gpu.SourceState) bool { return errors.Is(s.Err, gpu.ErrNotConfigured) }
 
 // firstUnknown returns why the holders of all devices are not known, or of the first device with an unconfirmed one;
 // empty if all are known.
@@ -190,6 +194,14 @@ func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	}
 
 	switch {
+	case isNotConfigured(now):
+		if was.Err == nil || was.Err.Error() != now.Err.Error() {
+			level.Info(p.opts.Logger).Log(
+				"msg", "the holders of devices are unknown, and partition control is busy",
+				"source", now.Name,
+				"state", now.Err,
+			)
+		}
 	case now.Up && !was.Up:
 		level.Info(p.opts.Logger).Log("msg", "source answers", "source", now.Name)
 	case !now.Up && (was.Up || was.Err.Error() != now.Err.Error()):

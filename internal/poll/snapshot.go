@@ -2,6 +2,7 @@ package poll
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"time"
 
@@ -87,7 +88,11 @@ func (p *Poller) addPods(s *gpu.Snapshot) {
 		s.Unmatched = unmatched
 	}
 
-	s.Witness = gpu.Some(p.pods.last.Witness)
+	// there is no list that a witness could complete
+	if !errors.Is(p.pods.err, gpu.ErrNotConfigured) {
+		s.Witness = gpu.Some(p.pods.last.Witness)
+	}
+
 	if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
 		markConfirmedFree(s.GPUs)
 	}

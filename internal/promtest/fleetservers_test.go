@@ -12,7 +12,7 @@ import (
 type servedGPU struct {
 	gib        float64            // that the GPU shows
 	server     map[string]float64 // by metric
-	annotation string             // about the model's memory, by kube-state-metrics
+	annotation string             // about the model's memory, by kube-state-metrics; one of them under its former name
 	want       string
 	later      float64 // GiB that another pod holds on the second day, which is no server; 0: the server stays
 }
@@ -78,7 +78,12 @@ func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 		return nil
 	}
 
-	return put("kube_pod_annotations", 1, "annotation_mig_exporter_dev_model_memory", now.annotation, "job", "ksm")
+	name := "annotation_mig_exporter_io_model_memory"
+	if uuid == "GPU-2" {
+		name = "annotation_mig_exporter_dev_model_memory"
+	}
+
+	return put("kube_pod_annotations", 1, name, now.annotation, "job", "ksm")
 }
 
 // TestFleetKnowsServers: by a real Prometheus that scrapes the pods, what an inference server reserves is no need: that

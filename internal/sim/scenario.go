@@ -162,7 +162,7 @@ type PodSpec struct {
 	Owner     string            `yaml:",omitempty"` // "Deployment/resnet"
 	Static    bool              `yaml:",omitempty"` // from a file of the node instead of the API server
 	Labels    map[string]string `yaml:",omitempty"`
-	// Annotations are those that mig-exporter reads, such as mig-exporter.dev/service-time.
+	// Annotations are those that mig-exporter reads, such as mig-exporter.io/service-time.
 	Annotations map[string]string `yaml:",omitempty"`
 	Containers  []ContainerSpec   `yaml:",omitempty"`
 	At          time.Duration     `yaml:",omitempty"`

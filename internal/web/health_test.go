@@ -38,6 +38,9 @@ func TestReady(t *testing.T) {
 			"not ready: the last snapshot is 1m0s old, more than 15s; no NVIDIA driver\n"},
 		{"kubelet down", at(0, up, gpu.SourceState{Name: gpu.SourceKubelet, Stale: true, Err: gpu.ErrUnavailable}), 200,
 			"ready\nkubelet: unavailable (what it said last is still in use)\n"},
+		{"no kubelet configured",
+			at(0, up, gpu.SourceState{Name: gpu.SourceKubelet, Err: fmt.Errorf("%w: set a flag", gpu.ErrNotConfigured)}), 200,
+			"ready\nkubelet: not-configured: set a flag\n"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			opts := Options{ReadyMaxAge: 15 * time.Second, Now: func() time.Time { return fixtureTime }}

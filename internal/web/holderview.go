@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -167,8 +168,22 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	}
 
 	if snap.HoldersIncomplete != "" {
+		class := "warn"
+		title := "Not all holders are known"
+
+		if kubelet, _ := sourceState(
+			snap,
+			gpu.SourceKubelet,
+		); errors.Is(
+			kubelet.Err,
+			gpu.ErrNotConfigured,
+		) {
+			class = "plain"
+			title = "Holders are not known"
+		}
+
 		notices = append(notices, notice{
-			Class: "warn", Title: "Not all holders are known", Text: snap.HoldersIncomplete,
+			Class: class, Title: title, Text: snap.HoldersIncomplete,
 			Hint: "A device without a holder may be held all the same: it is shown as unknown.",
 		})
 	}

@@ -163,6 +163,21 @@ func TestPageEscapes(t *testing.T) {
 	}
 }
 
+// TestPageOfContainer: a kubelet that is not configured is no fault, and the page says once what to set.
+func TestPageOfContainer(t *testing.T) {
+	snap := nodeFixture()
+	why := fmt.Errorf("%w: set --kubernetes.socket=", gpu.ErrNotConfigured)
+	snap.Sources = []gpu.SourceState{{Name: gpu.SourceNVML, Up: true}, {Name: gpu.SourceKubelet, Err: why}}
+	snap.HoldersIncomplete = "the kubelet is " + why.Error()
+	snap.Unmatched = nil
+	page := showPage(t, Options{State: true}, snap)
+
+	cmptest.HasTexts(t, page, `<span class="badge plain" title="not-configured: set --kubernetes.socket=">kubelet not-configured</span>`,
+		`<section class="notice plain" role="status">`, "Holders are not known",
+		"<p>the kubelet is not-configured: set --kubernetes.socket=</p>")
+	cmptest.LacksTexts(t, page, `<section class="notice warn" role="status">`, "kubelet down")
+}
+
 // TestPagePolicy: the policy allows the page's own style and script, by their hashes, and nothing from elsewhere.
 func TestPagePolicy(t *testing.T) {
 	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
@@ -197,8 +212,7 @@ func TestPageWithoutDriver(t *testing.T) {
 
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"No NVIDIA driver answers on this node", "nvml down",
-		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim " +
-			"--sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"} {
+		"To look around without a GPU, start the simulated node: mig-exporter --driver=sim"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}

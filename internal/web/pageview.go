@@ -1,6 +1,7 @@
 package web
 
 import (
+	"errors"
 	"fmt"
 	"html/template"
 	"strings"
@@ -119,6 +120,12 @@ func pageLinks(opts Options) []link {
 
 func sourceBadge(s *gpu.SourceState) badge {
 	switch {
+	case errors.Is(s.Err, gpu.ErrNotConfigured):
+		return badge{
+			Text:  s.Name + " " + gpu.ErrNotConfigured.Error(),
+			Class: "plain",
+			Title: sourceReason(*s),
+		}
 	case s.Up:
 		return badge{Text: s.Name, Class: "good", Title: s.Name + " answers"}
 	case s.Stale:
@@ -141,9 +148,7 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		if len(snap.GPUs) > 0 {
 			n.Title = "The NVIDIA driver no longer answers"
 		} else if !opts.Simulated {
-			n.Commands = []string{
-				"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml",
-			}
+			n.Commands = []string{"mig-exporter --driver=sim"}
 		}
 
 		return n

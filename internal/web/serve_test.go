@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -115,6 +116,61 @@ func TestServeOnSeveralAddresses(t *testing.T) {
 		if conn, err := net.Dial("tcp", addr.String()); err == nil {
 			_ = conn.Close()
 			t.Errorf("%s still answers", addr)
+		}
+	}
+}
+
+// The log has the URL to open for each listener, on a wildcard address one that a browser accepts.
+func TestServeLogsThePage(t *testing.T) {
+	var lines logged
+
+	s := start(t, ServerOptions{Addresses: []string{"127.0.0.1:0", ":0"}}, http.HandlerFunc(hello), &lines)
+	if err := s.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	_, port, err := net.SplitHostPort(s.addrs[1].String())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	text := strings.Join(lines.lines, "\n")
+	for _, want := range []string{"urlhttp://" + s.addrs[0].String() + "/", "urlhttp://localhost:" + port + "/"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("the log lacks %q:\n%s", want, text)
+		}
+	}
+}
+
+// With TLS in the web configuration the URL is https.
+func TestServeLogsThePageByTLS(t *testing.T) {
+	dir := t.TempDir()
+	writeCertificate(t, dir)
+
+	config := filepath.Join(dir, "web.yml")
+	writeFile(t, config, []byte(secureConfig))
+
+	var lines logged
+
+	s := start(t, ServerOptions{ConfigFile: config}, http.HandlerFunc(hello), &lines)
+	if err := s.end(); err != nil {
+		t.Fatal(err)
+	}
+
+	if want := "urlhttps://" + s.addrs[0].String() + "/"; !strings.Contains(strings.Join(lines.lines, "\n"), want) {
+		t.Errorf("the log lacks %q: %q", want, lines.lines)
+	}
+}
+
+func TestPageURL(t *testing.T) {
+	for listener, want := range map[string]string{
+		"[::]:9401":      "https://localhost:9401/",
+		"0.0.0.0:443":    "https://localhost:443/",
+		"[fd00::1]:9401": "https://[fd00::1]:9401/",
+		"192.0.2.7:9401": "https://192.0.2.7:9401/",
+	} {
+		if got := pageURL("https", netip.MustParseAddrPort(listener)); got != want {
+			t.Errorf("%s: got %s, want %s", listener, got, want)
 		}
 	}
 }

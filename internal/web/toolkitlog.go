@@ -4,6 +4,10 @@ import (
 	"context"
 	stdlog "log"
 	"log/slog"
+	"net"
+	"net/netip"
+	"net/url"
+	"strconv"
 	"time"
 
 	"github.com/go-kit/log"
@@ -23,10 +27,48 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
+	// The toolkit alone knows whether the web configuration turns TLS on. Its line about it becomes the one with what to
+	// open in a browser.
+	switch r.Message {
+	case "TLS is enabled.":
+		r = servingRecord(&r, "https")
+	case "TLS is disabled.":
+		r = servingRecord(&r, "http")
+	}
+
 	r.Time = time.Time{}
 	r.PC = 0
 
 	return h.Handler.Handle(ctx, r)
+}
+
+// servingRecord returns the record with the URL of the status page, as this machine opens it, for a record that has the
+// address of a listener.
+func servingRecord(r *slog.Record, scheme string) slog.Record {
+	serving := slog.NewRecord(r.Time, r.Level, "serving the status page and the metrics", 0)
+
+	r.Attrs(func(a slog.Attr) bool {
+		listener, err := netip.ParseAddrPort(a.Value.String())
+		if a.Key == "address" && err == nil {
+			serving.AddAttrs(slog.String("url", pageURL(scheme, listener)))
+		} else {
+			serving.AddAttrs(a)
+		}
+
+		return true
+	})
+
+	return serving
+}
+
+// pageURL returns the URL of the status page, such as http://localhost:9401/ for a listener on [::]:9401.
+func pageURL(scheme string, listener netip.AddrPort) string {
+	host := listener.String()
+	if listener.Addr().IsUnspecified() {
+		host = net.JoinHostPort("localhost", strconv.Itoa(int(listener.Port())))
+	}
+
+	return (&url.URL{Scheme: scheme, Host: host, Path: "/"}).String()
 }
 
 // WithAttrs implements slog.Handler.

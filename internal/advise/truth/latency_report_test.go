@@ -151,7 +151,7 @@ of request or of several; one is served after the other, or up to 32 together. I
 a poll every second, as the exporter polls, with the busy time that the simulation gives; before that, one Snapshot a minute. Compared is the p95
 of latency in the slice with that on the whole GPU, over the same requests of the %d busiest hours of the week after the move. A
 regret by latency is a ratio above %v; of clients that wait, a loss of more than 5 %% of throughput. Half of the workloads carry
-the annotation `+"`mig-exporter.dev/service-time`"+`.
+the annotation `+"`mig-exporter.io/service-time`"+`.
 
 | regrets | by default | strictly | naive rule |
 |---|--:|--:|--:|
