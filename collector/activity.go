@@ -7,18 +7,26 @@ import (
 )
 
 // The ratios of each group, by their index in gpu.Activity.All.
-func basicActivityRatios() []int { return []int{0, 1, 2, 3, 7} } // graphics engine, SM, occupancy, tensor, DRAM
-func pipeActivityRatios() []int  { return []int{4, 5, 6} }       // FP64, FP32, FP16
+func basicActivityRatios() []int {
+	return []int{0, 1, 2, 3, 7}
+}                               // graphics engine, SM, occupancy, tensor, DRAM
+func pipeActivityRatios() []int { return []int{4, 5, 6} } // FP64, FP32, FP16
 
 func newActivity(c *catalog) collectFunc {
 	write := newActivityRatios(c, basicActivityRatios())
-	source := c.newFamily("nvidia_gpu_activity_source",
+	source := c.newFamily(
+		"nvidia_gpu_activity_source",
 		"Where the activity ratios of the GPU and its instances come from (gpm or dcgm), with the value 1; absent if there "+
 			"are none.",
-		"rollup is true if the GPU's own ratios are rolled up from its GPU instances, else false.", "source", "rollup")
-	anomalies := c.newFamily("nvidia_gpu_activity_anomalies_total",
+		"rollup is true if the GPU's own ratios are rolled up from its GPU instances, else false.",
+		"source",
+		"rollup",
+	)
+	anomalies := c.newFamily(
+		"nvidia_gpu_activity_anomalies_total",
 		"Activity ratios that cannot be: above 1, which are passed on, and such as are no numbers, which are absent.",
-		"Those of its instances are counted here too.")
+		"Those of its instances are counted here too.",
+	)
 
 	return func(w *metricWriter, v *view) {
 		write(w, v)
@@ -26,7 +34,10 @@ func newActivity(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 			if g.ActivitySource != gpu.ActivityUnknown && hasAnyActivity(g.GPU) {
-				l := g.labels.extend("source", string(g.ActivitySource), "rollup", strconv.FormatBool(g.ActivityRollup))
+				l := g.labels.extend(
+					"source", string(g.ActivitySource),
+					"rollup", strconv.FormatBool(g.ActivityRollup),
+				)
 				w.add(source, l, 1)
 			}
 
@@ -35,7 +46,9 @@ func newActivity(c *catalog) collectFunc {
 	}
 }
 
-func newPipes(c *catalog) collectFunc { return collectFunc(newActivityRatios(c, pipeActivityRatios())) }
+func newPipes(c *catalog) collectFunc {
+	return collectFunc(newActivityRatios(c, pipeActivityRatios()))
+}
 
 // newActivityRatios declares some of the ratios at every level and returns a function that writes them.
 func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
@@ -46,13 +59,25 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 		dram: "Rolled up from the GPU instances while any has a compute instance: sum of each one's ratio times its memory " +
 			"slices, over the memory slices of the largest profile. Absent if the activity of one of them is not reported.",
 	})
-	instance := newActivityFamilies(c, which, "nvidia_mig_gpu_instance_", "the GPU instance", activityMeaning{
-		sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the GPU's.",
-		dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the GPU's.",
-	})
-	compute := newActivityFamilies(c, which, "nvidia_mig_compute_instance_", "the compute instance", activityMeaning{
-		sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
-	})
+	instance := newActivityFamilies(
+		c,
+		which,
+		"nvidia_mig_gpu_instance_",
+		"the GPU instance",
+		activityMeaning{
+			sm:   "Relative to the GPU instance: 1 is all of its own SMs, not of the GPU's.",
+			dram: "Relative to the GPU instance: 1 is the bandwidth of its own memory slices, not the GPU's.",
+		},
+	)
+	compute := newActivityFamilies(
+		c,
+		which,
+		"nvidia_mig_compute_instance_",
+		"the compute instance",
+		activityMeaning{
+			sm: "Relative to the compute instance: 1 is all of its own SMs, not those of its GPU instance. " + splitOnly,
+		},
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
@@ -105,22 +130,41 @@ type activityFamilies struct {
 	families [8]*family
 }
 
-func newActivityFamilies(c *catalog, which []int, prefix, of string, mig activityMeaning) activityFamilies {
+func newActivityFamilies(
+	c *catalog,
+	which []int,
+	prefix, of string,
+	mig activityMeaning,
+) activityFamilies {
 	pipe := func(says string) string {
 		return "Part of the cycles in which the " + says + " of " + of + " were active, 0-1."
 	}
 	texts := [8]struct{ name, help, mig string }{
-		{"graphics_engine_activity", "Part of the time in which the graphics or compute engine of " + of +
-			" was active, 0-1.", mig.sm},
-		{"sm_activity", "Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.",
-			mig.sm},
-		{"sm_occupancy", "Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.",
-			mig.sm},
+		{
+			"graphics_engine_activity",
+			"Part of the time in which the graphics or compute engine of " + of +
+				" was active, 0-1.",
+			mig.sm,
+		},
+		{
+			"sm_activity",
+			"Part of the time in which an SM of " + of + " had at least one warp, mean over its SMs, 0-1.",
+			mig.sm,
+		},
+		{
+			"sm_occupancy",
+			"Warps that were resident on the SMs of " + of + ", of those possible, mean over its SMs, 0-1.",
+			mig.sm,
+		},
 		{"tensor_activity", pipe("tensor pipes"), mig.sm},
 		{"fp64_activity", pipe("FP64 pipes"), mig.sm},
 		{"fp32_activity", pipe("FP32 pipes"), mig.sm},
 		{"fp16_activity", pipe("FP16 pipes"), mig.sm},
-		{"dram_activity", "Part of the cycles in which the device memory of " + of + " moved data, 0-1.", mig.dram},
+		{
+			"dram_activity",
+			"Part of the cycles in which the device memory of " + of + " moved data, 0-1.",
+			mig.dram,
+		},
 	}
 	var f activityFamilies
 

@@ -11,7 +11,8 @@ func activityCases() []groupCase {
 	return []groupCase{
 		{"activity pipes", func(g *gpu.GPU) {
 			g.Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.845), Tensor: gpu.Some(0.0), DRAM: gpu.Some(0.5)}
-			g.ActivitySource, g.ActivityRollup = gpu.ActivityGPM, true
+			g.ActivitySource = gpu.ActivityGPM
+			g.ActivityRollup = true
 			g.Totals.ActivityAnomalies = gpu.Some(newCounter(2))
 			gi := &g.Instances[0]
 			gi.Activity = gpu.Activity{

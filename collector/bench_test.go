@@ -11,7 +11,8 @@ func BenchmarkGather(b *testing.B) {
 	for _, mode := range []PodLabelMode{PodLabelsSeries, PodLabelsInfo} {
 		b.Run(string(mode), func(b *testing.B) {
 			opts := allOptions()
-			opts.PodLabels, opts.PodLabelNames = mode, []string{"app.kubernetes.io/name"}
+			opts.PodLabels = mode
+			opts.PodLabelNames = []string{"app.kubernetes.io/name"}
 			c := mustNew(b, opts)
 			s := richNode(9, 7)
 			c.Observe(s)

@@ -3,15 +3,20 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newCapacity(c *catalog) collectFunc {
-	slices := c.newFamily("nvidia_gpu_mig_slices",
+	slices := c.newFamily(
+		"nvidia_gpu_mig_slices",
 		"Slices of a kind (compute or memory) by state; used, free and stranded add up to the total.",
 		"Memory is stranded if no profile that could still be placed covers it; compute slices are stranded "+
 			"if they are beyond what the best completion of the layout could use.",
-		"kind", "state")
-	available := c.newFamily("nvidia_gpu_mig_profile_instances_available",
+		"kind",
+		"state",
+	)
+	available := c.newFamily(
+		"nvidia_gpu_mig_profile_instances_available",
 		"GPU instances of the profile that could be created now.",
 		"0 while MIG is off. Given what is placed; profiles compete for the same slices, so do not add them up.",
-		"mig_profile")
+		"mig_profile",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
@@ -35,8 +40,12 @@ func newCapacity(c *catalog) collectFunc {
 }
 
 func newProfileMax(c *catalog) collectFunc {
-	most := c.newFamily("nvidia_gpu_mig_profile_instances_max", "GPU instances of the profile that fit on the empty GPU.",
-		"Served while MIG is off too, if the driver lists its profiles.", "mig_profile")
+	most := c.newFamily(
+		"nvidia_gpu_mig_profile_instances_max",
+		"GPU instances of the profile that fit on the empty GPU.",
+		"Served while MIG is off too, if the driver lists its profiles.",
+		"mig_profile",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {

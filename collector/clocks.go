@@ -4,12 +4,19 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newClocks(c *catalog) collectFunc {
 	const wide = "GPU-wide: all instances run at the same clocks."
-	hertz := c.newFamily("nvidia_gpu_clock_hertz", "Current clock of a domain: sm, memory, graphics or video.", wide,
-		"domain")
-	seconds := c.newFamily("nvidia_gpu_clock_event_seconds_total",
+	hertz := c.newFamily(
+		"nvidia_gpu_clock_hertz",
+		"Current clock of a domain: sm, memory, graphics or video.",
+		wide,
+		"domain",
+	)
+	seconds := c.newFamily(
+		"nvidia_gpu_clock_event_seconds_total",
 		"Time for which clocks were held down for a reason that slows the GPU; its rate is the part of the time. By the "+
 			"reasons at each reading.",
-		wide, "reason")
+		wide,
+		"reason",
+	)
 	state := newPerformanceState(c, wide)
 
 	return func(w *metricWriter, v *view) {

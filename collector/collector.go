@@ -110,8 +110,13 @@ func New(opts Options) (*Collector, error) {
 		c.histograms = opts.Former.histograms
 	}
 
-	cat := &catalog{driverUse: opts.DriverUse, profilerCalls: opts.ProfilerCalls, advice: opts.Advice,
-		histograms: c.histograms, pods: pods}
+	cat := &catalog{
+		driverUse:     opts.DriverUse,
+		profilerCalls: opts.ProfilerCalls,
+		advice:        opts.Advice,
+		histograms:    c.histograms,
+		pods:          pods,
+	}
 	c.success, c.duration = statusFamilies(cat)
 
 	for _, g := range groups() {

@@ -3,29 +3,54 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newContainers(c *catalog) collectFunc {
-	of := []string{"gpu_instance", "mig_profile", "compute_instance", "mig_uuid", "namespace", "pod", "container",
-		"hpc_job", "sharing"}
+	of := []string{
+		"gpu_instance",
+		"mig_profile",
+		"compute_instance",
+		"mig_uuid",
+		"namespace",
+		"pod",
+		"container",
+		"hpc_job",
+		"sharing",
+	}
 	const device = "gpu_instance, mig_profile, compute_instance and mig_uuid say which device, if it is a part of " +
 		"the GPU."
 	const alone = "of the device that a container has to itself; absent for a device that containers share. "
 	declare := func(name, help string) *family { return c.newFamily("nvidia_gpu_container_"+name, help, device, of...) }
-	memory := declare("memory_used_bytes",
+	memory := declare(
+		"memory_used_bytes",
 		"Framebuffer memory that a container uses: all of a device that it has to itself, that of the "+
 			"processes there if this is a part of a split GPU instance, and that of the container's own processes on a "+
 			"device that containers share. The processes are those of the driver's last list, which is read when the memory in "+
-			"use of the GPU or of one of its instances moves, and every 15 seconds.")
+			"use of the GPU or of one of its instances moves, and every 15 seconds.",
+	)
 	ratios := []struct {
 		family *family
 		of     func(*gpu.Activity) gpu.Opt[float64]
 	}{
-		{declare("sm_activity_ratio", "SM activity "+alone+"0-1."), func(a *gpu.Activity) gpu.Opt[float64] { return a.SM }},
-		{declare("dram_activity_ratio", "DRAM activity "+alone+"0-1; a part of a split GPU instance has none."),
-			func(a *gpu.Activity) gpu.Opt[float64] { return a.DRAM }},
+		{
+			declare("sm_activity_ratio", "SM activity "+alone+"0-1."),
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.SM },
+		},
+		{
+			declare(
+				"dram_activity_ratio",
+				"DRAM activity "+alone+"0-1; a part of a split GPU instance has none.",
+			),
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.DRAM },
+		},
 		{declare("tensor_activity_ratio", "Activity of the tensor pipes "+alone+"0-1."),
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.Tensor }},
 	}
-	watts := declare("power_estimate_watts", "Power "+alone+"A whole GPU's is measured, that of a part of one estimated.")
-	joules := declare("energy_estimate_joules_total", "Energy "+alone+"It begins at 0 when the container gets the device.")
+	watts := declare(
+		"power_estimate_watts",
+		"Power "+alone+"A whole GPU's is measured, that of a part of one estimated.",
+	)
+	joules := declare(
+		"energy_estimate_joules_total",
+		"Energy "+alone+"It begins at 0 when the container gets the device.",
+	)
 	pods := c.pods
 
 	return func(w *metricWriter, v *view) {
@@ -78,7 +103,9 @@ func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
 	}
 
 	for i := range g.Instances {
-		gi, of := &g.Instances[i], &g.parts[i]
+		gi := &g.Instances[i]
+		of := &g.parts[i]
+
 		if gi.ID != instance {
 			continue
 		}

@@ -9,16 +9,20 @@ import (
 // usedNode has a whole GPU that a pod holds, a GPU that two share, and a GPU with a split GPU instance, of which a
 // pod holds a part, and one that is not split.
 func usedNode() *gpu.Snapshot {
-	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
+	whole := plainGPU(0)
+	shared := plainGPU(1)
+	split := migGPU()
 	use := func(pod string, sharing gpu.Sharing) gpu.ContainerUse {
 		return gpu.ContainerUse{Container: gpu.Container{Namespace: "ml", Pod: pod, Name: "main"}, Sharing: sharing}
 	}
 	busy := gpu.Activity{SM: gpu.Some(0.5), DRAM: gpu.Some(0.25), Tensor: gpu.Some(0.125)}
-	whole.Activity, shared.Activity = busy, busy
+	whole.Activity = busy
+	shared.Activity = busy
 	all := use("whole", gpu.SharingExclusive)
 	all.MemoryUsed, all.PowerWatts, all.EnergyJoules = gpu.Some[uint64](10), gpu.Some(200.0), gpu.Some(newCounter(70))
 	whole.Containers = []gpu.ContainerUse{all}
-	one, two := use("one", gpu.SharingTimeSlicing), use("two", gpu.SharingTimeSlicing)
+	one := use("one", gpu.SharingTimeSlicing)
+	two := use("two", gpu.SharingTimeSlicing)
 	one.MemoryUsed, two.MemoryUsed = gpu.Some[uint64](11), gpu.Some[uint64](12)
 	shared.Containers = []gpu.ContainerUse{one, two}
 
@@ -82,7 +86,8 @@ func TestContainers(t *testing.T) {
 	} {
 		t.Run(string(tt.mode), func(t *testing.T) {
 			opts := fixedOptions("containers")
-			opts.PodLabels, opts.Jobs = tt.mode, tt.jobs
+			opts.PodLabels = tt.mode
+			opts.Jobs = tt.jobs
 			expectText(t, renderText(t, mustNew(t, opts), usedNode()), tt.want)
 		})
 	}

@@ -80,7 +80,10 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 		d.hostname = string(opts.HostnameLabel)
 	case HostnameOff:
 	default:
-		return nil, fmt.Errorf("hostname label %q: expected Hostname, hostname or off", string(opts.HostnameLabel))
+		return nil, fmt.Errorf(
+			"hostname label %q: expected Hostname, hostname or off",
+			string(opts.HostnameLabel),
+		)
 	}
 
 	fields := dcgmFields()
@@ -129,7 +132,9 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 
 		parts := d.listParts(base, g.GPU)
 		if len(parts) == 0 {
-			whole.memory, whole.media, whole.activity = &g.Readings.Memory, &g.Readings.Media, &g.Activity
+			whole.memory = &g.Readings.Memory
+			whole.media = &g.Readings.Media
+			whole.activity = &g.Activity
 			parts = []dcgmDevice{whole}
 		}
 
@@ -164,7 +169,12 @@ func (d *dcgmGroup) writePart(w *metricWriter, row *dcgmRow, part *dcgmDevice) {
 }
 
 // repeatForInstances repeats a value of the whole GPU for its GPU instances if RepeatGPUFields is set.
-func (d *dcgmGroup) repeatForInstances(w *metricWriter, row *dcgmRow, parts []dcgmDevice, value gpu.Opt[float64]) {
+func (d *dcgmGroup) repeatForInstances(
+	w *metricWriter,
+	row *dcgmRow,
+	parts []dcgmDevice,
+	value gpu.Opt[float64],
+) {
 	for p := range parts {
 		if d.repeatGPUFields && !row.gpuOnly && parts[p].instance != nil {
 			d.writeValue(w, row, &parts[p], value)
@@ -172,14 +182,25 @@ func (d *dcgmGroup) repeatForInstances(w *metricWriter, row *dcgmRow, parts []dc
 	}
 }
 
-func (d *dcgmGroup) writeValue(w *metricWriter, row *dcgmRow, to *dcgmDevice, value gpu.Opt[float64]) {
+func (d *dcgmGroup) writeValue(
+	w *metricWriter,
+	row *dcgmRow,
+	to *dcgmDevice,
+	value gpu.Opt[float64],
+) {
 	if v, ok := value.Get(); ok {
 		w.add(row.family, to.labels, v)
 	}
 }
 
 // writeOwnCounter writes a counter that only dcgm-exporter has, with labels besides those of its device.
-func (d *dcgmGroup) writeOwnCounter(w *metricWriter, row *dcgmRow, g *gpuView, whole *dcgmDevice, parts []dcgmDevice) {
+func (d *dcgmGroup) writeOwnCounter(
+	w *metricWriter,
+	row *dcgmRow,
+	g *gpuView,
+	whole *dcgmDevice,
+	parts []dcgmDevice,
+) {
 	row.ownCounter(d.counters, g.GPU, func(value float64, pairs ...string) {
 		w.add(row.family, whole.labels.extend(pairs...), value)
 
@@ -193,7 +214,13 @@ func (d *dcgmGroup) writeOwnCounter(w *metricWriter, row *dcgmRow, g *gpuView, w
 
 // writeXIDs writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in DCGM. A GPU that
 // was never read has none, since its XIDs are not received.
-func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *dcgmDevice, parts []dcgmDevice) {
+func (d *dcgmGroup) writeXIDs(
+	w *metricWriter,
+	row *dcgmRow,
+	g *gpuView,
+	whole *dcgmDevice,
+	parts []dcgmDevice,
+) {
 	if g.Totals.XIDs.Since.IsZero() {
 		return
 	}
@@ -202,14 +229,24 @@ func (d *dcgmGroup) writeXIDs(w *metricWriter, row *dcgmRow, g *gpuView, whole *
 	to := func(labels labels) emitFunc {
 		return func(value float64, pairs ...string) { w.add(row.family, labels.extend(pairs...), value) }
 	}
-	row.xids(&xidCounts{isGPU: true, list: g.Totals.GPUXIDs, recent: history.recentXIDs(), window: d.counters.xidWindow},
-		to(whole.labels))
+	row.xids(
+		&xidCounts{
+			isGPU:  true,
+			list:   g.Totals.GPUXIDs,
+			recent: history.recentXIDs(),
+			window: d.counters.xidWindow,
+		},
+		to(whole.labels),
+	)
 
 	for p := range parts {
 		// an instance's counts begin with its first XID
 		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
 			recent := history.instances[g.Key(gi)].recentXIDs()
-			row.xids(&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow}, to(parts[p].labels))
+			row.xids(
+				&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow},
+				to(parts[p].labels),
+			)
 		}
 	}
 }
@@ -219,7 +256,16 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 	index := strconv.Itoa(g.Index)
 
 	pairs := []string{
-		"gpu", index, "UUID", string(g.UUID), "pci_bus_id", dcgmBusID(g), "device", "nvidia" + index, "modelName", g.Name,
+		"gpu",
+		index,
+		"UUID",
+		string(g.UUID),
+		"pci_bus_id",
+		dcgmBusID(g),
+		"device",
+		"nvidia" + index,
+		"modelName",
+		g.Name,
 	}
 	if d.hostname != "" {
 		pairs = append(pairs, d.hostname, cmp.Or(d.nodeName, v.Hostname))
@@ -245,7 +291,10 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.newDevice(plain, gi.Holders, gi.Jobs)
 
-		part.memory, part.media, part.instance = &gi.Memory, &gi.Media, gi
+		part.memory = &gi.Memory
+		part.media = &gi.Media
+
+		part.instance = gi
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)

@@ -177,7 +177,8 @@ func TestDCGMPartOfAnInstance(t *testing.T) {
 		s := bareSnapshot(dcgmNode().GPUs[1])
 		s.GPUs[0].Instances = s.GPUs[0].Instances[:1]
 		gi := &s.GPUs[0].Instances[0]
-		gi.ComputeSlices, gi.ComputeInstances[0].ComputeSlices = gpu.Some(3), test.slices
+		gi.ComputeSlices = gpu.Some(3)
+		gi.ComputeInstances[0].ComputeSlices = test.slices
 
 		got := dcgmText(t, Options{}, s, "DCGM_FI_PROF_SM_ACTIVE")
 		if n := strings.Count(got, "DCGM_FI_PROF_SM_ACTIVE{"); n != test.series || strings.Contains(got, "GPU_CI_ID") != (n == 2) {
@@ -372,7 +373,9 @@ func TestDCGMSharesLabels(t *testing.T) {
 		t.Fatalf("%d metrics", len(w.metrics))
 	}
 
-	a, b := w.metrics[0], w.metrics[1]
+	a := w.metrics[0]
+
+	b := w.metrics[1]
 	if a.labels != b.labels {
 		t.Error("two families of a GPU have labels of their own")
 	}

@@ -34,7 +34,8 @@ func theirDefaults(t *testing.T) map[string]theirRow {
 	}
 	defer file.Close()
 	r := csv.NewReader(file)
-	r.Comment, r.FieldsPerRecord = '#', 3
+	r.Comment = '#'
+	r.FieldsPerRecord = 3
 
 	list, err := r.ReadAll()
 	if err != nil {
@@ -132,7 +133,8 @@ func placesUnderMIG(t *testing.T) map[string]string {
 	places := map[string]string{}
 
 	for _, row := range DefaultCounters() {
-		whole, instances := false, 0
+		whole := false
+		instances := 0
 
 		for _, m := range metricsOf(families, row.Field) {
 			names := map[string]bool{}
@@ -170,7 +172,8 @@ type besideDoc struct{ Name, Type, Place, Difference string }
 
 func besideDocs(t *testing.T) []besideDoc {
 	t.Helper()
-	places, theirs := placesUnderMIG(t), theirDefaults(t)
+	places := placesUnderMIG(t)
+	theirs := theirDefaults(t)
 
 	var list []besideDoc
 	for _, c := range DefaultCounters() {
@@ -184,7 +187,9 @@ func besideDocs(t *testing.T) []besideDoc {
 // TestBesideDCGM holds the comparison complete: every default row of either side is in it, every difference has a
 // reason, and no note is of a family that is not there.
 func TestBesideDCGM(t *testing.T) {
-	rows, list := map[string]bool{}, theirDefaults(t)
+	rows := map[string]bool{}
+
+	list := theirDefaults(t)
 	for _, d := range besideDocs(t) {
 		rows[d.Name] = true
 

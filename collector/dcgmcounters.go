@@ -41,9 +41,16 @@ func (e *CounterError) Error() string {
 // blank ones. faulty are the rows that cannot be served, each a *CounterError; a strict caller rejects the file for any
 // of them. err is set if the file could not be read to its end.
 func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error, err error) {
-	p := counterParser{file: file, csv: csv.NewReader(r), fields: dcgmFields(), lines: map[string]int{}}
+	p := counterParser{
+		file:   file,
+		csv:    csv.NewReader(r),
+		fields: dcgmFields(),
+		lines:  map[string]int{},
+	}
 
-	p.csv.Comment, p.csv.FieldsPerRecord = '#', -1
+	p.csv.Comment = '#'
+
+	p.csv.FieldsPerRecord = -1
 	for {
 		row, err := p.csv.Read()
 
@@ -53,8 +60,12 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 			return p.counters, p.faulty, nil
 		case errors.As(err, &bad):
 			// A quote that is not closed swallows the rest of the file: where it begins is what helps.
-			p.addFault(bad.StartLine, bad.Column,
-				"%v: expected field, type, help, with the help in quotes if it has commas or quotes", bad.Err)
+			p.addFault(
+				bad.StartLine,
+				bad.Column,
+				"%v: expected field, type, help, with the help in quotes if it has commas or quotes",
+				bad.Err,
+			)
 		case err != nil:
 			return nil, nil, fmt.Errorf("read %s: %w", file, err)
 		default:
@@ -85,8 +96,12 @@ func (p *counterParser) parseRow(row []string) {
 
 	line, column := p.positionOf(row, 0)
 	if len(row) != 3 {
-		p.addFault(line, column, "%d columns: expected 3, field, type, help, with the help in quotes if it has commas",
-			len(row))
+		p.addFault(
+			line,
+			column,
+			"%d columns: expected 3, field, type, help, with the help in quotes if it has commas",
+			len(row),
+		)
 
 		return
 	}
@@ -101,7 +116,14 @@ func (p *counterParser) parseRow(row []string) {
 	}
 
 	if first, twice := p.lines[c.Field]; twice {
-		p.addFault(line, column, "field %s: given in line %d already, expected once", c.Field, first)
+		p.addFault(
+			line,
+			column,
+			"field %s: given in line %d already, expected once",
+			c.Field,
+			first,
+		)
+
 		return
 	}
 
@@ -131,10 +153,17 @@ func (f *dcgmField) wrongType(c Counter) string {
 		}
 	case CounterLabel:
 		if !f.label {
-			return fmt.Sprintf("type label: %s is a number that changes, expected gauge or counter", c.Field)
+			return fmt.Sprintf(
+				"type label: %s is a number that changes, expected gauge or counter",
+				c.Field,
+			)
 		}
 	default:
-		return fmt.Sprintf("type %q of %s: expected gauge, counter or label", string(c.Type), c.Field)
+		return fmt.Sprintf(
+			"type %q of %s: expected gauge, counter or label",
+			string(c.Type),
+			c.Field,
+		)
 	}
 
 	return ""
@@ -143,21 +172,30 @@ func (f *dcgmField) wrongType(c Counter) string {
 // unservedField returns why a field is not served, as far as known.
 func unservedField(name string) string {
 	if current, ok := strings.CutPrefix(name, "dcgm_"); ok && current != "" {
-		return fmt.Sprintf("field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with "+
-			"DCGM_FI_ or DCGM_EXP_", name)
+		return fmt.Sprintf(
+			"field %q: the names of dcgm-exporter 1.x are not served, expected one that begins with "+
+				"DCGM_FI_ or DCGM_EXP_",
+			name,
+		)
 	}
 
 	if knownToDCGM(name) {
-		return fmt.Sprintf("field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md",
-			name)
+		return fmt.Sprintf(
+			"field %s: DCGM has it, but it is not served here: expected one of those in docs/dcgm-names.md",
+			name,
+		)
 	}
 
-	return fmt.Sprintf("field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP", name)
+	return fmt.Sprintf(
+		"field %q: no field of DCGM that is known here, expected one such as DCGM_FI_DEV_GPU_TEMP",
+		name,
+	)
 }
 
 // knownToDCGM reports whether DCGM has a field of that name.
 func knownToDCGM(name string) bool {
-	return name != "" && !strings.ContainsAny(name, " \n") && strings.Contains(dcgmNames, " "+name+"\n")
+	return name != "" && !strings.ContainsAny(name, " \n") &&
+		strings.Contains(dcgmNames, " "+name+"\n")
 }
 
 // WithoutValue returns the fields among the counters for which this program has no source: they are accepted, because

@@ -195,14 +195,18 @@ func TestDCGMNewNames(t *testing.T) {
 	units := 0
 
 	for _, n := range dcgmRenamedFields() {
-		old, newer := fields[n.old], fields[n.name]
+		old := fields[n.old]
+
+		newer := fields[n.name]
 		if (old.id == newer.id) != (old.unit == newer.unit) {
 			t.Errorf("%s is %d in %q, %s is %d in %q", old.name, old.id, old.unit, newer.name, newer.id, newer.unit)
 		}
 	}
 
 	for _, n := range dcgmFieldsRenamedIn49() {
-		old, newer := fields[n.old], fields[n.name]
+		old := fields[n.old]
+
+		newer := fields[n.name]
 		if old.byDefault == "" {
 			t.Errorf("%s is no row of the default file", old.name)
 		}

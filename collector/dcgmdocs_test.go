@@ -24,14 +24,26 @@ func docOfDCGM(f *dcgmField) dcgmDoc {
 
 	switch f.source {
 	case fromNowhere:
-		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = "-", "-", "-", "-"
+		d.Ampere = "-"
+		d.AmpereDCGM = "-"
+		d.Hopper = "-"
+		d.HopperDCGM = "-"
 	case fromProfiling:
-		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = "-", "DCGM", "GPM", "GPM or DCGM"
+		d.Ampere = "-"
+		d.AmpereDCGM = "DCGM"
+		d.Hopper = "GPM"
+		d.HopperDCGM = "GPM or DCGM"
 	case fromCounting:
 		const cell = "NVML, counted here"
-		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = cell, cell, cell, cell
+		d.Ampere = cell
+		d.AmpereDCGM = cell
+		d.Hopper = cell
+		d.HopperDCGM = cell
 	default:
-		d.Ampere, d.AmpereDCGM, d.Hopper, d.HopperDCGM = "NVML", "NVML", "NVML", "NVML"
+		d.Ampere = "NVML"
+		d.AmpereDCGM = "NVML"
+		d.Hopper = "NVML"
+		d.HopperDCGM = "NVML"
 	}
 
 	return d

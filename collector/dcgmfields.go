@@ -52,8 +52,10 @@ const (
 )
 
 func (f *dcgmField) hasNoValue() bool {
-	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil && f.text == nil &&
-		f.ownCounter == nil && f.xids == nil
+	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil &&
+		f.text == nil &&
+		f.ownCounter == nil &&
+		f.xids == nil
 }
 
 // dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
@@ -138,38 +140,86 @@ const (
 
 func dcgmStateFields() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_SM_CLOCK", id: 100, unit: "MHz", byDefault: CounterGauge, help: "Clock of the SMs (in MHz).",
+		{
+			name:      "DCGM_FI_DEV_SM_CLOCK",
+			id:        100,
+			unit:      "MHz",
+			byDefault: CounterGauge,
+			help:      "Clock of the SMs (in MHz).",
+			source:    fromNVML,
+			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) },
+		},
+		{
+			name:      "DCGM_FI_DEV_MEM_CLOCK",
+			id:        101,
+			unit:      "MHz",
+			byDefault: CounterGauge,
+			help:      "Clock of the memory (in MHz).",
+			source:    fromNVML,
+			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) },
+		},
+		{
+			name:     "DCGM_FI_DEV_VIDEO_CLOCK",
+			id:       102,
+			unit:     "MHz",
 			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) }},
-		{name: "DCGM_FI_DEV_MEM_CLOCK", id: 101, unit: "MHz", byDefault: CounterGauge, help: "Clock of the memory (in MHz).",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) }},
-		{name: "DCGM_FI_DEV_VIDEO_CLOCK", id: 102, unit: "MHz", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) }},
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) },
+		},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge,
 			help: "Temperature of the memory (in C).", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
-		{name: "DCGM_FI_DEV_GPU_TEMP", id: 150, unit: "C", byDefault: CounterGauge, help: "Temperature of the GPU (in C).",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius }},
+		{
+			name:      "DCGM_FI_DEV_GPU_TEMP",
+			id:        150,
+			unit:      "C",
+			byDefault: CounterGauge,
+			help:      "Temperature of the GPU (in C).",
+			source:    fromNVML,
+			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius },
+		},
 		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge,
 			help: "Power that the GPU draws (in W).", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
-		{name: "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION", id: 156, unit: "mJ", byDefault: CounterCounter,
-			help: "Energy that the GPU has used since the driver was loaded (in mJ).", source: fromNVML,
+		{
+			name:      "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+			id:        156,
+			unit:      "mJ",
+			byDefault: CounterCounter,
+			help:      "Energy that the GPU has used since the driver was loaded (in mJ).",
+			source:    fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
 				return roundToInteger(scale(g.Readings.EnergyJoules, millijoulesPerJoule))
-			}},
+			},
+		},
 		{name: "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", id: 164, unit: "W", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
-		{name: "DCGM_FI_DEV_GPU_UTIL", id: 203, unit: "%", byDefault: CounterGauge, noMIG: true,
-			help: "Part of the time with at least one kernel running (in %).", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.Utilization) }},
-		{name: "DCGM_FI_DEV_MEM_COPY_UTIL", id: 204, unit: "%", byDefault: CounterGauge, noMIG: true,
-			help: "Part of the time in which memory was read or written (in %).", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.MemoryCopy) }},
-		{name: "DCGM_FI_DEV_PSTATE", id: 190, unit: "0 to 15", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PerformanceState, 1) }},
+		{
+			name:      "DCGM_FI_DEV_GPU_UTIL",
+			id:        203,
+			unit:      "%",
+			byDefault: CounterGauge,
+			noMIG:     true,
+			help:      "Part of the time with at least one kernel running (in %).",
+			source:    fromNVML,
+			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.Utilization) },
+		},
+		{
+			name:      "DCGM_FI_DEV_MEM_COPY_UTIL",
+			id:        204,
+			unit:      "%",
+			byDefault: CounterGauge,
+			noMIG:     true,
+			help:      "Part of the time in which memory was read or written (in %).",
+			source:    fromNVML,
+			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.MemoryCopy) },
+		},
+		{
+			name:     "DCGM_FI_DEV_PSTATE",
+			id:       190,
+			unit:     "0 to 15",
+			source:   fromNVML,
+			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PerformanceState, 1) },
+		},
 		{name: "DCGM_FI_DEV_FAN_SPEED", id: 191, unit: "%", source: fromNVML,
 			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(firstFan(g)) }},
 		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
@@ -213,10 +263,22 @@ func dcgmMemoryFields() []dcgmField {
 		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge,
 			help: "Framebuffer memory in use (in MiB).", source: fromNVML,
 			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Used) }},
-		{name: "DCGM_FI_DEV_FB_RESERVED", id: 253, unit: "MiB", byDefault: CounterGauge,
-			help: "Framebuffer memory that the driver and the firmware keep (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Reserved) }},
-		{name: "DCGM_FI_DEV_FB_USED_PERCENT", id: 254, unit: "ratio", source: fromNVML, memory: usedRatio},
+		{
+			name:      "DCGM_FI_DEV_FB_RESERVED",
+			id:        253,
+			unit:      "MiB",
+			byDefault: CounterGauge,
+			help:      "Framebuffer memory that the driver and the firmware keep (in MiB).",
+			source:    fromNVML,
+			memory:    func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Reserved) },
+		},
+		{
+			name:   "DCGM_FI_DEV_FB_USED_PERCENT",
+			id:     254,
+			unit:   "ratio",
+			source: fromNVML,
+			memory: usedRatio,
+		},
 	}
 }
 
@@ -235,7 +297,14 @@ func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 
 func dcgmActivityFields() []dcgmField {
 	f := func(name string, id int, help string, read func(*gpu.Activity) gpu.Opt[float64]) dcgmField {
-		field := dcgmField{name: name, id: id, unit: "ratio", help: help, source: fromProfiling, activity: read}
+		field := dcgmField{
+			name:     name,
+			id:       id,
+			unit:     "ratio",
+			help:     help,
+			source:   fromProfiling,
+			activity: read,
+		}
 		if help != "" {
 			field.byDefault = CounterGauge
 		}
@@ -244,17 +313,50 @@ func dcgmActivityFields() []dcgmField {
 	}
 
 	return []dcgmField{
-		f("DCGM_FI_PROF_GR_ENGINE_ACTIVE", 1001, "Part of the time with the graphics or compute engine active.",
-			func(a *gpu.Activity) gpu.Opt[float64] { return a.GraphicsEngine }),
-		f("DCGM_FI_PROF_SM_ACTIVE", 1002, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.SM }),
-		f("DCGM_FI_PROF_SM_OCCUPANCY", 1003, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.SMOccupancy }),
-		f("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", 1004, "Part of the cycles in which the tensor pipes were active.",
-			func(a *gpu.Activity) gpu.Opt[float64] { return a.Tensor }),
+		f(
+			"DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+			1001,
+			"Part of the time with the graphics or compute engine active.",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.GraphicsEngine },
+		),
+		f(
+			"DCGM_FI_PROF_SM_ACTIVE",
+			1002,
+			"",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.SM },
+		),
+		f(
+			"DCGM_FI_PROF_SM_OCCUPANCY",
+			1003,
+			"",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.SMOccupancy },
+		),
+		f(
+			"DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+			1004,
+			"Part of the cycles in which the tensor pipes were active.",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.Tensor },
+		),
 		f("DCGM_FI_PROF_DRAM_ACTIVE", 1005, "Part of the cycles in which device memory moved data.",
 			func(a *gpu.Activity) gpu.Opt[float64] { return a.DRAM }),
-		f("DCGM_FI_PROF_PIPE_FP64_ACTIVE", 1006, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP64 }),
-		f("DCGM_FI_PROF_PIPE_FP32_ACTIVE", 1007, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP32 }),
-		f("DCGM_FI_PROF_PIPE_FP16_ACTIVE", 1008, "", func(a *gpu.Activity) gpu.Opt[float64] { return a.FP16 }),
+		f(
+			"DCGM_FI_PROF_PIPE_FP64_ACTIVE",
+			1006,
+			"",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.FP64 },
+		),
+		f(
+			"DCGM_FI_PROF_PIPE_FP32_ACTIVE",
+			1007,
+			"",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.FP32 },
+		),
+		f(
+			"DCGM_FI_PROF_PIPE_FP16_ACTIVE",
+			1008,
+			"",
+			func(a *gpu.Activity) gpu.Opt[float64] { return a.FP16 },
+		),
 	}
 }
 
@@ -265,17 +367,38 @@ func dcgmTextFields() []dcgmField {
 	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
 		return s.Driver.Or(gpu.Driver{}).Version
 	})
-	driver.byDefault, driver.help = CounterLabel, "Version of the driver."
+	driver.byDefault = CounterLabel
+	driver.help = "Version of the driver."
 
 	return []dcgmField{
 		driver,
-		f("DCGM_FI_NVML_VERSION", 2, func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).NVML }),
+		f(
+			"DCGM_FI_NVML_VERSION",
+			2,
+			func(s *gpu.Snapshot, _ *gpu.GPU) string { return s.Driver.Or(gpu.Driver{}).NVML },
+		),
 		f("DCGM_FI_DEV_NAME", 50, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Name }),
 		f("DCGM_FI_DEV_SERIAL", 53, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.Serial }),
-		f("DCGM_FI_DEV_UUID", 54, func(_ *gpu.Snapshot, g *gpu.GPU) string { return string(g.UUID) }),
-		f("DCGM_FI_DEV_MINOR_NUMBER", 55, func(_ *gpu.Snapshot, g *gpu.GPU) string { return decimal(g.Minor) }),
-		f("DCGM_FI_DEV_PCI_BUSID", 57, func(_ *gpu.Snapshot, g *gpu.GPU) string { return dcgmBusID(g) }),
-		f("DCGM_FI_DEV_VBIOS_VERSION", 85, func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.VBIOS }),
+		f(
+			"DCGM_FI_DEV_UUID",
+			54,
+			func(_ *gpu.Snapshot, g *gpu.GPU) string { return string(g.UUID) },
+		),
+		f(
+			"DCGM_FI_DEV_MINOR_NUMBER",
+			55,
+			func(_ *gpu.Snapshot, g *gpu.GPU) string { return decimal(g.Minor) },
+		),
+		f(
+			"DCGM_FI_DEV_PCI_BUSID",
+			57,
+			func(_ *gpu.Snapshot, g *gpu.GPU) string { return dcgmBusID(g) },
+		),
+		f(
+			"DCGM_FI_DEV_VBIOS_VERSION",
+			85,
+			func(_ *gpu.Snapshot, g *gpu.GPU) string { return g.VBIOS },
+		),
 	}
 }
 
@@ -283,7 +406,12 @@ func dcgmTextFields() []dcgmField {
 // program has no source.
 func dcgmFieldsWithoutValue() []dcgmField {
 	return []dcgmField{
-		{name: "DCGM_FI_DEV_VGPU_LICENSE_STATUS", id: 526, byDefault: CounterGauge, help: "Whether the vGPU is licensed."},
+		{
+			name:      "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+			id:        526,
+			byDefault: CounterGauge,
+			help:      "Whether the vGPU is licensed.",
+		},
 		{name: "DCGM_FI_DEV_BOARD_LIMIT_VIOLATION", id: 243, unit: "ns"},
 		{name: "DCGM_FI_DEV_LOW_UTIL_VIOLATION", id: 244, unit: "ns"},
 		{name: "DCGM_FI_DEV_RELIABILITY_VIOLATION", id: 245, unit: "ns"},

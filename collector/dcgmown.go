@@ -17,9 +17,24 @@ func exporterCounterFields() []dcgmField {
 			source: fromNVML, xids: writeLastXID},
 		{name: "DCGM_EXP_XID_ERRORS_COUNT", unit: "1", source: fromCounting, xids: writeRecentXIDs},
 		{name: "DCGM_EXP_XID_ERRORS_TOTAL", unit: "1", source: fromCounting, xids: writeAllXIDs},
-		{name: "DCGM_EXP_CLOCK_EVENTS_COUNT", unit: "readings", source: fromCounting, ownCounter: writeRecentClockEvents},
-		{name: "DCGM_EXP_CLOCK_EVENTS_TOTAL", unit: "1", source: fromCounting, ownCounter: writeAllClockEvents},
-		{name: "DCGM_EXP_GPU_HEALTH_STATUS", unit: "0, 10 or 20", source: fromNVML, ownCounter: writeHealth},
+		{
+			name:       "DCGM_EXP_CLOCK_EVENTS_COUNT",
+			unit:       "readings",
+			source:     fromCounting,
+			ownCounter: writeRecentClockEvents,
+		},
+		{
+			name:       "DCGM_EXP_CLOCK_EVENTS_TOTAL",
+			unit:       "1",
+			source:     fromCounting,
+			ownCounter: writeAllClockEvents,
+		},
+		{
+			name:       "DCGM_EXP_GPU_HEALTH_STATUS",
+			unit:       "0, 10 or 20",
+			source:     fromNVML,
+			ownCounter: writeHealth,
+		},
 	}
 }
 
@@ -48,7 +63,8 @@ func writeLastXID(x *xidCounts, emit emitFunc) {
 // others begin with the first.
 func writeAllXIDs(x *xidCounts, emit emitFunc) {
 	for _, xid := range gpu.WatchedXIDs() {
-		if x.isGPU && !slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
+		if x.isGPU &&
+			!slices.ContainsFunc(x.list, func(one gpu.XIDCount) bool { return one.XID == xid }) {
 			emit(0, "xid", formatUint(xid))
 		}
 	}
@@ -130,11 +146,14 @@ func writeHealth(_ *dcgmCounters, g *gpu.GPU, emit emitFunc) {
 	}
 
 	if events, ok := g.Readings.ClockEvents.Get(); ok {
-		result, code := float64(healthPass), "DCGM_FR_OK"
+		result := float64(healthPass)
+		code := "DCGM_FR_OK"
 
 		for _, r := range gpu.ClockEventReasons() {
-			if events&r.Bit != 0 && (r.Name == "sw_thermal_slowdown" || r.Name == "hw_thermal_slowdown") {
-				result, code = healthWarn, "DCGM_FR_CLOCK_THROTTLE_THERMAL"
+			if events&r.Bit != 0 &&
+				(r.Name == "sw_thermal_slowdown" || r.Name == "hw_thermal_slowdown") {
+				result = healthWarn
+				code = "DCGM_FR_CLOCK_THROTTLE_THERMAL"
 			}
 		}
 
@@ -151,7 +170,18 @@ type dcgmClockEvent struct {
 }
 
 func dcgmClockEvents() [clockEventReasonCount]dcgmClockEvent {
-	return [...]dcgmClockEvent{{0x1, "gpu_idle"}, {0x2, "clocks_setting"}, {0x4, "power_cap"}, {0x8, "hw_slowdown"},
+	return [...]dcgmClockEvent{
+		{0x1, "gpu_idle"},
+		{0x2, "clocks_setting"},
+		{0x4, "power_cap"},
+		{0x8, "hw_slowdown"},
 		{0x10, "sync_boost"},
-		{0x20, "sw_thermal"}, {0x40, "hw_thermal"}, {0x80, "hw_power_brake"}, {0x100, "display_clocks"}}
+		{
+			0x20,
+			"sw_thermal",
+		},
+		{0x40, "hw_thermal"},
+		{0x80, "hw_power_brake"},
+		{0x100, "display_clocks"},
+	}
 }

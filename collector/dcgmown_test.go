@@ -123,7 +123,8 @@ func TestDCGMXIDsOfAnInstance(t *testing.T) {
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="%d",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="0",err_msg="No Error",gpu="0"} 0`
 		d.expectSeries(fmt.Sprintf(whole, "", fmt.Sprintf(none, 1)+fmt.Sprintf(none, 2)))
 		ofInstance := []gpu.XIDCount{{XID: 31, Counter: newCounter(2), Last: testEpoch().Add(time.Second)}}
-		d.g.Totals.XIDErrors, d.g.Instances[1].XIDErrors = ofInstance, ofInstance
+		d.g.Totals.XIDErrors = ofInstance
+		d.g.Instances[1].XIDErrors = ofInstance
 		d.publishAfter(2 * time.Second)
 		const last = `
 		DCGM_FI_DEV_XID_ERRORS{GPU_I_ID="2",GPU_I_PROFILE="3g.20gb",UUID="GPU-0",device="nvidia0",err_code="31",err_msg="GPU memory page fault",gpu="0"} 31`

@@ -19,7 +19,11 @@ type dcgmCounters struct {
 }
 
 func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
-	c := &dcgmCounters{xidWindow: opts.XIDWindow, clockWindow: opts.ClockEventsWindow, gpus: map[gpu.UUID]*dcgmHistory{}}
+	c := &dcgmCounters{
+		xidWindow:   opts.XIDWindow,
+		clockWindow: opts.ClockEventsWindow,
+		gpus:        map[gpu.UUID]*dcgmHistory{},
+	}
 	if c.xidWindow == 0 {
 		c.xidWindow = dcgmWindow
 	}
@@ -39,7 +43,8 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
-	c.gpus, c.ignoreFirstCounts = former.gpus, !former.isUsed
+	c.gpus = former.gpus
+	c.ignoreFirstCounts = !former.isUsed
 }
 
 // history returns the history of a GPU, an empty one for a GPU that was not observed.
@@ -64,7 +69,8 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 	xidsSince := s.Time.Add(-c.xidWindow)
 	if c.ignoreFirstCounts {
-		xidsSince, c.ignoreFirstCounts = s.Time, false // earlier XIDs were not counted
+		xidsSince = s.Time
+		c.ignoreFirstCounts = false // earlier XIDs were not counted
 	}
 
 	for i := range s.GPUs {
@@ -151,7 +157,9 @@ func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since tim
 		h.clocks = before.clocks[first:]
 	}
 
-	h.starts, h.lastRead, h.active = before.starts, before.lastRead, before.active
+	h.starts = before.starts
+	h.lastRead = before.lastRead
+	h.active = before.active
 
 	events, ok := g.Readings.ClockEvents.Get()
 	if !ok || !g.LastRead.After(before.lastRead) {
@@ -168,7 +176,8 @@ func (h *dcgmHistory) addClockReading(before *dcgmHistory, g *gpu.GPU, since tim
 		}
 	}
 
-	h.lastRead, h.active = g.LastRead, events
+	h.lastRead = g.LastRead
+	h.active = events
 }
 
 // recentXIDs returns the count of each XID in the window; nil for a nil history.

@@ -43,24 +43,36 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 		{
 			gpuName:      "nvidia_gpu_memory_used_distribution_bytes",
 			instanceName: "nvidia_mig_gpu_instance_memory_used_distribution_bytes",
-			help:         "How much memory was in use" + help, gpuMIG: "The whole GPU.",
+			help:         "How much memory was in use" + help,
+			gpuMIG:       "The whole GPU.",
 			instanceMIG: "The GPU instance's own memory" +
 				restarts,
-			schema: eightBuckets, zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
-			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
-			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
-		}, {
-			gpuName: "nvidia_gpu_sm_activity_distribution", instanceName: "nvidia_mig_gpu_instance_sm_activity_distribution",
-			help: "What the SM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
-			instanceMIG: "Relative to the GPU instance" + restarts, schema: eightBuckets, zeroThreshold: idle,
-			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
-			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
-		}, {
-			gpuName: "nvidia_gpu_dram_activity_distribution", instanceName: "nvidia_mig_gpu_instance_dram_activity_distribution",
-			help: "What the DRAM activity ratio was" + help, gpuMIG: "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
-			instanceMIG: "Relative to the GPU instance" + restarts, schema: eightBuckets, zeroThreshold: idle,
-			ofGPU:      func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
-			ofInstance: func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
+			schema:        eightBuckets,
+			zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
+			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
+			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
+		},
+		{
+			gpuName:       "nvidia_gpu_sm_activity_distribution",
+			instanceName:  "nvidia_mig_gpu_instance_sm_activity_distribution",
+			help:          "What the SM activity ratio was" + help,
+			gpuMIG:        "Rolled up, as nvidia_gpu_sm_activity_ratio is.",
+			instanceMIG:   "Relative to the GPU instance" + restarts,
+			schema:        eightBuckets,
+			zeroThreshold: idle,
+			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
+			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
+		},
+		{
+			gpuName:       "nvidia_gpu_dram_activity_distribution",
+			instanceName:  "nvidia_mig_gpu_instance_dram_activity_distribution",
+			help:          "What the DRAM activity ratio was" + help,
+			gpuMIG:        "Rolled up, as nvidia_gpu_dram_activity_ratio is.",
+			instanceMIG:   "Relative to the GPU instance" + restarts,
+			schema:        eightBuckets,
+			zeroThreshold: idle,
+			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
+			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
 		},
 	}
 }
@@ -158,7 +170,8 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 		}
 	}
 
-	d.gpus, d.instances = gpus, instances
+	d.gpus = gpus
+	d.instances = instances
 }
 
 // deviceHistograms are the histograms of one device.
@@ -224,14 +237,29 @@ func bucketIndex(value float64, schema int32) int {
 }
 
 // writeHistogram writes the histogram of one reading, if it has any value.
-func (d *deviceHistograms) writeHistogram(w *metricWriter, f *family, l labels, reading int, as *histogramReading) {
+func (d *deviceHistograms) writeHistogram(
+	w *metricWriter,
+	f *family,
+	l labels,
+	reading int,
+	as *histogramReading,
+) {
 	if d == nil || d.histograms[reading].count == 0 {
 		return
 	}
 
 	h := &d.histograms[reading]
-	m, err := prometheus.NewConstNativeHistogram(f.desc, h.count, h.sum, h.buckets, nil, h.zero, as.schema,
-		as.zeroThreshold, d.since)
+	m, err := prometheus.NewConstNativeHistogram(
+		f.desc,
+		h.count,
+		h.sum,
+		h.buckets,
+		nil,
+		h.zero,
+		as.schema,
+		as.zeroThreshold,
+		d.since,
+	)
 
 	var full dto.Metric
 	if err == nil {

@@ -101,7 +101,9 @@ func TestActivityDistributions(t *testing.T) {
 
 		got := theHistogram(t, families, name)
 
-		got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
+		got.CreatedTimestamp = nil
+
+		want.Histogram.CreatedTimestamp = nil
 		if !proto.Equal(got, want.Histogram) {
 			t.Errorf("%s: got\n%v\nwant\n%v", name, got, want.Histogram)
 		}
@@ -147,7 +149,9 @@ func TestDistributionIsWhatTheLibraryCounts(t *testing.T) {
 		t.Errorf("created %v, want that of the first Snapshot", created)
 	}
 
-	got.CreatedTimestamp, want.Histogram.CreatedTimestamp = nil, nil
+	got.CreatedTimestamp = nil
+
+	want.Histogram.CreatedTimestamp = nil
 	if !proto.Equal(got, want.Histogram) {
 		t.Errorf("got\n%v\nwant\n%v", got, want.Histogram)
 	}
@@ -205,7 +209,8 @@ func TestDistributionBeginsAnew(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			opts := fixedOptions("distribution")
-			opts.PodLabels, opts.Jobs = PodLabelsSeries, true
+			opts.PodLabels = PodLabelsSeries
+			opts.Jobs = true
 			c := mustNew(t, opts)
 			c.Observe(usedSnapshot(0, 5<<30, exclusiveHolder("first")))
 			next := usedSnapshot(1, 6<<30, exclusiveHolder("first"))

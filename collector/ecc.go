@@ -12,19 +12,37 @@ const eccTotal = "total"
 func newECC(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU."
 	const withheld = "Of the whole GPU; the driver gives none while it has instances."
-	errs := c.newFamily("nvidia_gpu_ecc_errors_total",
+	errs := c.newFamily(
+		"nvidia_gpu_ecc_errors_total",
 		"Memory errors by severity (corrected or uncorrected), lifetime (volatile: since the driver was loaded; aggregate: "+
 			"of the GPU's life) and location; total if the driver reports no location.",
-		"Of the whole GPU; before Hopper the driver gives no volatile counts.", "severity", "lifetime", "location")
-	rows := c.newFamily("nvidia_gpu_remapped_rows",
+		"Of the whole GPU; before Hopper the driver gives no volatile counts.",
+		"severity",
+		"lifetime",
+		"location",
+	)
+	rows := c.newFamily(
+		"nvidia_gpu_remapped_rows",
 		"Rows of memory replaced by spare ones, by the severity of the errors that led to it (corrected or uncorrected).",
-		withheld, "severity")
-	failure := c.newFamily("nvidia_gpu_row_remap_failure", "1 when a row could not be replaced: no spare is left.",
-		withheld)
-	pending := c.newFamily("nvidia_gpu_row_remap_pending", "1 when a row will be replaced at the next reset.", withheld)
-	recovery := c.newFamily("nvidia_gpu_recovery_action",
+		withheld,
+		"severity",
+	)
+	failure := c.newFamily(
+		"nvidia_gpu_row_remap_failure",
+		"1 when a row could not be replaced: no spare is left.",
+		withheld,
+	)
+	pending := c.newFamily(
+		"nvidia_gpu_row_remap_pending",
+		"1 when a row will be replaced at the next reset.",
+		withheld,
+	)
+	recovery := c.newFamily(
+		"nvidia_gpu_recovery_action",
 		"What the driver asks an operator to do (none, reset, reboot, drain, ...), with the value 1.",
-		gpuWide, "action")
+		gpuWide,
+		"action",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
@@ -34,8 +52,18 @@ func newECC(c *catalog) collectFunc {
 					continue
 				}
 
-				w.add(errs, g.labels.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location),
-					float64(e.Count))
+				w.add(
+					errs,
+					g.labels.extend(
+						"severity",
+						e.Severity,
+						"lifetime",
+						e.Lifetime,
+						"location",
+						e.Location,
+					),
+					float64(e.Count),
+				)
 			}
 
 			if r, ok := g.Readings.RemappedRows.Get(); ok {
@@ -63,7 +91,11 @@ func newInstanceECC(c *catalog) collectFunc {
 
 	write := func(w *metricWriter, f *family, l labels, counts []gpu.ECCCount) {
 		for _, e := range counts {
-			w.add(f, l.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location), float64(e.Count))
+			w.add(
+				f,
+				l.extend("severity", e.Severity, "lifetime", e.Lifetime, "location", e.Location),
+				float64(e.Count),
+			)
 		}
 	}
 
@@ -83,6 +115,7 @@ func newInstanceECC(c *catalog) collectFunc {
 // hasLocations reports whether the errors of a total are also counted by location.
 func hasLocations(counts []gpu.ECCCount, total gpu.ECCCount) bool {
 	return slices.ContainsFunc(counts, func(e gpu.ECCCount) bool {
-		return e.Location != eccTotal && e.Severity == total.Severity && e.Lifetime == total.Lifetime
+		return e.Location != eccTotal && e.Severity == total.Severity &&
+			e.Lifetime == total.Lifetime
 	})
 }

@@ -8,29 +8,55 @@ func newExporter(c *catalog) collectFunc {
 	generation := c.newFamily("mig_exporter_snapshot_generation",
 		"Number of the Snapshot that is served, from 1 at the start.", "")
 	addSources := newSources(c)
-	calls := c.newFamily("mig_exporter_driver_calls_total",
+	calls := c.newFamily(
+		"mig_exporter_driver_calls_total",
 		"Calls made to the driver (nvml) and to the DCGM host engine (dcgm), by whom they keep waiting while they run: "+
 			"exclusive (every process on the node), gpu (those that use the same GPU), mapped (none), or unknown. Some need "+
-			"several calls of the C library: that for a GPU instance's compute instances one for each of their profiles.", "",
-		"source", "class")
-	seconds := c.newFamily("mig_exporter_driver_seconds_total",
+			"several calls of the C library: that for a GPU instance's compute instances one for each of their profiles.",
+		"",
+		"source",
+		"class",
+	)
+	seconds := c.newFamily(
+		"mig_exporter_driver_seconds_total",
 		"Time spent in calls of the driver that have returned, added up over threads, by class as in "+
-			"mig_exporter_driver_calls_total.", "", "class")
+			"mig_exporter_driver_calls_total.",
+		"",
+		"class",
+	)
 	hung := c.newFamily("mig_exporter_hung_driver_calls",
 		"Driver calls that have not returned in time and may never return.", "")
-	interval := c.newFamily("mig_exporter_poll_interval_seconds",
+	interval := c.newFamily(
+		"mig_exporter_poll_interval_seconds",
 		"Time between two readings of a GPU, for what every poll reads (fast) and for what is dear or seldom changes "+
-			"(slow). Longer than configured while driver calls take more than --poll.driver-budget.", "", "tier")
-	configured := c.newFamily("mig_exporter_poll_configured_interval_seconds",
-		"What mig_exporter_poll_interval_seconds is while driver calls are within --poll.driver-budget.", "", "tier")
+			"(slow). Longer than configured while driver calls take more than --poll.driver-budget.",
+		"",
+		"tier",
+	)
+	configured := c.newFamily(
+		"mig_exporter_poll_configured_interval_seconds",
+		"What mig_exporter_poll_interval_seconds is while driver calls are within --poll.driver-budget.",
+		"",
+		"tier",
+	)
 	unmatched := c.newFamily("mig_exporter_unmatched_device_ids",
 		"Device ids that the kubelet gave out and that name no device of this node.", "")
-	witness := c.newFamily("mig_exporter_kubelet_witness",
+	witness := c.newFamily(
+		"mig_exporter_kubelet_witness",
 		"1 when a witness pod is named, 0 when none is: then the kubelet's list never counts as complete, and no device "+
-			"is ever known to be free (--kubernetes.witness-pod).", "")
-	driver := c.newFamily("nvidia_driver_info", "Versions of the driver, of NVML and of CUDA, with the value 1.", "",
-		"driver_version", "nvml_version", "cuda_version")
-	driverUse, profilerCalls := c.driverUse, c.profilerCalls
+			"is ever known to be free (--kubernetes.witness-pod).",
+		"",
+	)
+	driver := c.newFamily(
+		"nvidia_driver_info",
+		"Versions of the driver, of NVML and of CUDA, with the value 1.",
+		"",
+		"driver_version",
+		"nvml_version",
+		"cuda_version",
+	)
+	driverUse := c.driverUse
+	profilerCalls := c.profilerCalls
 
 	return func(w *metricWriter, v *view) {
 		w.addTimestamp(at, nil, v.Time)
@@ -45,24 +71,47 @@ func newExporter(c *catalog) collectFunc {
 		}
 
 		if d, ok := v.Driver.Get(); ok {
-			w.add(driver, v.root.extend("driver_version", d.Version, "nvml_version", d.NVML, "cuda_version", d.CUDA), 1)
+			w.add(
+				driver,
+				v.root.extend(
+					"driver_version",
+					d.Version,
+					"nvml_version",
+					d.NVML,
+					"cuda_version",
+					d.CUDA,
+				),
+				1,
+			)
 		}
 
 		addDriverUse(w, v, calls, seconds, driverUse)
 
 		if profilerCalls != nil { // what the host engine asks the driver for is not known
-			w.add(calls, v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)), float64(profilerCalls()))
+			w.add(
+				calls,
+				v.root.extend("source", gpu.SourceDCGM, "class", string(gpu.CallUnknown)),
+				float64(profilerCalls()),
+			)
 		}
 	}
 }
 
 // newSources declares what is served about the sources that readings come from.
 func newSources(c *catalog) collectFunc {
-	up := c.newFamily("mig_exporter_source_up",
+	up := c.newFamily(
+		"mig_exporter_source_up",
 		"1 when the source (nvml, dcgm, kubelet, kubelet_checkpoint, kubernetes, hpc_jobs, kernel_log) answered last, "+
-			"else 0.", "", "source")
-	stale := c.newFamily("mig_exporter_source_stale",
-		"1 while what the source said last is still in use although it no longer answers, else 0.", "", "source")
+			"else 0.",
+		"",
+		"source",
+	)
+	stale := c.newFamily(
+		"mig_exporter_source_stale",
+		"1 while what the source said last is still in use although it no longer answers, else 0.",
+		"",
+		"source",
+	)
 	success := c.newFamily("mig_exporter_source_last_success_timestamp_seconds",
 		"When the source last answered, as Unix time.", "", "source")
 
@@ -91,7 +140,12 @@ func addPace(w *metricWriter, v *view, interval, configured *family) {
 }
 
 // addDriverUse adds the driver's calls and what they took, unless they are not counted.
-func addDriverUse(w *metricWriter, v *view, calls, seconds *family, driverUse func() []gpu.CallUse) {
+func addDriverUse(
+	w *metricWriter,
+	v *view,
+	calls, seconds *family,
+	driverUse func() []gpu.CallUse,
+) {
 	if driverUse == nil {
 		return
 	}
@@ -105,9 +159,12 @@ func addDriverUse(w *metricWriter, v *view, calls, seconds *family, driverUse fu
 
 // statusFamilies declares the families about the groups themselves, which cannot be switched off.
 func statusFamilies(c *catalog) (success, duration *family) {
-	success = c.newFamily("mig_exporter_collector_success",
-		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.", "",
-		"collector")
+	success = c.newFamily(
+		"mig_exporter_collector_success",
+		"1 when the collector could write everything that the Snapshot has for it, 0 when something had to be left out.",
+		"",
+		"collector",
+	)
 	duration = c.newFamily("mig_exporter_collector_duration_seconds",
 		"Time that the collector took to write its metrics.", "", "collector")
 

@@ -5,17 +5,33 @@ import "strconv"
 func newFabric(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU."
 	const absent = " Absent if the GPU is not connected to NVSwitches (before Hopper it is not reported)."
-	info := c.newFamily("nvidia_gpu_fabric_info",
+	info := c.newFamily(
+		"nvidia_gpu_fabric_info",
 		"The GPU's place in the NVLink fabric, with the value 1: GPUs of one cluster and clique reach each other. Absent "+
-			"until the registration has succeeded."+absent, gpuWide, "cluster_uuid", "clique")
-	state := c.newFamily("nvidia_gpu_fabric_state",
+			"until the registration has succeeded."+absent,
+		gpuWide,
+		"cluster_uuid",
+		"clique",
+	)
+	state := c.newFamily(
+		"nvidia_gpu_fabric_state",
 		"How far the GPU's registration with the fabric manager has come (not_started, in_progress or completed), with the "+
-			"value 1."+absent, gpuWide, "state")
-	status := c.newFamily("nvidia_gpu_fabric_status",
-		"Why a completed registration has failed, as NVML's return code; 0 if it has not. Absent before."+absent, gpuWide)
-	health := c.newFamily("nvidia_gpu_fabric_health",
+			"value 1."+absent,
+		gpuWide,
+		"state",
+	)
+	status := c.newFamily(
+		"nvidia_gpu_fabric_status",
+		"Why a completed registration has failed, as NVML's return code; 0 if it has not. Absent before."+absent,
+		gpuWide,
+	)
+	health := c.newFamily(
+		"nvidia_gpu_fabric_health",
 		"How the fabric is for this GPU (healthy, unhealthy or limited_capacity), with the value 1. Absent if the driver "+
-			"does not report it.", gpuWide, "health")
+			"does not report it.",
+		gpuWide,
+		"health",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {

@@ -65,7 +65,11 @@ func listLevels() []struct {
 		level  Level
 		labels []string
 	}{
-		{"nvidia_mig_gpu_instance_", LevelInstance, []string{"gpu", "uuid", "gpu_instance", "mig_profile"}},
+		{
+			"nvidia_mig_gpu_instance_",
+			LevelInstance,
+			[]string{"gpu", "uuid", "gpu_instance", "mig_profile"},
+		},
 		{"nvidia_mig_compute_instance_", LevelCompute,
 			[]string{"gpu", "uuid", "gpu_instance", "mig_profile", "compute_instance", "mig_uuid"}},
 		{"nvidia_gpu_", LevelGPU, []string{"gpu", "uuid"}},
@@ -91,7 +95,14 @@ func (c *catalog) newHistogram(name, help, mig string) *family {
 }
 
 func (c *catalog) newDesc(kind, name, help, mig string, labels []string) *prometheus.Desc {
-	info := FamilyInfo{Name: name, Type: kind, Unit: unitOf(name), Help: help, MIG: mig, Group: c.group}
+	info := FamilyInfo{
+		Name:  name,
+		Type:  kind,
+		Unit:  unitOf(name),
+		Help:  help,
+		MIG:   mig,
+		Group: c.group,
+	}
 	for _, l := range listLevels() {
 		if strings.HasPrefix(name, l.prefix) {
 			info.Level = l.level

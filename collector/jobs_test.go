@@ -9,8 +9,11 @@ import (
 
 // jobNode has a GPU with one job, a GPU that two share, and a GPU whose GPU instances have one and two.
 func jobNode() *gpu.Snapshot {
-	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
-	whole.Jobs, shared.Jobs = []string{"41"}, []string{"42", "43"}
+	whole := plainGPU(0)
+	shared := plainGPU(1)
+	split := migGPU()
+	whole.Jobs = []string{"41"}
+	shared.Jobs = []string{"42", "43"}
 	whole.Totals.LayoutChanges = newCounter(3)
 	split.Instances[0].Jobs = []string{"44"}
 	split.Instances[0].ComputeInstances = split.Instances[0].ComputeInstances[:1]
@@ -31,7 +34,8 @@ func TestJobsOnSeries(t *testing.T) {
 	}
 
 	opts := fixedOptions("memory")
-	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
+	opts.Jobs = true
+	opts.PodLabels = PodLabelsSeries
 	expectText(t, renderText(t, mustNew(t, opts), s), `# TYPE nvidia_gpu_memory_used_bytes gauge
 		nvidia_gpu_memory_used_bytes{gpu="1",uuid="GPU-1"} 1
 		nvidia_gpu_memory_used_bytes{gpu="2",uuid="GPU-2"} 2
@@ -58,7 +62,8 @@ func TestJobInfo(t *testing.T) {
 		{PodLabelsSeries, true, info}, {PodLabelsInfo, true, info}, {PodLabelsOff, true, ""}, {PodLabelsSeries, false, ""},
 	} {
 		opts := fixedOptions("jobs")
-		opts.PodLabels, opts.Jobs = test.mode, test.jobs
+		opts.PodLabels = test.mode
+		opts.Jobs = test.jobs
 		expectText(t, renderText(t, mustNew(t, opts), jobNode()), test.want)
 	}
 }
@@ -91,7 +96,8 @@ func TestJobBesideAPod(t *testing.T) {
 	gi := &g.Instances[0]
 	gi.Holders, gi.Jobs, gi.EnergyJoules = []gpu.Holder{exclusiveHolder("slurmd")}, []string{"41"}, gpu.Some(newCounter(3))
 	opts := fixedOptions("power")
-	opts.Jobs, opts.PodLabels = true, PodLabelsSeries
+	opts.Jobs = true
+	opts.PodLabels = PodLabelsSeries
 
 	families, err := mustNew(t, opts).Gather(newNode(g))
 	if err != nil {

@@ -27,7 +27,10 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 		mode = PodLabelsContainer
 	case PodLabelsContainer, PodLabelsSeries, PodLabelsInfo, PodLabelsOff:
 	default:
-		return podLabels{}, fmt.Errorf("pod labels %q: expected container, series, info or off", mode)
+		return podLabels{}, fmt.Errorf(
+			"pod labels %q: expected container, series, info or off",
+			mode,
+		)
 	}
 
 	p := podLabels{mode: mode}
@@ -35,12 +38,20 @@ func newPodLabels(mode PodLabelMode, names []string) (podLabels, error) {
 
 	for _, name := range names {
 		if name == "" {
-			return podLabels{}, fmt.Errorf("pod label %q: expected the name of a Kubernetes label", name)
+			return podLabels{}, fmt.Errorf(
+				"pod label %q: expected the name of a Kubernetes label",
+				name,
+			)
 		}
 
 		as := "label_" + sanitizeLabelName(name)
 		if other, ok := taken[as]; ok {
-			return podLabels{}, fmt.Errorf("pod label %q: %q is shown as %s already", name, other, as)
+			return podLabels{}, fmt.Errorf(
+				"pod label %q: %q is shown as %s already",
+				name,
+				other,
+				as,
+			)
 		}
 
 		taken[as] = name
@@ -65,9 +76,19 @@ func sanitizeLabelName(name string) string {
 // infoPairs appends the labels of a holder's info series to pairs, as alternating names and values: its container, the
 // chosen labels of its pod and how it holds the device.
 func (p podLabels) infoPairs(pairs []string, h *gpu.Holder) []string {
-	pairs = append(append(pairs, containerPairs(h.Container)...), "workload", h.Workload, "resource", h.Resource,
-		"sharing", string(h.Sharing),
-		"replica", h.Replica, "confirmed", strconv.FormatBool(isConfirmed(h)))
+	pairs = append(
+		append(pairs, containerPairs(h.Container)...),
+		"workload",
+		h.Workload,
+		"resource",
+		h.Resource,
+		"sharing",
+		string(h.Sharing),
+		"replica",
+		h.Replica,
+		"confirmed",
+		strconv.FormatBool(isConfirmed(h)),
+	)
 	for _, a := range p.allowed {
 		i := slices.IndexFunc(h.Labels, func(l gpu.Label) bool { return l.Name == a.kubernetes })
 		if i >= 0 {

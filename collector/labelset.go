@@ -32,12 +32,18 @@ func (l *labelSet) extend(pairs ...string) labels {
 	for i := range l.children {
 		at := (l.next + i) % len(l.children)
 		if child := l.children[at]; slices.Equal(child.extension, pairs) {
-			l.next, child.used = at+1, true
+			l.next = at + 1
+			child.used = true
+
 			return child
 		}
 	}
 
-	child := &labelSet{used: true, pairs: slices.Clone(l.pairs), extension: make([]string, len(pairs))}
+	child := &labelSet{
+		used:      true,
+		pairs:     slices.Clone(l.pairs),
+		extension: make([]string, len(pairs)),
+	}
 	for i := range pairs {
 		child.extension[i] = strings.Clone(pairs[i])
 	}
@@ -45,11 +51,17 @@ func (l *labelSet) extend(pairs ...string) labels {
 	for i := 0; i+1 < len(pairs); i += 2 {
 		if pairs[i+1] != "" {
 			value := strings.ToValidUTF8(child.extension[i+1], "\uFFFD")
-			child.pairs = append(child.pairs, &dto.LabelPair{Name: &child.extension[i], Value: &value})
+			child.pairs = append(
+				child.pairs,
+				&dto.LabelPair{Name: &child.extension[i], Value: &value},
+			)
 		}
 	}
 
-	slices.SortFunc(child.pairs, func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) })
+	slices.SortFunc(
+		child.pairs,
+		func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) },
+	)
 	l.children = append(l.children, child)
 
 	return child
@@ -77,7 +89,8 @@ func (l *labelSet) pairList() []*dto.LabelPair {
 
 // equal reports whether two sets have the same names and values. Equal sets of one tree are usually identical.
 func (l *labelSet) equal(other labels) bool {
-	return l == other || slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {
-		return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
-	})
+	return l == other ||
+		slices.EqualFunc(l.pairList(), other.pairList(), func(a, b *dto.LabelPair) bool {
+			return a.GetName() == b.GetName() && a.GetValue() == b.GetValue()
+		})
 }

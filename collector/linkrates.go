@@ -23,8 +23,11 @@ func newLinkRates(c *catalog) collectFunc {
 		"For rates over any other time take the counter."
 	pcieIn := c.newFamily("nvidia_gpu_pcie_receive_bytes_per_second",
 		"Rate at which the GPU received over PCIe"+byCounters, gpuWide)
-	pcieOut := c.newFamily("nvidia_gpu_pcie_transmit_bytes_per_second", "Rate at which the GPU sent over PCIe"+byCounters,
-		gpuWide)
+	pcieOut := c.newFamily(
+		"nvidia_gpu_pcie_transmit_bytes_per_second",
+		"Rate at which the GPU sent over PCIe"+byCounters,
+		gpuWide,
+	)
 	nvlinkIn := c.newFamily("nvidia_gpu_nvlink_receive_bytes_per_second",
 		"Rate at which the GPU received over its NVLinks"+byCounters, gpuWide)
 	nvlinkOut := c.newFamily("nvidia_gpu_nvlink_transmit_bytes_per_second",

@@ -12,12 +12,19 @@ const groupMedia = "media"
 func newMedia(c *catalog) collectFunc {
 	const help = "Part of the time in which the media engines of a kind (encoder, decoder, jpeg, or ofa for the optical " +
 		"flow accelerator) were busy, "
-	gpuFamily := c.newFamily("nvidia_gpu_media_activity_ratio", help+"by the driver's own utilization of the GPU, 0-1.",
-		"Absent while MIG is on: the driver reports none. See those of the GPU instances.", "engine")
-	instance := c.newFamily("nvidia_mig_gpu_instance_media_activity_ratio",
+	gpuFamily := c.newFamily(
+		"nvidia_gpu_media_activity_ratio",
+		help+"by the driver's own utilization of the GPU, 0-1.",
+		"Absent while MIG is on: the driver reports none. See those of the GPU instances.",
+		"engine",
+	)
+	instance := c.newFamily(
+		"nvidia_mig_gpu_instance_media_activity_ratio",
 		help+"the mean over the GPU instance's engines of the kind, 0-1.",
 		"Relative to the GPU instance: 1 is all of its own engines of the kind. By GPM: absent before Hopper, and for "+
-			"kinds that its profile does not have. Its compute instances share the engines.", "engine")
+			"kinds that its profile does not have. Its compute instances share the engines.",
+		"engine",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
@@ -51,5 +58,6 @@ func (c *Collector) Serves(name string) bool {
 // for concurrent use.
 func (c *Collector) ServesMedia() bool {
 	return c.Serves(groupMedia) ||
-		c.dcgm != nil && slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })
+		c.dcgm != nil &&
+			slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })
 }

@@ -8,14 +8,29 @@ import (
 
 func newMemory(c *catalog) collectFunc {
 	return newMemoryReadings(c, []memoryReading{
-		{"total_bytes", "Framebuffer memory of %.", false, func(m *gpu.Memory) gpu.Opt[uint64] { return m.Total }},
-		{"used_bytes", "Framebuffer memory of % in use.", true, func(m *gpu.Memory) gpu.Opt[uint64] { return m.Used }},
+		{
+			"total_bytes",
+			"Framebuffer memory of %.",
+			false,
+			func(m *gpu.Memory) gpu.Opt[uint64] { return m.Total },
+		},
+		{
+			"used_bytes",
+			"Framebuffer memory of % in use.",
+			true,
+			func(m *gpu.Memory) gpu.Opt[uint64] { return m.Used },
+		},
 	})
 }
 
 func newMemoryDetails(c *catalog) collectFunc {
 	return newMemoryReadings(c, []memoryReading{
-		{"free_bytes", "Framebuffer memory of % that is free.", true, func(m *gpu.Memory) gpu.Opt[uint64] { return m.Free }},
+		{
+			"free_bytes",
+			"Framebuffer memory of % that is free.",
+			true,
+			func(m *gpu.Memory) gpu.Opt[uint64] { return m.Free },
+		},
 		{"reserved_bytes", "Framebuffer memory of % that the driver and the firmware keep.", false,
 			func(m *gpu.Memory) gpu.Opt[uint64] { return m.Reserved }},
 	})
@@ -32,11 +47,19 @@ type memoryReading struct {
 func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 	var gpuFamilies, instances []*family
 	for _, r := range readings {
-		gpuFamilies = append(gpuFamilies, c.newFamily("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
-			"The whole GPU with all its instances: never add it to theirs."))
-		instances = append(instances,
-			c.newFamily("nvidia_mig_gpu_instance_memory_"+r.name, strings.Replace(r.help, "%", "the GPU instance", 1),
-				"Memory belongs to the GPU instance; its compute instances share it."))
+		gpuFamilies = append(
+			gpuFamilies,
+			c.newFamily("nvidia_gpu_memory_"+r.name, strings.Replace(r.help, "%", "the GPU", 1),
+				"The whole GPU with all its instances: never add it to theirs."),
+		)
+		instances = append(
+			instances,
+			c.newFamily(
+				"nvidia_mig_gpu_instance_memory_"+r.name,
+				strings.Replace(r.help, "%", "the GPU instance", 1),
+				"Memory belongs to the GPU instance; its compute instances share it.",
+			),
+		)
 	}
 
 	write := func(w *metricWriter, families []*family, d *deviceLabels, m *gpu.Memory) {

@@ -22,7 +22,9 @@ type metricWriter struct {
 }
 
 // add writes one value.
-func (w *metricWriter) add(f *family, l labels, value float64) { w.addSeries(f, l, value, time.Time{}) }
+func (w *metricWriter) add(f *family, l labels, value float64) {
+	w.addSeries(f, l, value, time.Time{})
+}
 
 // addBool writes 1 for true and 0 for false.
 func (w *metricWriter) addBool(f *family, l labels, set bool) { w.add(f, l, boolToFloat(set)) }

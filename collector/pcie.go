@@ -2,11 +2,21 @@ package collector
 
 func newPCIe(c *catalog) collectFunc {
 	const gpuWide = "Of the whole GPU: instances share its link."
-	receive := c.newFamily("nvidia_gpu_pcie_receive_bytes_total",
-		"Bytes that the GPU received over PCIe. The driver's counter wraps; this one does not.", gpuWide)
-	transmit := c.newFamily("nvidia_gpu_pcie_transmit_bytes_total",
-		"Bytes that the GPU sent over PCIe. The driver's counter wraps; this one does not.", gpuWide)
-	replays := c.newFamily("nvidia_gpu_pcie_replays_total", "PCIe packets sent again because of errors.", gpuWide)
+	receive := c.newFamily(
+		"nvidia_gpu_pcie_receive_bytes_total",
+		"Bytes that the GPU received over PCIe. The driver's counter wraps; this one does not.",
+		gpuWide,
+	)
+	transmit := c.newFamily(
+		"nvidia_gpu_pcie_transmit_bytes_total",
+		"Bytes that the GPU sent over PCIe. The driver's counter wraps; this one does not.",
+		gpuWide,
+	)
+	replays := c.newFamily(
+		"nvidia_gpu_pcie_replays_total",
+		"PCIe packets sent again because of errors.",
+		gpuWide,
+	)
 	width := c.newFamily("nvidia_gpu_pcie_link_width", "Lanes of the PCIe link in use.", gpuWide)
 	generation := c.newFamily("nvidia_gpu_pcie_link_generation",
 		"PCIe generation of the link in use; lower while the GPU idles.", gpuWide)

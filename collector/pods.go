@@ -7,27 +7,45 @@ import (
 )
 
 func newPods(c *catalog) collectFunc {
-	of := []string{"namespace", "pod", "container", "workload", "resource", "sharing", "replica", "confirmed"}
+	of := []string{
+		"namespace",
+		"pod",
+		"container",
+		"workload",
+		"resource",
+		"sharing",
+		"replica",
+		"confirmed",
+	}
 	const shared = "One series at most is exclusive and confirmed; a device that containers share has one for each, " +
 		"with their sharing and replica. sharing is unknown while what is known contradicts itself, confirmed false while " +
 		"it is not known whether the container still holds the device."
 	const unknown = "absent while it is not known, as after a restart of the kubelet or this exporter until the " +
 		"kubelet's list is complete."
-	gpuPod := c.newFamily("nvidia_gpu_pod_info", "A container that was given the whole GPU, with the value 1.",
-		"The holders of its instances are in the series of the instances. "+shared, of...)
+	gpuPod := c.newFamily(
+		"nvidia_gpu_pod_info",
+		"A container that was given the whole GPU, with the value 1.",
+		"The holders of its instances are in the series of the instances. "+shared,
+		of...)
 	giPod := c.newFamily("nvidia_mig_gpu_instance_pod_info",
 		"The pod that holds every compute instance of the GPU instance, with the value 1.",
 		"Absent if pods have parts of it. "+shared, of...)
 	ciPod := c.newFamily("nvidia_mig_compute_instance_pod_info",
 		"A container that was given the compute instance, with the value 1.",
 		"A MIG device. "+splitOnly+" "+shared, of...)
-	gpuAllocated := c.newFamily("nvidia_gpu_allocated", "1 when a container holds the GPU, else 0; "+unknown,
-		"1 also when a container holds any device of it.")
+	gpuAllocated := c.newFamily(
+		"nvidia_gpu_allocated",
+		"1 when a container holds the GPU, else 0; "+unknown,
+		"1 also when a container holds any device of it.",
+	)
 	giAllocated := c.newFamily("nvidia_mig_gpu_instance_allocated",
 		"1 when a container holds the GPU instance, else 0; "+unknown,
 		"1 also when a container holds any compute instance of it.")
-	ciAllocated := c.newFamily("nvidia_mig_compute_instance_allocated",
-		"1 when a container holds the compute instance, else 0; "+unknown, "A MIG device. "+splitOnly)
+	ciAllocated := c.newFamily(
+		"nvidia_mig_compute_instance_allocated",
+		"1 when a container holds the compute instance, else 0; "+unknown,
+		"A MIG device. "+splitOnly,
+	)
 	pods := c.pods
 
 	return func(w *metricWriter, v *view) {
@@ -51,7 +69,12 @@ func newPods(c *catalog) collectFunc {
 
 // writeHolderInfo writes a series for every holder of a device. The documented joins need at most one confirmed
 // exclusive holder of a device: if there are several, it writes none of them and records an error.
-func (p podLabels) writeHolderInfo(w *metricWriter, f *family, device labels, holders []gpu.Holder) {
+func (p podLabels) writeHolderInfo(
+	w *metricWriter,
+	f *family,
+	device labels,
+	holders []gpu.Holder,
+) {
 	if p.mode == PodLabelsOff {
 		return
 	}
@@ -65,7 +88,9 @@ func (p podLabels) writeHolderInfo(w *metricWriter, f *family, device labels, ho
 	}
 
 	if exclusive > 1 {
-		w.addError(fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive))
+		w.addError(
+			fmt.Errorf("%s: a device with %d confirmed exclusive holders", f.desc, exclusive),
+		)
 	}
 
 	for i := range holders {

@@ -12,7 +12,9 @@ import (
 // heldGPUs are a GPU that one pod has, a GPU that two share, and a GPU whose only GPU instance has two compute
 // instances of a pod each.
 func heldGPUs() *gpu.Snapshot {
-	whole, shared, split := plainGPU(0), plainGPU(1), migGPU()
+	whole := plainGPU(0)
+	shared := plainGPU(1)
+	split := migGPU()
 	whole.Holders = []gpu.Holder{exclusiveHolder("whole")}
 	shared.Holders = []gpu.Holder{replicaHolder("one", "0"), replicaHolder("two", "1")}
 	split.Instances[0].ComputeInstances[0].Holders = []gpu.Holder{exclusiveHolder("left")}
@@ -71,7 +73,8 @@ func TestPodsOfTwoComputeInstancesAndOfSharedDevices(t *testing.T) {
 // device that was given away is used, and to nothing else.
 func TestHolderOnSeries(t *testing.T) {
 	s := heldGPUs()
-	whole, gi := &s.GPUs[0], &s.GPUs[2].Instances[0]
+	whole := &s.GPUs[0]
+	gi := &s.GPUs[2].Instances[0]
 	whole.Readings.PowerWatts, whole.Readings.PowerLimitWatts = gpu.Some(100.0), gpu.Some(300.0)
 	gi.PowerWatts, gi.ComputeInstances[0].PowerWatts = gpu.Some(20.0), gpu.Some(9.0)
 	same := exclusiveHolder("both")

@@ -5,15 +5,22 @@ import "github.com/mig-exporter/mig-exporter/internal/gpu"
 func newProcess(c *catalog) collectFunc {
 	const onDevice = "gpu_instance and compute_instance say which MIG device, if it runs on one. "
 	of := []string{"gpu_instance", "compute_instance", "pid", "namespace", "pod", "container"}
-	used := c.newFamily("nvidia_gpu_process_memory_used_bytes",
-		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.", onDevice+
-			"A process on several MIG devices has one series for each.", of...)
-	busy := c.newFamily("nvidia_gpu_process_sm_utilization_ratio",
+	used := c.newFamily(
+		"nvidia_gpu_process_memory_used_bytes",
+		"Framebuffer memory that a process uses, by its id on the host. A part of the device's: never add them up.",
+		onDevice+
+			"A process on several MIG devices has one series for each.",
+		of...)
+	busy := c.newFamily(
+		"nvidia_gpu_process_sm_utilization_ratio",
 		"Part of the SMs' time that a process used by the driver's last sample of it, 0-1. Absent if that is impossible.",
-		onDevice+"Absent while MIG is on: the driver gives none.", of...)
-	omitted := c.newFamily("nvidia_gpu_processes_omitted",
+		onDevice+"Absent while MIG is on: the driver gives none.",
+		of...)
+	omitted := c.newFamily(
+		"nvidia_gpu_processes_omitted",
 		"Processes of the GPU that have no series of their own: only the 256 that use most memory have.",
-		"Those of all its instances together.")
+		"Those of all its instances together.",
+	)
 	pods := c.pods
 
 	return func(w *metricWriter, v *view) {

@@ -8,7 +8,8 @@ import (
 )
 
 func processNode() *gpu.Snapshot {
-	whole, split := plainGPU(0), migGPU()
+	whole := plainGPU(0)
+	split := migGPU()
 	whole.Readings.Processes = gpu.Some([]gpu.Process{
 		{PID: 7, MemoryBytes: gpu.Some[uint64](70), SM: gpu.Some(0.25),
 			Container: gpu.Container{Namespace: "ml", Pod: "a", Name: "main"}},

@@ -3,8 +3,11 @@ package collector
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
 func newProcesses(c *catalog) collectFunc {
-	gpuFamily := c.newFamily("nvidia_gpu_processes", "Processes with a context on the GPU.",
-		"Those of all its instances; absent without the right to see them, and outside of the host's PID namespace.")
+	gpuFamily := c.newFamily(
+		"nvidia_gpu_processes",
+		"Processes with a context on the GPU.",
+		"Those of all its instances; absent without the right to see them, and outside of the host's PID namespace.",
+	)
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
@@ -17,10 +20,16 @@ func newProcesses(c *catalog) collectFunc {
 }
 
 func newInstanceProcesses(c *catalog) collectFunc {
-	instance := c.newFamily("nvidia_mig_gpu_instance_processes", "Processes with a context on the GPU instance.",
-		"A part of the GPU's.")
-	compute := c.newFamily("nvidia_mig_compute_instance_processes", "Processes with a context on the compute instance.",
-		"A part of its GPU instance's. "+splitOnly)
+	instance := c.newFamily(
+		"nvidia_mig_gpu_instance_processes",
+		"Processes with a context on the GPU instance.",
+		"A part of the GPU's.",
+	)
+	compute := c.newFamily(
+		"nvidia_mig_compute_instance_processes",
+		"Processes with a context on the compute instance.",
+		"A part of its GPU instance's. "+splitOnly,
+	)
 
 	return func(w *metricWriter, v *view) {
 		for gi, of := range v.instances() {

@@ -56,7 +56,9 @@ type libraryFamily struct {
 // each format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
 	names []string) (ok bool, err error) {
-	r, text := &c.renderedText, isText(format)
+	r := &c.renderedText
+
+	text := isText(format)
 	if !text {
 		if format.FormatType() != expfmt.TypeProtoDelim {
 			return false, nil
@@ -72,7 +74,8 @@ func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.For
 		r.snapshot = nil // in case of a panic
 		w := metricWriter{metrics: r.metrics[:0], text: text}
 		r.err = joinErrors(c.collectLocked(&w, s))
-		r.metrics, r.snapshot = w.metrics, s
+		r.metrics = w.metrics
+		r.snapshot = s
 		r.dropStaleTemplates()
 	}
 
@@ -129,7 +132,10 @@ func (r *renderState) dropStaleTemplates() {
 
 	r.layout = slices.Grow(r.layout[:0], len(r.metrics))
 	for i := range r.metrics {
-		r.layout = append(r.layout, layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since})
+		r.layout = append(
+			r.layout,
+			layoutSeries{r.metrics[i].family, r.metrics[i].labels, r.metrics[i].since},
+		)
 	}
 
 	if !same || r.templates == nil {
@@ -196,7 +202,11 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 			return nil, nil
 		}
 
-		f := libraryFamily{family, bytes.Clone(whole.Bytes()[before:]), make([]int, len(family.GetMetric()))}
+		f := libraryFamily{
+			family,
+			bytes.Clone(whole.Bytes()[before:]),
+			make([]int, len(family.GetMetric())),
+		}
 		for j, m := range family.GetMetric() {
 			at, ok := index[pointerOf(m)]
 			if !ok {

@@ -74,7 +74,8 @@ func expectRendered(t testing.TB, c *Collector, s *gpu.Snapshot) error {
 
 func renderOptions() Options {
 	opts := allOptions()
-	opts.Now, opts.PodLabelNames = testEpoch, []string{"app.kubernetes.io/name"}
+	opts.Now = testEpoch
+	opts.PodLabelNames = []string{"app.kubernetes.io/name"}
 
 	return opts
 }
@@ -160,7 +161,8 @@ func TestRenderWithFailures(t *testing.T) {
 // What the registry refuses is not rendered: Gather names its collector.
 func TestRenderRefuses(t *testing.T) {
 	c := mustNew(t, renderOptions())
-	good, twice := richNode(2, 2), richNode(2, 2)
+	good := richNode(2, 2)
+	twice := richNode(2, 2)
 	twice.GPUs[1].UUID, twice.GPUs[1].Index = twice.GPUs[0].UUID, twice.GPUs[0].Index
 
 	for range 2 {
@@ -262,7 +264,8 @@ func TestRenderConcurrently(t *testing.T) {
 	for i := range 8 {
 		all.Go(func() {
 			for round := range 10 {
-				s, format := snaps[(i+round)%len(snaps)], rendersIn[i%len(rendersIn)]
+				s := snaps[(i+round)%len(snaps)]
+				format := rendersIn[i%len(rendersIn)]
 				var out bytes.Buffer
 
 				ok, err := c.Render(&out, s, format, nil)

@@ -32,8 +32,16 @@ type protoFamily struct {
 const valueSize = 8
 
 // newProtoTemplate returns nil if it cannot find the values. It takes ownership of the families.
-func newProtoTemplate(families []libraryFamily, format expfmt.Format, groupOf groupFunc) seriesTemplate {
-	t := &protoTemplate{format: format, groupOf: groupOf, families: make([]protoFamily, len(families))}
+func newProtoTemplate(
+	families []libraryFamily,
+	format expfmt.Format,
+	groupOf groupFunc,
+) seriesTemplate {
+	t := &protoTemplate{
+		format:   format,
+		groupOf:  groupOf,
+		families: make([]protoFamily, len(families)),
+	}
 	for i, f := range families {
 		t.families[i] = protoFamily{libraryFamily: f, group: groupOf(f.GetName(), f.Metric[0])}
 
@@ -64,7 +72,8 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	}
 
 	var other bytes.Buffer
-	if expfmt.NewEncoder(&other, format).Encode(f.MetricFamily) != nil || other.Len() != len(f.encoded) {
+	if expfmt.NewEncoder(&other, format).Encode(f.MetricFamily) != nil ||
+		other.Len() != len(f.encoded) {
 		return false
 	}
 

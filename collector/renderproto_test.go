@@ -96,7 +96,8 @@ func TestRenderBetweenLayouts(t *testing.T) {
 
 // Formats that differ in how they escape names share a template: there is no name to escape.
 func TestRenderEscapedProtobuf(t *testing.T) {
-	c, s := mustNew(t, renderOptions()), richNode(2, 2)
+	c := mustNew(t, renderOptions())
+	s := richNode(2, 2)
 	c.Observe(s)
 
 	families, err := c.Gather(s)

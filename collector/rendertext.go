@@ -46,7 +46,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 // addFamily appends an encoded family without its values, which are at the ends of the lines that are no comments. It
 // reports whether there is a value for each line, and no comment between the lines.
 func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
-	first, comments := len(t.slots), len(t.text)
+	first := len(t.slots)
+
+	comments := len(t.text)
 	for line := range bytes.Lines(f.encoded) {
 		done := len(t.slots) - first
 		if line[0] == '#' {
@@ -66,7 +68,14 @@ func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 		}
 
 		t.text = append(t.text, line[:at]...)
-		t.slots = append(t.slots, slot{end: len(t.text), series: f.series[done], group: groupOf(f.GetName(), f.Metric[done])})
+		t.slots = append(
+			t.slots,
+			slot{
+				end:    len(t.text),
+				series: f.series[done],
+				group:  groupOf(f.GetName(), f.Metric[done]),
+			},
+		)
 	}
 
 	t.families = append(t.families, textFamily{comments: comments, slots: len(t.slots)})
@@ -82,7 +91,9 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 
 	out := dst.AvailableBuffer()
 
-	begin, i := 0, 0
+	begin := 0
+	i := 0
+
 	for _, f := range t.families {
 		comments := t.text[begin:f.comments] // nil once they are written
 

@@ -37,27 +37,48 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 	f := &rightsizingFamilies{}
 	const whole = "Of a GPU that is held as a whole; GPUs in MIG mode have none."
 	pod := []string{"namespace", "pod", "container", "recommended_profile"}
-	f.candidate = c.newFamily("nvidia_gpu_rightsizing_candidate",
+	f.candidate = c.newFamily(
+		"nvidia_gpu_rightsizing_candidate",
 		"1 for a whole GPU whose work a GPU instance of recommended_profile does, by the evidence of seven days or more; "+
-			"docs/rightsizing.md says what that is.", whole, pod...)
-	f.rejected = c.newFamily("nvidia_gpu_rightsizing_rejected",
+			"docs/rightsizing.md says what that is.",
+		whole,
+		pod...)
+	f.rejected = c.newFamily(
+		"nvidia_gpu_rightsizing_rejected",
 		"1 with the reason for which no slice is recommended for a whole GPU; absent while there is too little evidence.",
-		whole, "reason")
-	f.confidence = c.newFamily("nvidia_gpu_rightsizing_confidence_ratio",
+		whole,
+		"reason",
+	)
+	f.confidence = c.newFamily(
+		"nvidia_gpu_rightsizing_confidence_ratio",
 		"How much the evidence on a whole GPU's workload can be relied on, 0-1: 1 is a week of complete observation with an "+
-			"hour of kernels and a start that was seen; what is known least decides.", whole)
-	f.stretch = c.newFamily("nvidia_gpu_rightsizing_stretch_ratio",
+			"hour of kernels and a start that was seen; what is known least decides.",
+		whole,
+	)
+	f.stretch = c.newFamily(
+		"nvidia_gpu_rightsizing_stretch_ratio",
 		"How many times as long as now a candidate's kernels take in the recommended slice, at p95: at least (low), and "+
-			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.", whole, "bound")
-	f.deciding = c.newFamily("nvidia_gpu_rightsizing_deciding_ratio",
+			"with the worst mix of kernels (high). Absent if nothing ran: it is unknown.",
+		whole,
+		"bound",
+	)
+	f.deciding = c.newFamily(
+		"nvidia_gpu_rightsizing_deciding_ratio",
 		"The figure of a candidate that is nearest to its limit in the recommended slice: stretch at p95, p99 of busy time, "+
-			"or the share of the slice's memory or media engines that is needed, with headroom and growth.", whole, "figure")
+			"or the share of the slice's memory or media engines that is needed, with headroom and growth.",
+		whole,
+		"figure",
+	)
 	f.reclaimable = c.newFamily("nvidia_gpu_rightsizing_reclaimable_ratio",
 		"Share of a candidate's SMs that the recommended slice would set free, 0-1.", whole)
-	f.freed = c.newFamily("nvidia_gpu_rightsizing_freed_gpus",
+	f.freed = c.newFamily(
+		"nvidia_gpu_rightsizing_freed_gpus",
 		"A candidate's share of the whole GPUs that its node has free after all candidates have moved; 0 if it only makes "+
-			"room.", whole)
-	f.instance = c.newFamily("nvidia_mig_gpu_instance_rightsizing_candidate",
+			"room.",
+		whole,
+	)
+	f.instance = c.newFamily(
+		"nvidia_mig_gpu_instance_rightsizing_candidate",
 		"1 for a GPU instance that should be smaller (action shrink) or larger (grow), or whose container has held its "+
 			"memory for a day and run nothing (idle).",
 		"recommended_profile is a profile of the same GPU; absent if no other one is recommended.",
@@ -67,7 +88,9 @@ func declareRightsizing(c *catalog) *rightsizingFamilies {
 }
 
 func newRightsizing(c *catalog) collectFunc {
-	families, advice, pods := declareRightsizing(c), c.advice, c.pods
+	families := declareRightsizing(c)
+	advice := c.advice
+	pods := c.pods
 
 	return func(w *metricWriter, v *view) {
 		if advice == nil {
@@ -95,7 +118,11 @@ func newRightsizing(c *catalog) collectFunc {
 					holder = gpu.Container{} // others may have parts of it
 				}
 
-				w.add(families.instance, g.parts[i].labels.extend(append(pods.advicePairs(&a, holder), "action", a.Action)...), 1)
+				w.add(
+					families.instance,
+					g.parts[i].labels.extend(
+						append(pods.advicePairs(&a, holder), "action", a.Action)...), 1,
+				)
 			}
 		}
 	}

@@ -8,7 +8,8 @@ import (
 
 func adviseOptions(mode PodLabelMode, list ...Advice) Options {
 	opts := fixedOptions("rightsizing")
-	opts.PodLabels, opts.Advice = mode, func() []Advice { return list }
+	opts.PodLabels = mode
+	opts.Advice = func() []Advice { return list }
 
 	return opts
 }
@@ -105,7 +106,8 @@ func TestRightsizingOfInstances(t *testing.T) {
 			family + `{action="grow",container="main",gpu="2",gpu_instance="1",mig_profile="3g.20gb",` +
 				`namespace="ml",pod="train",recommended_profile="4g.20gb",uuid="GPU-2"} 1`},
 		{"split: others may have parts of it", func(gi *gpu.GPUInstance) {
-			gi.ComputeInstances, gi.Holders = append(gi.ComputeInstances, gpu.ComputeInstance{ID: 1}), nil
+			gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: 1})
+			gi.Holders = nil
 		}, family + `{action="grow",gpu="2",gpu_instance="1",mig_profile="3g.20gb",recommended_profile="4g.20gb",uuid="GPU-2"} 1`},
 		{"another pod", func(gi *gpu.GPUInstance) { gi.Holders[0].Pod = "next" }, ""},
 		{"another place", func(gi *gpu.GPUInstance) { gi.Placement = gpu.Some(gpu.Placement{Start: 0, Size: 4}) }, ""},

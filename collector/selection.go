@@ -35,7 +35,11 @@ func (c *Collector) CheckCollectors(names []string) error {
 		switch {
 		case slices.Contains(enabled, name):
 		case name == string(NamesDCGM) || slices.Contains(listGroupNames(), name):
-			return fmt.Errorf("collector %q is switched off by the flags of the exporter, expected one of %v", name, enabled)
+			return fmt.Errorf(
+				"collector %q is switched off by the flags of the exporter, expected one of %v",
+				name,
+				enabled,
+			)
 		default:
 			return fmt.Errorf("unknown collector %.64q, expected one of %v", name, enabled)
 		}
@@ -112,5 +116,11 @@ func (s groupSelection) filter(f *dto.MetricFamily, groupOf groupFunc) *dto.Metr
 		return nil
 	}
 
-	return &dto.MetricFamily{Name: f.Name, Help: f.Help, Type: f.Type, Unit: f.Unit, Metric: metrics}
+	return &dto.MetricFamily{
+		Name:   f.Name,
+		Help:   f.Help,
+		Type:   f.Type,
+		Unit:   f.Unit,
+		Metric: metrics,
+	}
 }

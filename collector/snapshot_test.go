@@ -42,7 +42,10 @@ func exclusiveHolder(pod string) gpu.Holder {
 
 func replicaHolder(pod, n string) gpu.Holder {
 	h := exclusiveHolder(pod)
-	h.Sharing, h.Replica, h.Workload, h.Labels = gpu.SharingTimeSlicing, n, "", nil
+	h.Sharing = gpu.SharingTimeSlicing
+	h.Replica = n
+	h.Workload = ""
+	h.Labels = nil
 
 	return h
 }
@@ -184,7 +187,8 @@ func richNode(count, instances int) *gpu.Snapshot {
 			g.Holders = []gpu.Holder{replicaHolder("a", "0"), replicaHolder("b", "1")}
 			g.Containers = []gpu.ContainerUse{
 				{Container: g.Holders[0].Container, Sharing: gpu.SharingTimeSlicing, MemoryUsed: gpu.Some[uint64](1 << 30)}}
-			g.Power.UnallocatedWatts, g.Power.Method = gpu.None[float64](), gpu.PowerNotApplicable
+			g.Power.UnallocatedWatts = gpu.None[float64]()
+			g.Power.Method = gpu.PowerNotApplicable
 		} else {
 			for j := range instances {
 				gi := richInstance(i, j)
@@ -207,8 +211,11 @@ func richGPU(i int) gpu.GPU {
 	bytes := gpu.Some[uint64](1 << 32)
 	g := plainGPU(i)
 	g.UUID = gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i))
-	g.Name, g.Architecture, g.PCIBusID, g.Serial, g.VBIOS = "NVIDIA A100-SXM4-40GB", "Ampere", "00000000:07:00.0", "1",
-		"92.00.45.00.03"
+	g.Name = "NVIDIA A100-SXM4-40GB"
+	g.Architecture = "Ampere"
+	g.PCIBusID = "00000000:07:00.0"
+	g.Serial = "1"
+	g.VBIOS = "92.00.45.00.03"
 	g.Minor, g.SMs, g.Allocated = gpu.Some(i), gpu.Some(108), gpu.Some(true)
 	g.Readings = gpu.Readings{
 		Memory:                   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
@@ -231,7 +238,9 @@ func richGPU(i int) gpu.GPU {
 			{PID: 100, MemoryBytes: bytes, SM: gpu.Some(0.25)}, {PID: 101, MemoryBytes: bytes},
 			{PID: 100, Instance: gpu.Some(gpu.InstanceID(7))}}),
 	}
-	g.Activity, g.ActivitySource, g.ActivityRollup = richActivity(), gpu.ActivityDCGM, true
+	g.Activity = richActivity()
+	g.ActivitySource = gpu.ActivityDCGM
+	g.ActivityRollup = true
 	rate := gpu.Some(1e9)
 	g.Rates = gpu.LinkRates{PCIeReceive: rate, PCIeTransmit: rate, NVLinkReceive: rate, NVLinkTransmit: rate}
 	g.Jobs = []string{"4242"}

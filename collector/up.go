@@ -7,21 +7,31 @@ func newUp(c *catalog) collectFunc {
 		"1 when the last reading of the GPU succeeded, 0 when it failed or did not end in time. "+
 			"A GPU that is released has none.",
 		"About the GPU as a whole; its instances have their own.")
-	released := c.newFamily("nvidia_gpu_released_timestamp_seconds",
+	released := c.newFamily(
+		"nvidia_gpu_released_timestamp_seconds",
 		"When the exporter let go of the GPU, as Unix time: it keeps the GPU closed and reads nothing of it, so that it can "+
 			"be reset, unbound or passed to a virtual machine. By the `operator` (migctl release), or the `driver` as it was "+
 			"unbound. Only GPUs that are released now have it.",
-		"Its instances have no series meanwhile.", "by")
-	readErrors := c.newFamily("nvidia_gpu_read_errors_total",
+		"Its instances have no series meanwhile.",
+		"by",
+	)
+	readErrors := c.newFamily(
+		"nvidia_gpu_read_errors_total",
 		"Readings of the GPU that failed, by what was read and why. What the hardware does not offer is no error, "+
 			"but power in MIG mode. "+
 			"Failures of the whole GPU (`device`) and lost events (`events`, `other`) begin at 0, others with the first.",
-		"Readings of its instances are counted here too.", "reading", "reason")
+		"Readings of its instances are counted here too.",
+		"reading",
+		"reason",
+	)
 	lastRead := c.newFamily("nvidia_gpu_last_read_timestamp_seconds",
 		"When the GPU was last read with success, as Unix time.",
 		"Its instances are read together with it.")
-	giUp := c.newFamily("nvidia_mig_gpu_instance_up", "1 when the last reading of the GPU instance succeeded, else 0.",
-		"0 with its GPU too.")
+	giUp := c.newFamily(
+		"nvidia_mig_gpu_instance_up",
+		"1 when the last reading of the GPU instance succeeded, else 0.",
+		"0 with its GPU too.",
+	)
 	ciUp := c.newFamily("nvidia_mig_compute_instance_up",
 		"1 when the last reading of the compute instance succeeded, else 0.",
 		"0 with its GPU too. "+splitOnly)
@@ -40,7 +50,11 @@ func newUp(c *catalog) collectFunc {
 			}
 
 			for _, e := range g.Totals.ReadErrors {
-				w.addCounter(readErrors, g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)), e.Counter)
+				w.addCounter(
+					readErrors,
+					g.labels.extend("reading", string(e.Reading), "reason", string(e.Reason)),
+					e.Counter,
+				)
 			}
 		}
 

@@ -35,7 +35,9 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
 	spare := make([]deviceLabels, countInstances(s)) // one allocation, not one for each device
 	take := func(n int) (taken []deviceLabels) {
-		taken, spare = spare[:n:n], spare[n:]
+		taken = spare[:n:n]
+		spare = spare[n:]
+
 		return taken
 	}
 
@@ -58,7 +60,10 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 			one.parts[j].parts = take(len(gi.ComputeInstances))
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
-				own := plain.extend("compute_instance", formatUint(ci.ID), "mig_uuid", string(ci.UUID))
+				own := plain.extend(
+					"compute_instance", formatUint(ci.ID),
+					"mig_uuid", string(ci.UUID),
+				)
 				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
 			}
 		}
@@ -84,18 +89,25 @@ func countInstances(s *gpu.Snapshot) int {
 
 // labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
 // only batch job. When a job began is not known: it counts as beginning now.
-func (p podLabels) labelsOfDevice(plain labels, holders []gpu.Holder, jobs []string, now time.Time) deviceLabels {
+func (p podLabels) labelsOfDevice(
+	plain labels,
+	holders []gpu.Holder,
+	jobs []string,
+	now time.Time,
+) deviceLabels {
 	d := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
 		return d
 	}
 
 	if h := nameableHolder(holders); h != nil {
-		d.use, d.heldSince = plain.extend(containerPairs(h.Container)...), h.Since
+		d.use = plain.extend(containerPairs(h.Container)...)
+		d.heldSince = h.Since
 	}
 
 	if p.jobs && len(jobs) == 1 {
-		d.use, d.heldSince = d.use.extend("hpc_job", jobs[0]), now
+		d.use = d.use.extend("hpc_job", jobs[0])
+		d.heldSince = now
 	}
 
 	return d

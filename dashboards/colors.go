@@ -9,7 +9,16 @@ import (
 // deviceColors are the colors of slices by placement, seven of them, and of whole GPUs by index. None is red or amber:
 // those are for problems.
 func deviceColors() []string {
-	return []string{"#3274d9", "#37a64b", "#9a5fd6", "#00a9c0", "#d65fa5", "#8c6239", "#9fc131", "#aab4be"}
+	return []string{
+		"#3274d9",
+		"#37a64b",
+		"#9a5fd6",
+		"#00a9c0",
+		"#d65fa5",
+		"#8c6239",
+		"#9fc131",
+		"#aab4be",
+	}
 }
 
 // placements is how many slices a GPU has at most.

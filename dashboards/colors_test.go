@@ -35,7 +35,9 @@ func lab(t *testing.T, color string) [3]float64 {
 		return 7.787*v + 16./116
 	}
 
-	lr, lg, lb := linear(r), linear(g), linear(b)
+	lr := linear(r)
+	lg := linear(g)
+	lb := linear(b)
 	x := f((0.4124*lr + 0.3576*lg + 0.1805*lb) / 0.9505)
 	y := f(0.2126*lr + 0.7152*lg + 0.0722*lb)
 	z := f((0.0193*lr + 0.1192*lg + 0.9505*lb) / 1.089)
@@ -48,7 +50,9 @@ func TestColorsCanBeTold(t *testing.T) {
 	all := append(deviceColors(), red, amber)
 	for i, a := range all {
 		for _, b := range all[:i] {
-			p, q := lab(t, a), lab(t, b)
+			p := lab(t, a)
+
+			q := lab(t, b)
 			if d := math.Hypot(math.Hypot(p[0]-q[0], p[1]-q[1]), p[2]-q[2]); d < 25 {
 				t.Errorf("%s and %s are %.0f apart", a, b, d)
 			}

@@ -27,7 +27,11 @@ func (d dcgmScope) held() string {
 	const of = `{__name__=~"DCGM_FI_DEV_FB_USED|DCGM_FI_PROF_GR_ENGINE_ACTIVE",`
 	honored := of + `pod!="",exported_pod="",` + d.all + `} unless on (cluster, instance, namespace, pod) up`
 
-	exported := aggregate("max", dcgmUnit+", exported_namespace, exported_pod", of+`exported_pod!="",`+d.all+`}`)
+	exported := aggregate(
+		"max",
+		dcgmUnit+", exported_namespace, exported_pod",
+		of+`exported_pod!="",`+d.all+`}`,
+	)
 	for _, name := range []string{"namespace", "pod"} {
 		exported = `label_replace(` + exported + `, "` + name + `", "$1", "exported_` + name + `", "(.+)")`
 	}
@@ -78,21 +82,38 @@ func dcgm() dashboard {
 	d := dcgmScope{`cluster=~"$cluster",instance="$node",gpu=~"$gpu",GPU_I_PROFILE=~"$profile"`}
 	xid := d.of("DEV_XID_ERRORS")
 	const on = "cluster, instance, gpu, err_code"
-	count := "count by (" + byGPU + ") (" + aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED"))
+	count := "count by (" + byGPU + ") (" + aggregate(
+		"max",
+		dcgmUnit+", GPU_CI_ID",
+		d.of("DEV_FB_USED"),
+	)
 	before := "count by (" + byGPU + ") (" +
 		aggregate("max", dcgmUnit+", GPU_CI_ID", d.of("DEV_FB_USED")+" offset $__rate_interval")
 
 	return dashboard{
-		uid: dcgmUID, title: "GPU node (dcgm-exporter's metrics)", from: "now-6h", tags: []string{"gpu", "mig", "dcgm"},
+		uid:   dcgmUID,
+		title: "GPU node (dcgm-exporter's metrics)",
+		from:  "now-6h",
+		tags:  []string{"gpu", "mig", "dcgm"},
 		description: "The node's dashboard on the metrics of dcgm-exporter, by their names before 4.9 " +
 			"(--metrics.names=dcgm or both). It works with dcgm-exporter too, as its chart installs it, except for what that " +
 			"does not serve.",
 		variables: nodeVariables("DCGM_FI_DEV_GPU_TEMP", "DCGM_FI_DEV_FB_USED", "GPU_I_PROFILE"),
 		annotations: []object{
-			annotation("Number of slices", countHue, "abs("+count+") - "+before+")) > 0", "Number of slices changed",
-				"GPU {{gpu}}"),
-			annotation("XIDs", red, "max by ("+on+") ("+xid+" > 0) unless on ("+on+") ("+xid+" offset $__rate_interval)",
-				"XID {{err_code}}", "GPU {{gpu}}"),
+			annotation(
+				"Number of slices",
+				countHue,
+				"abs("+count+") - "+before+")) > 0",
+				"Number of slices changed",
+				"GPU {{gpu}}",
+			),
+			annotation(
+				"XIDs",
+				red,
+				"max by ("+on+") ("+xid+" > 0) unless on ("+on+") ("+xid+" offset $__rate_interval)",
+				"XID {{err_code}}",
+				"GPU {{gpu}}",
+			),
 		},
 		rows: []row{
 			{title: "Right now", panels: append(dcgmStats(d), dcgmTable(d))},
@@ -107,18 +128,43 @@ func dcgm() dashboard {
 
 func dcgmStats(d dcgmScope) []panel {
 	return []panel{
-		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 8, h: 4,
+		{
+			kind:  stat,
+			title: "GPUs",
+			unit:  "none",
+			hue:   countHue,
+			w:     8,
+			h:     4,
 			description: "GPUs that report. One that does not answer has no series here: compare with the number that the " +
 				"node should have.",
-			queries: []query{{expr: "count(" + d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "GPUs"}}},
-		{kind: stat, title: "Slices", unit: "none", hue: countHue, w: 8, h: 4,
+			queries: []query{{expr: "count(" + d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "GPUs"}},
+		},
+		{
+			kind:        stat,
+			title:       "Slices",
+			unit:        "none",
+			hue:         countHue,
+			w:           8,
+			h:           4,
 			description: "GPU instances that have a compute instance.",
-			queries: []query{{expr: "count(" + d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`)) + ") or 0 * count(" +
-				d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "slices"}}},
-		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 8, h: 4,
+			queries: []query{
+				{expr: "count(" + d.each(d.of("DEV_FB_USED", `GPU_I_ID!=""`)) + ") or 0 * count(" +
+					d.wholeGPU("DEV_GPU_TEMP") + ")", legend: "slices"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Power",
+			unit:  "watt",
+			hue:   powerHue,
+			w:     8,
+			h:     4,
 			description: "What the GPUs draw, each once. Dashboards that add up DCGM_FI_DEV_POWER_USAGE of dcgm-exporter " +
 				"count a GPU again for each of its slices.",
-			queries: []query{{expr: "sum(" + d.wholeGPU("DEV_POWER_USAGE") + ")", legend: "drawn"}}},
+			queries: []query{
+				{expr: "sum(" + d.wholeGPU("DEV_POWER_USAGE") + ")", legend: "drawn"},
+			},
+		},
 	}
 }
 
@@ -128,7 +174,10 @@ func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
 
-	return field("DEV_FB_USED") + " / (" + either(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
+	return field("DEV_FB_USED") + " / (" + either(
+		unreserved+" + "+field("DEV_FB_RESERVED"),
+		unreserved,
+	) + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {
@@ -141,40 +190,121 @@ func dcgmTable(d dcgmScope) panel {
 	single := `label_join(` + pods + ` and on (` + dcgmUnit + `) (` + count + ` == 1), "holder", "/", "namespace", "pod")`
 	several := `label_replace(count_values by (` + dcgmUnit + `) ("n", ` + count +
 		` > 1), "holder", "$1 pods", "n", "(.*)")`
-	holder := aggregate("max", dcgmRows+", holder",
-		`label_replace(`+d.named("("+single+" or "+several+")")+`, "slice", "`+wholeGPU+`", "slice", "whole")`)
+	holder := aggregate(
+		"max",
+		dcgmRows+", holder",
+		`label_replace(`+d.named(
+			"("+single+" or "+several+")",
+		)+`, "slice", "`+wholeGPU+`", "slice", "whole")`,
+	)
 	bySlice := setLabel(d.onGPUs(d.of("DEV_FB_USED", instance)), "holder", "by slice")
 
 	return panel{
-		kind: table, title: "GPUs and slices, and the pods that hold them", hue: fine, w: 24, h: 11,
+		kind:  table,
+		title: "GPUs and slices, and the pods that hold them",
+		hue:   fine,
+		w:     24,
+		h:     11,
 		description: "One row for each GPU, then one for each slice of it. n/a: these metrics do not have it, or a slice " +
 			"has no such reading. free or unknown: no series names a pod; these metrics do not distinguish the two. The same " +
 			"dashboard with mig-exporter's own metrics shows placement, state, and the power of a slice.",
 		queries: []query{
-			{ref: "Holder", expr: holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " +
-				setLabel(d.inventory(), "holder", "free or unknown")},
+			{
+				ref: "Holder",
+				expr: holder + " or on (" + dcgmRows + ") " + bySlice + " or on (" + dcgmRows + ") " +
+					setLabel(
+						d.inventory(),
+						"holder",
+						"free or unknown",
+					),
+			},
 			{ref: "Engine", expr: both("PROF_GR_ENGINE_ACTIVE")},
 			{ref: "Tensor", expr: both("PROF_PIPE_TENSOR_ACTIVE")},
 			{ref: "DRAM", expr: both("PROF_DRAM_ACTIVE")},
-			{ref: "Memory", expr: d.onInventory(dcgmMemoryShare(d, gpu), dcgmMemoryShare(d, instance))},
+			{
+				ref:  "Memory",
+				expr: d.onInventory(dcgmMemoryShare(d, gpu), dcgmMemoryShare(d, instance)),
+			},
 			{ref: "Power", expr: d.onInventory(d.of("DEV_POWER_USAGE"), "")},
 			{ref: "Temperature", expr: d.onInventory(d.of("DEV_GPU_TEMP"), "")},
 			// An instance without compute instances has an XID and no row.
-			{ref: "XID", expr: "(" + both("DEV_XID_ERRORS") + ") and on (" + dcgmRows + ") " + d.inventory()},
+			{
+				ref:  "XID",
+				expr: "(" + both("DEV_XID_ERRORS") + ") and on (" + dcgmRows + ") " + d.inventory(),
+			},
 		},
 		columns: []column{
-			{field: "gpu", title: "GPU", width: 60,
-				links: []object{linkTo("This GPU alone", dcgmUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{
+				field: "gpu",
+				title: "GPU",
+				width: 60,
+				links: []object{
+					linkTo(
+						"This GPU alone",
+						dcgmUID,
+						fromField("node", "instance"),
+						fromField("gpu", "gpu"),
+					),
+				},
+			},
 			{field: "slice", title: "Slice", width: 140},
 			{field: "holder", title: "Held by"},
-			{field: "Engine", title: "Engine active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
-			{field: "Tensor", title: "Tensor active", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
-			{field: "DRAM", title: "Memory bandwidth", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 150},
-			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 160,
-				steps: []step{{0.95, amber}}},
-			{field: "Power", title: "Power", unit: "watt", hue: powerHue, gauge: true, max: mostWatts, width: 140},
-			{field: "Temperature", title: "Temperature", unit: "celsius", hue: temperatureHue, gauge: true, max: 100,
-				width: 130, steps: []step{{85, amber}, {92, red}}},
+			{
+				field: "Engine",
+				title: "Engine active",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 150,
+			},
+			{
+				field: "Tensor",
+				title: "Tensor active",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 150,
+			},
+			{
+				field: "DRAM",
+				title: "Memory bandwidth",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 150,
+			},
+			{
+				field: "Memory",
+				title: "Memory used",
+				unit:  "percentunit",
+				hue:   memoryHue,
+				gauge: true,
+				max:   1,
+				width: 160,
+				steps: []step{{0.95, amber}},
+			},
+			{
+				field: "Power",
+				title: "Power",
+				unit:  "watt",
+				hue:   powerHue,
+				gauge: true,
+				max:   mostWatts,
+				width: 140,
+			},
+			{
+				field: "Temperature",
+				title: "Temperature",
+				unit:  "celsius",
+				hue:   temperatureHue,
+				gauge: true,
+				max:   100,
+				width: 130,
+				steps: []step{{85, amber}, {92, red}},
+			},
 			{field: "XID", title: "Last XID", unit: "none", width: 90, hue: fine},
 			{field: "instance", hidden: true},
 		},
@@ -184,38 +314,83 @@ func dcgmTable(d dcgmScope) panel {
 
 func dcgmUse(d dcgmScope) []panel {
 	return []panel{
-		ofOne(lines("Engine activity of each device", "percentunit", activityHue,
+		ofOne(lines(
+			"Engine activity of each device",
+			"percentunit",
+			activityHue,
 			"Part of the time in which the graphics or compute engine was active, of the device's own. It needs GPM (Hopper "+
-				"and later) or DCGM.", d.device("PROF_GR_ENGINE_ACTIVE"), deviceLegend)),
-		ofOne(lines("Tensor activity of each device", "percentunit", activityHue,
-			"Part of the cycles in which the tensor pipes worked.", d.device("PROF_PIPE_TENSOR_ACTIVE"), deviceLegend)),
-		ofOne(lines("Memory bandwidth of each device", "percentunit", activityHue,
-			"Part of the cycles in which the device's memory moved data, of its own bandwidth.", d.device("PROF_DRAM_ACTIVE"),
-			deviceLegend)),
-		ofOne(lines("Kernel running (GPUs without MIG)", "percentunit", activityHue,
+				"and later) or DCGM.",
+			d.device("PROF_GR_ENGINE_ACTIVE"),
+			deviceLegend,
+		)),
+		ofOne(lines(
+			"Tensor activity of each device",
+			"percentunit",
+			activityHue,
+			"Part of the cycles in which the tensor pipes worked.",
+			d.device("PROF_PIPE_TENSOR_ACTIVE"),
+			deviceLegend,
+		)),
+		ofOne(lines(
+			"Memory bandwidth of each device",
+			"percentunit",
+			activityHue,
+			"Part of the cycles in which the device's memory moved data, of its own bandwidth.",
+			d.device("PROF_DRAM_ACTIVE"),
+			deviceLegend,
+		)),
+		ofOne(lines(
+			"Kernel running (GPUs without MIG)",
+			"percentunit",
+			activityHue,
 			"DCGM_FI_DEV_GPU_UTIL: part of the time with at least one kernel running. The driver does not report it while MIG "+
-				"is on: dashboards that have nothing else are empty there.", d.wholeGPU("DEV_GPU_UTIL")+" / 100", gpuLegend)),
+				"is on: dashboards that have nothing else are empty there.",
+			d.wholeGPU("DEV_GPU_UTIL")+" / 100",
+			gpuLegend,
+		)),
 	}
 }
 
 func dcgmMemory(d dcgmScope) []panel {
-	stack := lines("Memory used", "mbytes", memoryHue,
+	stack := lines(
+		"Memory used",
+		"mbytes",
+		memoryHue,
 		"Memory in use on each device, on top of each other. A GPU with slices is there as its slices only.",
-		d.device("DEV_FB_USED"), deviceLegend)
+		d.device("DEV_FB_USED"),
+		deviceLegend,
+	)
 	stack.stacked = true
 	holders := aggregate("max", byDevice+", namespace, pod", d.named(d.held())) + " * 0 + 1"
 
-	return []panel{stack, {kind: stateTimeline, title: "Pods by device", unit: "none", hue: activityHue, w: 12, h: 8,
-		description: "Each pod for as long as it held a device: its labels are on the device's series, which end when " +
-			"another pod gets the device.",
-		values:  []valueMap{{"1", "held", activityHue}},
-		queries: []query{{expr: holders, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"}}}}
+	return []panel{
+		stack,
+		{
+			kind:  stateTimeline,
+			title: "Pods by device",
+			unit:  "none",
+			hue:   activityHue,
+			w:     12,
+			h:     8,
+			description: "Each pod for as long as it held a device: its labels are on the device's series, which end when " +
+				"another pod gets the device.",
+			values: []valueMap{{"1", "held", activityHue}},
+			queries: []query{
+				{expr: holders, legend: "GPU {{gpu}} {{slice}}: {{namespace}}/{{pod}}"},
+			},
+		},
+	}
 }
 
 func dcgmPower(d dcgmScope) []panel {
-	power := lines("Power of each GPU", "watt", powerHue,
+	power := lines(
+		"Power of each GPU",
+		"watt",
+		powerHue,
 		"What each GPU draws, with all its slices, once. There is no metric of a slice's power here.",
-		d.wholeGPU("DEV_POWER_USAGE"), gpuLegend)
+		d.wholeGPU("DEV_POWER_USAGE"),
+		gpuLegend,
+	)
 	power.stacked = true
 	temperature := lines("Temperature", "celsius", temperatureHue, "Of the die and of the memory.",
 		d.wholeGPU("DEV_GPU_TEMP"), "GPU {{gpu}} die")
@@ -224,39 +399,82 @@ func dcgmPower(d dcgmScope) []panel {
 	temperature.steps = []step{{85, amber}, {92, red}}
 
 	return []panel{
-		power, temperature,
-		lines("SM clock", "rotmhz", linkHue, "All slices of a GPU run at the same clock.", d.wholeGPU("DEV_SM_CLOCK"),
-			gpuLegend),
-		lines("Power, from the energy counter", "watt", powerHue,
+		power,
+		temperature,
+		lines(
+			"SM clock",
+			"rotmhz",
+			linkHue,
+			"All slices of a GPU run at the same clock.",
+			d.wholeGPU("DEV_SM_CLOCK"),
+			gpuLegend,
+		),
+		lines(
+			"Power, from the energy counter",
+			"watt",
+			powerHue,
 			"Rate of the energy counter: mean power between scrapes, peaks included.",
-			"max by ("+byGPU+") (rate("+d.of("DEV_TOTAL_ENERGY_CONSUMPTION")+"[$__rate_interval])) / 1000", gpuLegend),
+			"max by ("+byGPU+") (rate("+d.of(
+				"DEV_TOTAL_ENERGY_CONSUMPTION",
+			)+"[$__rate_interval])) / 1000",
+			gpuLegend,
+		),
 	}
 }
 
 func dcgmErrors(d dcgmScope) []panel {
 	return []panel{
-		{kind: stateTimeline, title: "Last XID", unit: "none", hue: red, w: 12, h: 8,
+		{
+			kind:  stateTimeline,
+			title: "Last XID",
+			unit:  "none",
+			hue:   red,
+			w:     12,
+			h:     8,
 			description: "The number of the last XID of each GPU and slice, which stays until the next one or a restart: 0 is " +
 				"none since then. An XID of a slice is not repeated on its GPU. Alert on DCGM_EXP_XID_ERRORS_COUNT instead.",
 			values: []valueMap{{"0", "none", fine}},
-			queries: []query{{expr: aggregate("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))),
-				legend: deviceLegend}}},
-		lines("Remapped rows", "none", red,
+			queries: []query{
+				{expr: aggregate("max", byDevice, d.named(d.of("DEV_XID_ERRORS", `GPU_CI_ID=""`))),
+					legend: deviceLegend},
+			},
+		},
+		lines(
+			"Remapped rows",
+			"none",
+			red,
 			"Rows of memory that were replaced after uncorrectable errors. The driver does not report them while a GPU has "+
-				"slices.", d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"), gpuLegend),
+				"slices.",
+			d.wholeGPU("DEV_UNCORRECTABLE_REMAPPED_ROWS"),
+			gpuLegend,
+		),
 	}
 }
 
 func dcgmLinks(d dcgmScope) []panel {
-	link := lines("PCIe", "Bps", linkHue, "Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.",
-		d.wholeGPU("PROF_PCIE_RX_BYTES"), "GPU {{gpu}} in")
-	link.queries = append(link.queries, query{expr: d.wholeGPU("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"})
+	link := lines(
+		"PCIe",
+		"Bps",
+		linkHue,
+		"Rates by the profiling counters. They need GPM (Hopper and later) or DCGM.",
+		d.wholeGPU("PROF_PCIE_RX_BYTES"),
+		"GPU {{gpu}} in",
+	)
+	link.queries = append(
+		link.queries,
+		query{expr: d.wholeGPU("PROF_PCIE_TX_BYTES"), legend: "GPU {{gpu}} out"},
+	)
 
 	return []panel{
 		link,
 		lines("NVLink", "MBs", linkHue, "All NVLinks of the GPU together, both ways.",
 			d.wholeGPU("DEV_NVLINK_BANDWIDTH_TOTAL"), gpuLegend),
-		counts("PCIe replays", red, "Packets sent again in each interval. A rate that stays is a bad link.",
-			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))", gpuLegend),
+		counts(
+			"PCIe replays",
+			red,
+			"Packets sent again in each interval. A rate that stays is a bad link.",
+			"max by ("+byGPU+") (increase("+d.of("DEV_PCIE_REPLAY_COUNTER")+"[$__rate_interval]))",
+			gpuLegend,
+		),
 	}
 }

@@ -20,20 +20,44 @@ func pictures(uid string) []picture {
 	switch uid {
 	case fleetUID:
 		return []picture{
-			{"dashboards-fleet.png", "Counts, problems with the pods that they affect, and a table of all nodes"},
-			{"dashboards-fleet-use.png", "Activity, idle devices with their pods, and whole GPUs for which a slice would do"},
+			{
+				"dashboards-fleet.png",
+				"Counts, problems with the pods that they affect, and a table of all nodes",
+			},
+			{
+				"dashboards-fleet-use.png",
+				"Activity, idle devices with their pods, and whole GPUs for which a slice would do",
+			},
 		}
 	case nodeUID:
-		return []picture{{"dashboards-node.png", "A row for each GPU and slice with its pod, then slices and pods over time"}}
+		return []picture{
+			{
+				"dashboards-node.png",
+				"A row for each GPU and slice with its pod, then slices and pods over time",
+			},
+		}
 	case workloadUID:
-		return []picture{{"dashboards-workloads.png", "A row for each pod, then devices by namespace"}}
+		return []picture{
+			{"dashboards-workloads.png", "A row for each pod, then devices by namespace"},
+		}
 	case rightsizingUID:
-		return []picture{{"dashboards-rightsizing.png",
-			"Candidates with what they would free, GPUs that stay whole with the reason, slices that should change"}}
+		return []picture{
+			{
+				"dashboards-rightsizing.png",
+				"Candidates with what they would free, GPUs that stay whole with the reason, slices that should change",
+			},
+		}
 	case healthUID:
-		return []picture{{"dashboards-health.png", "A row for each exporter, then sources over time"}}
+		return []picture{
+			{"dashboards-health.png", "A row for each exporter, then sources over time"},
+		}
 	case dcgmUID:
-		return []picture{{"dashboards-node-dcgm.png", "A row for each GPU and instance with its pod, then activity"}}
+		return []picture{
+			{
+				"dashboards-node-dcgm.png",
+				"A row for each GPU and instance with its pod, then activity",
+			},
+		}
 	}
 
 	return nil

@@ -8,22 +8,37 @@ const (
 
 func fleet() dashboard {
 	return dashboard{
-		uid: fleetUID, title: "GPU fleet", from: "now-24h", tags: []string{"gpu", "mig"},
+		uid:   fleetUID,
+		title: "GPU fleet",
+		from:  "now-24h",
+		tags:  []string{"gpu", "mig"},
 		description: "All nodes: what is wrong, how much of the GPUs and slices is held and used, what is underused or " +
 			"stranded, power, and what changed.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
-			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
-			choice("profile", "Profile", "label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)",
-				false),
+			choice(
+				"node",
+				"Node",
+				`label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`,
+				false,
+			),
+			choice(
+				"profile",
+				"Profile",
+				"label_values(nvidia_gpu_mig_profile_instances_available{"+inFleet+"}, mig_profile)",
+				false,
+			),
 		},
 		annotations: nodeEvents(),
 		rows: []row{
 			{title: "Right now", panels: append(fleetStats(), fleetProblems(), fleetNodes())},
 			{title: "Use", panels: fleetUse()},
 			{title: "Underused whole GPUs", panels: []panel{fleetUnderused()}},
-			{title: "Right-sizing (see the dashboard GPU right-sizing)", panels: fleetRightsizing()},
+			{
+				title:  "Right-sizing (see the dashboard GPU right-sizing)",
+				panels: fleetRightsizing(),
+			},
 			{title: "Free and stranded slices", panels: fleetRoom()},
 			{title: "Power and energy", panels: fleetPower()},
 			{title: "What changed", panels: fleetHistory()},
@@ -42,32 +57,88 @@ func fleetStats() []panel {
 	up := fleetScope().eachGPU("nvidia_gpu_up")
 
 	return []panel{
-		{kind: stat, title: "Nodes that report", unit: "none", hue: countHue, w: 4, h: 4,
+		{
+			kind:        stat,
+			title:       "Nodes that report",
+			unit:        "none",
+			hue:         countHue,
+			w:           4,
+			h:           4,
 			description: "Nodes whose exporter reports GPUs now.",
-			queries:     []query{{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"}}},
-		{kind: stat, title: "Nodes without data", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
+			queries: []query{
+				{expr: "count(count by (" + nodeRows + ") (" + up + "))", legend: "report"},
+			},
+		},
+		{
+			kind:   stat,
+			title:  "Nodes without data",
+			unit:   "none",
+			hue:    fine,
+			steps:  problemFrom(red),
+			w:      4,
+			h:      4,
 			colors: map[string]string{"left": slate},
 			description: "Nodes that reported within the last day and do not now, and whose GPUs no other target reports. " +
 				"without data: they do not answer, or died, as the alerts MigExporterDown and MigNodeGone say; look at Exporter " +
 				"health. left: they were drained and removed from service discovery, which is no fault." + ruled,
 			queries: []query{
-				{expr: "count(" + gone("down|died") + ") or 0 * count(" + up + ")", legend: "without data"},
+				{
+					expr:   "count(" + gone("down|died") + ") or 0 * count(" + up + ")",
+					legend: "without data",
+				},
 				{expr: "count(" + gone("left") + ") or 0 * count(" + up + ")", legend: "left"},
-			}},
+			},
+		},
 		{kind: stat, title: "GPUs", unit: "none", hue: countHue, w: 4, h: 4,
 			description: "GPUs of the nodes that report.",
 			queries:     []query{{expr: "count(" + up + ")", legend: "GPUs"}}},
-		{kind: stat, title: "GPUs that do not answer", unit: "none", hue: fine, steps: problemFrom(red), w: 4, h: 4,
+		{
+			kind:        stat,
+			title:       "GPUs that do not answer",
+			unit:        "none",
+			hue:         fine,
+			steps:       problemFrom(red),
+			w:           4,
+			h:           4,
 			description: "GPUs whose last reading failed. They are in the table below.",
-			queries:     []query{{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"}}},
-		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 4, h: 4,
+			queries: []query{
+				{expr: "count(" + up + " == 0) or 0 * count(" + up + ")", legend: "do not answer"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Devices",
+			unit:  "none",
+			hue:   countHue,
+			w:     4,
+			h:     4,
 			description: "Slices and GPUs without MIG, by whether a container holds them. Devices whose holder is unknown, " +
 				"and free ones of GPUs that do not answer, are in neither number." + ruled,
-			queries: []query{{expr: "sum by (state) (" + selectFamily("instance:nvidia_devices:count", inFleet) + ")",
-				legend: "{{state}}"}}},
-		{kind: stat, title: "Power now", unit: "watt", hue: powerHue, w: 4, h: 4,
+			queries: []query{
+				{
+					expr: "sum by (state) (" + selectFamily(
+						"instance:nvidia_devices:count",
+						inFleet,
+					) + ")",
+					legend: "{{state}}",
+				},
+			},
+		},
+		{
+			kind:        stat,
+			title:       "Power now",
+			unit:        "watt",
+			hue:         powerHue,
+			w:           4,
+			h:           4,
 			description: "What all GPUs draw now. Slices are inside: nothing is counted twice.",
-			queries:     []query{{expr: "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")", legend: "drawn"}}},
+			queries: []query{
+				{
+					expr:   "sum(" + fleetScope().eachGPU("nvidia_gpu_power_watts") + ")",
+					legend: "drawn",
+				},
+			},
+		},
 	}
 }
 
@@ -77,32 +148,74 @@ func fleetProblems() panel {
 	s := fleetScope()
 	wrong := "(" + s.state() + ") < " + stateFine
 	ofNode := func(state, expr string) string {
-		return setLabel(setLabel(constant(state, aggregate("max", nodeRows, expr)), "slice", "(node)"), "gpu", "All")
+		return setLabel(
+			setLabel(constant(state, aggregate("max", nodeRows, expr)), "slice", "(node)"),
+			"gpu",
+			"All",
+		)
 	}
 	nodes := either(ofNode(stateGone, gone("down|died")), ofNode(stateLeft, gone("left")))
-	healthy := setLabel(constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"), "slice",
-		"(all that report)")
+	healthy := setLabel(
+		constant(stateFine, "count("+selectFamily("nvidia_gpu_up", inFleet)+")"),
+		"slice",
+		"(all that report)",
+	)
 
 	return panel{
-		kind: table, title: "Problems and affected pods", hue: fine, w: 24, h: 10,
+		kind:  table,
+		title: "Problems and affected pods",
+		hue:   fine,
+		w:     24,
+		h:     10,
 		description: "GPUs and slices with a problem, the worst first, with the pods that hold them, and nodes that " +
 			"stopped reporting within the last day; left: after a drain, which is no fault. One row with ok: nothing is wrong " +
 			"on the nodes that report. Empty: there is no data at all. Click a node for its dashboard, a holder for the pod.",
 		queries: []query{
 			{ref: "State", expr: wrong + " or " + nodes + " or on () " + healthy},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(nodes)},
+			{
+				ref: "Holder",
+				expr: "(" + s.holders() + ") and on (" + rows + ") (" + wrong + ") or " + allPods(
+					nodes,
+				),
+			},
 		},
 		columns: []column{
 			{field: "State", title: "State", width: 170, hue: fine, values: stateNames()},
-			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-			{field: "gpu", title: "GPU", width: 70,
-				links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
+			{
+				field: "instance",
+				title: "Node",
+				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
+			},
+			{
+				field: "gpu",
+				title: "GPU",
+				width: 70,
+				links: []object{
+					linkTo(
+						"This GPU",
+						nodeUID,
+						fromField("node", "instance"),
+						fromField("gpu", "gpu"),
+					),
+				},
+			},
 			{field: "slice", title: "Slice"},
-			{field: "holder", title: "Held by",
-				links: []object{linkTo("Its pods", workloadUID, fromField("node", "instance"), fromField("namespace", "namespace"),
-					fromField("pod", "pod"))}},
+			{
+				field: "holder",
+				title: "Held by",
+				links: []object{
+					linkTo(
+						"Its pods",
+						workloadUID,
+						fromField("node", "instance"),
+						fromField("namespace", "namespace"),
+						fromField("pod", "pod"),
+					),
+				},
+			},
 			{field: "cluster", title: "Cluster"},
-			{field: "namespace", hidden: true}, {field: "pod", hidden: true},
+			{field: "namespace", hidden: true},
+			{field: "pod", hidden: true},
 		},
 		sortBy: []string{"State"},
 	}
@@ -120,7 +233,11 @@ func fleetNodes() panel {
 	}
 
 	return panel{
-		kind: table, title: "All nodes", hue: fine, w: 24, h: 9,
+		kind:  table,
+		title: "All nodes",
+		hue:   fine,
+		w:     24,
+		h:     9,
 		description: "One row for each node that reports. SM activity is of all SMs of its devices, of the last 5 minutes. " +
 			"Held and idle: devices that pods have held for an hour and that were busy for less than 1 % of the time: those " +
 			"for which the alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. Stranded: memory slices that no profile " +
@@ -130,24 +247,65 @@ func fleetNodes() panel {
 			{ref: "Held", expr: of(rule("instance:nvidia_devices:count", `state="held"`))},
 			{ref: "Free", expr: of(rule("instance:nvidia_devices:count", `state="free"`))},
 			{ref: "Idle", expr: of(rule("instance:nvidia_devices_held_idle:count"))},
-			{ref: "SM", expr: of(rule("instance:nvidia_sms_active:sum") + " / " + rule("instance:nvidia_sms:sum"))},
-			{ref: "Memory", expr: of(sum("nvidia_gpu_memory_used_bytes") + " / " + sum("nvidia_gpu_memory_total_bytes"))},
+			{
+				ref: "SM",
+				expr: of(
+					rule("instance:nvidia_sms_active:sum") + " / " + rule("instance:nvidia_sms:sum"),
+				),
+			},
+			{
+				ref: "Memory",
+				expr: of(
+					sum("nvidia_gpu_memory_used_bytes") + " / " + sum("nvidia_gpu_memory_total_bytes"),
+				),
+			},
 			{ref: "Power", expr: of(sum("nvidia_gpu_power_watts"))},
-			{ref: "Stranded", expr: of(sum("nvidia_gpu_mig_slices", `kind="memory",state="stranded"`))},
+			{
+				ref:  "Stranded",
+				expr: of(sum("nvidia_gpu_mig_slices", `kind="memory",state="stranded"`)),
+			},
 		},
 		columns: []column{
-			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{
+				field: "instance",
+				title: "Node",
+				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
+			},
 			{field: "cluster", title: "Cluster"},
 			{field: "GPUs", title: "GPUs", unit: "none", width: 80, hue: fine},
 			{field: "Held", title: "Held", unit: "none", width: 80, hue: fine},
 			{field: "Free", title: "Free", unit: "none", width: 80, hue: fine},
-			{field: "Idle", title: "Held and idle", unit: "none", width: 120, hue: fine, steps: problemFrom(amber)},
-			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 170},
-			{field: "Memory", title: "Memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1, width: 170},
+			{
+				field: "Idle",
+				title: "Held and idle",
+				unit:  "none",
+				width: 120,
+				hue:   fine,
+				steps: problemFrom(amber),
+			},
+			{
+				field: "SM",
+				title: "SM activity",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 170,
+			},
+			{
+				field: "Memory",
+				title: "Memory used",
+				unit:  "percentunit",
+				hue:   memoryHue,
+				gauge: true,
+				max:   1,
+				width: 170,
+			},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 			{field: "Stranded", title: "Stranded", unit: "none", width: 100, hue: fine},
 		},
-		sortBy: []string{"Held and idle", "Node"}, descending: true,
+		sortBy:     []string{"Held and idle", "Node"},
+		descending: true,
 	}
 }
 
@@ -163,38 +321,90 @@ func fleetUse() []panel {
 	sum := func(name, labels string) string {
 		return "sum by (" + labels + ") (" + selectFamily(name, inFleet) + ")"
 	}
-	activity := ofOne(lines("SM activity of whole GPUs and of slices", "percentunit", activityHue,
+	activity := ofOne(lines(
+		"SM activity of whole GPUs and of slices",
+		"percentunit",
+		activityHue,
 		"Of all SMs of the devices, 5-minute means. whole: GPUs without MIG; slice: GPU instances. SMs in no slice, and "+
 			"devices that do not report activity, are not in it. Whole GPUs are often at 10 to 30 %."+ruled,
-		sum("instance:nvidia_sms_active:sum", "kind")+" / "+sum("instance:nvidia_sms:sum", "kind"), "{{kind}}"))
-	devices := lines("Devices: held and free", "none", countHue,
+		sum(
+			"instance:nvidia_sms_active:sum",
+			"kind",
+		)+" / "+sum(
+			"instance:nvidia_sms:sum",
+			"kind",
+		),
+		"{{kind}}",
+	))
+	devices := lines(
+		"Devices: held and free",
+		"none",
+		countHue,
 		"Slices and GPUs without MIG, on top of each other. Devices whose holder is unknown are not in it. Free all day: "+
 			"too many; nothing free all day: pods wait."+ruled,
-		sum("instance:nvidia_devices:count", "kind, state"), "{{kind}}, {{state}}")
+		sum("instance:nvidia_devices:count", "kind, state"),
+		"{{kind}}, {{state}}",
+	)
 	devices.stacked = true
-	devices.colors = map[string]string{"slice, held": activityHue, "whole, held": "dark-blue", "free": slate}
+	devices.colors = map[string]string{
+		"slice, held": activityHue,
+		"whole, held": "dark-blue",
+		"free":        slate,
+	}
 	activity.colors = map[string]string{"whole": "dark-blue", "slice": activityHue}
-	count := lines("Held and idle for an hour", "none", countHue,
+	count := lines(
+		"Held and idle for an hour",
+		"none",
+		countHue,
 		"Devices that pods have held for an hour and that were busy for less than 1 % of the time: those for which the "+
 			"alerts GpuAllocatedIdle and MigSliceAllocatedIdle fire. The table beside names them."+ruled,
-		sum("instance:nvidia_devices_held_idle:count", "kind"), "{{kind}}")
+		sum("instance:nvidia_devices_held_idle:count", "kind"),
+		"{{kind}}",
+	)
 	count.colors = activity.colors
 
 	return []panel{
-		activity, devices, count,
-		{kind: table, title: "Idle devices and their pods", hue: fine, w: 12, h: 8,
+		activity,
+		devices,
+		count,
+		{
+			kind:  table,
+			title: "Idle devices and their pods",
+			hue:   fine,
+			w:     12,
+			h:     8,
 			description: "Devices that were held and idle for the last hour, and the pods that held them for all of it. Ask " +
 				"the owners whether they still need them; often it is a notebook that was left open." + ruled,
 			queries: []query{{ref: "Busy", expr: `label_replace(` + idleOf +
 				`, "mig_profile", "whole", "mig_profile", "")`}},
 			columns: []column{
-				{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-				{field: "gpu", title: "GPU", width: 60}, {field: "mig_profile", title: "Profile", width: 100},
+				{
+					field: "instance",
+					title: "Node",
+					links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
+				},
+				{
+					field: "gpu",
+					title: "GPU",
+					width: 60,
+				},
+				{field: "mig_profile", title: "Profile", width: 100},
 				{field: "namespace", title: "Namespace"},
-				{field: "pod", title: "Pod",
-					links: []object{linkTo("This pod", workloadUID, fromField("namespace", "namespace"), fromField("pod", "pod"))}},
+				{
+					field: "pod",
+					title: "Pod",
+					links: []object{
+						linkTo(
+							"This pod",
+							workloadUID,
+							fromField("namespace", "namespace"),
+							fromField("pod", "pod"),
+						),
+					},
+				},
 			},
-			sortBy: []string{"Namespace"}},
+			sortBy: []string{"Namespace"},
+		},
 	}
 }
 
@@ -210,7 +420,12 @@ const underusedTitle = "Whole GPUs that are larger than their work needs"
 func fleetUnderused() panel {
 	s := fleetScope()
 	of := func(value string) string {
-		known := aggregate("max", rows, wholeGPUs(s.underused()+" * on (cluster, uuid) group_left () "+value))
+		known := aggregate(
+			"max",
+			rows,
+			wholeGPUs(s.underused()+" * on (cluster, uuid) group_left () "+value),
+		)
+
 		return either(known, aggregate("max", rows, wholeGPUs(s.underused()+" * NaN")))
 	}
 	sm := "mig:gpu_sm_activity:avg5m[2d]"
@@ -221,12 +436,20 @@ func fleetUnderused() panel {
 		evidence = `label_replace(` + evidence + `, "known", "` + named[1] + `", "evidence", "` + named[0] + `")`
 	}
 
-	profile := `label_replace(` + oneOf(onGPU, "recommended_profile", s.gpu(candidate)) + ` and on (` + onGPU + `) ` +
+	profile := `label_replace(` + oneOf(
+		onGPU,
+		"recommended_profile",
+		s.gpu(candidate),
+	) + ` and on (` + onGPU + `) ` +
 		s.underused() + ` or on (` + onGPU + `) ` + s.underused() +
 		`, "recommended_profile", "n/a", "recommended_profile", "")`
 
 	return panel{
-		kind: table, title: underusedTitle, hue: fine, w: 24, h: 8,
+		kind:  table,
+		title: underusedTitle,
+		hue:   fine,
+		w:     24,
+		h:     8,
 		description: "GPUs without MIG for which the alerts GpuRightsizingCandidate (after a week of evidence) and " +
 			"GpuUnderused fire. Known by: the right-sizing advisor of the node, or, where it has no answer, means of five " +
 			"minutes over two days, which know no starts and no latency. A GPU that the advisor keeps whole is not in it. " +
@@ -237,79 +460,187 @@ func fleetUnderused() panel {
 			{ref: "Highest", expr: of("max_over_time(" + sm + ")")},
 			{ref: "Memory", expr: of("max_over_time(mig:gpu_memory:used_ratio_max5m[2d])")},
 			{ref: "Known", expr: aggregate("max", rows+", known", wholeGPUs(evidence))},
-			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile", wholeGPUs(profile))},
+			{
+				ref:  "Profile",
+				expr: aggregate("max", rows+", recommended_profile", wholeGPUs(profile)),
+			},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " +
 				aggregate("max", rows, wholeGPUs(s.underused()))},
 		},
-		columns: append(deviceColumns(toEvidence()),
+		columns: append(
+			deviceColumns(toEvidence()),
 			column{field: "known", title: "Known by", width: 190},
 			column{field: "recommended_profile", title: "Slice that would do", width: 150},
-			column{field: "Mean", title: "Mean SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
-				width: 160},
-			column{field: "Highest", title: "Highest 5 minutes", unit: "percentunit", hue: activityHue, gauge: true, max: 1,
-				width: 160},
-			column{field: "Memory", title: "Most memory used", unit: "percentunit", hue: memoryHue, gauge: true, max: 1,
-				width: 160},
+			column{
+				field: "Mean",
+				title: "Mean SM activity",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 160,
+			},
+			column{
+				field: "Highest",
+				title: "Highest 5 minutes",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 160,
+			},
+			column{
+				field: "Memory",
+				title: "Most memory used",
+				unit:  "percentunit",
+				hue:   memoryHue,
+				gauge: true,
+				max:   1,
+				width: 160,
+			},
 		),
 		sortBy: []string{"Mean SM activity"},
 	}
 }
 
 func fleetRoom() []panel {
-	room := lines("Memory slices: used, free, stranded", "none", countHue,
+	room := lines(
+		"Memory slices: used, free, stranded",
+		"none",
+		countHue,
 		"Of all GPUs with MIG. Stranded ones are free, but no profile that could still be placed covers them."+ruled,
-		"sum by (state) ("+selectFamily("instance:nvidia_mig_slices:sum", inFleet, `kind="memory"`)+")", "{{state}}")
+		"sum by (state) ("+selectFamily(
+			"instance:nvidia_mig_slices:sum",
+			inFleet,
+			`kind="memory"`,
+		)+")",
+		"{{state}}",
+	)
 	room.stacked, room.colors = true, ofSlices()
 
 	return []panel{
 		room,
-		{kind: barGauge, title: "Room for more slices", unit: "none", hue: countHue, w: 6, h: 8,
+		{
+			kind:  barGauge,
+			title: "Room for more slices",
+			unit:  "none",
+			hue:   countHue,
+			w:     6,
+			h:     8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the " +
 				"same room: these numbers do not add up.",
 			queries: []query{{expr: "sort_desc(" +
-				aggregate("sum", "mig_profile", fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
-					`mig_profile=~"$profile"`)) + ")", legend: "{{mig_profile}}"}}},
-		{kind: table, title: "GPUs with stranded memory slices", hue: fine, w: 6, h: 8,
+				aggregate(
+					"sum",
+					"mig_profile",
+					fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
+						`mig_profile=~"$profile"`),
+				) + ")", legend: "{{mig_profile}}"}},
+		},
+		{
+			kind:        table,
+			title:       "GPUs with stranded memory slices",
+			hue:         fine,
+			w:           6,
+			h:           8,
 			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
 			queries: []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" +
-				selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) + ") > 0"}},
+				selectFamily(
+					"nvidia_gpu_mig_slices",
+					inFleet,
+					`kind="memory",state="stranded"`,
+				) + ") > 0"}},
 			columns: []column{
-				{field: "instance", title: "Node",
-					links: []object{linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))}},
-				{field: "gpu", title: "GPU", width: 60}, {field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
+				{
+					field: "instance",
+					title: "Node",
+					links: []object{
+						linkTo(
+							"This GPU",
+							nodeUID,
+							fromField("node", "instance"),
+							fromField("gpu", "gpu"),
+						),
+					},
+				},
+				{
+					field: "gpu",
+					title: "GPU",
+					width: 60,
+				},
+				{field: "Slices", title: "Slices", unit: "none", hue: countHue, width: 70},
 			},
-			sortBy: []string{"Slices"}, descending: true},
+			sortBy:     []string{"Slices"},
+			descending: true,
+		},
 	}
 }
 
 func fleetPower() []panel {
 	sum := func(name string) string { return "sum by (cluster) (" + selectFamily(name, inFleet) + ")" }
-	power := lines("Power", "watt", powerHue,
+	power := lines(
+		"Power",
+		"watt",
+		powerHue,
 		"What the GPUs of each cluster draw, and the sum of their limits. not in a slice: the part of GPUs with MIG that "+
 			"no slice is given, such as idle power of free room."+ruled,
-		sum("instance:nvidia_power_watts:sum"), "{{cluster}} drawn")
-	power.queries = append(power.queries,
+		sum("instance:nvidia_power_watts:sum"),
+		"{{cluster}} drawn",
+	)
+	power.queries = append(
+		power.queries,
 		query{expr: sum("instance:nvidia_power_limit_watts:sum"), legend: "{{cluster}} limit"},
-		query{expr: sum("instance:nvidia_power_unallocated_watts:sum"), legend: "{{cluster}} not in a slice"})
+		query{
+			expr:   sum("instance:nvidia_power_unallocated_watts:sum"),
+			legend: "{{cluster}} not in a slice",
+		},
+	)
 	power.colors = map[string]string{"limit": "#7fd1c7", "not in a slice": slate}
 
-	return []panel{power, {kind: barGauge, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue,
-		w: 12, h: 8,
-		description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
-		queries: []query{{expr: "sum by (cluster) (sum_over_time(" +
-			selectFamily("instance:nvidia_power_watts:sum", inFleet) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}}}}
+	return []panel{
+		power,
+		{
+			kind:        barGauge,
+			title:       "Energy in the time range",
+			unit:        "kwatth",
+			decimals:    1,
+			hue:         powerHue,
+			w:           12,
+			h:           8,
+			description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
+			queries: []query{{expr: "sum by (cluster) (sum_over_time(" +
+				selectFamily(
+					"instance:nvidia_power_watts:sum",
+					inFleet,
+				) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}},
+		},
+	}
 }
 
 func fleetHistory() []panel {
 	changed := func(title, hue, text, rule string) panel {
-		return counts(title, hue, text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
-			"sum by (cluster, instance) ("+selectFamily(rule, inFleet)+") > 0 or on () label_replace(sum("+selectFamily(rule,
-				inFleet)+`), "instance", "all nodes", "", "")`, "{{instance}}")
+		return counts(
+			title,
+			hue,
+			text+" In the 5 minutes before each point; the line at 0 is of all other nodes."+ruled,
+			"sum by (cluster, instance) ("+selectFamily(
+				rule,
+				inFleet,
+			)+") > 0 or on () label_replace(sum("+selectFamily(
+				rule,
+				inFleet,
+			)+`), "instance", "all nodes", "", "")`,
+			"{{instance}}",
+		)
 	}
 
 	return []panel{
-		changed("Layout changes", countHue, "Slices that were created or destroyed, by any program.",
-			"instance:nvidia_layout_changes:increase5m"),
+		changed(
+			"Layout changes",
+			countHue,
+			"Slices that were created or destroyed, by any program.",
+			"instance:nvidia_layout_changes:increase5m",
+		),
 		changed("XIDs", red, "XIDs by node. The dashboard of the node shows which, and the slice.",
 			"instance:nvidia_xids:increase5m"),
 	}
@@ -317,25 +648,53 @@ func fleetHistory() []panel {
 
 func fleetControl() []panel {
 	state := func(name, value string) string {
-		return "max by (" + nodeRows + ") (" + selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " +
+		return "max by (" + nodeRows + ") (" + selectFamily(
+			"mig_control_state",
+			inFleet,
+			`state="`+name+`"`,
+		) + " == 1) * " +
 			value
 	}
 
 	return []panel{
-		counts("Operations", countHue,
+		counts(
+			"Operations",
+			countHue,
 			"Operations of partition control that ended in each interval, by kind and result. failed and interrupted: migctl "+
 				"operations says why.",
 			"sum by (verb, result) (max by (cluster, instance, verb, result) "+
-				"(increase("+selectFamily("mig_control_operations_total",
-				inFleet)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state",
-				inFleet)+`), "result", "none", "", "")`, "{{verb}} {{result}}"),
-		{kind: stateTimeline, title: "State of partition control", unit: "none", hue: fine, w: 12, h: 8,
+				"(increase("+selectFamily(
+				"mig_control_operations_total",
+				inFleet,
+			)+"[$__rate_interval]))) > 0 or on () label_replace(0 * sum("+selectFamily("mig_control_state",
+				inFleet)+`), "result", "none", "", "")`,
+			"{{verb}} {{result}}",
+		),
+		{
+			kind:  stateTimeline,
+			title: "State of partition control",
+			unit:  "none",
+			hue:   fine,
+			w:     12,
+			h:     8,
 			description: "degraded, stuck, read-only and off need an operator: migctl on the node says what to do. Nodes " +
 				"without partition control have no line.",
-			values: []valueMap{{"1", "idle", fine}, {"2", "running", activityHue}, {"3", "degraded", amber},
-				{"4", "stuck", red}, {"5", "read-only", amber}, {"6", "off", amber}},
-			queries: []query{{legend: "{{instance}}", expr: state("off", "6") + " or " + state("read-only", "5") + " or " +
-				state("stuck", "4") +
-				" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1")}}},
+			values: []valueMap{
+				{"1", "idle", fine},
+				{"2", "running", activityHue},
+				{"3", "degraded", amber},
+				{"4", "stuck", red},
+				{"5", "read-only", amber},
+				{"6", "off", amber},
+			},
+			queries: []query{
+				{
+					legend: "{{instance}}",
+					expr: state("off", "6") + " or " + state("read-only", "5") + " or " +
+						state("stuck", "4") +
+						" or " + state("degraded", "3") + " or " + state("running", "2") + " or " + state("idle", "1"),
+				},
+			},
+		},
 	}
 }

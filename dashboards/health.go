@@ -4,13 +4,26 @@ const ofExporters = `cluster=~"$cluster",job=~"$job",instance=~"$node"`
 
 func health() dashboard {
 	return dashboard{
-		uid: healthUID, title: "GPU exporter health", from: "now-6h", tags: []string{"exporter"},
+		uid:         healthUID,
+		title:       "GPU exporter health",
+		from:        "now-6h",
+		tags:        []string{"exporter"},
 		description: "Whether mig-exporter itself works: scrapes, sources, readings, what it costs.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(mig_exporter_build_info, cluster)", false),
-			choice("job", "Job", `label_values(mig_exporter_build_info{cluster=~"$cluster"}, job)`, false),
-			choice("node", "Node", `label_values(mig_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)`, false),
+			choice(
+				"job",
+				"Job",
+				`label_values(mig_exporter_build_info{cluster=~"$cluster"}, job)`,
+				false,
+			),
+			choice(
+				"node",
+				"Node",
+				`label_values(mig_exporter_build_info{cluster=~"$cluster",job=~"$job"}, instance)`,
+				false,
+			),
 		},
 		annotations: nodeEvents(),
 		rows: []row{
@@ -63,33 +76,77 @@ func healthStats() []panel {
 	zero := " or 0 * count(" + selectFamily("mig_exporter_build_info", ofExporters) + ")"
 
 	return []panel{
-		{kind: stat, title: "Exporters", unit: "none", hue: countHue, w: 6, h: 4,
+		{
+			kind:        stat,
+			title:       "Exporters",
+			unit:        "none",
+			hue:         countHue,
+			w:           6,
+			h:           4,
 			description: "Exporters that answered the last scrape.",
-			queries:     []query{{expr: "sum(max by (" + nodeRows + ") (" + scrapedUp + "))", legend: "answer"}}},
-		{kind: stat, title: "Exporters that do not answer", unit: "none", hue: fine, steps: problemFrom(red), w: 6, h: 4,
+			queries: []query{
+				{expr: "sum(max by (" + nodeRows + ") (" + scrapedUp + "))", legend: "answer"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Exporters that do not answer",
+			unit:  "none",
+			hue:   fine,
+			steps: problemFrom(red),
+			w:     6,
+			h:     4,
 			description: "Targets of the same jobs whose last scrape failed. Their GPUs have no data. Look at the pod or the " +
 				"service on the node.",
-			queries: []query{{expr: "count((" + scrapedUp + ") == 0)" + zero, legend: "do not answer"}}},
-		{kind: stat, title: "Sources that do not answer", unit: "none", hue: fine, steps: problemFrom(amber), w: 6, h: 4,
+			queries: []query{
+				{expr: "count((" + scrapedUp + ") == 0)" + zero, legend: "do not answer"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Sources that do not answer",
+			unit:  "none",
+			hue:   fine,
+			steps: problemFrom(amber),
+			w:     6,
+			h:     4,
 			description: "NVML, DCGM, the kubelet, its checkpoint, the API server, job files. Without nvml there are no GPUs; " +
 				"without the others parts are missing: the table shows which.",
-			queries: []query{{expr: "count(" + eachOf("source", "mig_exporter_source_up") + " == 0)" + zero,
-				legend: "sources"}}},
-		{kind: stat, title: "Age of readings", unit: "s", hue: fine, steps: []step{{60, amber}, {300, red}}, w: 6, h: 4,
+			queries: []query{
+				{expr: "count(" + eachOf("source", "mig_exporter_source_up") + " == 0)" + zero,
+					legend: "sources"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Age of readings",
+			unit:  "s",
+			hue:   fine,
+			steps: []step{{60, amber}, {300, red}},
+			w:     6,
+			h:     4,
 			description: "The most by which the time of a Snapshot differs from that of its scrape. It should be about the " +
 				"poll interval. If it is more, either the exporter no longer reads its GPUs or the clock of the node is wrong: " +
 				"the table below says which.",
-			queries: []query{{expr: "max(" + offBy() + ")", legend: "at most"}}},
+			queries: []query{{expr: "max(" + offBy() + ")", legend: "at most"}},
+		},
 	}
 }
 
 func healthTable() panel {
 	of := func(expr string) string {
-		return either("max by ("+nodeRows+") ("+expr+")", "max by ("+nodeRows+") ("+scrapedUp+") * NaN")
+		return either(
+			"max by ("+nodeRows+") ("+expr+")",
+			"max by ("+nodeRows+") ("+scrapedUp+") * NaN",
+		)
 	}
 
 	return panel{
-		kind: table, title: "All exporters", hue: fine, w: 24, h: 9,
+		kind:  table,
+		title: "All exporters",
+		hue:   fine,
+		w:     24,
+		h:     9,
 		description: "One row for each target. n/a: it does not answer, so nothing is known. Age: the time between the " +
 			"Snapshot and its scrape. No readings for: the part of the last 10 minutes in which the exporter did not read its " +
 			"GPUs, by the clock of the node. If only the age is large, the clock of the node is wrong; if both are, the log " +
@@ -98,33 +155,94 @@ func healthTable() panel {
 			"readings are of the last hour.",
 		queries: []query{
 			{ref: "Up", expr: "max by (" + nodeRows + ") (" + scrapedUp + ")"},
-			{ref: "Version", expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows + ", version) (timestamp(" +
-				selectFamily("mig_exporter_build_info", ofExporters) + "))) or on (" + nodeRows + ") max by (" + nodeRows + ") (" +
-				scrapedUp + ") * NaN"},
+			{
+				ref: "Version",
+				expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows + ", version) (timestamp(" +
+					selectFamily(
+						"mig_exporter_build_info",
+						ofExporters,
+					) + "))) or on (" + nodeRows + ") max by (" + nodeRows + ") (" +
+					scrapedUp + ") * NaN",
+			},
 			{ref: "Age", expr: of(offBy())},
 			{ref: "Behind", expr: of(fellBehind())},
 			{ref: "Sources", expr: of(failing("source", "mig_exporter_source_up"))},
 			{ref: "Collectors", expr: of(failing("collector", "mig_exporter_collector_success"))},
 			{ref: "Hung", expr: of(selectFamily("mig_exporter_hung_driver_calls", ofExporters))},
-			{ref: "Unmatched", expr: of(selectFamily("mig_exporter_unmatched_device_ids", ofExporters))},
+			{
+				ref:  "Unmatched",
+				expr: of(selectFamily("mig_exporter_unmatched_device_ids", ofExporters)),
+			},
 			{ref: "Failed",
-				expr: of(sumOfGPUs(nodeRows, "reading, reason",
-					"increase("+selectFamily("nvidia_gpu_read_errors_total", ofExporters)+"[1h])"))},
+				expr: of(sumOfGPUs(
+					nodeRows,
+					"reading, reason",
+					"increase("+selectFamily(
+						"nvidia_gpu_read_errors_total",
+						ofExporters,
+					)+"[1h])",
+				))},
 			{ref: "Series", expr: of(selectFamily("scrape_samples_scraped", ofExporters))},
 		},
 		columns: []column{
-			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
+			{
+				field: "instance",
+				title: "Node",
+				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
+			},
 			{field: "Up", title: "Scrape", width: 80, hue: fine,
 				values: []valueMap{{"0", "fails", red}, {"1", "ok", "transparent"}}},
 			{field: "version", title: "Version", width: 90},
-			{field: "Age", title: "Age", unit: "s", width: 80, hue: fine, steps: []step{{60, amber}, {300, red}}},
+			{
+				field: "Age",
+				title: "Age",
+				unit:  "s",
+				width: 80,
+				hue:   fine,
+				steps: []step{{60, amber}, {300, red}},
+			},
 			{field: "Behind", title: "No readings for", unit: "s", width: 130, hue: fine,
 				steps: []step{{60, amber}, {300, red}}},
-			{field: "Sources", title: "Sources down", unit: "none", width: 115, hue: fine, steps: problemFrom(amber)},
-			{field: "Collectors", title: "Collectors down", unit: "none", width: 135, hue: fine, steps: problemFrom(amber)},
-			{field: "Hung", title: "Hung calls", unit: "none", width: 100, hue: fine, steps: problemFrom(red)},
-			{field: "Unmatched", title: "Unmatched", unit: "none", width: 105, hue: fine, steps: problemFrom(amber)},
-			{field: "Failed", title: "Failed readings", unit: "none", width: 130, hue: fine, steps: problemFrom(amber)},
+			{
+				field: "Sources",
+				title: "Sources down",
+				unit:  "none",
+				width: 115,
+				hue:   fine,
+				steps: problemFrom(amber),
+			},
+			{
+				field: "Collectors",
+				title: "Collectors down",
+				unit:  "none",
+				width: 135,
+				hue:   fine,
+				steps: problemFrom(amber),
+			},
+			{
+				field: "Hung",
+				title: "Hung calls",
+				unit:  "none",
+				width: 100,
+				hue:   fine,
+				steps: problemFrom(red),
+			},
+			{
+				field: "Unmatched",
+				title: "Unmatched",
+				unit:  "none",
+				width: 105,
+				hue:   fine,
+				steps: problemFrom(amber),
+			},
+			{
+				field: "Failed",
+				title: "Failed readings",
+				unit:  "none",
+				width: 130,
+				hue:   fine,
+				steps: problemFrom(amber),
+			},
 			{field: "Series", title: "Series", unit: "none", width: 80, hue: fine},
 			{field: "cluster", title: "Cluster"},
 		},
@@ -133,61 +251,161 @@ func healthTable() panel {
 }
 
 func healthSources() []panel {
-	stale := "max by (cluster, instance, source) (" + selectFamily("mig_exporter_source_stale", ofExporters) + ")"
+	stale := "max by (cluster, instance, source) (" + selectFamily(
+		"mig_exporter_source_stale",
+		ofExporters,
+	) + ")"
 
 	return []panel{
-		{kind: stateTimeline, title: "Sources", unit: "none", hue: fine, w: 12, h: 8,
+		{
+			kind:        stateTimeline,
+			title:       "Sources",
+			unit:        "none",
+			hue:         fine,
+			w:           12,
+			h:           8,
 			description: "Whether each source answers. stale: it does not, and its last answer is still used for a while.",
-			values:      []valueMap{{"0", "does not answer", red}, {"1", "answers", fine}, {"2", "stale", amber}},
+			values: []valueMap{
+				{"0", "does not answer", red},
+				{"1", "answers", fine},
+				{"2", "stale", amber},
+			},
 			queries: []query{{legend: "{{instance}} {{source}}", expr: "(" + stale +
 				" == 1) * 2 or max by (cluster, instance, source) (" +
-				selectFamily("mig_exporter_source_up", ofExporters) + ")"}}},
-		lines("Duration of a reading (99th percentile)", "s", linkHue,
+				selectFamily("mig_exporter_source_up", ofExporters) + ")"}},
+		},
+		lines(
+			"Duration of a reading (99th percentile)",
+			"s",
+			linkHue,
 			"How long the exporter took to read all GPUs, in the 5 minutes before each point. Near the poll interval: it "+
 				"cannot keep up; look for a slow GPU."+ruled,
-			"max by (cluster, instance) ("+selectFamily("instance:mig_exporter_poll_duration_seconds:p99_5m", inFleet)+")",
-			"{{instance}}"),
-		lines("Driver calls", "cps", linkHue,
+			"max by (cluster, instance) ("+selectFamily(
+				"instance:mig_exporter_poll_duration_seconds:p99_5m",
+				inFleet,
+			)+")",
+			"{{instance}}",
+		),
+		lines(
+			"Driver calls",
+			"cps",
+			linkHue,
 			"Calls to NVML and to DCGM. They change with the number of devices, not with scrapes. While one of the class "+
 				"exclusive runs, no process on the node enters the driver.",
-			"sum by (cluster, instance, source, class) (rate("+selectFamily("mig_exporter_driver_calls_total",
-				ofExporters)+"[$__rate_interval]))", "{{instance}} {{source}} {{class}}"),
-		counts("Failed readings", amber,
+			"sum by (cluster, instance, source, class) (rate("+selectFamily(
+				"mig_exporter_driver_calls_total",
+				ofExporters,
+			)+"[$__rate_interval]))",
+			"{{instance}} {{source}} {{class}}",
+		),
+		counts(
+			"Failed readings",
+			amber,
 			"Readings of GPUs that failed, in the 5 minutes before each point. The dashboard of the node shows which."+ruled,
-			"max by (cluster, instance) ("+selectFamily("instance:nvidia_read_errors:increase5m", inFleet)+")", "{{instance}}"),
+			"max by (cluster, instance) ("+selectFamily(
+				"instance:nvidia_read_errors:increase5m",
+				inFleet,
+			)+")",
+			"{{instance}}",
+		),
 	}
 }
 
 func healthScrapes() []panel {
 	return []panel{
-		lines("Duration of a scrape", "s", linkHue,
+		lines(
+			"Duration of a scrape",
+			"s",
+			linkHue,
 			"As Prometheus sees it. A scrape calls no driver: a slow one is a slow node or network.",
-			"max by (cluster, instance) ("+selectFamily("scrape_duration_seconds", ofExporters)+" "+ofJobs+")", "{{instance}}"),
-		lines("Series of a scrape", "none", countHue,
+			"max by (cluster, instance) ("+selectFamily(
+				"scrape_duration_seconds",
+				ofExporters,
+			)+" "+ofJobs+")",
+			"{{instance}}",
+		),
+		lines(
+			"Series of a scrape",
+			"none",
+			countHue,
 			"Grows with devices and pods. docs/metrics.md says how many to expect, and collectors that can be switched off.",
-			"max by (cluster, instance) ("+selectFamily("scrape_samples_scraped", ofExporters)+" "+ofJobs+")", "{{instance}}"),
-		counts("Scrapes refused", amber,
+			"max by (cluster, instance) ("+selectFamily(
+				"scrape_samples_scraped",
+				ofExporters,
+			)+" "+ofJobs+")",
+			"{{instance}}",
+		),
+		counts(
+			"Scrapes refused",
+			amber,
 			"Because of --web.max-scrapes, in each interval. Too many clients scrape this exporter.",
-			"sum by (cluster, instance) (increase("+selectFamily("mig_exporter_scrapes_total", ofExporters,
-				`result="rejected"`)+"[$__rate_interval]))", "{{instance}}"),
-		lines("Allocated devices that no longer exist", "none", amber,
+			"sum by (cluster, instance) (increase("+selectFamily(
+				"mig_exporter_scrapes_total",
+				ofExporters,
+				`result="rejected"`,
+			)+"[$__rate_interval]))",
+			"{{instance}}",
+		),
+		lines(
+			"Allocated devices that no longer exist",
+			"none",
+			amber,
 			"Device ids that the kubelet gave to containers and that name no device of the node: restart the device plugin, "+
 				"then delete the pod.",
-			"max by (cluster, instance) ("+selectFamily("mig_exporter_unmatched_device_ids", ofExporters)+")", "{{instance}}"),
+			"max by (cluster, instance) ("+selectFamily(
+				"mig_exporter_unmatched_device_ids",
+				ofExporters,
+			)+")",
+			"{{instance}}",
+		),
 	}
 }
 
 func healthProcess() []panel {
 	return []panel{
-		lines("Memory", "bytes", memoryHue,
+		lines(
+			"Memory",
+			"bytes",
+			memoryHue,
 			"Resident memory of the exporter. Some tens of MiB; a line that only grows is a leak: report it.",
-			"max by (cluster, instance) ("+selectFamily("process_resident_memory_bytes", ofExporters)+")", "{{instance}}"),
-		lines("CPU", "percentunit", activityHue, "Of one core.",
-			"max by (cluster, instance) (rate("+selectFamily("process_cpu_seconds_total", ofExporters)+"[$__rate_interval]))",
-			"{{instance}}"),
-		lines("Goroutines", "none", countHue, "A line that only grows is a leak, or driver calls that hang.",
-			"max by (cluster, instance) ("+selectFamily("go_goroutines", ofExporters)+")", "{{instance}}"),
-		lines("Open files", "none", countHue, "Of the exporter's process.",
-			"max by (cluster, instance) ("+selectFamily("process_open_fds", ofExporters)+")", "{{instance}}"),
+			"max by (cluster, instance) ("+selectFamily(
+				"process_resident_memory_bytes",
+				ofExporters,
+			)+")",
+			"{{instance}}",
+		),
+		lines(
+			"CPU",
+			"percentunit",
+			activityHue,
+			"Of one core.",
+			"max by (cluster, instance) (rate("+selectFamily(
+				"process_cpu_seconds_total",
+				ofExporters,
+			)+"[$__rate_interval]))",
+			"{{instance}}",
+		),
+		lines(
+			"Goroutines",
+			"none",
+			countHue,
+			"A line that only grows is a leak, or driver calls that hang.",
+			"max by (cluster, instance) ("+selectFamily(
+				"go_goroutines",
+				ofExporters,
+			)+")",
+			"{{instance}}",
+		),
+		lines(
+			"Open files",
+			"none",
+			countHue,
+			"Of the exporter's process.",
+			"max by (cluster, instance) ("+selectFamily(
+				"process_open_fds",
+				ofExporters,
+			)+")",
+			"{{instance}}",
+		),
 	}
 }

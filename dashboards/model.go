@@ -95,21 +95,31 @@ const (
 // layOut places the panels from left to right, in lines, and numbers them.
 func (d dashboard) layOut() []object {
 	var all []object
-	y, id := 0, 0
+	y := 0
+	id := 0
 
 	next := func() int { id++; return id }
 	for _, r := range d.rows {
 		heading := object{
-			"id": next(), "type": "row", "title": r.title, "collapsed": r.collapsed, "panels": []object{},
-			"gridPos": object{"x": 0, "y": y, "w": columns, "h": rowHeight},
+			"id":        next(),
+			"type":      "row",
+			"title":     r.title,
+			"collapsed": r.collapsed,
+			"panels":    []object{},
+			"gridPos":   object{"x": 0, "y": y, "w": columns, "h": rowHeight},
 		}
 		y += rowHeight
 		var inside []object
 
-		x, tallest, top := 0, 0, y
+		x := 0
+		tallest := 0
+		top := y
+
 		for _, p := range r.panels {
 			if x+p.w > columns {
-				x, top, tallest = 0, top+tallest, 0
+				x = 0
+				top = top + tallest
+				tallest = 0
 			}
 
 			inside = append(inside, p.object(next(), x, top))

@@ -45,9 +45,24 @@ type column struct {
 
 func (p panel) object(id, x, y int) object {
 	o := object{
-		"id": id, "type": string(p.kind), "title": p.title, "description": p.description, "datasource": prometheus(),
-		"gridPos": object{"x": x, "y": y, "w": p.w, "h": p.h}, "targets": p.targets(), "pluginVersion": "11.0.0",
-		"fieldConfig": object{"defaults": p.defaults(), "overrides": p.overrides()}, "options": p.options(),
+		"id":          id,
+		"type":        string(p.kind),
+		"title":       p.title,
+		"description": p.description,
+		"datasource":  prometheus(),
+		"gridPos": object{
+			"x": x,
+			"y": y,
+			"w": p.w,
+			"h": p.h,
+		},
+		"targets":       p.targets(),
+		"pluginVersion": "11.0.0",
+		"fieldConfig": object{
+			"defaults":  p.defaults(),
+			"overrides": p.overrides(),
+		},
+		"options": p.options(),
 	}
 	if p.kind == table {
 		o["transformations"] = p.transformations()
@@ -64,14 +79,22 @@ func (p panel) targets() []object {
 			q.ref = string(rune('A' + i))
 		}
 
-		format, instant := "time_series", q.instant || p.kind == stat || p.kind == barGauge
+		format := "time_series"
+
+		instant := q.instant || p.kind == stat || p.kind == barGauge
 		if p.kind == table {
 			format, instant, q.expr = "table", true, withCluster(q.expr)
 		}
 
 		list = append(list, object{
-			"refId": q.ref, "datasource": prometheus(), "editorMode": "code", "expr": q.expr, "legendFormat": q.legend,
-			"format": format, "instant": instant, "range": !instant,
+			"refId":        q.ref,
+			"datasource":   prometheus(),
+			"editorMode":   "code",
+			"expr":         q.expr,
+			"legendFormat": q.legend,
+			"format":       format,
+			"instant":      instant,
+			"range":        !instant,
 		})
 	}
 
@@ -80,8 +103,13 @@ func (p panel) targets() []object {
 
 func (p panel) defaults() object {
 	o := object{
-		"unit": p.unit, "mappings": mappings(p.values...), "noValue": "no data", "links": p.links, "min": 0,
-		"thresholds": thresholds(p.hue, p.steps...), "color": object{"mode": "thresholds"},
+		"unit":       p.unit,
+		"mappings":   mappings(p.values...),
+		"noValue":    "no data",
+		"links":      p.links,
+		"min":        0,
+		"thresholds": thresholds(p.hue, p.steps...),
+		"color":      object{"mode": "thresholds"},
 	}
 	if p.links == nil {
 		o["links"] = []object{}
@@ -105,9 +133,18 @@ func (p panel) defaults() object {
 
 		o["custom"] = p.drawing()
 	case stateTimeline:
-		o["custom"] = object{"fillOpacity": 70, "lineWidth": 0, "spanNulls": false, "insertNulls": false}
+		o["custom"] = object{
+			"fillOpacity": 70,
+			"lineWidth":   0,
+			"spanNulls":   false,
+			"insertNulls": false,
+		}
 	case table:
-		o["custom"] = object{"align": "auto", "filterable": true, "cellOptions": object{"type": "auto"}}
+		o["custom"] = object{
+			"align":       "auto",
+			"filterable":  true,
+			"cellOptions": object{"type": "auto"},
+		}
 	case stat, barGauge:
 	}
 
@@ -116,19 +153,36 @@ func (p panel) defaults() object {
 
 // drawing returns how lines are drawn. Gaps remain: a GPU that does not report has no value.
 func (p panel) drawing() object {
-	fill, stacking, style := 0, "none", "line"
+	fill := 0
+	stacking := "none"
+	style := "line"
+
 	if p.events {
-		fill, style = 60, "bars"
+		fill = 60
+		style = "bars"
 	}
 
 	if p.stacked {
-		fill, stacking = 45, "normal"
+		fill = 45
+		stacking = "normal"
 	}
 
 	return object{
-		"drawStyle": style, "lineWidth": 1, "fillOpacity": fill, "showPoints": "auto", "pointSize": 4, "spanNulls": false,
-		"stacking": object{"mode": stacking, "group": "A"}, "thresholdsStyle": object{"mode": p.thresholdStyle()},
-		"axisPlacement": "auto", "axisBorderShow": false, "lineInterpolation": "linear", "insertNulls": false,
+		"drawStyle":   style,
+		"lineWidth":   1,
+		"fillOpacity": fill,
+		"showPoints":  "auto",
+		"pointSize":   4,
+		"spanNulls":   false,
+		"stacking": object{
+			"mode":  stacking,
+			"group": "A",
+		},
+		"thresholdsStyle":   object{"mode": p.thresholdStyle()},
+		"axisPlacement":     "auto",
+		"axisBorderShow":    false,
+		"lineInterpolation": "linear",
+		"insertNulls":       false,
 	}
 }
 
@@ -149,20 +203,47 @@ func (p panel) options() object {
 	switch p.kind {
 	case stat:
 		return object{
-			"colorMode": "value", "graphMode": "none", "justifyMode": "center", "orientation": "vertical",
-			"textMode":   "value_and_name",
-			"wideLayout": true, "showPercentChange": false, "reduceOptions": last,
+			"colorMode":         "value",
+			"graphMode":         "none",
+			"justifyMode":       "center",
+			"orientation":       "vertical",
+			"textMode":          "value_and_name",
+			"wideLayout":        true,
+			"showPercentChange": false,
+			"reduceOptions":     last,
 		}
 	case barGauge:
 		return object{
-			"displayMode": "basic", "orientation": "horizontal", "valueMode": "color", "showUnfilled": true, "minVizHeight": 16,
-			"minVizWidth": 8, "maxVizHeight": 30, "namePlacement": "left", "sizing": "auto", "reduceOptions": last,
-			"legend": object{"showLegend": false, "displayMode": "list", "placement": "bottom", "calcs": []string{}},
+			"displayMode":   "basic",
+			"orientation":   "horizontal",
+			"valueMode":     "color",
+			"showUnfilled":  true,
+			"minVizHeight":  16,
+			"minVizWidth":   8,
+			"maxVizHeight":  30,
+			"namePlacement": "left",
+			"sizing":        "auto",
+			"reduceOptions": last,
+			"legend": object{
+				"showLegend":  false,
+				"displayMode": "list",
+				"placement":   "bottom",
+				"calcs":       []string{},
+			},
 		}
 	case stateTimeline:
 		return object{
-			"mergeValues": true, "showValue": "auto", "alignValue": "left", "rowHeight": 0.85, "perPage": 30, "tooltip": tooltip,
-			"legend": object{"showLegend": len(p.values) > 0, "displayMode": "list", "placement": "bottom"},
+			"mergeValues": true,
+			"showValue":   "auto",
+			"alignValue":  "left",
+			"rowHeight":   0.85,
+			"perPage":     30,
+			"tooltip":     tooltip,
+			"legend": object{
+				"showLegend":  len(p.values) > 0,
+				"displayMode": "list",
+				"placement":   "bottom",
+			},
 		}
 	case table:
 		sorting := []object{}
@@ -170,8 +251,17 @@ func (p panel) options() object {
 			sorting = append(sorting, object{"displayName": by, "desc": p.descending && i == 0})
 		}
 
-		return object{"showHeader": true, "cellHeight": "sm",
-			"footer": object{"show": false, "reducer": []string{}, "countRows": false, "fields": ""}, "sortBy": sorting}
+		return object{
+			"showHeader": true,
+			"cellHeight": "sm",
+			"footer": object{
+				"show":      false,
+				"reducer":   []string{},
+				"countRows": false,
+				"fields":    "",
+			},
+			"sortBy": sorting,
+		}
 	case timeSeries:
 		if p.w > columns/2 {
 			legend["width"] = 640

@@ -58,8 +58,10 @@ func (s scope) eachSlice(family string, more ...string) string {
 // sumOfGPUs adds up over GPUs, by labels of which label is one of the family.
 func sumOfGPUs(labels, label, expr string) string {
 	inner := onGPU
+
 	if label != "" {
-		labels, inner = labels+", "+label, onGPU+", "+label
+		labels = labels + ", " + label
+		inner = onGPU + ", " + label
 	}
 
 	return aggregate("sum", labels, aggregate("max", inner, expr))
@@ -70,7 +72,12 @@ func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info
 // withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
 func (s scope) withPlacement(expr string) string {
 	// never two of one instance
-	place := "topk by (" + onSlice + ") (1, " + aggregate("max", onSlice+", placement", s.sliceInfo()) + ")"
+	place := "topk by (" + onSlice + ") (1, " + aggregate(
+		"max",
+		onSlice+", placement",
+		s.sliceInfo(),
+	) + ")"
+
 	return withSliceName(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
 
@@ -91,7 +98,11 @@ func either(a, b string) string { return a + " or " + b }
 
 // devices returns one line for each device from an expression of GPUs and one of slices.
 func (s scope) devices(ofGPU, ofSlice string) string {
-	whole := withSlice("("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)", "whole")
+	whole := withSlice(
+		"("+ofGPU+") unless on ("+onGPU+") ("+s.gpu("nvidia_gpu_mig_enabled")+" == 1)",
+		"whole",
+	)
+
 	return aggregate("max", byDevice, either(s.withPlacement("("+ofSlice+")"), whole))
 }
 
@@ -102,7 +113,11 @@ func (s scope) device(family string) string {
 
 // inventory returns every GPU, also those that do not answer, and every slice.
 func (s scope) inventory() string {
-	return aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_up"), wholeGPU), withSliceName(s.sliceInfo())))
+	return aggregate(
+		"max",
+		rows,
+		either(withSlice(s.slice("nvidia_gpu_up"), wholeGPU), withSliceName(s.sliceInfo())),
+	)
 }
 
 // onInventory returns a value for every row of a table, NaN if the expressions have none. ofSlice is "" for families
@@ -131,7 +146,15 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
 
-	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate("sum", byGPU, expr) +
+	return sumOfGPUs(
+		byGPU,
+		label,
+		expr,
+	) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate(
+		"sum",
+		byGPU,
+		expr,
+	) +
 		`, "` + last + `", "` + none + `", "", "")`
 }
 
@@ -156,12 +179,21 @@ const fatalXIDs = "54|79|151|46|48|62|64|74|95|109|110|119|120|136|140|143|14[4-
 
 func stateNames() []valueMap {
 	return []valueMap{
-		{stateDown, "does not answer", red}, {stateRecovery, "reset or drain", red},
-		{stateMemory, "memory failed", red}, {stateFatalXID, "fatal XID", red}, {stateGone, "no data", red},
+		{stateDown, "does not answer", red},
+		{stateRecovery, "reset or drain", red},
+		{
+			stateMemory,
+			"memory failed",
+			red,
+		},
+		{stateFatalXID, "fatal XID", red},
+		{stateGone, "no data", red},
 		{stateXID, "XID", amber},
 		{stateOrphan, "no compute instance", amber},
-		{stateThrottled, "slowed down", amber}, {statePending, "reset pending", amber},
-		{stateLeft, "left", slate}, {stateFine, "ok", "transparent"},
+		{stateThrottled, "slowed down", amber},
+		{statePending, "reset pending", amber},
+		{stateLeft, "left", slate},
+		{stateFine, "ok", "transparent"},
 	}
 }
 
@@ -172,8 +204,14 @@ func constant(value, expr string) string { return "(" + expr + ") * 0 + " + valu
 
 // state returns the worst state of every row.
 func (s scope) state() string {
-	return either(aggregate("max", rows,
-		either(withSlice("("+s.gpuState()+")", wholeGPU), s.withPlacement("("+s.sliceState()+")"))), s.inventory()+" * NaN")
+	return either(aggregate(
+		"max",
+		rows,
+		either(
+			withSlice("("+s.gpuState()+")", wholeGPU),
+			s.withPlacement("("+s.sliceState()+")"),
+		),
+	), s.inventory()+" * NaN")
 }
 
 const xidOfSlice = "nvidia_mig_gpu_instance_xid_last_timestamp_seconds"
@@ -183,7 +221,9 @@ func recent(timestamps string) string { return "time() - " + timestamps + " < 60
 
 // xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
 func (s scope) xidsOfGPU(more ...string) string {
-	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" + onGPU + ", xid) " +
+	return recent(
+		s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...),
+	) + " unless on (" + onGPU + ", xid) " +
 		recent(selectFamily(xidOfSlice, s.gpus))
 }
 
@@ -196,10 +236,18 @@ func (s scope) gpuState() string {
 		worst(constant(stateMemory, s.slice("nvidia_gpu_row_remap_failure")+" > 0")),
 		worst(constant(stateFatalXID, s.xidsOfGPU(`xid=~"`+fatalXIDs+`"`))),
 		worst(constant(stateXID, s.xidsOfGPU())),
-		worst(constant(stateThrottled,
-			"rate("+s.slice("nvidia_gpu_clock_event_seconds_total", throttling)+"[$__rate_interval]) > 0.01")),
+		worst(constant(
+			stateThrottled,
+			"rate("+s.slice(
+				"nvidia_gpu_clock_event_seconds_total",
+				throttling,
+			)+"[$__rate_interval]) > 0.01",
+		)),
 		worst(constant(statePending, s.slice("nvidia_gpu_row_remap_pending")+" > 0")),
-		constant(statePending, s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled")),
+		constant(
+			statePending,
+			s.eachGPU("nvidia_gpu_mig_pending")+" != "+s.eachGPU("nvidia_gpu_mig_enabled"),
+		),
 		worst(constant(stateFine, s.slice("nvidia_gpu_up"))),
 	}, " or ")
 }
@@ -219,9 +267,15 @@ func (s scope) sliceState() string {
 // orphans selects the slices that have no compute instance. Where the driver has denied MIG devices, those that are not
 // listed may exist.
 func (s scope) orphans() string {
-	return s.sliceInfo() + " unless on (" + onSlice + ") " + s.slice("nvidia_mig_compute_instance_info") +
+	return s.sliceInfo() + " unless on (" + onSlice + ") " + s.slice(
+		"nvidia_mig_compute_instance_info",
+	) +
 		" unless on (" + onGPU + ") " +
-		s.slice("nvidia_gpu_read_errors_total", `reading="mig"`, `reason="no_permission"`) + " > 0"
+		s.slice(
+			"nvidia_gpu_read_errors_total",
+			`reading="mig"`,
+			`reason="no_permission"`,
+		) + " > 0"
 }
 
 // podInfo is which containers hold GPUs, slices and compute instances: one series for each container and device.
@@ -232,10 +286,16 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 func (s scope) holders() string {
 	const byHolder = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {
-		return `label_join(` + aggregate("max", byHolder, "{"+podInfo+","+confirmed+","+s.slices+"}") +
+		return `label_join(` + aggregate(
+			"max",
+			byHolder,
+			"{"+podInfo+","+confirmed+","+s.slices+"}",
+		) +
 			`, "holder", "/", "namespace", "pod")`
 	}
-	unsure := `label_replace(` + pods(`confirmed="false"`) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
+	unsure := `label_replace(` + pods(
+		`confirmed="false"`,
+	) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
 	all := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
 	count := aggregate("count", onSlice+", mig_profile", all)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
@@ -247,10 +307,20 @@ func (s scope) holders() string {
 
 	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
 		" or on (" + rows + ") " +
-		say(aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)), "by slice") +
+		say(
+			aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)),
+			"by slice",
+		) +
 		" or on (" + rows + ") " +
-		say(aggregate("max", rows, either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
-			s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"))), "free") +
+		say(
+			aggregate(
+				"max",
+				rows,
+				either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
+					s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)")),
+			),
+			"free",
+		) +
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 

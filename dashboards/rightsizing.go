@@ -18,13 +18,21 @@ func rightsizing() dashboard {
 	s.slices = s.gpus
 
 	return dashboard{
-		uid: rightsizingUID, title: "GPU right-sizing", from: "now-7d", tags: []string{"gpu", "mig"},
+		uid:   rightsizingUID,
+		title: "GPU right-sizing",
+		from:  "now-7d",
+		tags:  []string{"gpu", "mig"},
 		description: "Which whole GPUs are too large for what they do, which slice would do, what it costs a request and " +
 			"what it sets free; and which slices are too small, too large or idle. Nothing is changed by itself.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
-			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
+			choice(
+				"node",
+				"Node",
+				`label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`,
+				false,
+			),
 			choice("gpu", "GPU", "label_values(nvidia_gpu_up{"+inFleet+"}, gpu)", false),
 		},
 		annotations: nodeEvents(),
@@ -51,7 +59,11 @@ func oneOf(device, label, expr string) string {
 // rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the same GPU that knows
 // more has the last word.
 func (s scope) rejections() string {
-	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" + onGPU + ") " +
+	return oneOf(
+		onGPU,
+		"reason",
+		s.gpu("nvidia_gpu_rightsizing_rejected"),
+	) + " unless on (" + onGPU + ") " +
 		s.gpu(candidate)
 }
 
@@ -87,30 +99,56 @@ func (s scope) zeroIfJudged(expr string) string {
 func rightsizingStats(s scope) []panel {
 	count := "count(" + s.eachGPU(judged) + ")"
 	number := func(title, unit, legend, expr, text string) panel {
-		return panel{kind: stat, title: title, unit: unit, hue: countHue, w: 5, h: 4, description: text,
-			queries: []query{{expr: expr, legend: legend}}}
+		return panel{
+			kind:        stat,
+			title:       title,
+			unit:        unit,
+			hue:         countHue,
+			w:           5,
+			h:           4,
+			description: text,
+			queries:     []query{{expr: expr, legend: legend}},
+		}
 	}
-	gained := number("GPUs to be gained", "none", "in GPUs", s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")"),
+	gained := number(
+		"GPUs to be gained",
+		"none",
+		"in GPUs",
+		s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")"),
 		"SMs that the candidates would set free, in GPUs. How many whole GPUs become free depends on how the slices can be "+
-			"packed: migctl recommend on a node shows it."+advisor)
+			"packed: migctl recommend on a node shows it."+advisor,
+	)
 	gained.decimals = 1
 	slices := number("Slices to change", "none", "slices", "count("+s.sliceActions()+")",
 		"Slices that are too small, too large or idle. \"no data\": none is, or no advisor runs.")
 	slices.w = 4
 
 	return []panel{
-		number("Whole GPUs that are held", "none", "observed", count,
-			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs."),
-		number("Larger than their work needs", "none", "{{evidence}}",
+		number(
+			"Whole GPUs that are held",
+			"none",
+			"observed",
+			count,
+			"GPUs without MIG whose use the advisor observes. \"no data\": none is held, or no advisor runs.",
+		),
+		number(
+			"Larger than their work needs",
+			"none",
+			"{{evidence}}",
 			aggregate("count", "evidence", s.underused())+" or on () "+
 				setLabel("(0 * count("+s.eachGPU("nvidia_gpu_up")+"))", "evidence", "GPUs"),
 			"Whole GPUs, by how that is known. week: the advisor's evidence of seven days, the alert GpuRightsizingCandidate; "+
 				"provisional: less; means: means of five minutes alone, where the advisor has no answer. For the last two "+
-				"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs."+ruled),
+				"GpuUnderused fires. They are the rows of the fleet's table of underused GPUs."+ruled,
+		),
 		gained,
-		number("SMs to be gained", "percentunit", "of GPUs held",
+		number(
+			"SMs to be gained",
+			"percentunit",
+			"of GPUs held",
 			"("+s.zeroIfJudged("sum("+s.ofCandidates(reclaimable)+")")+") / "+count,
-			"SMs that the candidates would free, as a share of those of all whole GPUs that are held."+advisor),
+			"SMs that the candidates would free, as a share of those of all whole GPUs that are held."+advisor,
+		),
 		slices,
 	}
 }
@@ -118,27 +156,47 @@ func rightsizingStats(s scope) []panel {
 // deviceColumns are the first columns of a table of devices: where each is, with a link from the GPU, and which pod
 // has it.
 func deviceColumns(fromGPU object) []column {
-	node, namespace, pod := fromField("node", "instance"), fromField("namespace", "namespace"), fromField("pod", "pod")
+	node := fromField("node", "instance")
+	namespace := fromField("namespace", "namespace")
+	pod := fromField("pod", "pod")
 
 	return []column{
 		{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, node)}},
 		{field: "gpu", title: "GPU", width: 60, links: []object{fromGPU}},
-		{field: "holder", title: "Held by", links: []object{linkTo("Its pods", workloadUID, node, namespace, pod)}},
-		{field: "namespace", hidden: true}, {field: "pod", hidden: true},
+		{
+			field: "holder",
+			title: "Held by",
+			links: []object{linkTo("Its pods", workloadUID, node, namespace, pod)},
+		},
+		{field: "namespace", hidden: true},
+		{field: "pod", hidden: true},
 	}
 }
 
 func toEvidence() object {
-	return linkTo("Its evidence", rightsizingUID, fromField("node", "instance"), fromField("gpu", "gpu"))
+	return linkTo(
+		"Its evidence",
+		rightsizingUID,
+		fromField("node", "instance"),
+		fromField("gpu", "gpu"),
+	)
 }
 
 func candidateTable(s scope) panel {
 	of := func(family string, more ...string) string {
-		return aggregate("max", rows, wholeGPUs(either(s.ofCandidates(family, more...), s.candidates()+" * NaN")))
+		return aggregate(
+			"max",
+			rows,
+			wholeGPUs(either(s.ofCandidates(family, more...), s.candidates()+" * NaN")),
+		)
 	}
 
 	return panel{
-		kind: table, title: "Whole GPUs that should be slices", hue: fine, w: 24, h: 10,
+		kind:  table,
+		title: "Whole GPUs that should be slices",
+		hue:   fine,
+		w:     24,
+		h:     10,
 		description: "Candidates, the largest gain first. Request: how many times as long as now a request would take in " +
 			"the slice, if all kernels are alike (at least) and with the worst mix of kernels (at most); 1 costs nothing. " +
 			"Confidence: 100 % is a week of complete observation, an hour with kernels and a start that was seen; the least " +
@@ -151,27 +209,60 @@ func candidateTable(s scope) panel {
 			{ref: "Confidence", expr: of(judged)},
 			{ref: "Profile", expr: aggregate("max", rows+", recommended_profile",
 				wholeGPUs(oneOf(onGPU, "recommended_profile", s.gpu(candidate))))},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.candidates())},
+			{
+				ref:  "Holder",
+				expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.candidates()),
+			},
 		},
-		columns: append(deviceColumns(toEvidence()),
+		columns: append(
+			deviceColumns(toEvidence()),
 			column{field: "recommended_profile", title: "Slice that would do", width: 150},
-			column{field: "Gain", title: "SMs set free", unit: "percentunit", hue: countHue, gauge: true, max: 1, width: 120},
+			column{
+				field: "Gain",
+				title: "SMs set free",
+				unit:  "percentunit",
+				hue:   countHue,
+				gauge: true,
+				max:   1,
+				width: 120,
+			},
 			column{field: "Low", title: "Request, at least", unit: "none", hue: fine, width: 145},
 			column{field: "High", title: "Request, at most", unit: "none", hue: fine, width: 145},
-			column{field: "Confidence", title: "Confidence", unit: "percentunit", hue: fine, gauge: true, max: 1, width: 110},
+			column{
+				field: "Confidence",
+				title: "Confidence",
+				unit:  "percentunit",
+				hue:   fine,
+				gauge: true,
+				max:   1,
+				width: 110,
+			},
 			column{field: "cluster", title: "Cluster"},
 		),
-		sortBy: []string{"SMs set free"}, descending: true,
+		sortBy:     []string{"SMs set free"},
+		descending: true,
 	}
 }
 
 func keptByReason(s scope) panel {
-	return panel{kind: barGauge, title: "Why GPUs stay whole", unit: "none", hue: countHue, w: 9, h: 9,
+	return panel{
+		kind:  barGauge,
+		title: "Why GPUs stay whole",
+		unit:  "none",
+		hue:   countHue,
+		w:     9,
+		h:     9,
 		description: "GPUs for which no slice is recommended, by reason. stretch, busy: a slice would be too slow. memory: " +
 			"no slice has enough. preallocated: the framework takes all memory in advance; limit it there so that the need " +
 			"can be seen. start-unseen: a slice would do, but how much a start needs is not known; restart one replica. GPUs " +
 			"with too little evidence are not counted." + advisor,
-		queries: []query{{expr: "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")", legend: "{{reason}}"}}}
+		queries: []query{
+			{
+				expr:   "sort_desc(" + aggregate("count", "reason", s.rejections()) + ")",
+				legend: "{{reason}}",
+			},
+		},
+	}
 }
 
 func keptTable(s scope) panel {
@@ -179,29 +270,52 @@ func keptTable(s scope) panel {
 		aggregate("max", onGPU, s.rejections())+" * NaN")
 
 	return panel{
-		kind: table, title: "GPUs that stay whole", hue: fine, w: 15, h: 9,
+		kind:  table,
+		title: "GPUs that stay whole",
+		hue:   fine,
+		w:     15,
+		h:     9,
 		description: "Each with the reason. Some can be changed: a pod that opted out, a framework that takes all memory " +
 			"in advance, activity that is not read. Click a GPU for its evidence below." + advisor,
 		queries: []query{
 			{ref: "Confidence", expr: aggregate("max", rows, wholeGPUs(confidence))},
 			{ref: "Reason", expr: aggregate("max", rows+", reason", wholeGPUs(s.rejections()))},
-			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.rejections())},
+			{
+				ref:  "Holder",
+				expr: "(" + s.holders() + ") and on (" + rows + ") " + wholeGPUs(s.rejections()),
+			},
 		},
-		columns: append(deviceColumns(toEvidence()),
+		columns: append(
+			deviceColumns(toEvidence()),
 			column{field: "reason", title: "Reason", width: 150},
-			column{field: "Confidence", title: "Confidence", unit: "percentunit", hue: fine, gauge: true, max: 1, width: 140},
+			column{
+				field: "Confidence",
+				title: "Confidence",
+				unit:  "percentunit",
+				hue:   fine,
+				gauge: true,
+				max:   1,
+				width: 140,
+			},
 		),
 		sortBy: []string{"Reason", "Node"},
 	}
 }
 
 func slicesByAction(s scope) panel {
-	return panel{kind: barGauge, title: "Slices by what they should do", unit: "none", hue: countHue, w: 6, h: 9,
+	return panel{
+		kind:  barGauge,
+		title: "Slices by what they should do",
+		unit:  "none",
+		hue:   countHue,
+		w:     6,
+		h:     9,
 		description: "grow: too small, or its container did not come up; shrink: a smaller profile would do; idle: its " +
 			"container has held memory for a day and run nothing. " +
 			"Slices that are right are not in it." + advisor,
 		queries: []query{{expr: "sort_desc(" + aggregate("count", "action", s.sliceActions()) + ")",
-			legend: "{{action}}"}}}
+			legend: "{{action}}"}},
+	}
 }
 
 func sliceTable(s scope) panel {
@@ -216,7 +330,11 @@ func sliceTable(s scope) panel {
 	})
 
 	return panel{
-		kind: table, title: "Slices that should change", hue: fine, w: 18, h: 9,
+		kind:  table,
+		title: "Slices that should change",
+		hue:   fine,
+		w:     18,
+		h:     9,
 		description: "Those that are too small first, with the profile that would do. n/a: the slice is idle, or no " +
 			"profile has more than it has. Click a GPU to see what its slices do." + advisor,
 		queries: []query{
@@ -224,10 +342,22 @@ func sliceTable(s scope) panel {
 			{ref: "Profile", expr: placed(rows+", recommended_profile", profile)},
 			{ref: "Holder", expr: "(" + s.holders() + ") and on (" + rows + ") " + state},
 		},
-		columns: append(deviceColumns(linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu"))),
+		columns: append(
+			deviceColumns(
+				linkTo("This GPU", nodeUID, fromField("node", "instance"), fromField("gpu", "gpu")),
+			),
 			column{field: "slice", title: "Slice"},
-			column{field: "Action", title: "Action", width: 100, hue: fine,
-				values: []valueMap{{"1", "grow", amber}, {"2", "idle", "transparent"}, {"3", "shrink", "transparent"}}},
+			column{
+				field: "Action",
+				title: "Action",
+				width: 100,
+				hue:   fine,
+				values: []valueMap{
+					{"1", "grow", amber},
+					{"2", "idle", "transparent"},
+					{"3", "shrink", "transparent"},
+				},
+			},
 			column{field: "recommended_profile", title: "Profile that would do", width: 170},
 		),
 		sortBy: []string{"Action", "Node"},
@@ -237,30 +367,62 @@ func sliceTable(s scope) panel {
 // evidencePanels has one line for each whole GPU that is chosen.
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, expr string) panel {
-		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu("nvidia_gpu_mig_enabled") + " == 1"
+		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu(
+			"nvidia_gpu_mig_enabled",
+		) + " == 1"
 
-		return ofOne(lines(title, "percentunit", hue, text+" Of GPUs without MIG.", aggregate("max", byGPU, whole),
-			"{{instance}} GPU {{gpu}}"))
+		return ofOne(
+			lines(
+				title,
+				"percentunit",
+				hue,
+				text+" Of GPUs without MIG.",
+				aggregate("max", byGPU, whole),
+				"{{instance}} GPU {{gpu}}",
+			),
+		)
 	}
 
 	return []panel{
-		line("Busy time", activityHue,
+		line(
+			"Busy time",
+			activityHue,
 			"Part of the time in which any kernel ran. Low beside a high SM activity while it runs: rare kernels that fill "+
-				"the GPU; a slice would stretch each request.", s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio")),
-		line("SM activity", activityHue,
+				"the GPU; a slice would stretch each request.",
+			s.eachGPU("nvidia_gpu_graphics_engine_activity_ratio"),
+		),
+		line(
+			"SM activity",
+			activityHue,
 			"Part of the SMs that were active. Low beside a high busy time: narrow kernels, for which a slice costs nothing.",
-			s.eachGPU("nvidia_gpu_sm_activity_ratio")),
-		line("Memory bandwidth", activityHue, "Part of the memory bandwidth in use. A slice has that of its memory slices.",
-			s.eachGPU("nvidia_gpu_dram_activity_ratio")),
-		line("Memory used", memoryHue,
+			s.eachGPU("nvidia_gpu_sm_activity_ratio"),
+		),
+		line(
+			"Memory bandwidth",
+			activityHue,
+			"Part of the memory bandwidth in use. A slice has that of its memory slices.",
+			s.eachGPU("nvidia_gpu_dram_activity_ratio"),
+		),
+		line(
+			"Memory used",
+			memoryHue,
 			"Of the GPU's memory. Flat near 100 % from the start: the framework takes it all in advance.",
-			s.ratioOfGPU("memory_used_bytes", "memory_total_bytes")),
+			s.ratioOfGPU("memory_used_bytes", "memory_total_bytes"),
+		),
 	}
 }
 
 func rightsizingHistory(s scope) []panel {
 	byCluster := func(op, expr string) string {
-		return aggregate(op, "cluster", expr) + " or 0 * " + aggregate("count", "cluster", s.eachGPU(judged))
+		return aggregate(
+			op,
+			"cluster",
+			expr,
+		) + " or 0 * " + aggregate(
+			"count",
+			"cluster",
+			s.eachGPU(judged),
+		)
 	}
 	gained := lines("SMs to be gained, in GPUs", "none", countHue,
 		"What the candidates would set free, over time."+advisor,
@@ -268,9 +430,15 @@ func rightsizingHistory(s scope) []panel {
 	gained.decimals = 1
 
 	return []panel{
-		lines("GPUs for which a slice would do", "none", countHue,
+		lines(
+			"GPUs for which a slice would do",
+			"none",
+			countHue,
 			"Candidates. Fewer: they became slices, or their work grew; an exporter without --advise.state-dir forgets "+
-				"its evidence when it is started again."+advisor, byCluster("count", s.candidates()), "{{cluster}}"),
+				"its evidence when it is started again."+advisor,
+			byCluster("count", s.candidates()),
+			"{{cluster}}",
+		),
 		gained,
 	}
 }
@@ -279,10 +447,16 @@ func rightsizingHistory(s scope) []panel {
 func fleetRightsizing() []panel {
 	s := fleetScope()
 	stats := rightsizingStats(s)
-	gained, candidates := stats[2], stats[1]
-	gained.w, gained.h, candidates.w, candidates.h = 5, 9, 5, 9
-	reasons, actions := keptByReason(s), slicesByAction(s)
-	reasons.w, actions.w = 8, 6
+	gained := stats[2]
+	candidates := stats[1]
+	gained.w = 5
+	gained.h = 9
+	candidates.w = 5
+	candidates.h = 9
+	reasons := keptByReason(s)
+	actions := slicesByAction(s)
+	reasons.w = 8
+	actions.w = 6
 
 	return []panel{candidates, gained, reasons, actions}
 }

@@ -33,22 +33,51 @@ func prometheus() object { return object{"type": "prometheus", "uid": datasource
 
 func datasourceVariable() object {
 	return object{
-		"name": "datasource", "label": "Data source", "type": "datasource", "query": "prometheus", "regex": "", "refresh": 1,
-		"multi": false, "includeAll": false, "hide": 0, "current": object{}, "options": []object{}, "skipUrlSync": false,
+		"name":        "datasource",
+		"label":       "Data source",
+		"type":        "datasource",
+		"query":       "prometheus",
+		"regex":       "",
+		"refresh":     1,
+		"multi":       false,
+		"includeAll":  false,
+		"hide":        0,
+		"current":     object{},
+		"options":     []object{},
+		"skipUrlSync": false,
 	}
 }
 
 // choice returns a variable with the values of a label. Its choices are all of them, or one alone.
 func choice(name, label, values string, one bool) object {
 	v := object{
-		"name": name, "label": label, "type": "query", "datasource": prometheus(), "definition": values,
-		"query":   object{"qryType": 1, "query": values, "refId": "PrometheusVariableQueryEditor-VariableQuery"},
-		"refresh": 2, "sort": 7, "regex": "", "hide": 0, "options": []object{}, "skipUrlSync": false,
-		"multi": !one, "includeAll": !one, "current": object{},
+		"name":       name,
+		"label":      label,
+		"type":       "query",
+		"datasource": prometheus(),
+		"definition": values,
+		"query": object{
+			"qryType": 1,
+			"query":   values,
+			"refId":   "PrometheusVariableQueryEditor-VariableQuery",
+		},
+		"refresh":     2,
+		"sort":        7,
+		"regex":       "",
+		"hide":        0,
+		"options":     []object{},
+		"skipUrlSync": false,
+		"multi":       !one,
+		"includeAll":  !one,
+		"current":     object{},
 	}
 	if !one {
 		v["allValue"] = anything
-		v["current"] = object{"selected": true, "text": []string{"All"}, "value": []string{"$__all"}}
+		v["current"] = object{
+			"selected": true,
+			"text":     []string{"All"},
+			"value":    []string{"$__all"},
+		}
 	}
 
 	return v
@@ -58,8 +87,17 @@ func choice(name, label, values string, one bool) object {
 // 0.
 func annotation(name, color, expr, title, text string) object {
 	return object{
-		"name": name, "datasource": prometheus(), "enable": true, "hide": false, "iconColor": color, "expr": expr,
-		"titleFormat": title, "textFormat": text, "tagKeys": "", "step": "", "useValueForTime": "",
+		"name":            name,
+		"datasource":      prometheus(),
+		"enable":          true,
+		"hide":            false,
+		"iconColor":       color,
+		"expr":            expr,
+		"titleFormat":     title,
+		"textFormat":      text,
+		"tagKeys":         "",
+		"step":            "",
+		"useValueForTime": "",
 	}
 }
 
@@ -68,25 +106,45 @@ func nodeEvents() []object {
 	rule := func(name string) string { return "sum by (" + nodeRows + ") (" + selectFamily(name, inFleet) + ") > 0" }
 
 	return []object{
-		annotation("Layout changes", countHue, rule("instance:nvidia_layout_changes:increase5m"), "Layout changed",
-			"{{instance}}"),
+		annotation(
+			"Layout changes",
+			countHue,
+			rule("instance:nvidia_layout_changes:increase5m"),
+			"Layout changed",
+			"{{instance}}",
+		),
 		annotation("XIDs", red, rule("instance:nvidia_xids:increase5m"), "XID", "{{instance}}"),
 	}
 }
 
 func grafanaAnnotations() object {
 	return object{
-		"builtIn": 1, "datasource": object{"type": "grafana", "uid": "-- Grafana --"}, "enable": true, "hide": true,
-		"iconColor": fine, "name": "Annotations & Alerts", "type": "dashboard",
+		"builtIn":    1,
+		"datasource": object{"type": "grafana", "uid": "-- Grafana --"},
+		"enable":     true,
+		"hide":       true,
+		"iconColor":  fine,
+		"name":       "Annotations & Alerts",
+		"type":       "dashboard",
 	}
 }
 
 // dashboardLinks returns links to the other dashboards that keep the data source, the variables and the time.
 func dashboardLinks() []object {
-	return []object{{
-		"asDropdown": true, "icon": "dashboard", "includeVars": true, "keepTime": true, "tags": []string{tag},
-		"targetBlank": false, "title": "GPU dashboards", "tooltip": "", "type": "dashboards", "url": "",
-	}}
+	return []object{
+		{
+			"asDropdown":  true,
+			"icon":        "dashboard",
+			"includeVars": true,
+			"keepTime":    true,
+			"tags":        []string{tag},
+			"targetBlank": false,
+			"title":       "GPU dashboards",
+			"tooltip":     "",
+			"type":        "dashboards",
+			"url":         "",
+		},
+	}
 }
 
 // linkTo returns a link from a cell to a dashboard with values of the row as variables, its cluster included.
@@ -109,7 +167,11 @@ func fromField(variable, field string) string {
 const linkCluster = "link_cluster"
 
 func withCluster(expr string) string {
-	return `label_replace(` + setLabel(expr, linkCluster, "All") + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
+	return `label_replace(` + setLabel(
+		expr,
+		linkCluster,
+		"All",
+	) + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
 }
 
 // valueMap is the text and color that a panel shows for a number.

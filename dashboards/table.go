@@ -26,7 +26,9 @@ func (p panel) fieldName(c column) string {
 }
 
 func (p panel) transformations() []object {
-	order, names, keep := object{}, object{}, []string{}
+	order := object{}
+	names := object{}
+	keep := []string{}
 
 	for i, c := range p.allColumns() {
 		name := p.fieldName(c)
@@ -43,15 +45,22 @@ func (p panel) transformations() []object {
 		list = append(list, object{"id": "merge", "options": object{}})
 	}
 
-	list = append(list, object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}})
+	list = append(
+		list,
+		object{"id": "filterFieldsByName", "options": object{"include": object{"names": keep}}},
+	)
 	if slices.Contains(p.sortBy, "GPU") {
 		list = append(list, object{"id": "convertFieldType", "options": object{
-			"fields": object{}, "conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
+			"fields":      object{},
+			"conversions": []object{{"targetField": "gpu", "destinationType": "number"}},
 		}})
 	}
 
 	return append(list, object{"id": "organize", "options": object{
-		"excludeByName": object{}, "includeByName": object{}, "indexByName": order, "renameByName": names,
+		"excludeByName": object{},
+		"includeByName": object{},
+		"indexByName":   order,
+		"renameByName":  names,
 	}})
 }
 
@@ -69,14 +78,19 @@ func (p panel) overrides() []object {
 			continue
 		}
 
-		list = append(list, object{"matcher": object{"id": "byName", "options": name}, "properties": properties})
+		list = append(
+			list,
+			object{"matcher": object{"id": "byName", "options": name}, "properties": properties},
+		)
 	}
 
 	colors := p.lineColors()
 	for _, name := range slices.Sorted(maps.Keys(colors)) {
 		list = append(list, object{
-			"matcher":    object{"id": "byRegexp", "options": "/" + name + "$/"},
-			"properties": []object{{"id": "color", "value": object{"mode": "fixed", "fixedColor": colors[name]}}},
+			"matcher": object{"id": "byRegexp", "options": "/" + name + "$/"},
+			"properties": []object{
+				{"id": "color", "value": object{"mode": "fixed", "fixedColor": colors[name]}},
+			},
 		})
 	}
 
@@ -123,7 +137,10 @@ func (c column) properties() []object {
 
 	if c.gauge {
 		// a gauge has a max: see mostWatts
-		set("custom.cellOptions", object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"})
+		set(
+			"custom.cellOptions",
+			object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"},
+		)
 	}
 
 	if c.links != nil {

@@ -14,12 +14,20 @@ func workloads() dashboard {
 	holders := "{" + podInfo + "," + inFleet
 
 	return dashboard{
-		uid: workloadUID, title: "GPU workloads", from: "now-24h", tags: []string{"gpu", "mig"},
+		uid:         workloadUID,
+		title:       "GPU workloads",
+		from:        "now-24h",
+		tags:        []string{"gpu", "mig"},
 		description: "Which namespaces and pods hold GPUs and slices, and how much of them they use.",
 		variables: []object{
 			datasourceVariable(),
 			choice("cluster", "Cluster", "label_values(nvidia_gpu_up, cluster)", false),
-			choice("node", "Node", `label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`, false),
+			choice(
+				"node",
+				"Node",
+				`label_values(nvidia_gpu_up{cluster=~"$cluster"}, instance)`,
+				false,
+			),
 			choice("namespace", "Namespace", "label_values("+holders+"}, namespace)", false),
 			choice("pod", "Pod", "label_values("+holders+`,namespace=~"$namespace"}, pod)`, false),
 		},
@@ -27,7 +35,11 @@ func workloads() dashboard {
 		rows: []row{
 			{title: "Right now", panels: append(workloadStats(), workloadTable())},
 			{title: "Namespaces", panels: workloadNamespaces()},
-			{title: "Pods and their devices (choose a namespace first)", collapsed: true, panels: workloadPods()},
+			{
+				title:     "Pods and their devices (choose a namespace first)",
+				collapsed: true,
+				panels:    workloadPods(),
+			},
 		},
 	}
 }
@@ -39,24 +51,74 @@ func workloadStats() []panel {
 		s.eachGPU("nvidia_gpu_mig_enabled") + " == 1))"
 
 	return []panel{
-		{kind: stat, title: "Pods with a GPU or slice", unit: "none", hue: countHue, w: 6, h: 4,
+		{
+			kind:  stat,
+			title: "Pods with a GPU or slice",
+			unit:  "none",
+			hue:   countHue,
+			w:     6,
+			h:     4,
 			description: "Pods that hold at least one device now. \"no data\": none of those that are chosen does, or the " +
 				"kubelet does not report any.",
-			queries: []query{{expr: "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))", legend: "pods"}}},
-		{kind: stat, title: "Devices", unit: "none", hue: countHue, w: 6, h: 4,
+			queries: []query{
+				{
+					expr:   "count(max by (" + podRows + ") ({" + podInfo + "," + pods + "}))",
+					legend: "pods",
+				},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Devices",
+			unit:  "none",
+			hue:   countHue,
+			w:     6,
+			h:     4,
 			description: "Slices and GPUs without MIG that the chosen pods hold, and all that there are on the chosen nodes. " +
 				"A device that pods share counts once.",
-			queries: []query{{expr: "count(" + held + ")", legend: "held"}, {expr: all, legend: "all"}}},
-		{kind: stat, title: "Power", unit: "watt", hue: powerHue, w: 6, h: 4,
+			queries: []query{
+				{expr: "count(" + held + ")", legend: "held"},
+				{expr: all, legend: "all"},
+			},
+		},
+		{
+			kind:  stat,
+			title: "Power",
+			unit:  "watt",
+			hue:   powerHue,
+			w:     6,
+			h:     4,
 			description: "What the chosen pods draw on devices that they have to themselves, and what all GPUs draw. The " +
 				"difference: other pods, shared devices, idle power of free devices.",
-			queries: []query{{expr: "sum(" + eachContainer("power_estimate_watts") + ")", legend: "of these pods"},
-				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"}}},
-		{kind: stat, title: "Energy in the time range", unit: "kwatth", decimals: 1, hue: powerHue, w: 6, h: 4,
+			queries: []query{
+				{
+					expr:   "sum(" + eachContainer("power_estimate_watts") + ")",
+					legend: "of these pods",
+				},
+				{expr: "sum(" + s.eachGPU("nvidia_gpu_power_watts") + ")", legend: "of all GPUs"},
+			},
+		},
+		{
+			kind:     stat,
+			title:    "Energy in the time range",
+			unit:     "kwatth",
+			decimals: 1,
+			hue:      powerHue,
+			w:        6,
+			h:        4,
 			description: "Of the chosen namespaces, on devices that containers had to themselves: power, added up each " +
 				"minute. Slices have estimates." + ruled,
-			queries: []query{{expr: "sum(sum_over_time(" + selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
-				"[$__range])) * 60 / 3.6e6", legend: "energy"}}},
+			queries: []query{
+				{
+					expr: "sum(sum_over_time(" + selectFamily(
+						"namespace:nvidia_power_watts:sum",
+						namespaces,
+					) +
+						"[$__range])) * 60 / 3.6e6",
+					legend: "energy",
+				},
+			},
+		},
 	}
 }
 
@@ -77,15 +139,28 @@ func workloadTable() panel {
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	state := strings.Join([]string{
-		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") + ")",
-		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") + ")",
+		"max by (" + podRows + ") (" + constant(
+			"1",
+			"{"+podInfo+`,sharing="unknown",`+pods+"}",
+		) + ")",
+		"max by (" + podRows + ") (" + constant(
+			"2",
+			"{"+podInfo+`,confirmed="false",`+pods+"}",
+		) + ")",
 		"max by (" + podRows + ") (" +
-			constant("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf) + ")",
+			constant(
+				"3",
+				holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf,
+			) + ")",
 		"max by (" + podRows + ") (" + constant("4", holding) + ")",
 	}, " or ")
 
 	return panel{
-		kind: table, title: "All pods with a GPU or slice", hue: fine, w: 24, h: 11,
+		kind:  table,
+		title: "All pods with a GPU or slice",
+		hue:   fine,
+		w:     24,
+		h:     11,
 		description: "What each pod uses of all its devices. Activity is the mean over them. Owner: the Deployment, " +
 			"StatefulSet or Job of the pod, if the exporter may ask the API server. n/a: of devices that pods share, " +
 			"activity and power are not known by pod. idle for 1 h: one of its devices was busy for less than 1 % of the " +
@@ -94,8 +169,11 @@ func workloadTable() panel {
 			"node to see it." + ruled,
 		queries: []query{
 			{ref: "State", expr: state},
-			{ref: "Owner", expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding +
-				`)), "workload", "n/a", "workload", "")`},
+			{
+				ref: "Owner",
+				expr: `label_replace(topk by (` + podRows + `) (1, max by (` + podRows + `, workload) (` + holding +
+					`)), "workload", "n/a", "workload", "")`,
+			},
 			{ref: "Devices", expr: onPods("count by (" + podRows + ") (max by (" + podRows +
 				", uuid, gpu_instance, compute_instance) (" + holding + "))")},
 			{ref: "SM", expr: of("avg", "sm_activity_ratio")},
@@ -105,16 +183,55 @@ func workloadTable() panel {
 		},
 		columns: []column{
 			{field: "namespace", title: "Namespace", width: 140},
-			{field: "pod", title: "Pod",
-				links: []object{linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"),
-					fromField("pod", "pod"))}},
+			{
+				field: "pod",
+				title: "Pod",
+				links: []object{
+					linkTo("This pod alone", workloadUID, fromField("namespace", "namespace"),
+						fromField("pod", "pod")),
+				},
+			},
 			{field: "workload", title: "Owner"},
-			{field: "instance", title: "Node", links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))}},
-			{field: "State", title: "State", width: 130, hue: fine, values: []valueMap{{"1", "conflict", red},
-				{"2", "unconfirmed", amber}, {"3", "idle for 1 h", amber}, {"4", "ok", "transparent"}}},
+			{
+				field: "instance",
+				title: "Node",
+				links: []object{linkTo("This node", nodeUID, fromField("node", "instance"))},
+			},
+			{
+				field: "State",
+				title: "State",
+				width: 130,
+				hue:   fine,
+				values: []valueMap{
+					{"1", "conflict", red},
+					{
+						"2",
+						"unconfirmed",
+						amber,
+					},
+					{"3", "idle for 1 h", amber},
+					{"4", "ok", "transparent"},
+				},
+			},
 			{field: "Devices", title: "Devices", width: 80, unit: "none", hue: fine},
-			{field: "SM", title: "SM activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
-			{field: "Tensor", title: "Tensor activity", unit: "percentunit", hue: activityHue, gauge: true, max: 1, width: 145},
+			{
+				field: "SM",
+				title: "SM activity",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 145,
+			},
+			{
+				field: "Tensor",
+				title: "Tensor activity",
+				unit:  "percentunit",
+				hue:   activityHue,
+				gauge: true,
+				max:   1,
+				width: 145,
+			},
 			{field: "Memory", title: "Memory used", unit: "bytes", hue: memoryHue, width: 130},
 			{field: "Power", title: "Power", unit: "watt", hue: powerHue, width: 110},
 		},
@@ -132,9 +249,14 @@ func workloadNamespaces() []panel {
 
 		return p
 	}
-	held := lines("Devices: held and free", "none", countHue,
+	held := lines(
+		"Devices: held and free",
+		"none",
+		countHue,
 		"Slices and GPUs without MIG of the chosen nodes. Devices whose holder is unknown are not in it."+ruled,
-		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")", "{{state}}")
+		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")",
+		"{{state}}",
+	)
 	held.stacked, held.colors = true, ofDevices()
 
 	return []panel{
@@ -142,22 +264,37 @@ func workloadNamespaces() []panel {
 		stack("Devices held, by namespace", "none", countHue,
 			"A device that pods of several namespaces share counts once for each of them.",
 			sum("namespace:nvidia_devices_held:count")),
-		ofOne(lines("SM activity, by namespace", "percentunit", activityHue,
+		ofOne(lines(
+			"SM activity, by namespace",
+			"percentunit",
+			activityHue,
 			"Mean over the devices that containers of the namespace have to themselves. Low for days: smaller slices "+
 				"would do."+ruled,
-			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"), "{{namespace}}")),
+			sum("namespace:nvidia_sm_activity:sum")+" / "+sum("namespace:nvidia_sm_activity:count"),
+			"{{namespace}}",
+		)),
 		stack("Memory used, by namespace", "bytes", memoryHue,
 			"What containers use, on shared devices too if the exporter sees the host's processes.",
 			sum("namespace:nvidia_memory_used_bytes:sum")),
 		stack("Power, by namespace", "watt", powerHue,
 			"Of devices that containers have to themselves. A slice's power is an estimate.",
 			sum("namespace:nvidia_power_watts:sum")),
-		{kind: barGauge, title: "Energy in the time range, by namespace", unit: "kwatth", decimals: 2, hue: powerHue, w: 12,
+		{
+			kind:        barGauge,
+			title:       "Energy in the time range, by namespace",
+			unit:        "kwatth",
+			decimals:    2,
+			hue:         powerHue,
+			w:           12,
 			h:           8,
 			description: "Power, added up each minute: the basis of a bill." + ruled,
 			queries: []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" +
-				selectFamily("namespace:nvidia_power_watts:sum", namespaces) + "[$__range]))) * 60 / 3.6e6",
-				legend: "{{namespace}}"}}},
+				selectFamily(
+					"namespace:nvidia_power_watts:sum",
+					namespaces,
+				) + "[$__range]))) * 60 / 3.6e6",
+				legend: "{{namespace}}"}},
+		},
 	}
 }
 
@@ -169,17 +306,34 @@ func workloadPods() []panel {
 		return aggregate(op, labels, either(fleetScope().withPlacement(eachContainer(family)),
 			withSlice(eachContainer(family, `gpu_instance=""`), "whole")))
 	}
-	memory := lines("Memory used by each pod", "bytes", memoryHue,
+	memory := lines(
+		"Memory used by each pod",
+		"bytes",
+		memoryHue,
 		"On each device. On one that pods share it is what the pod's own processes use. A line that ends with its pod near "+
-			"the device's size: it probably ran out of memory.", line("sum", "memory_used_bytes"), legend)
+			"the device's size: it probably ran out of memory.",
+		line("sum", "memory_used_bytes"),
+		legend,
+	)
 	memory.w = columns
-	power := lines("Power of each pod", "watt", powerHue,
-		"Measured for a whole GPU, estimated for a slice, absent for shared devices.", line("sum", "power_estimate_watts"),
-		legend)
+	power := lines(
+		"Power of each pod",
+		"watt",
+		powerHue,
+		"Measured for a whole GPU, estimated for a slice, absent for shared devices.",
+		line("sum", "power_estimate_watts"),
+		legend,
+	)
 	power.w = columns
-	sm := ofOne(lines("SM activity of each pod", "percentunit", activityHue,
+	sm := ofOne(lines(
+		"SM activity of each pod",
+		"percentunit",
+		activityHue,
 		"Of each device that the pod has to itself, of the device's own SMs. Long at 100 %: a larger slice. Near 0 %: a "+
-			"smaller one, or none.", line("avg", "sm_activity_ratio"), legend))
+			"smaller one, or none.",
+		line("avg", "sm_activity_ratio"),
+		legend,
+	))
 	sm.w = columns
 
 	return []panel{sm, memory, power}

@@ -90,7 +90,9 @@ func buildImage(t *testing.T, dcgm string) root {
 	t.Helper()
 	needs(t, "setpriv")
 
-	r, again := newRoot(t), newRoot(t)
+	r := newRoot(t)
+
+	again := newRoot(t)
 	if err := errors.Join(os.RemoveAll(r.dir), os.RemoveAll(again.dir)); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +278,8 @@ func runWithoutRights(t *testing.T, r root, user string) {
 // dcgmPackage returns a folder with a package that looks like one of DCGM's.
 func dcgmPackage(t *testing.T) string {
 	t.Helper()
-	content, folder := t.TempDir(), t.TempDir()
+	content := t.TempDir()
+	folder := t.TempDir()
 	writeFile(t, filepath.Join(content, "DEBIAN/control"),
 		"Package: datacenter-gpu-manager-4-core\nVersion: 1\nArchitecture: all\nMaintainer: x\nDescription: x\n", 0o644)
 	writeFile(t, filepath.Join(content, "usr/lib/x86_64-linux-gnu/libdcgm.so.4"), "a library", 0o644)

@@ -83,7 +83,8 @@ func (r root) copyLibraries(program string) {
 // environment is nearly empty.
 func (r root) command(user uint32, args ...string) *exec.Cmd {
 	cmd := exec.Command(args[0], args[1:]...)
-	cmd.Path, cmd.Err = args[0], nil // in the root, not here
+	cmd.Path = args[0]
+	cmd.Err = nil // in the root, not here
 	cmd.Dir = "/"
 	cmd.Env = []string{"PATH=/usr/bin:/bin"}
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: r.dir, Credential: &syscall.Credential{Uid: user, Gid: user}}

@@ -9,7 +9,11 @@ import (
 )
 
 func main() {
-	if err := write(os.Stdout, os.Stdin, fmt.Sprintf("%d cores, %s", runtime.NumCPU(), runtime.Version())); err != nil {
+	if err := write(
+		os.Stdout,
+		os.Stdin,
+		fmt.Sprintf("%d cores, %s", runtime.NumCPU(), runtime.Version()),
+	); err != nil {
 		fmt.Fprintf(os.Stderr, "benchtable: %v\n", err)
 		os.Exit(1)
 	}

@@ -32,7 +32,8 @@ func lines() []line {
 	var list []line
 
 	for _, form := range forms() {
-		name, title := "ScrapeLone/"+form, "lone scrape, "+form
+		name := "ScrapeLone/" + form
+		title := "lone scrape, " + form
 		list = append(list,
 			line{title + ": p50", metric{name, "p50-ns"}, loneTarget(form, 2*millisecond)},
 			line{title + ": p99", metric{name, "p99-ns"}, 0},
@@ -41,7 +42,8 @@ func lines() []line {
 	}
 
 	for _, form := range forms() {
-		name, title := "ScrapeRepeated/"+form, "repeated scrape of a Snapshot, "+form
+		name := "ScrapeRepeated/" + form
+		title := "repeated scrape of a Snapshot, " + form
 		list = append(list,
 			line{title + ": p50", metric{name, "p50-ns"}, 0},
 			line{title + ": p99", metric{name, "p99-ns"}, 1 * millisecond})
@@ -60,18 +62,34 @@ func lines() []line {
 
 	poll := "Poll/" + gpusOfBench
 
-	return append(list,
+	return append(
+		list,
 		line{"poll: CPU", metric{poll, "cpu-ns"}, 5 * millisecond},
 		line{"poll: p50", metric{poll, "p50-ns"}, 0},
 		line{"poll: p99", metric{poll, "p99-ns"}, 0},
 		line{"poll: driver calls, mean over the tiers", metric{poll, "calls"}, 0},
 		line{"poll: allocations", metric{poll, "allocs/op"}, 0},
 		line{"poll: bytes allocated", metric{poll, "B/op"}, 0},
-		line{"a step of partition control on one of 8 GPUs: driver calls, at most", metric{"Step/" + gpusOfBench, "calls"},
-			stepTarget},
-		line{"planning's worst case, 16 mixed GPUs: CPU", metric{"PlanWorst", "cpu-ns"}, planTarget},
-		line{"anonymous memory after 1,000 polls (RssAnon)", metric{"Resident", "MiB-anon@1000"}, 14},
-		line{"anonymous memory after 10,000 polls and 1,000 scrapes (RssAnon)", metric{"Resident", "MiB-anon@10000"}, 14},
+		line{
+			"a step of partition control on one of 8 GPUs: driver calls, at most",
+			metric{"Step/" + gpusOfBench, "calls"},
+			stepTarget,
+		},
+		line{
+			"planning's worst case, 16 mixed GPUs: CPU",
+			metric{"PlanWorst", "cpu-ns"},
+			planTarget,
+		},
+		line{
+			"anonymous memory after 1,000 polls (RssAnon)",
+			metric{"Resident", "MiB-anon@1000"},
+			14,
+		},
+		line{
+			"anonymous memory after 10,000 polls and 1,000 scrapes (RssAnon)",
+			metric{"Resident", "MiB-anon@10000"},
+			14,
+		},
 		line{"pages of the program's own file (RssFile)", metric{"Resident", "MiB-of-files"}, 0},
 		line{"all of it at most, in between (VmHWM)", metric{"Resident", "MiB-peak"}, 0},
 	)
@@ -89,7 +107,11 @@ func loneTarget(form string, target float64) float64 {
 // tables returns all tables and lists the benchmarks that are missing.
 func tables(found results, machine string) (text string, missing []string) {
 	var out strings.Builder
-	fmt.Fprintf(&out, "%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n", machine)
+	fmt.Fprintf(
+		&out,
+		"%s.\n\n| what | best | median | target | |\n|---|--:|--:|--:|---|\n",
+		machine,
+	)
 
 	for _, l := range lines() {
 		values := found[l.metric]
@@ -103,15 +125,30 @@ func tables(found results, machine string) (text string, missing []string) {
 			target = "< " + format(l.target, l.metric.unit)
 		}
 
-		fmt.Fprintf(&out, "| %s | %s | %s | %s | %s |\n", l.title,
-			format(best(values), l.metric.unit), format(median(values), l.metric.unit), target, verdict(values, l.target))
+		fmt.Fprintf(
+			&out,
+			"| %s | %s | %s | %s | %s |\n",
+			l.title,
+			format(
+				best(values),
+				l.metric.unit,
+			),
+			format(median(values), l.metric.unit),
+			target,
+			verdict(values, l.target),
+		)
 	}
 
 	levels, none := levelTable(found)
 	growth, lacking := growthTable(found)
 	calls, uncalled := callTable(found)
 
-	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls, slices.Concat(missing, none, lacking, uncalled)
+	return out.String() + "\n" + levels + "\n" + growth + "\n" + calls, slices.Concat(
+		missing,
+		none,
+		lacking,
+		uncalled,
+	)
 }
 
 // levelTable shows the time and the result of compressing a scrape at several levels, the best of the runs of each.
@@ -151,8 +188,12 @@ func cell(found results, m metric, missing *[]string) string {
 func growthTable(found results) (text string, missing []string) {
 	sizes := []string{"1", "2", "4", "8", "16"}
 	var out strings.Builder
-	fmt.Fprintf(&out, "| growth, best of the runs; GPUs | %s |\n|---|%s\n", strings.Join(sizes, " | "),
-		strings.Repeat("--:|", len(sizes)))
+	fmt.Fprintf(
+		&out,
+		"| growth, best of the runs; GPUs | %s |\n|---|%s\n",
+		strings.Join(sizes, " | "),
+		strings.Repeat("--:|", len(sizes)),
+	)
 
 	for _, l := range []line{
 		{"poll: CPU", metric{"Poll/", "cpu-ns"}, 0},
@@ -167,7 +208,13 @@ func growthTable(found results) (text string, missing []string) {
 		out.WriteString("| " + l.title)
 
 		for _, size := range sizes {
-			out.WriteString(" | " + cell(found, metric{l.metric.benchmark + "gpus=" + size, l.metric.unit}, &missing))
+			out.WriteString(
+				" | " + cell(
+					found,
+					metric{l.metric.benchmark + "gpus=" + size, l.metric.unit},
+					&missing,
+				),
+			)
 		}
 
 		out.WriteString(" |\n")
@@ -184,7 +231,11 @@ func callTable(found results) (text string, missing []string) {
 	rates := map[string]float64{}
 
 	for m, values := range found {
-		if call, perSecond := strings.CutSuffix(m.unit, "/s"); m.benchmark == benchmark && perSecond {
+		if call, perSecond := strings.CutSuffix(
+			m.unit,
+			"/s",
+		); m.benchmark == benchmark &&
+			perSecond {
 			rates[call] = median(values)
 		}
 	}

@@ -107,11 +107,15 @@ func attributes(l *library, s *hostengine.Session, a args) error {
 	}
 	const mebi = 1 << 20
 	*to = C.sim_dcgmDeviceAttributes_v3{version: to.version}
-	to.thermalSettings.slowdownTemp, to.thermalSettings.shutdownTemp = blank32, blank32
+	to.thermalSettings.slowdownTemp = blank32
+	to.thermalSettings.shutdownTemp = blank32
 	limit := C.uint(state.LimitWatts)
 	p := &to.powerLimits
-	p.curPowerLimit, p.defaultPowerLimit, p.enforcedPowerLimit, p.minPowerLimit, p.maxPowerLimit = limit, limit, limit,
-		blank32, limit
+	p.curPowerLimit = limit
+	p.defaultPowerLimit = limit
+	p.enforcedPowerLimit = limit
+	p.minPowerLimit = blank32
+	p.maxPowerLimit = limit
 	id := &to.identifiers
 	putCString(id.brandName[:], hostengine.Brand)
 	putCString(id.deviceName[:], state.Name)
@@ -143,7 +147,8 @@ func hierarchy(_ *library, s *hostengine.Session, a args) error {
 	}
 	to.count = C.uint(len(members))
 	for i := range members {
-		m, c := &members[i], &to.entityList[i]
+		m := &members[i]
+		c := &to.entityList[i]
 		*c = C.sim_dcgmMigHierarchyInfo_v2{entity: pair(m.Entity), parent: pair(m.Parent)}
 		putCString(c.info.gpuUuid[:], string(m.UUID))
 		c.info.nvmlGpuIndex, c.info.nvmlInstanceId = C.uint(m.GPU), C.uint(m.Instance)

@@ -60,7 +60,10 @@ func addDevice(_ *library, s *hostengine.Session, a args) error {
 }
 
 func addEntity(_ *library, s *hostengine.Session, a args) error {
-	return s.AddEntity(a.raw[1], hostengine.Entity{Level: hostengine.Level(a.uint(2)), ID: a.uint(3)})
+	return s.AddEntity(
+		a.raw[1],
+		hostengine.Entity{Level: hostengine.Level(a.uint(2)), ID: a.uint(3)},
+	)
 }
 
 func createFieldGroup(_ *library, s *hostengine.Session, a args) error {

@@ -47,9 +47,11 @@ func checkHealth(_ *library, s *hostengine.Session, a args) error {
 		return err
 	}
 
-	to.overallHealth, to.incidentCount = C.uint(hostengine.HealthPass), 0
+	to.overallHealth = C.uint(hostengine.HealthPass)
+	to.incidentCount = 0
 	for i := range incidents[:min(len(incidents), len(to.incidents))] {
-		from, c := &incidents[i], &to.incidents[i]
+		from := &incidents[i]
+		c := &to.incidents[i]
 		c.system, c.health = C.uint(from.System), C.uint(from.Health)
 		c.error.code = C.uint(from.Code)
 		putCString(c.error.msg[:], from.Text)

@@ -107,7 +107,9 @@ func (l *library) startEmbedded(a args) hostengine.Code {
 	return code
 }
 
-func (l *library) connect(a args) hostengine.Code { return l.connectTo(text(a, 0), at[uintptr](a, 1)) }
+func (l *library) connect(a args) hostengine.Code {
+	return l.connectTo(text(a, 0), at[uintptr](a, 1))
+}
 
 func (l *library) connectV2(a args) hostengine.Code {
 	if at[C.sim_dcgmConnectV2Params_v2](a, 1).version != C.SIM_dcgmConnectV2Params_version2 {

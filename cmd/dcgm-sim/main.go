@@ -23,7 +23,10 @@ import (
 )
 
 func main() {
-	fmt.Fprintln(os.Stderr, "dcgm-sim is a library: go build -buildmode=c-shared -o libdcgm.so.4 ./cmd/dcgm-sim")
+	fmt.Fprintln(
+		os.Stderr,
+		"dcgm-sim is a library: go build -buildmode=c-shared -o libdcgm.so.4 ./cmd/dcgm-sim",
+	)
 	os.Exit(2)
 }
 
@@ -44,9 +47,14 @@ func getenv(name string) string {
 // simdcgmFields describes at most n fields, in memory that is zeroed, and returns how many there are.
 //
 //export simdcgmFields
-func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output_format_t, n C.int) C.int {
+func simdcgmFields(
+	to *C.sim_dcgm_field_meta_t,
+	formats *C.sim_dcgm_field_output_format_t,
+	n C.int,
+) C.int {
 	all := hostengine.Fields()
-	metas, texts := unsafe.Slice(to, n), unsafe.Slice(formats, n)
+	metas := unsafe.Slice(to, n)
+	texts := unsafe.Slice(formats, n)
 	for i, f := range all[:min(len(all), int(n))] {
 		m := &metas[i]
 		m.fieldId, m.fieldType, m.size = C.ushort(f.ID), C.char(f.Type), C.uchar(f.Size)
@@ -65,5 +73,7 @@ func simdcgmFields(to *C.sim_dcgm_field_meta_t, formats *C.sim_dcgm_field_output
 //export simdcgmCall
 func simdcgmCall(state C.uintptr_t, function C.int, arguments *C.uintptr_t) C.int {
 	l := cgo.Handle(state).Value().(*library)
-	return C.int(l.calls[function](l, args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}))
+	return C.int(
+		l.calls[function](l, args{(*[C.DCGM_SIM_MAX_ARGS]uintptr)(unsafe.Pointer(arguments))}),
+	)
 }

@@ -29,12 +29,19 @@ const liveData = 1
 func update(_ *library, s *hostengine.Session, _ args) error { return s.Update() }
 
 func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
-	if a.uint(2) == 0 || a.uint(2) > C.SIM_MAX_ENTITIES || a.uint(4) == 0 || a.uint(4) > math.MaxUint16 {
+	if a.uint(2) == 0 || a.uint(2) > C.SIM_MAX_ENTITIES || a.uint(4) == 0 ||
+		a.uint(4) > math.MaxUint16 {
 		return hostengine.BadParam
 	}
 	var entities []hostengine.Entity
 	for _, pair := range array[C.sim_dcgmGroupEntityPair_t](a, 1, int(a.uint(2))) {
-		entities = append(entities, hostengine.Entity{Level: hostengine.Level(pair.entityGroupId), ID: uint32(pair.entityId)})
+		entities = append(
+			entities,
+			hostengine.Entity{
+				Level: hostengine.Level(pair.entityGroupId),
+				ID:    uint32(pair.entityId),
+			},
+		)
 	}
 	read := s.Latest
 	if a.uint(5)&liveData != 0 {
@@ -46,7 +53,8 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
 	}
 	to := array[C.sim_dcgmFieldValue_v2](a, 6, len(values))
 	for i := range values {
-		v, c := &values[i], &to[i]
+		v := &values[i]
+		c := &to[i]
 		c.version = C.SIM_dcgmFieldValue_version2
 		c.entityGroupId, c.entityId = C.uint(v.Entity.Level), C.uint(v.Entity.ID)
 		c.fieldId, c.fieldType = C.ushort(v.Field), C.ushort(v.Type)
@@ -58,15 +66,30 @@ func entitiesLatest(_ *library, s *hostengine.Session, a args) error {
 
 func deviceLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.GPU, ID: a.uint(1)}
-	return latestOf(s, of, array[uint16](a, 2, int(a.uint(3))), array[C.sim_dcgmFieldValue_v1](a, 4, int(a.uint(3))))
+	return latestOf(
+		s,
+		of,
+		array[uint16](a, 2, int(a.uint(3))),
+		array[C.sim_dcgmFieldValue_v1](a, 4, int(a.uint(3))),
+	)
 }
 
 func entityLatest(_ *library, s *hostengine.Session, a args) error {
 	of := hostengine.Entity{Level: hostengine.Level(a.uint(1)), ID: a.uint(2)}
-	return latestOf(s, of, array[uint16](a, 3, int(a.uint(4))), array[C.sim_dcgmFieldValue_v1](a, 5, int(a.uint(4))))
+	return latestOf(
+		s,
+		of,
+		array[uint16](a, 3, int(a.uint(4))),
+		array[C.sim_dcgmFieldValue_v1](a, 5, int(a.uint(4))),
+	)
 }
 
-func latestOf(s *hostengine.Session, of hostengine.Entity, fields []uint16, to []C.sim_dcgmFieldValue_v1) error {
+func latestOf(
+	s *hostengine.Session,
+	of hostengine.Entity,
+	fields []uint16,
+	to []C.sim_dcgmFieldValue_v1,
+) error {
 	values, err := s.Latest([]hostengine.Entity{of}, fields)
 	if err != nil {
 		return err
@@ -93,7 +116,8 @@ func valuesSince(_ *library, s *hostengine.Session, a args) error {
 	}
 	*at[int64](a, 4) = next
 	for len(values) > 0 {
-		of, n := values[0].Entity, 1
+		of := values[0].Entity
+		n := 1
 		for n < len(values) && values[n].Entity == of {
 			n++
 		}
@@ -114,7 +138,13 @@ func passValues(of hostengine.Entity, values []hostengine.Value, callback, user 
 		putValueV1(&to[i], &values[i])
 	}
 	return C.dcgm_sim_enumerate(
-		unsafe.Pointer(callback), C.uint(of.Level), C.uint(of.ID), memory, C.int(len(values)), unsafe.Pointer(user)) == 0
+		unsafe.Pointer(callback),
+		C.uint(of.Level),
+		C.uint(of.ID),
+		memory,
+		C.int(len(values)),
+		unsafe.Pointer(user),
+	) == 0
 }
 
 // putValue writes a value into the union of a dcgmFieldValue. The other bytes of the union keep what the caller had

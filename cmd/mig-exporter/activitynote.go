@@ -67,8 +67,14 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 
 	n.logged = true
 	level.Warn(n.logger).
-		Log("msg", "GPUs have no activity: their driver has no GPM (Hopper or later), and DCGM is not used",
-			"gpus", n.gpus, "remedy", n.remedy)
+		Log(
+			"msg",
+			"GPUs have no activity: their driver has no GPM (Hopper or later), and DCGM is not used",
+			"gpus",
+			n.gpus,
+			"remedy",
+			n.remedy,
+		)
 }
 
 // lacksActivity reports whether the driver answers for a GPU and does not measure its activity.
@@ -95,6 +101,11 @@ func (n *activityNote) notes() []string {
 		return nil
 	}
 
-	return []string{fmt.Sprintf("no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s", n.gpus,
-		n.remedy)}
+	return []string{
+		fmt.Sprintf(
+			"no activity of GPUs %s: their driver has no GPM and DCGM is not asked; %s",
+			n.gpus,
+			n.remedy,
+		),
+	}
 }

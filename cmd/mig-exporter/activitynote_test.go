@@ -40,7 +40,9 @@ gpus: [{model: H100-80GB}, {model: A100-40GB, count: 2}]
 
 			p.stop()
 
-			lines, want := strings.Count(p.logText(), "GPUs have no activity"), 1
+			lines := strings.Count(p.logText(), "GPUs have no activity")
+
+			want := 1
 			if tt.says == "" {
 				want = 0
 			}

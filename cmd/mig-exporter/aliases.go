@@ -50,36 +50,86 @@ func translatedAliases() []alias {
 			translate: as("web.listen-address")},
 		{name: "collect-interval", short: "c", env: "DCGM_EXPORTER_INTERVAL", flag: "poll.interval",
 			translate: translateMilliseconds("poll.interval")},
-		{name: "kubernetes", short: "k", env: "DCGM_EXPORTER_KUBERNETES", flag: "kubernetes.labels", switches: true,
-			translate: translateSwitch("kubernetes.labels", "container", "off")},
-		{name: "remote-hostengine-info", short: "r", env: "DCGM_REMOTE_HOSTENGINE_INFO", flag: "dcgm.address",
+		{
+			name:      "kubernetes",
+			short:     "k",
+			env:       "DCGM_EXPORTER_KUBERNETES",
+			flag:      "kubernetes.labels",
+			switches:  true,
+			translate: translateSwitch("kubernetes.labels", "container", "off"),
+		},
+		{
+			name:  "remote-hostengine-info",
+			short: "r",
+			env:   "DCGM_REMOTE_HOSTENGINE_INFO",
+			flag:  "dcgm.address",
 			translate: func(value string) ([]string, error) {
-				return []string{"--dcgm.mode=remote", "--dcgm.address=" + strings.TrimPrefix(value, "tcp://")}, nil
-			}},
-		{name: "no-hostname", short: "n", env: "DCGM_EXPORTER_NO_HOSTNAME", flag: "dcgm.hostname-label", switches: true,
-			translate: translateSwitch("dcgm.hostname-label", "off", "")},
+				return []string{
+					"--dcgm.mode=remote",
+					"--dcgm.address=" + strings.TrimPrefix(value, "tcp://"),
+				}, nil
+			},
+		},
+		{
+			name:      "no-hostname",
+			short:     "n",
+			env:       "DCGM_EXPORTER_NO_HOSTNAME",
+			flag:      "dcgm.hostname-label",
+			switches:  true,
+			translate: translateSwitch("dcgm.hostname-label", "off", ""),
+		},
 		{name: "web-config-file", env: "DCGM_EXPORTER_WEB_CONFIG_FILE", flag: "web.config.file",
 			translate: as("web.config.file")},
-		{name: "web-systemd-socket", env: "DCGM_EXPORTER_SYSTEMD_SOCKET", flag: "web.systemd-socket", switches: true,
-			translate: translateSwitch("web.systemd-socket", "true", "false")},
-		{name: "pod-resources-kubelet-socket", env: "DCGM_POD_RESOURCES_KUBELET_SOCKET", flag: "kubernetes.socket",
-			translate: as("kubernetes.socket")},
-		{name: "nvidia-resource-names", env: "NVIDIA_RESOURCE_NAMES", flag: "kubernetes.resource-name",
-			translate: translateResourceNames},
+		{
+			name:      "web-systemd-socket",
+			env:       "DCGM_EXPORTER_SYSTEMD_SOCKET",
+			flag:      "web.systemd-socket",
+			switches:  true,
+			translate: translateSwitch("web.systemd-socket", "true", "false"),
+		},
+		{
+			name:      "pod-resources-kubelet-socket",
+			env:       "DCGM_POD_RESOURCES_KUBELET_SOCKET",
+			flag:      "kubernetes.socket",
+			translate: as("kubernetes.socket"),
+		},
+		{
+			name:      "nvidia-resource-names",
+			env:       "NVIDIA_RESOURCE_NAMES",
+			flag:      "kubernetes.resource-name",
+			translate: translateResourceNames,
+		},
 		{name: "hpc-job-mapping-dir", env: "DCGM_HPC_JOB_MAPPING_DIR", flag: "hpc.job-mapping-dir",
 			translate: as("hpc.job-mapping-dir")},
 		{name: "enable-pprof", env: "DCGM_EXPORTER_ENABLE_PPROF", flag: "web.pprof", switches: true,
 			translate: translateSwitch("web.pprof", "true", "false")},
-		{name: "max-concurrent-scrapes", env: "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES", flag: "web.max-scrapes",
-			translate: as("web.max-scrapes")},
+		{
+			name:      "max-concurrent-scrapes",
+			env:       "DCGM_EXPORTER_MAX_CONCURRENT_SCRAPES",
+			flag:      "web.max-scrapes",
+			translate: as("web.max-scrapes"),
+		},
 		{name: "debug", env: "DCGM_EXPORTER_DEBUG", flag: "log.level", switches: true,
 			translate: translateSwitch("log.level", "debug", "")},
-		{name: "log-format", env: "DCGM_EXPORTER_LOG_FORMAT", flag: "log.format", translate: translateLogFormat},
-		{name: "xid-count-window-size", short: "x", env: "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE", flag: "dcgm.xid-window",
-			translate: translateMilliseconds("dcgm.xid-window")},
-		{name: "clock-events-count-window-size", env: "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
+		{
+			name:      "log-format",
+			env:       "DCGM_EXPORTER_LOG_FORMAT",
+			flag:      "log.format",
+			translate: translateLogFormat,
+		},
+		{
+			name:      "xid-count-window-size",
+			short:     "x",
+			env:       "DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE",
+			flag:      "dcgm.xid-window",
+			translate: translateMilliseconds("dcgm.xid-window"),
+		},
+		{
+			name:      "clock-events-count-window-size",
+			env:       "DCGM_EXPORTER_CLOCK_EVENTS_COUNT_WINDOW_SIZE",
 			flag:      "dcgm.clock-events-window",
-			translate: translateMilliseconds("dcgm.clock-events-window")},
+			translate: translateMilliseconds("dcgm.clock-events-window"),
+		},
 	}
 }
 
@@ -174,15 +224,25 @@ func (a *alias) resolveValue(name, value string) (flags []string, warnings []war
 			kind = "flag"
 		}
 
-		return nil, []warning{{kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}}}, nil
+		return nil, []warning{
+			{kind + " of dcgm-exporter has no effect", []any{kind, name, "why", a.advice}},
+		}, nil
 	}
 
-	return nil, nil, fmt.Errorf("%s=%s of dcgm-exporter is not supported: %s", name, value, a.advice)
+	return nil, nil, fmt.Errorf(
+		"%s=%s of dcgm-exporter is not supported: %s",
+		name,
+		value,
+		a.advice,
+	)
 }
 
 // translateAliases replaces dcgm-exporter's flags in a command line by this program's, and puts those that its
 // environment variables stand for before them. The error names all that are not supported.
-func translateAliases(args []string, lookup lookupFunc) (out []string, warnings []warning, err error) {
+func translateAliases(
+	args []string,
+	lookup lookupFunc,
+) (out []string, warnings []warning, err error) {
 	words, rest, err := splitLine(args)
 	if err != nil {
 		return nil, nil, err
@@ -282,7 +342,8 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 	var errs []error
 
 	for _, flag := range app.Model().Flags {
-		if several, ok := flag.Value.(interface{ IsCumulative() bool }); ok && several.IsCumulative() {
+		if several, ok := flag.Value.(interface{ IsCumulative() bool }); ok &&
+			several.IsCumulative() {
 			continue
 		}
 
@@ -292,12 +353,20 @@ func checkRepeated(app *kingpin.Application, args []string) error {
 		for _, w := range words {
 			if hasFlag(w.flags(), flag.Name) {
 				name, _, _ := strings.Cut(w.text, "=")
-				by, byAlias = append(by, name), byAlias || w.alias != nil
+				by = append(by, name)
+				byAlias = byAlias || w.alias != nil
 			}
 		}
 
 		if byAlias && len(by) > 1 {
-			errs = append(errs, fmt.Errorf("--%s is set by %s: expected one of them", flag.Name, strings.Join(by, " and ")))
+			errs = append(
+				errs,
+				fmt.Errorf(
+					"--%s is set by %s: expected one of them",
+					flag.Name,
+					strings.Join(by, " and "),
+				),
+			)
 		}
 	}
 

@@ -13,7 +13,8 @@ func BenchmarkPoll(b *testing.B) {
 		b.Run(fmt.Sprintf("gpus=%d", gpus), func(b *testing.B) {
 			x := benchNode(b, gpus)
 			took := make([]time.Duration, 0, b.N)
-			calls, cpu := x.source.DriverCalls(), cpuTime(b)
+			calls := x.source.DriverCalls()
+			cpu := cpuTime(b)
 			b.ReportAllocs()
 			b.ResetTimer()
 

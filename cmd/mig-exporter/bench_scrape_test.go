@@ -252,7 +252,8 @@ func benchLoopback(b *testing.B, h http.Handler, accept, coding string, scrapers
 func bareHandler(b *testing.B, h http.Handler, accept, coding string) http.Handler {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, scrapeRequest(b, "http://node/metrics", accept, coding))
-	header, body := w.Header(), w.Body.Bytes()
+	header := w.Header()
+	body := w.Body.Bytes()
 
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		for k, v := range header {

@@ -12,7 +12,8 @@ import (
 // TestBoundGPUs: the kernel's list of the driver's devices counts, and the driver's own only where that is not there: a
 // container may have a copy of it that stays as it was.
 func TestBoundGPUs(t *testing.T) {
-	sys, proc := t.TempDir(), t.TempDir()
+	sys := t.TempDir()
+	proc := t.TempDir()
 	now := time.Unix(1000, 0)
 	bound := &boundGPUs{sys: sys, proc: proc, now: func() time.Time { return now }}
 	expect := func(want ...string) {

@@ -49,18 +49,33 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
 	opts := nvmlsource.Options{
-		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
-		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: true, Extras: everything,
+		Now:                node.now,
+		MayOpen:            node.mayOpen,
+		Admin:              node.admin,
+		Logger:             logger,
+		GPM:                cfg.asksGPM(),
+		ProcessesHidden:    node.processesHidden,
+		ProcessUtilization: true,
+		Extras:             everything,
 	}
-	run := pollRun{command: commandCapture, cfg: cfg, node: node, polls: cfg.Capture.Polls, begin: recorder.Next}
+	run := pollRun{
+		command: commandCapture,
+		cfg:     cfg,
+		node:    node,
+		polls:   cfg.Capture.Polls,
+		begin:   recorder.Next,
+	}
 
 	last, err := run.poll(ctx, recorder.Library(), opts)
 	if err != nil {
 		return err
 	}
 
-	recording := recorder.Recording(node.hostname, strings.TrimSpace("mig-exporter "+version.Version),
-		node.processesHidden != nil)
+	recording := recorder.Recording(
+		node.hostname,
+		strings.TrimSpace("mig-exporter "+version.Version),
+		node.processesHidden != nil,
+	)
 	if !cfg.Capture.KeepIdentities {
 		recording = recording.Pseudonymize()
 	}
@@ -79,9 +94,20 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 
-	level.Info(logger).Log("msg", "wrote the capture", "output", cfg.Capture.Output, "bytes", len(data), "gpus", found,
-		"polls", len(recording.Recorded.Polls), "identities",
-		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities])
+	level.Info(logger).Log(
+		"msg",
+		"wrote the capture",
+		"output",
+		cfg.Capture.Output,
+		"bytes",
+		len(data),
+		"gpus",
+		found,
+		"polls",
+		len(recording.Recorded.Polls),
+		"identities",
+		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities],
+	)
 
 	return nil
 }
@@ -127,7 +153,12 @@ func (r *pollRun) poll(
 	loopErr := <-loop
 
 	if errors.Is(loopErr, gpu.ErrVersionMismatch) {
-		level.Warn(logger).Log("msg", "driver does not match its library", "command", r.command, "err", loopErr)
+		level.Warn(logger).Log(
+			"msg", "driver does not match its library",
+			"command", r.command,
+			"err", loopErr,
+		)
+
 		return poller.Current(), nil
 	}
 
@@ -137,7 +168,11 @@ func (r *pollRun) poll(
 
 	last := poller.Current()
 	if last != nil && len(last.Sources) > 0 && last.Sources[0].Err != nil {
-		level.Warn(logger).Log("msg", "driver does not answer", "command", r.command, "err", last.Sources[0].Err)
+		level.Warn(logger).Log(
+			"msg", "driver does not answer",
+			"command", r.command,
+			"err", last.Sources[0].Err,
+		)
 	}
 
 	return last, nil
@@ -148,9 +183,19 @@ var errFirstPoll = errors.New("the first poll is done")
 
 // pollRepeatedly makes the polls, an interval apart, and those for which it is worth to wait. It moves a stepped clock
 // itself.
-func (r *pollRun) pollRepeatedly(ctx context.Context, poller *poll.Poller, timeout time.Duration) error {
+func (r *pollRun) pollRepeatedly(
+	ctx context.Context,
+	poller *poll.Poller,
+	timeout time.Duration,
+) error {
 	// Run makes the first poll by itself.
-	if err := poller.Poll(ctx, func() error { return errFirstPoll }); !errors.Is(err, errFirstPoll) {
+	if err := poller.Poll(
+		ctx,
+		func() error { return errFirstPoll },
+	); !errors.Is(
+		err,
+		errFirstPoll,
+	) {
 		return err
 	}
 
@@ -230,9 +275,15 @@ func checkOutput(c *CaptureConfig) error {
 	case err != nil:
 		return fmt.Errorf("--output=%s: %w", c.Output, err)
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("--output=%s: is no regular file; expected a new name, or - for standard output", c.Output)
+		return fmt.Errorf(
+			"--output=%s: is no regular file; expected a new name, or - for standard output",
+			c.Output,
+		)
 	case !c.Force:
-		return fmt.Errorf("--output=%s: is there already; expected a new name, or --force to replace it", c.Output)
+		return fmt.Errorf(
+			"--output=%s: is there already; expected a new name, or --force to replace it",
+			c.Output,
+		)
 	}
 
 	return nil

@@ -91,7 +91,8 @@ func configOf(t *testing.T, args ...string) *Config {
 // served is what a node without a kubelet serves after each of some polls.
 func served(t *testing.T, r captureRun) []string {
 	t.Helper()
-	cfg, logger := r.config(t, "--web.ready-max-age=0s"), log.NewNopLogger()
+	cfg := r.config(t, "--web.ready-max-age=0s")
+	logger := log.NewNopLogger()
 
 	n, err := openDriver(cfg, logger)
 	if err != nil {
@@ -277,12 +278,15 @@ func bijection(t *testing.T, kept, named string) *strings.Replacer {
 	_, kept, _ = strings.Cut(kept, "\nversion: ") // the heads speak of identities, too
 	_, named, _ = strings.Cut(named, "\nversion: ")
 
-	own, pseudonyms := identities.FindAllString(kept, -1), identities.FindAllString(named, -1)
+	own := identities.FindAllString(kept, -1)
+
+	pseudonyms := identities.FindAllString(named, -1)
 	if len(own) != len(pseudonyms) {
 		t.Fatalf("%d identities, %d pseudonyms", len(own), len(pseudonyms))
 	}
 
-	to, from := map[string]string{}, map[string]string{}
+	to := map[string]string{}
+	from := map[string]string{}
 	var pairs []string
 
 	for i, o := range own {

@@ -31,7 +31,12 @@ const (
 
 // runCheckNode reads the node as the service would with this configuration, and reports what it can see. It changes
 // nothing. ok is false if something that the configuration asks for is missing or not known to be there.
-func runCheckNode(ctx context.Context, cfg Config, out io.Writer, logger log.Logger) (ok bool, err error) {
+func runCheckNode(
+	ctx context.Context,
+	cfg Config,
+	out io.Writer,
+	logger log.Logger,
+) (ok bool, err error) {
 	asked := cfg.Control
 
 	// Partition control would write to its state folder, and nothing here needs it.
@@ -52,7 +57,12 @@ func runCheckNode(ctx context.Context, cfg Config, out io.Writer, logger log.Log
 }
 
 // checkNode reads the node and judges what it has read. control is what partition control is to do on it.
-func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger log.Logger) (*nodeReport, error) {
+func checkNode(
+	ctx context.Context,
+	cfg *Config,
+	control ControlConfig,
+	logger log.Logger,
+) (*nodeReport, error) {
 	extras, err := readExtras(cfg, logger)
 	if err != nil {
 		return nil, err
@@ -81,7 +91,13 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 		node.pods = kubelet
 	}
 
-	run := pollRun{command: commandCheckNode, cfg: cfg, node: node, polls: nodeCheckPolls, isPending: isPending}
+	run := pollRun{
+		command:   commandCheckNode,
+		cfg:       cfg,
+		node:      node,
+		polls:     nodeCheckPolls,
+		isPending: isPending,
+	}
 	if node.profiler != nil {
 		run.polls = profiledCheckPolls
 	}
@@ -93,22 +109,38 @@ func checkNode(ctx context.Context, cfg *Config, control ControlConfig, logger l
 	calls := newCallTimes()
 
 	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), nvmlsource.Options{
-		Now: node.now, MayOpen: node.mayOpen, Admin: node.admin, Logger: logger,
-		GPM: cfg.asksGPM(), ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
-		Extras: func() nvmlsource.Extras { return extras },
+		Now:                node.now,
+		MayOpen:            node.mayOpen,
+		Admin:              node.admin,
+		Logger:             logger,
+		GPM:                cfg.asksGPM(),
+		ProcessesHidden:    node.processesHidden,
+		ProcessUtilization: cfg.servesProcesses(),
+		Extras:             func() nvmlsource.Extras { return extras },
 	})
 	if err != nil {
 		return nil, err
 	}
 
 	if last == nil {
-		last = &gpu.Snapshot{Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}}}
+		last = &gpu.Snapshot{
+			Sources: []gpu.SourceState{{Name: gpu.SourceNVML, Err: gpu.ErrVersionMismatch}},
+		}
 	}
 
 	host.noKubelet = node.pods == nil || kubelet.none.Load()
 	list := calls.list()
-	judge := nodeJudge{cfg: cfg, control: control, extras: extras, host: host, processesHidden: node.processesHidden,
-		confidential: node.confidential.Load(), last: last, lastPoll: run.lastPoll, calls: list}
+	judge := nodeJudge{
+		cfg:             cfg,
+		control:         control,
+		extras:          extras,
+		host:            host,
+		processesHidden: node.processesHidden,
+		confidential:    node.confidential.Load(),
+		last:            last,
+		lastPoll:        run.lastPoll,
+		calls:           list,
+	}
 	judge.judge()
 
 	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil
@@ -157,5 +189,8 @@ func isPending(s *gpu.Snapshot, last time.Time) bool {
 		}
 	}
 
-	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Up && g.LastRead.Before(last) })
+	return slices.ContainsFunc(
+		s.GPUs,
+		func(g gpu.GPU) bool { return g.Up && g.LastRead.Before(last) },
+	)
 }

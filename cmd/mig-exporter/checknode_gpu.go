@@ -15,10 +15,17 @@ import (
 func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	name := fmt.Sprintf("gpu %d", g.Index)
 
-	c := nodeCheck{Name: name, State: checkOK, Asked: true, Found: g.Name + ", " + describeLayout(g)}
+	c := nodeCheck{
+		Name:  name,
+		State: checkOK,
+		Asked: true,
+		Found: g.Name + ", " + describeLayout(g),
+	}
 	switch {
 	case !g.Up:
-		c.State, c.Found = checkMissing, "it does not answer"
+		c.State = checkMissing
+
+		c.Found = "it does not answer"
 		for _, e := range g.Errors {
 			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
 		}
@@ -60,9 +67,15 @@ func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
 	}
 
 	if len(g.Instances) == 0 {
-		c := nodeCheck{Name: name + " activity", State: checkOff, Found: "MIG is on, and there is no instance"}
+		c := nodeCheck{
+			Name:  name + " activity",
+			State: checkOff,
+			Found: "MIG is on, and there is no instance",
+		}
 		if errorOf(gpu.ReadingMIG, g.Errors) != nil {
-			c.State, c.Asked, c.Found = checkUnknown, true, "MIG is on, and its instances are not known"
+			c.State = checkUnknown
+			c.Asked = true
+			c.Found = "MIG is on, and its instances are not known"
 		}
 
 		j.add(c)
@@ -111,10 +124,16 @@ func describeLayout(g *gpu.GPU) string {
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
-	of := nodeCheck{Name: fmt.Sprintf("%s instance %d", name, i.ID), gpu: name, instance: gpu.Some(i.ID)}
+	of := nodeCheck{
+		Name:     fmt.Sprintf("%s instance %d", name, i.ID),
+		gpu:      name,
+		instance: gpu.Some(i.ID),
+	}
 	if !i.Up {
 		c := of
-		c.State, c.Asked, c.Found = checkMissing, true, i.Profile+" does not answer"
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = i.Profile + " does not answer"
 		j.add(c)
 	}
 
@@ -129,7 +148,8 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	if i.IsEmpty() {
 		if j.cfg.Profiling != profilingOff {
 			c := of.about("activity")
-			c.State, c.Found = checkOff, i.Profile+" has no compute instance: there is nothing to profile"
+			c.State = checkOff
+			c.Found = i.Profile + " has no compute instance: there is nothing to profile"
 			j.add(c)
 		}
 
@@ -140,11 +160,18 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 }
 
 // judgeCompute judges a compute instance: its own readings, and its activity if it is a part of its GPU instance.
-func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, ci *gpu.ComputeInstance) {
+func (j *nodeJudge) judgeCompute(
+	of nodeCheck,
+	g *gpu.GPU,
+	i *gpu.GPUInstance,
+	ci *gpu.ComputeInstance,
+) {
 	part := fmt.Sprintf("compute instance %d", ci.ID)
 	if !ci.Up {
 		c := of.about(part)
-		c.State, c.Asked, c.Found = checkMissing, true, ci.Profile+" does not answer"
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = ci.Profile + " does not answer"
 		j.add(c)
 	}
 
@@ -152,7 +179,12 @@ func (j *nodeJudge) judgeCompute(of nodeCheck, g *gpu.GPU, i *gpu.GPUInstance, c
 	j.judgeReadings(of, ci.Errors)
 
 	if len(i.ComputeInstances) > 1 {
-		j.judgeActivity(of, g.ActivitySource, ci.Activity, append(slices.Clone(g.Errors), ci.Errors...))
+		j.judgeActivity(
+			of,
+			g.ActivitySource,
+			ci.Activity,
+			append(slices.Clone(g.Errors), ci.Errors...),
+		)
 	}
 }
 
@@ -189,7 +221,12 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 // judgeEvents judges whether XIDs arrive, by what the readings have found: the driver accepts registrations whose
 // events it does not deliver.
 func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
-	c := nodeCheck{Name: name + " events", State: checkOK, Asked: !j.cfg.Disabled["xid"], Found: "XIDs are received"}
+	c := nodeCheck{
+		Name:  name + " events",
+		State: checkOK,
+		Asked: !j.cfg.Disabled["xid"],
+		Found: "XIDs are received",
+	}
 	if g.NoXIDs {
 		c.State = checkUnknown
 		c.Found = "no XID is received: the driver does not report them, or nothing shows whether it delivers them"
@@ -229,7 +266,10 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 		{"memory", gpu.ReadingMemory, r.Memory.Total.Present()},
 		{"clocks", gpu.ReadingClocks, r.ClockHertz.SM.Present()},
 	} {
-		failed := slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool { return e.Reading == of.reading })
+		failed := slices.ContainsFunc(
+			g.Errors,
+			func(e gpu.ReadError) bool { return e.Reading == of.reading },
+		)
 		if !of.has && !failed {
 			absent = append(absent, of.what)
 		}
@@ -298,7 +338,8 @@ func (j *nodeJudge) judgeExtras() {
 		c := nodeCheck{Name: "collector." + of.name, State: checkOK, Asked: true,
 			Found: "reported by GPUs " + strings.Join(with, ", ")}
 		if len(with) == 0 {
-			c.State, c.Found = checkMissing, "no GPU reports it"
+			c.State = checkMissing
+			c.Found = "no GPU reports it"
 		}
 
 		j.add(c)
@@ -306,16 +347,24 @@ func (j *nodeJudge) judgeExtras() {
 }
 
 func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
-	c := nodeCheck{Name: name + " persistence", State: checkUnknown, Found: "the driver does not say"}
+	c := nodeCheck{
+		Name:  name + " persistence",
+		State: checkUnknown,
+		Found: "the driver does not say",
+	}
 	if on, ok := g.Readings.PersistenceMode.Get(); ok {
-		c.State, c.Found = checkOK, "on"
+		c.State = checkOK
+
+		c.Found = "on"
 		if !on {
-			c.State, c.Found = checkOff, "off: the GPU is initialised anew when the first process opens it, about a second"
+			c.State = checkOff
+			c.Found = "off: the GPU is initialised anew when the first process opens it, about a second"
 			c.Remedy = "run nvidia-persistenced --persistence-mode"
 		}
 
 		if !on && j.confidential {
-			c.State, c.Asked = checkMissing, true
+			c.State = checkMissing
+			c.Asked = true
 			c.Found = "off, in confidential-computing mode: the GPU can become unusable until a reset when the last process " +
 				"that has it open ends"
 		}
@@ -325,13 +374,20 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 }
 
 // judgeActivity judges the activity of a GPU without instances, or of an instance, unless it is not asked for.
-func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.Activity, errs []gpu.ReadError) {
+func (j *nodeJudge) judgeActivity(
+	of nodeCheck,
+	from gpu.ActivitySource,
+	a gpu.Activity,
+	errs []gpu.ReadError,
+) {
 	if j.cfg.Profiling == profilingOff {
 		return
 	}
 
 	c := of.about("activity")
-	c.State, c.Asked, c.Found = checkMissing, true, "none"
+	c.State = checkMissing
+	c.Asked = true
+	c.Found = "none"
 
 	err := errorOf(gpu.ReadingActivity, errs)
 	if err != nil {
@@ -342,7 +398,8 @@ func (j *nodeJudge) judgeActivity(of nodeCheck, from gpu.ActivitySource, a gpu.A
 	case a.GraphicsEngine.Present() || a.SM.Present():
 		c.State, c.Found = checkOK, "by "+strings.ToUpper(string(from))
 	case j.host.dcgm != nil && from == gpu.ActivityUnknown:
-		c.State, c.Found = checkUnknown, "the driver has no GPM for it; DCGM, which is embedded, was not started here"
+		c.State = checkUnknown
+		c.Found = "the driver has no GPM for it; DCGM, which is embedded, was not started here"
 		c.Asked = j.host.dcgm.engine == "" || j.host.dcgm.profiling == ""
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy

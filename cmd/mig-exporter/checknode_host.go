@@ -79,7 +79,9 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 
 		const read = 4 // R_OK of unistd.h
 
-		usable := gpu.Some(syscall.Access(filepath.Join(dev, "nvidia-caps", "nvidia-cap"+minor), read) == nil)
+		usable := gpu.Some(
+			syscall.Access(filepath.Join(dev, "nvidia-caps", "nvidia-cap"+minor), read) == nil,
+		)
 		if name == "monitor" {
 			monitor = usable
 		} else {
@@ -92,7 +94,9 @@ func readMIGRights(proc, dev string) (monitor, config gpu.Opt[bool]) {
 
 // readSleeping returns the GPUs that Linux has suspended, absent if that cannot be read.
 func readSleeping(sys string) gpu.Opt[[]string] {
-	files, err := filepath.Glob(filepath.Join(sys, "bus", "pci", "drivers", "nvidia", "*:*", "power", "runtime_status"))
+	files, err := filepath.Glob(
+		filepath.Join(sys, "bus", "pci", "drivers", "nvidia", "*:*", "power", "runtime_status"),
+	)
 	if err != nil || len(files) == 0 {
 		return gpu.None[[]string]()
 	}
@@ -130,7 +134,10 @@ func readCgroupVersion(sys string) string {
 		return "2"
 	}
 
-	if _, v1 := os.Stat(filepath.Join(sys, "fs", "cgroup", "memory")); errors.Is(err, fs.ErrNotExist) && v1 == nil {
+	if _, v1 := os.Stat(
+		filepath.Join(sys, "fs", "cgroup", "memory"),
+	); errors.Is(err, fs.ErrNotExist) &&
+		v1 == nil {
 		return "1"
 	}
 

@@ -89,7 +89,8 @@ func (j *nodeJudge) judgeDriver() {
 	}
 
 	if c.State == checkOK && len(j.last.GPUs)+len(j.last.Unread) == 0 {
-		c.State, c.Found = checkMissing, c.Found+": the driver lists none"
+		c.State = checkMissing
+		c.Found = c.Found + ": the driver lists none"
 	}
 
 	j.add(c)
@@ -105,13 +106,20 @@ func (j *nodeJudge) judgeBound() {
 
 	missing := slices.DeleteFunc(slices.Clone(bound), func(id string) bool {
 		return slices.ContainsFunc(j.last.GPUs, func(g gpu.GPU) bool {
-			return g.PCIBusID != "" && strings.HasSuffix(strings.ToLower(g.PCIBusID), strings.ToLower(id))
+			return g.PCIBusID != "" &&
+				strings.HasSuffix(strings.ToLower(g.PCIBusID), strings.ToLower(id))
 		})
 	})
-	j.add(nodeCheck{Name: "unlisted-gpus", State: checkMissing,
-		Found: fmt.Sprintf("the kernel driver has %d GPUs; not among those that are listed: %s", len(bound),
-			strings.Join(missing, ", ")),
-		Remedy: "nothing in a container that was given the others alone; else look for XIDs of these GPUs in dmesg"})
+	j.add(nodeCheck{
+		Name:  "unlisted-gpus",
+		State: checkMissing,
+		Found: fmt.Sprintf(
+			"the kernel driver has %d GPUs; not among those that are listed: %s",
+			len(bound),
+			strings.Join(missing, ", "),
+		),
+		Remedy: "nothing in a container that was given the others alone; else look for XIDs of these GPUs in dmesg",
+	})
 }
 
 // judgeCalls judges whether the driver answers: a call that hangs can be about a GPU whose last reading is good.
@@ -128,8 +136,11 @@ func (j *nodeJudge) judgeCalls() {
 	if j.last.HungCalls > 0 || len(hanging) > 0 {
 		c.State = checkMissing
 
-		c.Found = fmt.Sprintf("%s not returned in time (--poll.timeout=%s)", countOf(j.last.HungCalls, "reading"),
-			j.cfg.PollTimeout)
+		c.Found = fmt.Sprintf(
+			"%s not returned in time (--poll.timeout=%s)",
+			countOf(j.last.HungCalls, "reading"),
+			j.cfg.PollTimeout,
+		)
 		if len(hanging) > 0 {
 			c.Found = strings.Join(hanging, "; ")
 		}
@@ -170,14 +181,21 @@ func (j *nodeJudge) judgePIDNamespace() {
 func (j *nodeJudge) judgeHost() {
 	c := nodeCheck{Name: "cgroup", State: checkOK, Found: "version " + j.host.cgroup}
 	if j.host.cgroup == "" {
-		c.State, c.Found = checkUnknown, "/sys/fs/cgroup shows no version"
+		c.State = checkUnknown
+		c.Found = "/sys/fs/cgroup shows no version"
 	}
 
 	j.add(c)
 
-	c = nodeCheck{Name: "runtime-power", State: checkUnknown, Found: "/sys does not say whether GPUs sleep"}
+	c = nodeCheck{
+		Name:  "runtime-power",
+		State: checkUnknown,
+		Found: "/sys does not say whether GPUs sleep",
+	}
 	if sleeping, ok := j.host.sleeping.Get(); ok {
-		c.State, c.Found = checkOK, "no GPU slept"
+		c.State = checkOK
+
+		c.Found = "no GPU slept"
 		if len(sleeping) > 0 {
 			c.State, c.Found = checkOff, "slept before this command: "+strings.Join(sleeping, ", ")
 			c.Remedy = "the exporter keeps them awake (docs/faults.md)"
@@ -190,7 +208,9 @@ func (j *nodeJudge) judgeHost() {
 // judgeRights judges the rights of this process. Those of MIG matter if a GPU has it on, and those of partition control
 // if that is on and a GPU has MIG.
 func (j *nodeJudge) judgeRights() {
-	mig, control := false, false
+	mig := false
+	control := false
+
 	for i := range j.last.GPUs {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
 		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
@@ -200,7 +220,8 @@ func (j *nodeJudge) judgeRights() {
 
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
 	if !j.host.root {
-		c.State, c.Found = checkOff, "no: what needs it is in the lines below"
+		c.State = checkOff
+		c.Found = "no: what needs it is in the lines below"
 	}
 
 	j.add(c)
@@ -218,14 +239,21 @@ func (j *nodeJudge) judgeRights() {
 		{"mig-monitor", j.host.migMonitor, mig, "memory and processes of whole GPUs in MIG mode, and their events"},
 		{"mig-config", j.host.migConfig, changes, "changes of the layout, for partition control"},
 	} {
-		c := nodeCheck{Name: right.name, State: checkOff, Asked: right.need, Found: "no: " + right.what}
+		c := nodeCheck{
+			Name:  right.name,
+			State: checkOff,
+			Asked: right.need,
+			Found: "no: " + right.what,
+		}
 
 		has, known := right.has.Get()
 		switch {
 		case has:
-			c.State, c.Found = checkOK, "yes"
+			c.State = checkOK
+			c.Found = "yes"
 		case !known:
-			c.State, c.Found = checkUnknown, "unknown: "+right.what
+			c.State = checkUnknown
+			c.Found = "unknown: " + right.what
 		case c.Asked:
 			c.State = checkMissing
 
@@ -249,20 +277,29 @@ func (j *nodeJudge) judgeDCGM() {
 		}
 	}
 
-	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff && j.cfg.Profiling != profilingGPM
-	c := nodeCheck{Name: "dcgm", State: checkOff, Asked: asked, Found: "not asked (--dcgm.mode, --profiling.source)"}
+	asked := j.cfg.DCGMMode != dcgmOff && j.cfg.Profiling != profilingOff &&
+		j.cfg.Profiling != profilingGPM
+	c := nodeCheck{
+		Name:  "dcgm",
+		State: checkOff,
+		Asked: asked,
+		Found: "not asked (--dcgm.mode, --profiling.source)",
+	}
 
 	state := j.source(gpu.SourceDCGM)
 	switch {
 	case asked && j.host.dcgm != nil:
 		c = j.host.dcgm.check()
 	case asked && state == nil:
-		c.State, c.Found = checkUnknown, "it has not been asked: no GPU was read"
+		c.State = checkUnknown
+		c.Found = "it has not been asked: no GPU was read"
 	case asked && !state.Up:
 		c.State, c.Found = checkMissing, fmt.Sprintf("it does not answer: %v", state.Err)
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
-		c.State, c.Found = checkOK, "it answers ("+j.cfg.DCGMMode+")"
+		c.State = checkOK
+
+		c.Found = "it answers (" + j.cfg.DCGMMode + ")"
 		if len(without) > 0 {
 			c.State = checkMissing
 			c.Found += ", and profiles nothing on GPUs " + strings.Join(without, ", ")
@@ -286,7 +323,8 @@ func (d *dcgmFiles) check() nodeCheck {
 		c.Found = d.engine + ", without libdcgmmoduleprofiling.so.4: no activity of A100 and A30"
 		c.Remedy = "install datacenter-gpu-manager-4-proprietary"
 	default:
-		c.State, c.Asked = checkUnknown, false // the files are there, and prove nothing
+		c.State = checkUnknown
+		c.Asked = false // the files are there, and prove nothing
 		c.Found = d.engine + " with " + d.profiling + "; whether it profiles is unknown: it was not started, so as not to " +
 			"take the profiling of the service"
 	}
@@ -301,7 +339,8 @@ func (j *nodeJudge) judgePods() {
 
 	kubelet.Name = "kubelet"
 	if kubelet.Asked && j.host.noKubelet {
-		kubelet.State, kubelet.Asked = checkOff, false
+		kubelet.State = checkOff
+		kubelet.Asked = false
 		kubelet.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
 	}
 
@@ -311,33 +350,53 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(kubelet)
 
-	c := j.judgeSource(gpu.SourceCheckpoint, j.cfg.Checkpoint, "run as root and mount /var/lib/kubelet/device-plugins")
+	c := j.judgeSource(
+		gpu.SourceCheckpoint,
+		j.cfg.Checkpoint,
+		"run as root and mount /var/lib/kubelet/device-plugins",
+	)
 
 	c.Name = "checkpoint"
 	if c.Asked && j.source(gpu.SourceCheckpoint) == nil {
-		c.State, c.Asked, c.Found = checkUnknown, false, "it is read once the kubelet has answered"
+		c.State = checkUnknown
+		c.Asked = false
+		c.Found = "it is read once the kubelet has answered"
 	}
 
 	j.add(c)
 
-	c = nodeCheck{Name: "witness", State: checkOff, Asked: kubelet.State != checkOff, Found: "there is no kubelet"}
+	c = nodeCheck{
+		Name:  "witness",
+		State: checkOff,
+		Asked: kubelet.State != checkOff,
+		Found: "there is no kubelet",
+	}
 	if c.Asked {
-		c.State, c.Found = checkUnknown, "the kubelet has not answered yet"
+		c.State = checkUnknown
+		c.Found = "the kubelet has not answered yet"
 	}
 
 	if named, ok := j.last.Witness.Get(); ok {
-		c.State, c.Found = checkOK, "the kubelet's list is complete"
+		c.State = checkOK
+
+		c.Found = "the kubelet's list is complete"
 		if !named {
-			c.State, c.Found = checkMissing, "no pod is named without which the kubelet's list is incomplete"
+			c.State = checkMissing
+			c.Found = "no pod is named without which the kubelet's list is incomplete"
 			c.Remedy = "--kubernetes.witness-pod=NAMESPACE/NAME of a DaemonSet's pod (docs/kubernetes.md)"
 		} else if j.last.HoldersIncomplete != "" {
-			c.State, c.Found = checkUnknown, "the kubelet's list is not complete yet: "+j.last.HoldersIncomplete
+			c.State = checkUnknown
+			c.Found = "the kubelet's list is not complete yet: " + j.last.HoldersIncomplete
 		}
 	}
 
 	j.add(c)
 
-	c = j.judgeSource(gpu.SourceKubernetes, j.cfg.NodeName, "grant get, list and watch of pods (docs/kubernetes.md)")
+	c = j.judgeSource(
+		gpu.SourceKubernetes,
+		j.cfg.NodeName,
+		"grant get, list and watch of pods (docs/kubernetes.md)",
+	)
 
 	c.Name = "api-server"
 	if j.cfg.NodeName == "" && c.State == checkOff {
@@ -346,7 +405,11 @@ func (j *nodeJudge) judgePods() {
 
 	j.add(c)
 
-	c = j.judgeSource(gpu.SourceJobs, j.cfg.JobDir, "docs/deploy-slurm.md has the folder and the prolog that fills it")
+	c = j.judgeSource(
+		gpu.SourceJobs,
+		j.cfg.JobDir,
+		"docs/deploy-slurm.md has the folder and the prolog that fills it",
+	)
 	c.Name = "batch-jobs"
 	j.add(c)
 }
@@ -358,14 +421,19 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	state := j.source(name)
 	switch {
 	case state == nil && c.Asked:
-		c.State, c.Found = checkUnknown, "it has not answered yet"
+		c.State = checkUnknown
+		c.Found = "it has not answered yet"
 	case state == nil:
 	case state.Up:
-		c.State, c.Asked, c.Found = checkOK, true, "it answers"
+		c.State = checkOK
+		c.Asked = true
+		c.Found = "it answers"
 	case state.Err != nil:
 		c.State, c.Asked, c.Found, c.Remedy = checkMissing, true, state.Err.Error(), remedy
 	default:
-		c.State, c.Asked, c.Found = checkUnknown, true, "it has not answered yet"
+		c.State = checkUnknown
+		c.Asked = true
+		c.Found = "it has not answered yet"
 	}
 
 	return c

@@ -17,7 +17,8 @@ func (j *nodeJudge) judgeKernelLog() {
 	switch {
 	case !j.cfg.KernelLog:
 	case state == nil:
-		c.State, c.Found = checkUnknown, "the node was not read"
+		c.State = checkUnknown
+		c.Found = "the node was not read"
 	case state.Up:
 		c.State, c.Found = checkOK, "it is read; "+describeXIDs(j.last)
 	default:
@@ -29,7 +30,9 @@ func (j *nodeJudge) judgeKernelLog() {
 
 // remedyOfLog says what to change if the kernel's log cannot be read.
 func (j *nodeJudge) remedyOfLog(err error) string {
-	restricted, mayRead := j.host.logRestricted.Or(true), j.host.has(capSyslog).Or(false)
+	restricted := j.host.logRestricted.Or(true)
+
+	mayRead := j.host.has(capSyslog).Or(false)
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
 		return "put the host's /dev/kmsg into the container (docs/image.md)"
@@ -55,7 +58,10 @@ func describeXIDs(s *gpu.Snapshot) string {
 		}
 
 		if len(xids) > 0 {
-			list = append(list, fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")))
+			list = append(
+				list,
+				fmt.Sprintf("gpu %d had XID %s", s.GPUs[i].Index, strings.Join(xids, ", ")),
+			)
 		}
 	}
 

@@ -123,7 +123,15 @@ func (r *nodeReport) writeCalls(lines *tabwriter.Writer) error {
 	fmt.Fprintf(lines, "\nfunction of the driver\tclass\tcalls\tseconds\tlongest\n")
 
 	for _, c := range r.Calls {
-		fmt.Fprintf(lines, "%s\t%s\t%d\t%.6f\t%.6f", printable(c.Function), c.Class, c.Calls, c.Seconds, c.MaxSeconds)
+		fmt.Fprintf(
+			lines,
+			"%s\t%s\t%d\t%.6f\t%.6f",
+			printable(c.Function),
+			c.Class,
+			c.Calls,
+			c.Seconds,
+			c.MaxSeconds,
+		)
 
 		if len(c.Unreturned) > 0 {
 			fmt.Fprintf(lines, "\t%s", c.describeUnreturned())
@@ -153,7 +161,10 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 	for _, c := range checks {
 		id, ofInstance := c.instance.Get()
 
-		at := slices.IndexFunc(joined, func(other nodeCheck) bool { return ofInstance && other.saysTheSame(&c) })
+		at := slices.IndexFunc(
+			joined,
+			func(other nodeCheck) bool { return ofInstance && other.saysTheSame(&c) },
+		)
 		if at < 0 {
 			joined = append(joined, c)
 			at = len(joined) - 1
@@ -164,7 +175,9 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 
 	for at, list := range ids {
 		if c := &joined[at]; len(list) > 1 {
-			c.Name = strings.TrimSpace(fmt.Sprintf("%s instances %s %s", c.gpu, describeIDs(list), c.subject))
+			c.Name = strings.TrimSpace(
+				fmt.Sprintf("%s instances %s %s", c.gpu, describeIDs(list), c.subject),
+			)
 		}
 	}
 
@@ -174,7 +187,8 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 // saysTheSame reports whether two checks are of instances of one GPU and differ in nothing else.
 func (c *nodeCheck) saysTheSame(other *nodeCheck) bool {
 	return c.instance.Present() && c.gpu == other.gpu && c.subject == other.subject && c.State == other.State &&
-		c.Asked == other.Asked && c.Found == other.Found && c.Remedy == other.Remedy
+		c.Asked == other.Asked && c.Found == other.Found &&
+		c.Remedy == other.Remedy
 }
 
 // describeIDs returns ids in their order, runs of them as a range: "1, 3, 7-13".

@@ -20,9 +20,17 @@ func TestReportIsShort(t *testing.T) {
 		for _, id := range []gpu.InstanceID{13, 7, 8, 9, 1, 10, 3} {
 			c := nodeCheck{Name: "x", gpu: name, instance: gpu.Some(id)}.about("activity")
 
-			c.State, c.Asked, c.Found, c.Remedy = checkMissing, true, "none", "use DCGM"
+			c.State = checkMissing
+			c.Asked = true
+			c.Found = "none"
+
+			c.Remedy = "use DCGM"
 			if id == 3 {
-				c.State, c.Asked, c.Found, c.Remedy, c.Name = checkOK, true, "by DCGM", "", "gpu 0 instance 3 activity"
+				c.State = checkOK
+				c.Asked = true
+				c.Found = "by DCGM"
+				c.Remedy = ""
+				c.Name = "gpu 0 instance 3 activity"
 			}
 
 			report.Checks = append(report.Checks, c)

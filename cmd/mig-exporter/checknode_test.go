@@ -23,7 +23,8 @@ func runBinary(t *testing.T, env []string, args ...string) (stdout, stderr strin
 	var out, errOut bytes.Buffer
 	cmd := exec.CommandContext(t.Context(), binary, args...)
 	cmd.Env = append(os.Environ(), env...)
-	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Stdout = &out
+	cmd.Stderr = &errOut
 	err := cmd.Run()
 
 	var exit *exec.ExitError

@@ -116,29 +116,57 @@ func (c *Config) Validate() error {
 	}
 	add(c.Driver != driverSim || c.SimScenario != "",
 		"--driver=sim: expected --sim.scenario=FILE with the node to simulate")
-	add(c.PollInterval >= minInterval, "--poll.interval=%s: expected %s or more", c.PollInterval, minInterval)
+	add(
+		c.PollInterval >= minInterval,
+		"--poll.interval=%s: expected %s or more",
+		c.PollInterval,
+		minInterval,
+	)
 	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
-	add(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+	add(
+		c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
 		"--poll.driver-budget=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
-		c.DriverBudget)
-	add(c.StaleAfter >= 1, "--poll.stale-after=%d: expected a number of intervals, 1 or more", c.StaleAfter)
-	add(c.XIDWindow > 0 && c.XIDWindow <= maxWindow, "--dcgm.xid-window=%s: expected more than 0s and at most %s",
-		c.XIDWindow, maxWindow)
-	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
-		"--dcgm.clock-events-window=%s: expected more than 0s and at most %s", c.ClockEventsWindow, maxWindow)
+		c.DriverBudget,
+	)
+	add(
+		c.StaleAfter >= 1,
+		"--poll.stale-after=%d: expected a number of intervals, 1 or more",
+		c.StaleAfter,
+	)
+	add(
+		c.XIDWindow > 0 && c.XIDWindow <= maxWindow,
+		"--dcgm.xid-window=%s: expected more than 0s and at most %s",
+		c.XIDWindow,
+		maxWindow,
+	)
+	add(
+		c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
+		"--dcgm.clock-events-window=%s: expected more than 0s and at most %s",
+		c.ClockEventsWindow,
+		maxWindow,
+	)
 	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
 	add(c.ReadyMaxAge >= 0, "--web.ready-max-age=%s: expected 0s (no limit) or more", c.ReadyMaxAge)
-	add(c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
-		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s", c.ReadyMaxAge, c.PollInterval)
+	add(
+		c.ReadyMaxAge == 0 || c.ReadyMaxAge > c.PollInterval,
+		"--web.ready-max-age=%s: expected more than --poll.interval=%s, or 0s",
+		c.ReadyMaxAge,
+		c.PollInterval,
+	)
 	add(c.PodsStaleAfter >= 0, "--kubernetes.stale-after=%s: expected 0s or more", c.PodsStaleAfter)
-	add(c.WitnessPod == "" || isWitness(c.WitnessPod),
-		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *", c.WitnessPod)
+	add(
+		c.WitnessPod == "" || isWitness(c.WitnessPod),
+		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
+		c.WitnessPod,
+	)
 	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
 		"--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
 	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
 		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
-	add(len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
-		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server")
+	add(
+		len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
+		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
+	)
 	add(c.DCGMMode != dcgmRemote || c.DCGMAddress != "",
 		"--dcgm.mode=remote: expected --dcgm.address=HOST:PORT or the path of a unix socket")
 
@@ -148,14 +176,26 @@ func (c *Config) Validate() error {
 		}
 	}
 
-	add(!c.Control.Cordon || c.NodeName != "", "--control.cordon: expected --kubernetes.node-name with it")
-	add(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
-		"--release.socket=%s: expected a path whose folder has at most %d characters", c.ReleaseSocket, longestSocketDir)
-	add(c.Control.DevicePlugin == "" || c.KubeletSocket != "",
+	add(
+		!c.Control.Cordon || c.NodeName != "",
+		"--control.cordon: expected --kubernetes.node-name with it",
+	)
+	add(
+		len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
+		"--release.socket=%s: expected a path whose folder has at most %d characters",
+		c.ReleaseSocket,
+		longestSocketDir,
+	)
+	add(
+		c.Control.DevicePlugin == "" || c.KubeletSocket != "",
 		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
-		c.Control.DevicePlugin)
-	add(c.DCGMMode == dcgmRemote || c.DCGMAddress == "", "--dcgm.address=%s: expected --dcgm.mode=remote with it",
-		c.DCGMAddress)
+		c.Control.DevicePlugin,
+	)
+	add(
+		c.DCGMMode == dcgmRemote || c.DCGMAddress == "",
+		"--dcgm.address=%s: expected --dcgm.mode=remote with it",
+		c.DCGMAddress,
+	)
 	add(c.Profiling != profilingDCGM || c.DCGMMode != dcgmOff,
 		"--profiling.source=dcgm: expected --dcgm.mode=embedded or remote with it")
 
@@ -163,10 +203,14 @@ func (c *Config) Validate() error {
 		errs = append(errs, fmt.Errorf("--web.telemetry-path: %w", err))
 	}
 
-	add(c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server")
-	add(!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server")
+	add(
+		c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server",
+	)
+	add(
+		!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
+		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server",
+	)
 
 	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
 }
@@ -176,7 +220,8 @@ func isWitness(text string) bool {
 	namespace, name, found := strings.Cut(strings.TrimSuffix(text, "*"), "/")
 	isName := func(s string) bool { return strings.Trim(s, "abcdefghijklmnopqrstuvwxyz0123456789-.") == "" }
 
-	return found && namespace != "" && isName(namespace) && isName(name) && !strings.HasSuffix(text, "/")
+	return found && namespace != "" && isName(namespace) && isName(name) &&
+		!strings.HasSuffix(text, "/")
 }
 
 // minInterval prevents that a typing error makes the program poll the driver all the time.
@@ -200,7 +245,9 @@ func (c *Config) clockSpeed() time.Duration {
 }
 
 // asksGPM reports whether the driver is asked for activity.
-func (c *Config) asksGPM() bool { return c.Profiling == profilingAuto || c.Profiling == profilingGPM }
+func (c *Config) asksGPM() bool {
+	return c.Profiling == profilingAuto || c.Profiling == profilingGPM
+}
 
 // pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
 type pidNamespace string

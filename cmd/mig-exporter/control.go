@@ -113,7 +113,10 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 
 	c.metrics = newControlMetrics(x.node.now)
 
-	c.status = &controlStatus{metrics: c.metrics, engine: "running"} // first it finishes the operation of the last run
+	c.status = &controlStatus{
+		metrics: c.metrics,
+		engine:  "running",
+	} // first it finishes the operation of the last run
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
@@ -203,7 +206,10 @@ func (c *controller) serveAPI(ctx context.Context) error {
 		}
 
 		if c.status.setOff(err.Error()) {
-			level.Error(c.logger).Log("msg", "cannot serve the API of partition control, which is off; trying again", "err", err)
+			level.Error(c.logger).Log(
+				"msg", "cannot serve the API of partition control, which is off; trying again",
+				"err", err,
+			)
 		}
 
 		select {
@@ -333,11 +339,22 @@ func (s *controlStatus) offReason() string {
 
 func newControlMetrics(now func() time.Time) *collector.Control {
 	return collector.NewControl(collector.ControlOptions{
-		Verbs: []string{string(api.VerbApply), string(api.VerbRollback), string(api.VerbMode), string(api.VerbRestore),
-			string(api.VerbRecovery)},
+		Verbs: []string{
+			string(api.VerbApply),
+			string(api.VerbRollback),
+			string(api.VerbMode),
+			string(api.VerbRestore),
+			string(api.VerbRecovery),
+		},
 		Results: []string{
-			string(api.Succeeded), string(api.Unsettled), string(api.RolledBack), string(api.Failed), string(api.Interrupted),
-			string(api.Accepted), string(api.Degraded), string(api.Stuck),
+			string(api.Succeeded),
+			string(api.Unsettled),
+			string(api.RolledBack),
+			string(api.Failed),
+			string(api.Interrupted),
+			string(api.Accepted),
+			string(api.Degraded),
+			string(api.Stuck),
 		},
 		States: []string{"idle", "running", "degraded", "stuck", "read-only", "off"},
 		Now:    now,

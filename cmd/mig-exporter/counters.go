@@ -25,8 +25,11 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	file, err := os.Open(cfg.CountersFile)
 	switch {
 	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
-		return nil, fmt.Errorf("--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
-			"built-in list, or mount it (see docs/migration.md)", err)
+		return nil, fmt.Errorf(
+			"--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
+				"built-in list, or mount it (see docs/migration.md)",
+			err,
+		)
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	}
@@ -38,11 +41,15 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
 	case len(faulty) > 0 && !cfg.CountersLenient:
-		return nil, fmt.Errorf("--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w",
-			errors.Join(faulty...))
+		return nil, fmt.Errorf(
+			"--dcgm.counters (--dcgm.counters.lenient starts without such rows): %w",
+			errors.Join(faulty...),
+		)
 	case len(counters) == 0:
-		return nil, fmt.Errorf("--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
-			cfg.CountersFile)
+		return nil, fmt.Errorf(
+			"--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
+			cfg.CountersFile,
+		)
 	}
 
 	for _, row := range faulty {
@@ -50,7 +57,10 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	}
 
 	if without := collector.WithoutValue(counters); len(without) > 0 {
-		level.Info(logger).Log("msg", "counters have no source and so no series", "fields", fmt.Sprint(without))
+		level.Info(logger).Log(
+			"msg", "counters have no source and so no series",
+			"fields", fmt.Sprint(without),
+		)
 	}
 
 	return counters, nil

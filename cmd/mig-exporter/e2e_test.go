@@ -162,7 +162,8 @@ func (p *program) waitFor(what string) {
 
 	for {
 		p.mu.Lock()
-		said, heard := strings.Contains(p.log.String(), what), p.heard
+		said := strings.Contains(p.log.String(), what)
+		heard := p.heard
 		p.mu.Unlock()
 
 		if said {

@@ -115,7 +115,12 @@ func addVariables(err error, args []string, lookup lookupFunc) error {
 
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
-		if text := fmt.Sprintf("--%s is set by %s", m[1], variable); variable != "" && !slices.Contains(set, text) {
+		if text := fmt.Sprintf(
+			"--%s is set by %s",
+			m[1],
+			variable,
+		); variable != "" &&
+			!slices.Contains(set, text) {
 			set = append(set, text)
 		}
 	}
@@ -150,14 +155,38 @@ func requirements() []requirement {
 	return []requirement{
 		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
-		{[]string{"dcgm.counters", "dcgm.counters.lenient", "dcgm.repeat-gpu-fields", "dcgm.hostname-label",
-			"dcgm.xid-window",
-			"dcgm.clock-events-window"}, asDCGM, "--metrics.names=dcgm or both"},
-		{[]string{"dcgm.counters.lenient"}, func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" },
-			"--dcgm.counters=FILE"},
-		{[]string{"web.openmetrics-created"}, func(c *Config) bool { return !asDCGM(c) }, "--metrics.names=native"},
-		{[]string{"sim.clock"}, func(c *Config) bool { return c.Driver == driverSim }, "--driver=sim"},
-		{[]string{"nvml.library-path"}, func(c *Config) bool { return c.Driver == driverNVML }, "--driver=nvml"},
+		{
+			[]string{
+				"dcgm.counters",
+				"dcgm.counters.lenient",
+				"dcgm.repeat-gpu-fields",
+				"dcgm.hostname-label",
+				"dcgm.xid-window",
+				"dcgm.clock-events-window",
+			},
+			asDCGM,
+			"--metrics.names=dcgm or both",
+		},
+		{
+			[]string{"dcgm.counters.lenient"},
+			func(c *Config) bool { return !asDCGM(c) || c.CountersFile != "" },
+			"--dcgm.counters=FILE",
+		},
+		{
+			[]string{"web.openmetrics-created"},
+			func(c *Config) bool { return !asDCGM(c) },
+			"--metrics.names=native",
+		},
+		{
+			[]string{"sim.clock"},
+			func(c *Config) bool { return c.Driver == driverSim },
+			"--driver=sim",
+		},
+		{
+			[]string{"nvml.library-path"},
+			func(c *Config) bool { return c.Driver == driverNVML },
+			"--driver=nvml",
+		},
 	}
 }
 
@@ -167,7 +196,11 @@ const controlEnabled = "--control.enabled"
 
 // findIneffective returns the flags and variables that have no effect with the others: an error about those that are
 // refused, and warnings about the others.
-func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []warning, err error) {
+func findIneffective(
+	cfg *Config,
+	args []string,
+	lookup lookupFunc,
+) (warnings []warning, err error) {
 	var errs []error
 
 	for _, e := range requirements() {
@@ -176,15 +209,29 @@ func findIneffective(cfg *Config, args []string, lookup lookupFunc) (warnings []
 		}
 
 		for _, flag := range e.flags {
-			variable, name := variableOf(flag, args, lookup), flagAsTyped(args, flag)
+			variable := variableOf(flag, args, lookup)
+
+			name := flagAsTyped(args, flag)
 			switch {
 			case variable != "":
-				warnings = append(warnings, warning{"variable has no effect", []any{"variable", variable, "needs", e.needs}})
+				warnings = append(
+					warnings,
+					warning{
+						"variable has no effect",
+						[]any{"variable", variable, "needs", e.needs},
+					},
+				)
 			case name == "":
 			case e.needs == controlEnabled:
-				errs = append(errs, fmt.Errorf("%s has no effect: expected %s with it", name, e.needs))
+				errs = append(
+					errs,
+					fmt.Errorf("%s has no effect: expected %s with it", name, e.needs),
+				)
 			default:
-				warnings = append(warnings, warning{"flag has no effect", []any{"flag", name, "needs", e.needs}})
+				warnings = append(
+					warnings,
+					warning{"flag has no effect", []any{"flag", name, "needs", e.needs}},
+				)
 			}
 		}
 	}
@@ -232,7 +279,10 @@ func unknownVariables(environ []string) []warning {
 		switch {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
-			best := slices.MinFunc(own, func(a, b string) int { return editDistance(name, a) - editDistance(name, b) })
+			best := slices.MinFunc(
+				own,
+				func(a, b string) int { return editDistance(name, a) - editDistance(name, b) },
+			)
 			list = append(list, warning{"variable belongs to no flag; it has no effect",
 				[]any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):

@@ -27,13 +27,16 @@ type workloadName struct {
 
 func newEvaluation(node *sim.Node) *evaluation {
 	return &evaluation{
-		node: node, name: node.Scenario().Node.Hostname, predicted: map[workloadName]*sim.Prediction{},
+		node:      node,
+		name:      node.Scenario().Node.Hostname,
+		predicted: map[workloadName]*sim.Prediction{},
 	}
 }
 
 // addOutcomes adds what the processes of the node do now.
 func (e *evaluation) addOutcomes() {
-	now, truth := e.node.Now(), e.node.Truth()
+	now := e.node.Now()
+	truth := e.node.Truth()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.tally.Add(now, truth)
@@ -50,11 +53,18 @@ func (e *evaluation) recordPredictions(report *advise.Report) {
 			continue
 		}
 
-		stretch, latency := d.Predicted.StretchP95, d.Predicted.Latency
+		stretch := d.Predicted.StretchP95
+		latency := d.Predicted.Latency
 		e.predicted[workloadName{d.Workload.Namespace, d.Workload.Owner, d.Workload.Container}] = &sim.Prediction{
-			Time: report.Time, Profile: d.Recommended, Throughput: d.Predicted.ThroughputRatio,
-			LatencyLow: latency.Low, LatencyFigure: latency.Figure, LatencyHigh: latency.High,
-			Low: stretch.Low, Middle: stretch.Expected, High: stretch.High,
+			Time:          report.Time,
+			Profile:       d.Recommended,
+			Throughput:    d.Predicted.ThroughputRatio,
+			LatencyLow:    latency.Low,
+			LatencyFigure: latency.Figure,
+			LatencyHigh:   latency.High,
+			Low:           stretch.Low,
+			Middle:        stretch.Expected,
+			High:          stretch.High,
 		}
 	}
 }
@@ -64,7 +74,10 @@ func (e *evaluation) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	e.mu.Lock()
 
 	document := sim.Evaluation{
-		APIVersion: "mig-exporter/v1", Time: e.node.Now(), Node: e.name, Processes: e.tally.Outcomes(),
+		APIVersion: "mig-exporter/v1",
+		Time:       e.node.Now(),
+		Node:       e.name,
+		Processes:  e.tally.Outcomes(),
 	}
 	for i := range document.Processes {
 		p := &document.Processes[i]

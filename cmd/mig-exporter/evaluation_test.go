@@ -93,7 +93,9 @@ func TestTruthOfASimulatedNode(t *testing.T) {
 		t.Fatalf("%+v", e)
 	}
 
-	wide, service, leak := e.Processes[0], e.Processes[1], e.Processes[2]
+	wide := e.Processes[0]
+	service := e.Processes[1]
+	leak := e.Processes[2]
 	cmptest.Equal(t, "node", e.Node, "node-a")
 	cmptest.Equal(t, "stretch on 60 SMs", wide.Stretch, sim.Quantiles{P50: 1.6, P95: 1.6})
 	cmptest.Equal(t, "prediction", wide.Predicted,

@@ -61,15 +61,24 @@ func (f *evidenceFile) checkFolder() {
 	}
 
 	if err != nil {
-		level.Error(f.logger).Log("file", f.path, "err", err, "see", "--advise.state-dir",
-			"msg", "cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it")
+		level.Error(f.logger).Log(
+			"file",
+			f.path,
+			"err",
+			err,
+			"see",
+			"--advise.state-dir",
+			"msg",
+			"cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it",
+		)
 	}
 }
 
 // setAside renames the file, which cannot be used, and reports whether it has. The last two that were set aside are
 // kept.
 func (f *evidenceFile) setAside(why error) bool {
-	aside, older := f.path+".unusable-1", f.path+".unusable-2"
+	aside := f.path + ".unusable-1"
+	older := f.path + ".unusable-2"
 
 	err := os.Rename(aside, older)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
@@ -77,15 +86,29 @@ func (f *evidenceFile) setAside(why error) bool {
 	}
 
 	if err != nil {
-		level.Error(f.logger).Log("file", f.path, "err", errors.Join(why, err),
-			"msg", "cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved")
+		level.Error(f.logger).Log(
+			"file",
+			f.path,
+			"err",
+			errors.Join(why, err),
+			"msg",
+			"cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved",
+		)
 
 		return false
 	}
 
 	level.Warn(f.logger).
-		Log("msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
-			"file", f.path, "as", aside, "err", why)
+		Log(
+			"msg",
+			"cannot use the evidence for right-sizing; renamed its file and started without evidence",
+			"file",
+			f.path,
+			"as",
+			aside,
+			"err",
+			why,
+		)
 
 	return true
 }
@@ -97,13 +120,24 @@ func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
 		"workloads", len(c.Workloads))
 
 	if !sameGPUs {
-		level.Warn(f.logger).Log("msg", "none of this node's GPUs is in its evidence for right-sizing; "+
-			"using it, since the node's name is the same", "file", f.path, "node", c.Node)
+		level.Warn(f.logger).Log(
+			"msg",
+			"none of this node's GPUs is in its evidence for right-sizing; "+
+				"using it, since the node's name is the same",
+			"file",
+			f.path,
+			"node",
+			c.Node,
+		)
 	}
 
 	if dropped := c.Dropped(); len(dropped) > 0 {
-		level.Warn(f.logger).Log("msg", "dropped the invalid evidence of some workloads, which start without evidence",
-			"file", f.path, "dropped", len(dropped), "err", errors.Join(dropped[:min(len(dropped), 3)]...))
+		level.Warn(f.logger).Log(
+			"msg", "dropped the invalid evidence of some workloads, which start without evidence",
+			"file", f.path,
+			"dropped", len(dropped),
+			"err", errors.Join(dropped[:min(len(dropped), 3)]...),
+		)
 	}
 }
 
@@ -127,7 +161,13 @@ func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 	}
 
 	if err != nil {
-		level.Error(f.logger).Log("file", f.path, "err", err,
-			"msg", "cannot save the evidence for right-sizing; a restart would lose what came after the last save")
+		level.Error(f.logger).Log(
+			"file",
+			f.path,
+			"err",
+			err,
+			"msg",
+			"cannot save the evidence for right-sizing; a restart would lose what came after the last save",
+		)
 	}
 }

@@ -112,7 +112,8 @@ func TestEvidenceOfTheNode(t *testing.T) {
 	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, evidenceName)) == kept, true)
 
 	for i := range 5 {
-		name, id := "other-"+string(rune('a'+i)), gpu.UUID("GPU-other-"+string(rune('a'+i)))
+		name := "other-" + string(rune('a'+i))
+		id := gpu.UUID("GPU-other-" + string(rune('a'+i)))
 		observed, logged := observeAs(t, dir, name, 20, id)
 		cmptest.Equal(t, name+": observed minutes", observed, 20)
 		cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1", "level=warn")

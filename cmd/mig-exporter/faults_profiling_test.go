@@ -37,7 +37,9 @@ func (s series) expectProfiled(t *testing.T, when string, want float64) {
 	t.Helper()
 	s.expect(t, when, want, "nvidia_mig_gpu_instance_sm_activity_ratio", `gpu_instance="1"`)
 
-	method, other := "activity", "unallocated"
+	method := "activity"
+
+	other := "unallocated"
 	if want < 0 {
 		method, other = other, method
 

@@ -48,7 +48,12 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	app := newApp()
-	inv := invocation{Config: Config{Disabled: map[string]bool{}, Capture: CaptureConfig{Polls: defaultCapturePolls}}}
+	inv := invocation{
+		Config: Config{
+			Disabled: map[string]bool{},
+			Capture:  CaptureConfig{Polls: defaultCapturePolls},
+		},
+	}
 	cfg := &inv.Config
 
 	enabled := declareCommands(app, &inv)
@@ -62,7 +67,10 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 			err = bad // it names the variable
 		}
 
-		return invocation{}, fmt.Errorf("%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)", err)
+		return invocation{}, fmt.Errorf(
+			"%w (see mig-exporter --help; docs/migration.md has dcgm-exporter's flags)",
+			err,
+		)
 	}
 
 	inv.Command = command
@@ -97,13 +105,24 @@ func declareCommands(app *kingpin.Application, inv *invocation) map[string]*bool
 	enabled := declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
-	checkNodeFlags(app.Command(commandCheckNode, "Read this node for a few seconds and report what of it can be seen "+
-		"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 0 if nothing "+
-		"that the flags ask for is known to be missing, 1 if something is missing or unknown, 4 if the node could not be "+
-		"checked."), &inv.Config)
-	captureFlags(app.Command(commandCapture, "Write the answers of this node's driver to a file for --sim.scenario: "+
-		"inventory, readings and errors, without identities. Nothing is served, and pods are not captured."),
-		&inv.Config.Capture)
+	checkNodeFlags(
+		app.Command(
+			commandCheckNode,
+			"Read this node for a few seconds and report what of it can be seen "+
+				"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 0 if nothing "+
+				"that the flags ask for is known to be missing, 1 if something is missing or unknown, 4 if the node could not be "+
+				"checked.",
+		),
+		&inv.Config,
+	)
+	captureFlags(
+		app.Command(
+			commandCapture,
+			"Write the answers of this node's driver to a file for --sim.scenario: "+
+				"inventory, readings and errors, without identities. Nothing is served, and pods are not captured.",
+		),
+		&inv.Config.Capture,
+	)
 
 	return enabled
 }
@@ -117,63 +136,126 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) map[s
 	kubernetesFlags(app, cfg)
 	adviseFlags(app, &cfg.Advise)
 	controlFlags(app, &cfg.Control)
-	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.", "info", &logs.Level,
-		"debug", "info", "warn", "error")
-	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.", "logfmt", &logs.Format,
-		"logfmt", "json")
+	enumFlag(
+		app,
+		"log.level",
+		"Lowest level of messages to log: debug, info, warn or error.",
+		"info",
+		&logs.Level,
+		"debug",
+		"info",
+		"warn",
+		"error",
+	)
+	enumFlag(
+		app,
+		"log.format",
+		"Form of the log on standard error: logfmt or json.",
+		"logfmt",
+		&logs.Format,
+		"logfmt",
+		"json",
+	)
 
 	return collectorFlags(app)
 }
 
 func newApp() *kingpin.Application {
-	app := kingpin.New("mig-exporter", "Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
-		"dcgm-exporter's flags and environment variables are accepted, or refused with what to use instead "+
-		"(docs/migration.md). SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and "+
-		"SIGINT stop (docs/faults.md).")
+	app := kingpin.New(
+		"mig-exporter",
+		"Prometheus exporter for NVIDIA GPUs, GPU instances and compute instances (MIG). "+
+			"dcgm-exporter's flags and environment variables are accepted, or refused with what to use instead "+
+			"(docs/migration.md). SIGHUP reads the counters file, the layouts and control's configuration again; SIGTERM and "+
+			"SIGINT stop (docs/faults.md).",
+	)
 	app.Version(version.Print("mig-exporter"))
 	app.HelpFlag.Short('h').NoEnvar()
-	app.VersionFlag.Short('v').NoEnvar() // dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
+	// dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
+	app.VersionFlag.Short('v').NoEnvar()
 	app.DefaultEnvars()
 
 	return app
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "driver",
+	enumFlag(
+		app,
+		"driver",
 		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, the simulated node of --sim.scenario.",
-		driverNVML, &cfg.Driver, driverNVML, driverSim)
+		driverNVML,
+		&cfg.Driver,
+		driverNVML,
+		driverSim,
+	)
 	app.Flag("nvml.library-path",
 		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
-	app.Flag("release.socket",
+	app.Flag(
+		"release.socket",
 		"Unix socket on which root releases GPUs by migctl, with or without partition control: auto is "+
-			defaultReleaseSocket+", and none on a simulated node. Empty is none.").
+			defaultReleaseSocket+", and none on a simulated node. Empty is none.",
+	).
 		Default(autoSocket).StringVar(&cfg.ReleaseSocket)
 	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by capture.").
 		StringVar(&cfg.SimScenario)
-	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
-		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
-	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.", "1s", &cfg.PollInterval)
-	durationFlag(app, "poll.timeout",
+	enumFlag(
+		app,
+		"sim.clock",
+		"How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
+		sim.ClockReal,
+		&cfg.SimClock,
+		sim.ClockReal,
+		sim.ClockStep,
+		sim.ClockX60,
+	)
+	durationFlag(
+		app,
+		"poll.interval",
+		"Time between two readings of all GPUs.",
+		"1s",
+		&cfg.PollInterval,
+	)
+	durationFlag(
+		app,
+		"poll.timeout",
 		"Time after which a GPU counts as down whose driver does not return from a call. A reading of many calls that each "+
-			"return may take ten times as long.", "5s", &cfg.PollTimeout)
-	floatFlag(app, "poll.driver-budget",
+			"return may take ten times as long.",
+		"5s",
+		&cfg.PollTimeout,
+	)
+	floatFlag(
+		app,
+		"poll.driver-budget",
 		"Seconds of driver calls, for each second, that may keep other users of the GPUs waiting. Readings that take more "+
 			"are made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. "+
 			"0 is no limit.",
-		defaultDriverBudget, &cfg.DriverBudget)
+		defaultDriverBudget,
+		&cfg.DriverBudget,
+	)
 	intFlag(app, "poll.stale-after",
 		"Number of intervals after which the readings of a GPU that does not answer are dropped.",
 		"3", &cfg.StaleAfter)
-	enumFlag(app, "pid-namespace",
+	enumFlag(
+		app,
+		"pid-namespace",
 		"PID namespace of this process, in which the driver lists processes: auto, host (all processes that can be on the "+
 			"GPUs are in it, as on a node that is a container itself) or container (there may be others: none is listed).",
-		pidNamespaceAuto, &cfg.PIDNamespace, pidNamespaceAuto, pidNamespaceHost, pidNamespaceContainer)
-	app.Flag("xid.kernel-log",
+		pidNamespaceAuto,
+		&cfg.PIDNamespace,
+		pidNamespaceAuto,
+		pidNamespaceHost,
+		pidNamespaceContainer,
+	)
+	app.Flag(
+		"xid.kernel-log",
 		"Take XIDs from the kernel's log, too: some are no events of the driver, such as 62 and 119, and 79 on an idle GPU. "+
-			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).").
+			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).",
+	).
 		BoolVar(&cfg.KernelLog)
-	app.Flag("path.procfs", "The host's process table, to find the containers that share a GPU.").Default("/proc").
+	app.Flag(
+		"path.procfs",
+		"The host's process table, to find the containers that share a GPU.",
+	).Default("/proc").
 		StringVar(&cfg.ProcDir)
 }
 
@@ -182,21 +264,45 @@ func profilingFlags(app *kingpin.Application, cfg *Config) {
 		"Source of activity: auto (for each GPU, GPM if its driver has it, else DCGM), "+
 			"gpm, dcgm (GPM if DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
 		profilingDCGM, profilingOff)
-	enumFlag(app, "dcgm.mode",
+	enumFlag(
+		app,
+		"dcgm.mode",
 		"How DCGM is reached: off, embedded (libdcgm.so.4 in this process) or remote (a host engine at "+
-			"--dcgm.address).", dcgmOff, &cfg.DCGMMode, dcgmOff, dcgmEmbedded, dcgmRemote)
-	app.Flag("dcgm.address", "Address of a DCGM host engine: host:port, or the path of a unix socket.").
+			"--dcgm.address).",
+		dcgmOff,
+		&cfg.DCGMMode,
+		dcgmOff,
+		dcgmEmbedded,
+		dcgmRemote,
+	)
+	app.Flag(
+		"dcgm.address",
+		"Address of a DCGM host engine: host:port, or the path of a unix socket.",
+	).
 		StringVar(&cfg.DCGMAddress)
-	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
-		"<gpu>.<GPU instance>, a job in each line.").StringVar(&cfg.JobDir)
+	app.Flag(
+		"hpc.job-mapping-dir",
+		"Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
+			"<gpu>.<GPU instance>, a job in each line.",
+	).StringVar(&cfg.JobDir)
 }
 
 func metricsFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
-		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM, collector.NamesBoth)
-	app.Flag("dcgm.counters",
+	enumFlag(
+		app,
+		"metrics.names",
+		"Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
+		collector.NamesNative,
+		&cfg.Names,
+		collector.NamesNative,
+		collector.NamesDCGM,
+		collector.NamesBoth,
+	)
+	app.Flag(
+		"dcgm.counters",
 		"Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
-			"Read again with SIGHUP.").
+			"Read again with SIGHUP.",
+	).
 		StringVar(&cfg.CountersFile)
 	app.Flag("dcgm.counters.lenient",
 		"Start even if lines of the counters file are invalid; they are logged and left out.").
@@ -204,77 +310,142 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("dcgm.repeat-gpu-fields",
 		"Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
 			"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
-	enumFlag(app, "dcgm.hostname-label",
+	enumFlag(
+		app,
+		"dcgm.hostname-label",
 		"Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
-		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper, collector.HostnameLower, collector.HostnameOff)
-	durationFlag(app, "dcgm.xid-window", "Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.",
-		"5m", &cfg.XIDWindow)
+		collector.HostnameUpper,
+		&cfg.HostnameLabel,
+		collector.HostnameUpper,
+		collector.HostnameLower,
+		collector.HostnameOff,
+	)
+	durationFlag(
+		app,
+		"dcgm.xid-window",
+		"Time over which DCGM_EXP_XID_ERRORS_COUNT counts, up to the last reading.",
+		"5m",
+		&cfg.XIDWindow,
+	)
 	durationFlag(app, "dcgm.clock-events-window",
 		"Time over which DCGM_EXP_CLOCK_EVENTS_COUNT counts, up to the last reading.", "5m",
 		&cfg.ClockEventsWindow)
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("web.listen-address", "Address to serve on; repeatable.").Default(":9401").StringsVar(&cfg.Addresses)
-	app.Flag("web.config.file",
-		"Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.").
+	app.Flag(
+		"web.listen-address",
+		"Address to serve on; repeatable.",
+	).Default(":9401").StringsVar(&cfg.Addresses)
+	app.Flag(
+		"web.config.file",
+		"Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.",
+	).
 		StringVar(&cfg.WebConfigFile)
-	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of --web.listen-address.").
+	app.Flag(
+		"web.systemd-socket",
+		"Serve on the sockets that systemd passes instead of --web.listen-address.",
+	).
 		BoolVar(&cfg.SystemdSocket)
-	app.Flag("web.telemetry-path", "Path of the metrics.").Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
-	intFlag(app, "web.max-scrapes",
-		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.", "40", &cfg.MaxScrapes)
+	app.Flag(
+		"web.telemetry-path",
+		"Path of the metrics.",
+	).Default(web.TelemetryPathDefault).StringVar(&cfg.TelemetryPath)
+	intFlag(
+		app,
+		"web.max-scrapes",
+		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.",
+		"40",
+		&cfg.MaxScrapes,
+	)
 	durationFlag(app, "web.ready-max-age",
 		"Age of the last reading of the node at which /-/ready begins to answer 503; 0s is never. "+
 			"By default it is at least three times --poll.interval.", defaultReadyMaxAge.String(), &cfg.ReadyMaxAge).
 		IsSetByUser(&cfg.readyMaxAgeSet)
-	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing page.").Default("true").
+	app.Flag(
+		"web.state",
+		"Serve the node's state as JSON at /api/v1/node, and on the landing page.",
+	).Default("true").
 		BoolVar(&cfg.State)
-	app.Flag("web.openmetrics-created", "Write into OpenMetrics, too, when counters began: a _created line each, which "+
-		"Prometheus stores as a further series. Protobuf always says it.").BoolVar(&cfg.OpenMetricsCreated)
+	app.Flag(
+		"web.openmetrics-created",
+		"Write into OpenMetrics, too, when counters began: a _created line each, which "+
+			"Prometheus stores as a further series. Protobuf always says it.",
+	).BoolVar(&cfg.OpenMetricsCreated)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag("kubernetes.socket",
-		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.").
-		Default(podresources.DefaultSocket).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
-	app.Flag("kubernetes.witness-pod",
+	app.Flag(
+		"kubernetes.socket",
+		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.",
+	).
+		Default(
+			podresources.DefaultSocket,
+		).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
+	app.Flag(
+		"kubernetes.witness-pod",
 		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, without whose presence the kubelet's list is not "+
 			"complete after a restart: no device counts as free before it, and every pod that is known, are listed. By default "+
 			"the exporter's own pod; on a host name one that always runs there, of a DaemonSet, such as "+
-			"kube-system/calico-node-*; a static pod is none.").StringVar(&cfg.WitnessPod)
-	app.Flag("kubernetes.checkpoint",
+			"kube-system/calico-node-*; a static pod is none.",
+	).StringVar(&cfg.WitnessPod)
+	app.Flag(
+		"kubernetes.checkpoint",
 		"The checkpoint of the kubelet's device manager, a second source of which container holds a device while the "+
 			"kubelet does not "+
-			"list its pods, and for init containers. Only root can read it; an empty path turns it off.").
+			"list its pods, and for init containers. Only root can read it; an empty path turns it off.",
+	).
 		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
-	enumFlag(app, "kubernetes.labels",
+	enumFlag(
+		app,
+		"kubernetes.labels",
 		"Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
 			"memory, activity, power and energy of what they hold), info (in the info families only), off.",
-		collector.PodLabelsContainer, &cfg.PodLabels,
-		collector.PodLabelsContainer, collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
+		collector.PodLabelsContainer,
+		&cfg.PodLabels,
+		collector.PodLabelsContainer,
+		collector.PodLabelsSeries,
+		collector.PodLabelsInfo,
+		collector.PodLabelsOff,
+	)
 	durationFlag(app, "kubernetes.stale-after",
 		"Time for which the kubelet's last answer is used after it has stopped answering.",
 		"5m", &cfg.PodsStaleAfter)
 	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
 		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
-	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of pods; needs "+
-		"--kubernetes.node-name; repeatable.").StringsVar(&cfg.PodLabelNames)
-	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked for the owners and labels "+
-		"of its pods; by default it is not asked.").StringVar(&cfg.NodeName)
+	app.Flag(
+		"kubernetes.pod-label",
+		"Pod label to show as label_NAME on the info series of pods; needs "+
+			"--kubernetes.node-name; repeatable.",
+	).StringsVar(&cfg.PodLabelNames)
+	app.Flag(
+		"kubernetes.node-name",
+		"This node's name at the API server, which is then asked for the owners and labels "+
+			"of its pods; by default it is not asked.",
+	).StringVar(&cfg.NodeName)
 	app.Flag("kubernetes.container-logs",
 		"The kubelet's links to container logs, to find the containers that share a GPU.").
 		Default(podresources.DefaultLogDir).StringVar(&cfg.ContainerLogs)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
-	command.Flag("output", "Form of the report: text or json.").Short('o').NoEnvar().Default(reportText).
-		EnumVar(&cfg.CheckOutput, reportText, reportJSON)
+	command.Flag(
+		"output",
+		"Form of the report: text or json.",
+	).Short('o').NoEnvar().Default(reportText).
+		EnumVar(
+			&cfg.CheckOutput,
+			reportText,
+			reportJSON,
+		)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
-	command.Flag("output", "File to write, or - for standard output.").Required().StringVar(&cfg.Output)
+	command.Flag(
+		"output",
+		"File to write, or - for standard output.",
+	).Required().StringVar(&cfg.Output)
 	command.Flag("force", "Replace the file if it exists.").BoolVar(&cfg.Force)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
 		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
@@ -287,7 +458,10 @@ func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
 func collectorFlags(app *kingpin.Application) map[string]*bool {
 	enabled := map[string]*bool{}
 	for _, g := range collector.Groups() {
-		enabled[g.Name] = app.Flag("collector."+g.Name, g.Help).Default(strconv.FormatBool(!g.OptIn)).Bool()
+		enabled[g.Name] = app.Flag(
+			"collector."+g.Name,
+			g.Help,
+		).Default(strconv.FormatBool(!g.OptIn)).Bool()
 	}
 
 	return enabled

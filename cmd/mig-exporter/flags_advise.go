@@ -30,33 +30,64 @@ const (
 
 func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	initial := advise.DefaultOptions()
-	app.Flag("advise.enabled",
+	app.Flag(
+		"advise.enabled",
 		"Observe what workloads need of their GPUs and slices, and recommend smaller or larger ones (docs/rightsizing.md). "+
-			"Nothing is ever changed by it.").Default("true").BoolVar(&cfg.Enabled)
-	app.Flag("advise.state-dir",
+			"Nothing is ever changed by it.",
+	).Default("true").BoolVar(&cfg.Enabled)
+	app.Flag(
+		"advise.state-dir",
 		"Folder that keeps the evidence across restarts; created if it is missing. By default there is none: "+
-			"a restart loses what was observed.").StringVar(&cfg.StateDir)
-	floatFlag(app, "advise.headroom",
+			"a restart loses what was observed.",
+	).StringVar(&cfg.StateDir)
+	floatFlag(
+		app,
+		"advise.headroom",
 		"Memory that must be free in a recommended slice, relative to the highest use that was seen.",
-		initial.Headroom, &cfg.Options.Headroom)
-	floatFlag(app, "advise.target-busy", "Highest p99 of busy time in a recommended slice, 0-1.", initial.TargetBusy,
-		&cfg.Options.TargetBusy)
+		initial.Headroom,
+		&cfg.Options.Headroom,
+	)
+	floatFlag(
+		app,
+		"advise.target-busy",
+		"Highest p99 of busy time in a recommended slice, 0-1.",
+		initial.TargetBusy,
+		&cfg.Options.TargetBusy,
+	)
 	floatFlag(app, "advise.max-stretch",
 		"How many times as long as now a request may take in a slice, at p95. "+
 			"A pod's annotation mig-exporter.dev/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
-	durationFlag(app, "advise.min-evidence", "Observed time before anything is recommended for a workload.",
-		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h", &cfg.Options.MinEvidence)
-	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, instead of the expected one.").
+	durationFlag(
+		app,
+		"advise.min-evidence",
+		"Observed time before anything is recommended for a workload.",
+		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h",
+		&cfg.Options.MinEvidence,
+	)
+	app.Flag(
+		"advise.strict",
+		"Decide by the worst mix of kernels that the evidence allows, instead of the expected one.",
+	).
 		BoolVar(&cfg.Options.Strict)
-	app.Flag("advise.workload-label",
+	app.Flag(
+		"advise.workload-label",
 		"Pod label that names the workload of the pods that have it, in place of their owners: pods of one "+
-			"workload add up. Needs --kubernetes.node-name.").StringVar(&cfg.WorkloadLabel)
-	app.Flag("advise.server-metrics",
+			"workload add up. Needs --kubernetes.node-name.",
+	).StringVar(&cfg.WorkloadLabel)
+	app.Flag(
+		"advise.server-metrics",
 		"Ask the inference servers of pods for their metrics, at the pod's address and the port and path of its annotation "+
-			`mig-exporter.dev/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).BoolVar(&cfg.ServerMetrics)
-	enumFlag(app, "advise.strategy",
+			`mig-exporter.dev/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`,
+	).BoolVar(&cfg.ServerMetrics)
+	enumFlag(
+		app,
+		"advise.strategy",
 		"The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",
-		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)
+		strategyMixed,
+		&cfg.Strategy,
+		strategyMixed,
+		strategySingle,
+	)
 }
 
 // gapIntervals is how many poll intervals may lie between two Snapshots that count as observed without a break.
@@ -78,8 +109,10 @@ func (c *AdviseConfig) validate() error {
 	}
 
 	if !isLabelKey(c.WorkloadLabel) {
-		return fmt.Errorf("--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
-			c.WorkloadLabel)
+		return fmt.Errorf(
+			"--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
+			c.WorkloadLabel,
+		)
 	}
 
 	return nil
@@ -90,11 +123,15 @@ func (c *AdviseConfig) validate() error {
 func isLabelKey(text string) bool {
 	prefix, name, prefixed := strings.Cut(text, "/")
 	if !prefixed {
-		prefix, name = "a", text
+		prefix = "a"
+		name = text
 	}
 
-	subdomain := regexp.MustCompile(`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`)
+	subdomain := regexp.MustCompile(
+		`^[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*$`,
+	)
 	qualified := regexp.MustCompile(`^[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?$`)
 
-	return text == "" || len(prefix) <= 253 && subdomain.MatchString(prefix) && qualified.MatchString(name)
+	return text == "" ||
+		len(prefix) <= 253 && subdomain.MatchString(prefix) && qualified.MatchString(name)
 }

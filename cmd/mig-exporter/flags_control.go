@@ -40,54 +40,108 @@ const (
 )
 
 func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
-	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket (docs/partition-control.md).").
+	app.Flag(
+		"control.enabled",
+		"Serve partition control for migctl on --control.socket (docs/partition-control.md).",
+	).
 		BoolVar(&cfg.Enabled)
-	enumFlag(app, "control.mode",
+	enumFlag(
+		app,
+		"control.mode",
 		"What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
-			"it has not been proven on every model.", controlPlan, &cfg.Mode, controlPlan, controlApply)
-	app.Flag("control.socket", "Unix socket of partition control, for root and --control.allow-gid.").
+			"it has not been proven on every model.",
+		controlPlan,
+		&cfg.Mode,
+		controlPlan,
+		controlApply,
+	)
+	app.Flag(
+		"control.socket",
+		"Unix socket of partition control, for root and --control.allow-gid.",
+	).
 		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
-	intFlag(app, "control.allow-gid",
+	intFlag(
+		app,
+		"control.allow-gid",
 		"Group whose members may read, plan, apply and change the MIG mode on the socket, without force, take-over and "+
 			"release; -1 is none.",
-		"-1", &cfg.AllowGID)
+		"-1",
+		&cfg.AllowGID,
+	)
 	app.Flag("control.listen-address",
 		"Address on which partition control is served over TLS too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)
-	app.Flag("control.config.file",
+	app.Flag(
+		"control.config.file",
 		"Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
-			"and with SIGHUP.").StringVar(&cfg.ConfigFile)
-	app.Flag("control.audience",
+			"and with SIGHUP.",
+	).StringVar(&cfg.ConfigFile)
+	app.Flag(
+		"control.audience",
 		"Audience that Kubernetes tokens must have; with an audience of its own, a token is not accepted by the API "+
-			"server. Repeatable. By default the API server's own.").StringsVar(&cfg.Audiences)
-	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with SIGHUP.").
+			"server. Repeatable. By default the API server's own.",
+	).StringsVar(&cfg.Audiences)
+	app.Flag(
+		"control.layouts",
+		"File of named layouts, in mig-parted's form. Read again with SIGHUP.",
+	).
 		StringVar(&cfg.LayoutsFile)
-	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created if it is missing.").
+	app.Flag(
+		"control.state-dir",
+		"Folder of the operations' state and the audit log; created if it is missing.",
+	).
 		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
-	app.Flag("control.restore",
+	app.Flag(
+		"control.restore",
 		"After a reboot, restore the layouts that operations have made, on GPUs without instances; each GPU on its own, "+
-			"tried again while it fails.").
+			"tried again while it fails.",
+	).
 		BoolVar(&cfg.Restore)
-	app.Flag("control.cordon",
-		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.").
+	app.Flag(
+		"control.cordon",
+		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.",
+	).
 		BoolVar(&cfg.Cordon)
-	app.Flag("control.device-plugin",
+	app.Flag(
+		"control.device-plugin",
 		"Pods of the device plugin, as NAMESPACE/KEY=VALUE[,KEY=VALUE]: that of this node is restarted after a change, and "+
 			"the operation ends when the kubelet offers the new devices. Needs --control.cordon, and the right to list and "+
-			"delete pods there.").StringVar(&cfg.DevicePlugin)
-	app.Flag("control.hook",
+			"delete pods there.",
+	).StringVar(&cfg.DevicePlugin)
+	app.Flag(
+		"control.hook",
 		"Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
-			"and new UUIDs.").StringsVar(&cfg.Hooks)
-	durationFlag(app, "control.hook-timeout", "Time after which a hook is killed.", "1m", &cfg.HookTimeout)
-	durationFlag(app, "control.call-timeout",
-		"Time after which a change that the driver has not answered counts as stuck.", "30s", &cfg.CallTimeout)
-	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive to count as idle.", "1m",
-		&cfg.IdleFor)
-	durationFlag(app, "control.settle-timeout",
+			"and new UUIDs.",
+	).StringsVar(&cfg.Hooks)
+	durationFlag(
+		app,
+		"control.hook-timeout",
+		"Time after which a hook is killed.",
+		"1m",
+		&cfg.HookTimeout,
+	)
+	durationFlag(
+		app,
+		"control.call-timeout",
+		"Time after which a change that the driver has not answered counts as stuck.",
+		"30s",
+		&cfg.CallTimeout,
+	)
+	durationFlag(
+		app,
+		"control.idle-for",
+		"Time for which an instance must have been inactive to count as idle.",
+		"1m",
+		&cfg.IdleFor,
+	)
+	durationFlag(
+		app,
+		"control.settle-timeout",
 		"Time for which an operation waits for the kubelet to offer exactly the devices that exist, and blocks its own "+
 			"GPUs; then it is unsettled.",
 		"2m",
-		&cfg.SettleTimeout)
+		&cfg.SettleTimeout,
+	)
 }
 
 // longestSocketDir leaves room for the socket's name, and for the temporary name under which it is created, in the
@@ -106,12 +160,22 @@ func (c *ControlConfig) validate() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	add(c.Socket != "" || c.ListenAddress != "", "--control.socket: expected a path, or --control.listen-address")
-	add(len(filepath.Dir(c.Socket)) <= longestSocketDir,
+	add(
+		c.Socket != "" || c.ListenAddress != "",
+		"--control.socket: expected a path, or --control.listen-address",
+	)
+	add(
+		len(filepath.Dir(c.Socket)) <= longestSocketDir,
 		"--control.socket=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
-		c.Socket, longestSocketDir)
+		c.Socket,
+		longestSocketDir,
+	)
 	add(c.StateDir != "", "--control.state-dir: expected a folder")
-	add(c.AllowGID >= -1, "--control.allow-gid=%s: expected a group id, or -1 for none", strconv.Itoa(c.AllowGID))
+	add(
+		c.AllowGID >= -1,
+		"--control.allow-gid=%s: expected a group id, or -1 for none",
+		strconv.Itoa(c.AllowGID),
+	)
 	add(c.ListenAddress == "" || c.ConfigFile != "",
 		"--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
 	add(c.ConfigFile == "" || c.ListenAddress != "",
@@ -128,9 +192,12 @@ func (c *ControlConfig) validate() error {
 		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
 	}
 
-	add(c.DevicePlugin == "" || c.Cordon,
+	add(
+		c.DevicePlugin == "" || c.Cordon,
 		"--control.device-plugin=%s: expected --control.cordon with it: until the plugin has restarted, pods may be given "+
-			"devices that do not exist", c.DevicePlugin)
+			"devices that do not exist",
+		c.DevicePlugin,
+	)
 
 	if c.DevicePlugin != "" {
 		if _, err := cluster.ParsePluginSelector(c.DevicePlugin); err != nil {

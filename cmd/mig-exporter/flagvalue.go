@@ -36,7 +36,13 @@ type flagOwner interface {
 }
 
 // enumFlag declares a flag with a fixed set of values.
-func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T, target *T, values ...T) {
+func enumFlag[T ~string](
+	app *kingpin.Application,
+	name, help string,
+	initial T,
+	target *T,
+	values ...T,
+) {
 	names := make([]string, len(values))
 	for i, v := range values {
 		names[i] = string(v)
@@ -53,7 +59,11 @@ func enumFlag[T ~string](app *kingpin.Application, name, help string, initial T,
 	})
 }
 
-func durationFlag(app *kingpin.Application, name, help, initial string, target *time.Duration) *kingpin.FlagClause {
+func durationFlag(
+	app *kingpin.Application,
+	name, help, initial string,
+	target *time.Duration,
+) *kingpin.FlagClause {
 	flag := app.Flag(name, help).Default(initial)
 	flag.SetValue(&flagValue{
 		flag:     name,

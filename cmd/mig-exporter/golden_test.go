@@ -245,7 +245,9 @@ func compareGolden(t *testing.T, name string, got []byte, text func([]byte) stri
 func firstDifferences(want, got string, most int) string {
 	count := map[string]int{}
 
-	wantLines, gotLines := strings.Split(want, "\n"), strings.Split(got, "\n")
+	wantLines := strings.Split(want, "\n")
+	gotLines := strings.Split(got, "\n")
+
 	for _, l := range wantLines {
 		count[l]++
 	}

@@ -25,7 +25,8 @@ type metadata interface {
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, cfg.PodsStaleAfter*cfg.clockSpeed()
-	opts.Now, opts.Logger = n.now, n.logger
+	opts.Now = n.now
+	opts.Logger = n.logger
 
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
 	if n.metadata != nil {
@@ -34,7 +35,8 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 
 	n.kubelet = podresources.New(opts)
 	n.onClose(n.kubelet.Close)
-	n.pods, n.devices = n.kubelet, n.kubelet
+	n.pods = n.kubelet
+	n.devices = n.kubelet
 }
 
 // setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than
@@ -136,7 +138,9 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(s.GPUs), map[containerOnDevice]bool{}
+	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(
+		s.GPUs,
+	), map[containerOnDevice]bool{}
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)
@@ -144,7 +148,9 @@ func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 				continue
 			}
 
-			d, _ := r.devices.Resolve(gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute})
+			d, _ := r.devices.Resolve(
+				gpu.DeviceRef{GPU: s.GPUs[g].UUID, Instance: p.Instance, Compute: p.Compute},
+			)
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: gpu.Whole, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{gpu.DeviceIndex{GPU: g, Instance: d.Instance, Compute: gpu.Whole}, c}] = true
 			r.on[containerOnDevice{d, c}] = true

@@ -146,10 +146,13 @@ func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed 
 			continue
 		}
 
-		allocated, holders := s.GPUs[d.GPU].Allocated, s.GPUs[d.GPU].Holders
+		allocated := s.GPUs[d.GPU].Allocated
+
+		holders := s.GPUs[d.GPU].Holders
 		if d.Instance != gpu.Whole {
 			ci := s.GPUs[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute]
-			allocated, holders = ci.Allocated, ci.Holders
+			allocated = ci.Allocated
+			holders = ci.Holders
 		}
 
 		if allocated == gpu.Some(false) || s.GPUs[d.GPU].Allocated == gpu.Some(false) {

@@ -84,7 +84,8 @@ func (c pidContainers) ContainerOf(pid uint32) (gpu.Container, bool) {
 
 // TestRunningContainers: a process counts for the device that it runs on, and for what that is a part of.
 func TestRunningContainers(t *testing.T) {
-	a, b := gpu.Container{Pod: "a"}, gpu.Container{Pod: "b"}
+	a := gpu.Container{Pod: "a"}
+	b := gpu.Container{Pod: "b"}
 	s := &gpu.Snapshot{Generation: 1, GPUs: []gpu.GPU{{
 		Facts: gpu.Facts{UUID: "GPU-1"}, Up: true,
 		Readings: gpu.Readings{Processes: gpu.Some([]gpu.Process{{PID: 1, Instance: gpu.Some(gpu.InstanceID(3)),

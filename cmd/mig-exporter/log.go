@@ -20,7 +20,10 @@ func newLogger(w io.Writer, opts logOptions) log.Logger {
 		logger = log.NewJSONLogger(w)
 	}
 
-	logger = level.NewFilter(orderedLogger{logger}, level.Allow(level.ParseDefault(opts.Level, level.InfoValue())))
+	logger = level.NewFilter(
+		orderedLogger{logger},
+		level.Allow(level.ParseDefault(opts.Level, level.InfoValue())),
+	)
 
 	return log.With(logger, "ts", log.DefaultTimestampUTC)
 }

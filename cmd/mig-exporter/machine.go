@@ -40,7 +40,11 @@ func (n *node) openMachine(cfg *Config) error {
 	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
-		guard := openingGuard{proc: cfg.ProcDir, sys: "/sys", handles: handles.New(cfg.ProcDir, n.processesHidden)}
+		guard := openingGuard{
+			proc:    cfg.ProcDir,
+			sys:     "/sys",
+			handles: handles.New(cfg.ProcDir, n.processesHidden),
+		}
 		n.confidential.Store(guard.isConfidential(confidential))
 
 		return guard.mayOpen(confidential)
@@ -73,7 +77,10 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	}
 
 	opts := podresources.Options{
-		Socket: cfg.KubeletSocket, Checkpoint: cfg.Checkpoint, Witness: m.witness(cfg), NodeNames: m.nodeNames(cfg),
+		Socket:       cfg.KubeletSocket,
+		Checkpoint:   cfg.Checkpoint,
+		Witness:      m.witness(cfg),
+		NodeNames:    m.nodeNames(cfg),
 		Containers:   containers,
 		Expected:     m.inCluster || cfg.kubeletSocketSet,
 		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
@@ -84,7 +91,11 @@ func (m machine) openPods(n *node, cfg *Config) error {
 			return err
 		}
 
-		mark := kubeletMark{path: filepath.Join(cfg.Control.StateDir, "kubelet-boot"), boot: boot, logger: n.logger}
+		mark := kubeletMark{
+			path:   filepath.Join(cfg.Control.StateDir, "kubelet-boot"),
+			boot:   boot,
+			logger: n.logger,
+		}
 		opts.Expected = opts.Expected || mark.isSet()
 		opts.Answered = mark.set
 	}
@@ -106,16 +117,21 @@ func (n *node) openMetadata(cfg *Config) error {
 	}
 
 	m, err := podmeta.New(podmeta.Options{
-		Server: server, CredentialsDir: kubeapi.DefaultCredentialsDir, UserAgent: userAgent(), Node: cfg.NodeName,
-		Labels:        cfg.PodLabelNames,
-		WorkloadLabel: cfg.Advise.WorkloadLabel, Logger: n.logger,
+		Server:         server,
+		CredentialsDir: kubeapi.DefaultCredentialsDir,
+		UserAgent:      userAgent(),
+		Node:           cfg.NodeName,
+		Labels:         cfg.PodLabelNames,
+		WorkloadLabel:  cfg.Advise.WorkloadLabel,
+		Logger:         n.logger,
 	})
 	if err != nil {
 		return err
 	}
 
 	n.onClose(m.Close)
-	n.metadata, n.serverPods = m, m
+	n.metadata = m
+	n.serverPods = m
 
 	return nil
 }
@@ -146,7 +162,9 @@ func (m machine) nodeNames(cfg *Config) []string {
 // ownPod returns "namespace/name" of the pod that this process runs in, from the downward API, or else from the
 // service account and the host name; empty if they do not have it.
 func ownPod(getenv func(string) string, credentialsDir, hostname string) string {
-	namespace, name := getenv("POD_NAMESPACE"), cmp.Or(getenv("POD_NAME"), hostname)
+	namespace := getenv("POD_NAMESPACE")
+	name := cmp.Or(getenv("POD_NAME"), hostname)
+
 	if namespace == "" {
 		text, err := os.ReadFile(filepath.Join(credentialsDir, "namespace"))
 		if err != nil {
@@ -187,7 +205,11 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 
 	n.handles = handles.New(cfg.ProcDir, n.processesHidden)
 
-	local := &owners.LocalFinder{ProcDir: cfg.ProcDir, SysDir: "/sys", GresFiles: owners.DefaultGresFiles()}
+	local := &owners.LocalFinder{
+		ProcDir:   cfg.ProcDir,
+		SysDir:    "/sys",
+		GresFiles: owners.DefaultGresFiles(),
+	}
 	if cfg.NodeName == "" {
 		n.cluster = owners.NewCluster(nil, local)
 		return nil
@@ -198,16 +220,20 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
 
-	client, err := kubeapi.New(kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir,
-		UserAgent: userAgent()})
+	client, err := kubeapi.New(
+		kubeapi.Options{Server: address, CredentialsDir: kubeapi.DefaultCredentialsDir,
+			UserAgent: userAgent()},
+	)
 	if err != nil {
 		return err
 	}
 
 	n.onClose(client.Close)
 
-	here, err := cluster.New(cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences,
-		Now: time.Now})
+	here, err := cluster.New(
+		cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences,
+			Now: time.Now},
+	)
 	if err != nil {
 		return err
 	}

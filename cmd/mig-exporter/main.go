@@ -94,7 +94,11 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	case err == nil:
 		return exitOK
 	case errors.Is(err, gpu.ErrVersionMismatch):
-		level.Error(logger).Log("msg", "NVIDIA driver was replaced while this process ran; restart the process", "err", err)
+		level.Error(logger).Log(
+			"msg", "NVIDIA driver was replaced while this process ran; restart the process",
+			"err", err,
+		)
+
 		return exitMismatch
 	}
 

@@ -148,7 +148,11 @@ func openDriver(cfg *Config, logger log.Logger) (*node, error) {
 	case pidNamespaceHost:
 		n.processesHidden = nil
 	case pidNamespaceContainer:
-		n.processesHidden = fmt.Errorf("--pid-namespace=%s: %w", cfg.PIDNamespace, gpu.ErrPIDNamespace)
+		n.processesHidden = fmt.Errorf(
+			"--pid-namespace=%s: %w",
+			cfg.PIDNamespace,
+			gpu.ErrPIDNamespace,
+		)
 	}
 
 	return n, err
@@ -203,8 +207,14 @@ func advanceHandler(clock movableClock, loop stepper, settle func(context.Contex
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
 		if err != nil || by < 0 {
-			http.Error(w, fmt.Sprintf("by=%q: expected a duration such as 1s or 10m", r.URL.Query().Get("by")),
-				http.StatusBadRequest)
+			http.Error(
+				w,
+				fmt.Sprintf(
+					"by=%q: expected a duration such as 1s or 10m",
+					r.URL.Query().Get("by"),
+				),
+				http.StatusBadRequest,
+			)
 
 			return
 		}

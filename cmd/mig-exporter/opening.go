@@ -24,9 +24,11 @@ import (
 const openFilesTimeout = 5 * time.Second
 
 // errFirstToOpen is what the refusal to open the GPUs wraps.
-var errFirstToOpen = errors.New("refusing to be the first to open the GPUs: in confidential-computing mode without " +
-	"persistence mode they can become unusable until a reset when this process ends. Expected a process that keeps them " +
-	"open, such as nvidia-persistenced --persistence-mode")
+var errFirstToOpen = errors.New(
+	"refusing to be the first to open the GPUs: in confidential-computing mode without " +
+		"persistence mode they can become unusable until a reset when this process ends. Expected a process that keeps them " +
+		"open, such as nvidia-persistenced --persistence-mode",
+)
 
 // openingGuard decides whether this process may open the GPUs of a machine.
 type openingGuard struct {
@@ -51,7 +53,10 @@ func (o openingGuard) mayOpen(confidential gpu.Opt[bool]) error {
 
 	for _, minor := range minors {
 		held, err := o.handles.Open(ctx, mig.GPULayout{
-			Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("/dev/nvidia%d", minor)), Minor: gpu.Some(minor)},
+			Facts: gpu.Facts{
+				UUID:  gpu.UUID(fmt.Sprintf("/dev/nvidia%d", minor)),
+				Minor: gpu.Some(minor),
+			},
 		})
 		if err != nil {
 			return fmt.Errorf("%w. Whether there is one is unknown: %w", errFirstToOpen, err)

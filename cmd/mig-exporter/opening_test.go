@@ -27,7 +27,9 @@ func (o openBy) Open(_ context.Context, g mig.GPULayout) ([]control.Handle, erro
 // TestMayOpen: what is unknown is never taken for "another process keeps the GPU open".
 func TestMayOpen(t *testing.T) {
 	const information = "Model: \t\t NVIDIA H100\nDevice Minor: \t %d\nGPU Excluded:\t No\n"
-	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
+	yes := gpu.Some(true)
+	no := gpu.Some(false)
+	unknown := gpu.None[bool]()
 
 	both := openBy{count: map[int]int{0: 1, 3: 2}}
 	for name, c := range map[string]struct {

@@ -104,7 +104,9 @@ func addStrictly(families []*strictFamily, line string) ([]*strictFamily, error)
 	}
 
 	// TYPE or HELP of another name begins a family, and so does another type of the same name.
-	about, name := fields[1], fields[2]
+	about := fields[1]
+
+	name := fields[2]
 	if len(families) == 0 || families[len(families)-1].name != name || len(families[len(families)-1].samples) > 0 {
 		if !strictMetricName.MatchString(name) {
 			return families, errors.New("not a metric name")
@@ -194,7 +196,8 @@ func (f *strictFamily) check() error {
 		return errors.New("no type")
 	}
 
-	seen, last := map[string]bool{}, ""
+	seen := map[string]bool{}
+	last := ""
 
 	for i, s := range f.samples {
 		metric := s.metric()
@@ -232,7 +235,8 @@ func (f *strictFamily) check() error {
 
 // checkBuckets checks that the buckets of a histogram ascend to +Inf, and that its count is that bucket's.
 func (f *strictFamily) checkBuckets() error {
-	bound, below := math.Inf(-1), 0.0
+	bound := math.Inf(-1)
+	below := 0.0
 
 	for _, s := range f.samples {
 		switch s.suffix {
@@ -248,13 +252,15 @@ func (f *strictFamily) checkBuckets() error {
 				return fmt.Errorf("the bucket %s is not above the one before", le)
 			}
 
-			bound, below = next, s.value
+			bound = next
+			below = s.value
 		case "_count":
 			if !math.IsInf(bound, 1) || s.value != below {
 				return fmt.Errorf("a count of %v, and %v up to %v", s.value, below, bound)
 			}
 
-			bound, below = math.Inf(-1), 0
+			bound = math.Inf(-1)
+			below = 0
 		}
 	}
 

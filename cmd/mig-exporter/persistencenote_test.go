@@ -27,7 +27,9 @@ func TestOpenWithoutPersistenceMode(t *testing.T) {
 
 		return strings.Count(out.String(), "\n")
 	}
-	on, off, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
+	on := gpu.Some(true)
+	off := gpu.Some(false)
+	unknown := gpu.None[bool]()
 
 	cmptest.Equal(t, "without confidential computing", observe(off), 0)
 	confidential = true

@@ -31,7 +31,10 @@ func (n *node) openProfiler(cfg *Config) {
 		Logger:     n.logger,
 	})
 	n.embedded = cfg.DCGMMode == dcgmEmbedded
-	n.profiler, n.profilerCalls, n.retryProfiler, n.releaser = source, source.Calls, source.Retry, source
+	n.profiler = source
+	n.profilerCalls = source.Calls
+	n.retryProfiler = source.Retry
+	n.releaser = source
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()

@@ -53,7 +53,9 @@ func TestSamePictureByGPMAndDCGM(t *testing.T) {
 				scrapes[source] = activityOf(t, body)
 			}
 
-			gpm, dcgm := scrapes["gpm"], scrapes["dcgm"]
+			gpm := scrapes["gpm"]
+
+			dcgm := scrapes["dcgm"]
 			if len(gpm) < 50 || len(gpm) != len(dcgm) {
 				t.Errorf("%d series by GPM, %d by DCGM", len(gpm), len(dcgm))
 			}

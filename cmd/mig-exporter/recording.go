@@ -21,8 +21,11 @@ type recording struct{ *capture.Replay }
 // openRecording replays a recording in the place of the driver.
 func (n *node) openRecording(cfg *Config) error {
 	if cfg.SimClock == sim.ClockX60 {
-		return fmt.Errorf("--sim.clock=%s: expected real or step with %s, which is a recording", cfg.SimClock,
-			cfg.SimScenario)
+		return fmt.Errorf(
+			"--sim.clock=%s: expected real or step with %s, which is a recording",
+			cfg.SimClock,
+			cfg.SimScenario,
+		)
 	}
 
 	file, err := capture.Load(cfg.SimScenario)
@@ -31,11 +34,16 @@ func (n *node) openRecording(cfg *Config) error {
 	}
 
 	replay := capture.NewReplay(file, cfg.stepped())
-	n.kind, n.hostname, n.now, n.library = recording{replay}, file.Node.Hostname, replay.Now, replay.Library()
+	n.kind, n.hostname, n.now, n.library = recording{
+		replay,
+	}, file.Node.Hostname, replay.Now, replay.Library()
 	n.processesHidden = file.ProcessesHidden()
 	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
 	n.openLog = func() (kernellog.Device, error) {
-		return nil, fmt.Errorf("a recording has nothing of its kernel's log: %w", gpu.ErrNotSupported)
+		return nil, fmt.Errorf(
+			"a recording has nothing of its kernel's log: %w",
+			gpu.ErrNotSupported,
+		)
 	}
 
 	n.closers = append(n.closers, replay.Close)
@@ -43,8 +51,12 @@ func (n *node) openRecording(cfg *Config) error {
 		n.polled = replay.Next
 	}
 
-	level.Info(n.logger).Log("msg", "serving a recording: another node's GPUs, at an earlier time",
-		"file", cfg.SimScenario, "start", file.Recorded.Start.Format(time.RFC3339), "polls", len(file.Recorded.Polls))
+	level.Info(n.logger).Log(
+		"msg", "serving a recording: another node's GPUs, at an earlier time",
+		"file", cfg.SimScenario,
+		"start", file.Recorded.Start.Format(time.RFC3339),
+		"polls", len(file.Recorded.Polls),
+	)
 
 	return nil
 }
@@ -54,5 +66,7 @@ func (recording) openPods(*node, *Config) error { return nil }
 func (recording) hostEngine(*Config) (dcgmsource.Connector, func() int) { return nil, nil }
 
 func (recording) openDependencies(*node, *Config) error {
-	return errors.New("--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver")
+	return errors.New(
+		"--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver",
+	)
 }

@@ -94,7 +94,12 @@ func (r *gpuReleaser) Release(ctx context.Context, id gpu.UUID) (*api.Release, e
 }
 
 func (r *gpuReleaser) Reacquire(ctx context.Context, id gpu.UUID) (*api.Release, error) {
-	return r.change(ctx, id, false, func() <-chan nvmlsource.Released { return r.source.Reacquire(id) })
+	return r.change(
+		ctx,
+		id,
+		false,
+		func() <-chan nvmlsource.Released { return r.source.Reacquire(id) },
+	)
 }
 
 // change makes a request once no other is under way, and returns what became of it.
@@ -103,7 +108,9 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 	select {
 	case r.turn <- struct{}{}:
 	case <-ctx.Done():
-		return nil, refusedRelease(errors.New("another release or reacquisition has not ended in time"))
+		return nil, refusedRelease(
+			errors.New("another release or reacquisition has not ended in time"),
+		)
 	}
 
 	defer func() { <-r.turn }()
@@ -117,7 +124,12 @@ func (r *gpuReleaser) change(ctx context.Context, id gpu.UUID, released bool,
 		return nil, refusedRelease(result.Err)
 	}
 
-	document := &api.Release{APIVersion: api.Version, GPU: id, Released: released, Seconds: result.Took.Seconds()}
+	document := &api.Release{
+		APIVersion: api.Version,
+		GPU:        id,
+		Released:   released,
+		Seconds:    result.Took.Seconds(),
+	}
 	if result.Closed != nil {
 		document.Closed = result.Closed.Error()
 	}
@@ -130,7 +142,10 @@ const releasePollEvery = 200 * time.Millisecond
 
 // await polls until a request is answered. The error is why the poll loop does not go on; it may still carry the
 // request out.
-func (r *gpuReleaser) await(ctx context.Context, answer <-chan nvmlsource.Released) (nvmlsource.Released, error) {
+func (r *gpuReleaser) await(
+	ctx context.Context,
+	answer <-chan nvmlsource.Released,
+) (nvmlsource.Released, error) {
 	for {
 		err := r.poll(ctx)
 
@@ -158,15 +173,26 @@ func refusedRelease(err error) *api.Problem {
 		return p
 	}
 
-	return &api.Problem{Type: api.Busy, Title: "Nothing was changed", Status: http.StatusConflict, Detail: err.Error()}
+	return &api.Problem{
+		Type:   api.Busy,
+		Title:  "Nothing was changed",
+		Status: http.StatusConflict,
+		Detail: err.Error(),
+	}
 }
 
 // unansweredRelease tells a client that it is not known what becomes of a request.
 func unansweredRelease(id gpu.UUID, err error) *api.Problem {
 	return &api.Problem{
-		Type: api.InProgress, Title: "Still being carried out", Status: http.StatusConflict,
-		Detail: fmt.Sprintf("GPU %s: the request was not answered in time (%v), and is not withdrawn: mig-exporter "+
-			"carries it out or refuses it once the driver's calls return", id, err),
+		Type:   api.InProgress,
+		Title:  "Still being carried out",
+		Status: http.StatusConflict,
+		Detail: fmt.Sprintf(
+			"GPU %s: the request was not answered in time (%v), and is not withdrawn: mig-exporter "+
+				"carries it out or refuses it once the driver's calls return",
+			id,
+			err,
+		),
 	}
 }
 
@@ -223,10 +249,12 @@ func (s *releaseServer) run(ctx context.Context) error {
 		return nil
 	}
 
-	told, listens := "", false
+	told := ""
+	listens := false
 	listening := sync.OnceFunc(func() { close(s.ready) })
 	s.options.Ready = func([]net.Addr) {
-		told, listens = "", true
+		told = ""
+		listens = true
 		listening()
 	}
 
@@ -240,7 +268,10 @@ func (s *releaseServer) run(ctx context.Context) error {
 
 		if err != nil && ctx.Err() == nil && err.Error() != told {
 			told = err.Error()
-			level.Warn(s.logger).Log("msg", "GPUs cannot be released by migctl; trying again", "err", err)
+			level.Warn(s.logger).Log(
+				"msg", "GPUs cannot be released by migctl; trying again",
+				"err", err,
+			)
 		}
 
 		select {
@@ -256,7 +287,10 @@ type logAudit struct{ logger log.Logger }
 
 func (a logAudit) Write(line []byte) (int, error) {
 	entry := json.RawMessage(line)
-	if err := level.Info(a.logger).Log("msg", "audit", "entry", string(entry[:len(entry)-1])); err != nil {
+	if err := level.Info(a.logger).Log(
+		"msg", "audit",
+		"entry", string(entry[:len(entry)-1]),
+	); err != nil {
 		return 0, err
 	}
 

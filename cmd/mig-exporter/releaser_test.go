@@ -79,7 +79,8 @@ func TestReleaseWithoutAnswer(t *testing.T) {
 // TestReleasesTakeTurns: a request waits for the one under way, and is withdrawn if that does not end.
 func TestReleasesTakeTurns(t *testing.T) {
 	queue := queuedReleases{make(chan chan nvmlsource.Released, 2)}
-	polling, goOn := make(chan struct{}), make(chan struct{})
+	polling := make(chan struct{})
+	goOn := make(chan struct{})
 	r := newGPUReleaser(queue, func(context.Context) error {
 		polling <- struct{}{}
 		<-goOn
@@ -165,7 +166,8 @@ func TestRefusedReleaseKeepsReading(t *testing.T) {
 		x := startInProcess(t, "--sim.scenario="+costedBench(t, "{}"))
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		x.node.embedded, x.node.releaser = true, lingeringDCGM{}
+		x.node.embedded = true
+		x.node.releaser = lingeringDCGM{}
 
 		refused := make(chan error, 1)
 		go func() {

@@ -55,7 +55,8 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var said strings.Builder
 		release := make(chan struct{})
-		reads, applied := 0, 0
+		reads := 0
+		applied := 0
 		change := func(context.Context) ([]string, error) { applied++; return []string{"day added"}, nil }
 		hanging := &reloadable{flag: "--dcgm.counters", path: "reload.go", broken: keepsOld, read: func() (applyFunc, error) {
 			reads++
@@ -67,7 +68,8 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 			read: func() (applyFunc, error) { return change, nil }}
 		r := &reloader{files: []*reloadable{hanging, good}, logger: log.NewLogfmtLogger(&said)}
 		ctx, cancel := context.WithCancel(t.Context())
-		signals, done := make(chan os.Signal, 1), make(chan error, 1)
+		signals := make(chan os.Signal, 1)
+		done := make(chan error, 1)
 		go func() { done <- r.run(ctx, signals) }()
 		hangUp := func(wants ...string) {
 			t.Helper()

@@ -26,7 +26,8 @@ func (p *program) hangUp(what string) string {
 
 	for {
 		p.mu.Lock()
-		said, heard := p.log.String()[before:], p.heard
+		said := p.log.String()[before:]
+		heard := p.heard
 		p.mu.Unlock()
 
 		if strings.Contains(said, what) {
@@ -158,7 +159,8 @@ func TestHangUpReadsControlsFiles(t *testing.T) {
 	layout := func(name string) string {
 		return "version: v1\nmig-configs:\n  " + name + ":\n  - {devices: all, mig-enabled: true, mig-devices: {}}\n"
 	}
-	layouts, file := write(t, "layouts.yaml", layout("day")), filepath.Join(dir, "control.yml")
+	layouts := write(t, "layouts.yaml", layout("day"))
+	file := filepath.Join(dir, "control.yml")
 	rewrite(t, file, config("one"))
 	c := controlNode(t, write(t, "s.yaml", repartitionScenario), "--control.layouts="+layouts,
 		"--control.listen-address=127.0.0.1:0", "--control.config.file="+file)

@@ -44,7 +44,12 @@ func (m *servedMetrics) Filter(families []*dto.MetricFamily, names []string) []*
 }
 
 // Render implements web.Metrics.
-func (m *servedMetrics) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format, names []string) (bool, error) {
+func (m *servedMetrics) Render(
+	dst *bytes.Buffer,
+	s *gpu.Snapshot,
+	format expfmt.Format,
+	names []string,
+) (bool, error) {
 	return m.current.Load().Render(dst, s, format, names)
 }
 
@@ -79,7 +84,11 @@ func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
 }
 
 // setCounters puts counters in force before the next poll.
-func (x *exporter) setCounters(ctx context.Context, cfg *Config, counters []collector.Counter) ([]string, error) {
+func (x *exporter) setCounters(
+	ctx context.Context,
+	cfg *Config,
+	counters []collector.Counter,
+) ([]string, error) {
 	changes := listChanges(indexByField(x.counters), indexByField(counters))
 	if len(changes) == 0 {
 		return nil, nil

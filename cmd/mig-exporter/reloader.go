@@ -62,8 +62,11 @@ var errLate = errors.New("its file system does not answer")
 func newReloader(cfg *Config, x *exporter) *reloader {
 	r := &reloader{logger: x.logger, retry: x.node.retryProfiler}
 	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
-		r.files = append(r.files, &reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
-			read: func() (applyFunc, error) { return x.readCounters(cfg) }})
+		r.files = append(
+			r.files,
+			&reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
+				read: func() (applyFunc, error) { return x.readCounters(cfg) }},
+		)
 	}
 
 	if x.control == nil {
@@ -71,18 +74,27 @@ func newReloader(cfg *Config, x *exporter) *reloader {
 	}
 
 	if cfg.Control.LayoutsFile != "" {
-		r.files = append(r.files, &reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
-			read: func() (applyFunc, error) { return x.control.readLayouts(&cfg.Control) }})
+		r.files = append(
+			r.files,
+			&reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
+				read: func() (applyFunc, error) { return x.control.readLayouts(&cfg.Control) }},
+		)
 	}
 
 	if cfg.Control.ConfigFile != "" {
-		r.files = append(r.files, &reloadable{flag: "--control.config.file", path: cfg.Control.ConfigFile,
-			broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
-				"the file is valid",
-			read: func() (applyFunc, error) {
-				apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
-				return func(context.Context) ([]string, error) { return apply() }, nil
-			}})
+		r.files = append(
+			r.files,
+			&reloadable{
+				flag: "--control.config.file",
+				path: cfg.Control.ConfigFile,
+				broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
+					"the file is valid",
+				read: func() (applyFunc, error) {
+					apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
+					return func(context.Context) ([]string, error) { return apply() }, nil
+				},
+			},
+		)
 	}
 
 	return r
@@ -96,7 +108,11 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			r.logAbandoned()
 			return nil
 		case s := <-signals:
-			level.Info(r.logger).Log("msg", "reading files again", "signal", s, "files", len(r.files))
+			level.Info(r.logger).Log(
+				"msg", "reading files again",
+				"signal", s,
+				"files", len(r.files),
+			)
 
 			done := r.manager.Reloading()
 			if r.retry != nil {
@@ -135,7 +151,16 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 			level.Info(r.logger).Log("msg", "file has not changed", "flag", f.flag, "file", f.path)
 		default:
 			level.Info(r.logger).
-				Log("msg", "reloaded a file", "flag", f.flag, "file", f.path, "changes", strings.Join(changes, ", "))
+				Log(
+					"msg",
+					"reloaded a file",
+					"flag",
+					f.flag,
+					"file",
+					f.path,
+					"changes",
+					strings.Join(changes, ", "),
+				)
 		}
 	}
 }
@@ -144,8 +169,11 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 func (r *reloader) logAbandoned() {
 	for _, f := range r.files {
 		if f.isReading() {
-			level.Warn(r.logger).Log("msg", "abandoned the read of a file: it did not return", "flag", f.flag,
-				"file", f.path)
+			level.Warn(r.logger).Log(
+				"msg", "abandoned the read of a file: it did not return",
+				"flag", f.flag,
+				"file", f.path,
+			)
 		}
 	}
 }
@@ -186,8 +214,12 @@ func (f *reloadable) finishReading(ctx, inTime context.Context) ([]string, error
 		case <-f.reading.done:
 		case <-inTime.Done():
 			if f.isReading() {
-				return nil, fmt.Errorf("%w: the reading that began at %s has not returned", errLate, f.reading.began.UTC().
-					Format(time.RFC3339))
+				return nil, fmt.Errorf(
+					"%w: the reading that began at %s has not returned",
+					errLate,
+					f.reading.began.UTC().
+						Format(time.RFC3339),
+				)
 			}
 		}
 

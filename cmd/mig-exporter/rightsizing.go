@@ -77,7 +77,8 @@ func (r *rightsizing) observe(s *gpu.Snapshot) {
 
 	observed := r.advisor.Observe(s)
 	if observed {
-		r.last, r.minute = s, minute
+		r.last = s
+		r.minute = minute
 	}
 
 	r.mu.Unlock()
@@ -108,7 +109,10 @@ func (r *rightsizing) restore(s *gpu.Snapshot) {
 		r.file.logRestored(r.found, r.found.HasGPUOf(s))
 		r.advisor.Restore(r.found)
 	} else {
-		r.foreign = fmt.Errorf("it is of another node, %q, none of whose GPUs this one has", r.found.Node)
+		r.foreign = fmt.Errorf(
+			"it is of another node, %q, none of whose GPUs this one has",
+			r.found.Node,
+		)
 	}
 
 	r.found = nil
@@ -213,9 +217,12 @@ func (r *rightsizing) report(id gpu.UUID) any {
 
 	part := *now.report
 	part.Packing = nil
-	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
-		return d.GPU != id
-	})
+	part.Devices = slices.DeleteFunc(
+		slices.Clone(part.Devices),
+		func(d advise.Recommendation) bool {
+			return d.GPU != id
+		},
+	)
 
 	return &part
 }
@@ -237,9 +244,18 @@ func adviceOf(report *advise.Report) []collector.Advice {
 	for i := range report.Devices {
 		d := &report.Devices[i]
 
-		a := collector.Advice{GPU: d.GPU, Instance: d.Instance, Placement: d.Placement, Profile: d.Recommended}
+		a := collector.Advice{
+			GPU:       d.GPU,
+			Instance:  d.Instance,
+			Placement: d.Placement,
+			Profile:   d.Recommended,
+		}
 		if d.Pod != nil {
-			a.Holder = gpu.Container{Namespace: d.Pod.Namespace, Pod: d.Pod.Name, Name: d.Pod.Container}
+			a.Holder = gpu.Container{
+				Namespace: d.Pod.Namespace,
+				Pod:       d.Pod.Name,
+				Name:      d.Pod.Container,
+			}
 		}
 
 		if d.Instance.Present() {
@@ -266,7 +282,8 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			continue
 		}
 
-		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
+		if d.Confidence > 0 ||
+			d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 
@@ -300,7 +317,9 @@ func rejection(d *advise.Recommendation) string {
 		return "provisional"
 	case d.Action == advise.ActionSlice:
 		return "media-not-checked"
-	case d.Reason == advise.ReasonNoMIG, d.Reason == advise.ReasonLittleEvidence, d.Reason == advise.ReasonHoldersUnknown:
+	case d.Reason == advise.ReasonNoMIG,
+		d.Reason == advise.ReasonLittleEvidence,
+		d.Reason == advise.ReasonHoldersUnknown:
 		return ""
 	}
 

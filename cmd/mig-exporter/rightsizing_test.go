@@ -193,7 +193,10 @@ func TestAdviseFlags(t *testing.T) {
 		os.LookupEnv)
 	expectError(t, "environment", err, "")
 	want := advise.DefaultOptions()
-	want.MaxStretch, want.Strict, want.SingleStrategy, want.MaxGap = 1.5, true, true, 30*time.Second
+	want.MaxStretch = 1.5
+	want.Strict = true
+	want.SingleStrategy = true
+	want.MaxGap = 30 * time.Second
 	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.PollInterval), want)
 	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
 	expectError(t, "off", err, "")

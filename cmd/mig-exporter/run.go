@@ -40,10 +40,15 @@ var errAnswered = errors.New("the loop has answered")
 
 // run serves until ctx ends. It returns nil then, or why it could not start or continue.
 func run(ctx context.Context, cfg *Config, logger log.Logger) error {
-	level.Info(logger).Log("msg", "starting mig-exporter", "version", version.Info(), "build", version.BuildContext())
+	level.Info(logger).Log(
+		"msg", "starting mig-exporter",
+		"version", version.Info(),
+		"build", version.BuildContext(),
+	)
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	defer signal.Stop(hangups) // runs after the driver was shut down: from then on the signal ends the process
+	// runs after the driver was shut down: from then on the signal ends the process
+	defer signal.Stop(hangups)
 
 	x, err := newExporter(cfg, logger)
 	if err != nil {
@@ -55,15 +60,20 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		AnswerWithin: cfg.grace() + loopMargin, Logger: logger})
 	files := newReloader(cfg, x)
 	files.manager = manager
-	parts := []func(context.Context) error{x.poller.Run, manager.Run, func(ctx context.Context) error {
-		return web.Serve(ctx, web.ServerOptions{
-			Addresses:       cfg.Addresses,
-			ConfigFile:      cfg.WebConfigFile,
-			SystemdSocket:   cfg.SystemdSocket,
-			ShutdownTimeout: shutdownTimeout,
-			OnListening:     func() { close(listening) },
-		}, x.handler, logger)
-	}, func(ctx context.Context) error { return files.run(ctx, hangups) }}
+	parts := []func(context.Context) error{
+		x.poller.Run,
+		manager.Run,
+		func(ctx context.Context) error {
+			return web.Serve(ctx, web.ServerOptions{
+				Addresses:       cfg.Addresses,
+				ConfigFile:      cfg.WebConfigFile,
+				SystemdSocket:   cfg.SystemdSocket,
+				ShutdownTimeout: shutdownTimeout,
+				OnListening:     func() { close(listening) },
+			}, x.handler, logger)
+		},
+		func(ctx context.Context) error { return files.run(ctx, hangups) },
+	}
 
 	return runTogether(ctx, append(parts, x.backgroundParts(cfg)...))
 }
@@ -71,7 +81,13 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 // askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
 // loop, so it stops neither this nor the pings of systemd's watchdog.
 func (x *exporter) askLoop(ctx context.Context) error {
-	if err := x.poller.Poll(ctx, func() error { return errAnswered }); !errors.Is(err, errAnswered) {
+	if err := x.poller.Poll(
+		ctx,
+		func() error { return errAnswered },
+	); !errors.Is(
+		err,
+		errAnswered,
+	) {
 		return err
 	}
 
@@ -134,12 +150,19 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	}
 
 	x.source = nvmlsource.New(node.library, nvmlsource.Options{
-		Now: node.now, HangsAfter: cfg.PollTimeout, LongReading: poll.LongestInterval(cfg.PollInterval), Logger: logger,
-		MayOpen: node.mayOpen, Opening: x.opening(), Admin: node.admin,
-		GPM:             cfg.asksGPM(),
-		ProcessesHidden: node.processesHidden, ProcessUtilization: cfg.servesProcesses(),
-		Extras: func() nvmlsource.Extras { return x.metrics.extras() }, Media: cfg.Advise.Enabled,
-		GPMFor: func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
+		Now:                node.now,
+		HangsAfter:         cfg.PollTimeout,
+		LongReading:        poll.LongestInterval(cfg.PollInterval),
+		Logger:             logger,
+		MayOpen:            node.mayOpen,
+		Opening:            x.opening(),
+		Admin:              node.admin,
+		GPM:                cfg.asksGPM(),
+		ProcessesHidden:    node.processesHidden,
+		ProcessUtilization: cfg.servesProcesses(),
+		Extras:             func() nvmlsource.Extras { return x.metrics.extras() },
+		Media:              cfg.Advise.Enabled,
+		GPMFor:             func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
 	})
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
@@ -170,7 +193,10 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	})
 	followSource(&opts, cfg, x.source)
 	x.poller = poll.New(x.source, opts)
-	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
+	x.releaser = newGPUReleaser(
+		x.source,
+		func(ctx context.Context) error { return x.poller.Poll(ctx, nil) },
+	)
 
 	node.running.current = x.poller.Current
 	if cfg.Control.Enabled {
@@ -209,7 +235,9 @@ func (x *exporter) newCollector(cfg *Config, counters []collector.Counter,
 	opts := collectorOptions(cfg, counters)
 	opts.DriverUse = x.source.DriverUse
 
-	opts.ProfilerCalls, opts.Former = x.node.profilerCalls, former
+	opts.ProfilerCalls = x.node.profilerCalls
+
+	opts.Former = former
 	if x.rightsizing != nil {
 		opts.Advice = x.rightsizing.advice
 	}
@@ -257,7 +285,8 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Register:  x.fresh,
 	}
 	if x.rightsizing != nil {
-		opts.Recommendations, settle = x.rightsizing.report, x.rightsizing.flushUpdates
+		opts.Recommendations = x.rightsizing.report
+		settle = x.rightsizing.flushUpdates
 	}
 
 	opts.Extra = x.node.handlers(x.poller, settle)
@@ -365,8 +394,10 @@ func followSource(opts *poll.Options, cfg *Config, source *nvmlsource.Source) {
 	opts.Progress = source.Progress
 	opts.HungElsewhere = source.Actuator().HungCalls
 	opts.Budget = poll.Budget{
-		Seconds: cfg.DriverBudget, Interval: cfg.PollInterval, SlowEvery: nvmlsource.DefaultSlowEvery,
-		Costs: source.ReadCosts,
+		Seconds:   cfg.DriverBudget,
+		Interval:  cfg.PollInterval,
+		SlowEvery: nvmlsource.DefaultSlowEvery,
+		Costs:     source.ReadCosts,
 	}
 }
 

@@ -29,7 +29,8 @@ const seriesTable = "../../collector/testdata/series.md"
 // to it. With -update it rewrites the table, and `go test ./collector -run TestDocs -update` the page.
 func TestDocsSeries(t *testing.T) {
 	x := benchNode(t, benchGPUs)
-	text, protobuf := countSeries(t, x, expfmt.FmtText), countSeries(t, x, expfmt.FmtProtoDelim)
+	text := countSeries(t, x, expfmt.FmtText)
+	protobuf := countSeries(t, x, expfmt.FmtProtoDelim)
 
 	got := writeSeriesTable(text, protobuf)
 	for _, format := range []struct {

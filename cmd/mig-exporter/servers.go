@@ -18,8 +18,11 @@ func (n *node) openServers(cfg *Config) {
 	}
 
 	opts := servermetrics.Options{
-		Pods: n.serverPods, Read: inference.Parse, Now: n.now, Interval: servermetrics.Interval / cfg.clockSpeed(),
-		Logger: log.With(n.logger, "component", "servers"),
+		Pods:     n.serverPods,
+		Read:     inference.Parse,
+		Now:      n.now,
+		Interval: servermetrics.Interval / cfg.clockSpeed(),
+		Logger:   log.With(n.logger, "component", "servers"),
 	}
 	if s, ok := n.serverPods.(*simulatedServers); ok {
 		opts.Dial = s.dial

@@ -35,7 +35,9 @@ func TestServersOfASimulatedNode(t *testing.T) {
 		}
 
 		report := p.recommendations("")
-		assistant, coder, draft := report.Devices[0], report.Devices[1], report.Devices[2]
+		assistant := report.Devices[0]
+		coder := report.Devices[1]
+		draft := report.Devices[2]
 		cmptest.Equal(t, "assistant", string(assistant.Action)+" "+assistant.Recommended, c.chat)
 		cmptest.Equal(t, "coder", coder.Reason, c.coder)
 		cmptest.Equal(t, "server of assistant", assistant.Evidence.Server != nil, c.server)
@@ -58,7 +60,8 @@ func TestServersOfASimulatedNode(t *testing.T) {
 
 // TestServersAreAskedOnce: by their own part of the program, or on a stepped clock by polls alone.
 func TestServersAreAskedOnce(t *testing.T) {
-	with, without := &exporter{node: &node{servers: servermetrics.New(servermetrics.Options{})}}, &exporter{node: &node{}}
+	with := &exporter{node: &node{servers: servermetrics.New(servermetrics.Options{})}}
+	without := &exporter{node: &node{}}
 
 	for clock, want := range map[sim.ClockMode]int{sim.ClockStep: 0, sim.ClockReal: 1} {
 		cfg := &Config{Driver: driverSim, SimClock: clock}

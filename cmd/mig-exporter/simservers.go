@@ -68,7 +68,12 @@ func (s *simulatedServers) dial(_ context.Context, network, address string) (net
 
 	text, ok := s.node.ServerMetrics(uid)
 	if !ok {
-		return nil, fmt.Errorf("dial %s %s: connection refused: %w", network, address, gpu.ErrUnavailable)
+		return nil, fmt.Errorf(
+			"dial %s %s: connection refused: %w",
+			network,
+			address,
+			gpu.ErrUnavailable,
+		)
 	}
 
 	here, there := net.Pipe()
@@ -87,8 +92,15 @@ func answerMetrics(conn net.Conn, text string) {
 	}
 
 	response := http.Response{
-		StatusCode: http.StatusOK, ProtoMajor: 1, ProtoMinor: 1, Request: request, ContentLength: int64(len(text)),
-		Header: http.Header{"Content-Type": {"text/plain; version=0.0.4"}}, Body: io.NopCloser(strings.NewReader(text)),
+		StatusCode:    http.StatusOK,
+		ProtoMajor:    1,
+		ProtoMinor:    1,
+		Request:       request,
+		ContentLength: int64(len(text)),
+		Header: http.Header{
+			"Content-Type": {"text/plain; version=0.0.4"},
+		},
+		Body:  io.NopCloser(strings.NewReader(text)),
 		Close: true,
 	}
 	_ = response.Write(conn)

@@ -49,15 +49,22 @@ func (n *node) openSimulation(cfg *Config) error {
 		return err
 	}
 
-	level.Info(n.logger).Log("msg", "serving a simulated node: its GPUs and pods do not exist", "scenario",
-		cfg.SimScenario)
+	level.Info(n.logger).Log(
+		"msg", "serving a simulated node: its GPUs and pods do not exist",
+		"scenario", cfg.SimScenario,
+	)
 	kind := simulation{simulated, newEvaluation(simulated)}
-	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(simulated)
+	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(
+		simulated,
+	)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
-	n.boundGPUs, n.openMinors = kind.boundGPUs, kind.openMinors
+	n.boundGPUs = kind.boundGPUs
+	n.openMinors = kind.openMinors
 
-	n.mayOpen, n.polled = kind.mayOpen, kind.evaluation.addOutcomes
+	n.mayOpen = kind.mayOpen
+
+	n.polled = kind.evaluation.addOutcomes
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace
 	}
@@ -75,7 +82,11 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 	if text := os.Getenv(startVariable); text != "" && clock == sim.ClockStep {
 		start, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			return nil, fmt.Errorf("%s=%.64q: expected a time such as 2026-01-01T00:00:00Z", startVariable, text)
+			return nil, fmt.Errorf(
+				"%s=%.64q: expected a time such as 2026-01-01T00:00:00Z",
+				startVariable,
+				text,
+			)
 		}
 
 		return sim.New(scenario, sim.NewSteppedClock(start))
@@ -104,7 +115,11 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 
 	n.closers = append(n.closers, server.Close)
-	n.metadata = simulatedMetadata{node: s.Node, labels: cfg.PodLabelNames, workload: cfg.Advise.WorkloadLabel}
+	n.metadata = simulatedMetadata{
+		node:     s.Node,
+		labels:   cfg.PodLabelNames,
+		workload: cfg.Advise.WorkloadLabel,
+	}
 	n.serverPods = &simulatedServers{node: s.Node}
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
@@ -117,8 +132,10 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 
 	opts := podresources.Options{
-		Socket: server.Socket(), Checkpoint: checkpoint, Witness: cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
-		Expected: true,
+		Socket:     server.Socket(),
+		Checkpoint: checkpoint,
+		Witness:    cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
+		Expected:   true,
 	}
 	if n.processesHidden == nil { // else the node's process table is not that of this process
 		opts.Containers = containers
@@ -126,7 +143,8 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 
 	n.openKubelet(cfg, opts)
 	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
-	n.pods, n.devices = faulty, faulty
+	n.pods = faulty
+	n.devices = faulty
 
 	return nil
 }
@@ -137,11 +155,16 @@ func replacePodHandler(s simulation) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := r.URL.Query()
 
-		namespace, pod, resource := q.Get("namespace"), q.Get("pod"), q.Get("resource")
+		namespace := q.Get("namespace")
+		pod := q.Get("pod")
+
+		resource := q.Get("resource")
 		if namespace == "" || pod == "" || resource == "" {
-			http.Error(w,
+			http.Error(
+				w,
 				"expected namespace, pod and resource, such as ?namespace=ml&pod=train-0&resource=nvidia.com/mig-1g.10gb",
-				http.StatusBadRequest)
+				http.StatusBadRequest,
+			)
 
 			return
 		}
@@ -189,7 +212,10 @@ type simulatedMetadata struct {
 }
 
 // PodMetadata implements podresources.Metadata: a pod's owner and those of its labels that were chosen.
-func (m simulatedMetadata) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
+func (m simulatedMetadata) PodMetadata(
+	namespace, pod string,
+	since time.Time,
+) (gpu.PodMetadata, bool) {
 	p, ok := m.node.PodByName(namespace, pod, since)
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
@@ -214,7 +240,10 @@ func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool)
 // BoundPods implements podresources.Metadata.
 func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
 	pods, current = m.node.RunningPods()
-	slices.SortFunc(pods, func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) })
+	slices.SortFunc(
+		pods,
+		func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) },
+	)
 
 	return pods, current
 }

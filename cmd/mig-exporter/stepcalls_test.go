@@ -80,7 +80,9 @@ func (n *stepNode) waitFor(wanted func(*gpu.Snapshot) bool) {
 func (n *stepNode) calls(s mig.Step) uint64 {
 	n.Helper()
 
-	before, generation := n.source.DriverCalls(), n.poller.Current().Generation
+	before := n.source.DriverCalls()
+
+	generation := n.poller.Current().Generation
 	if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
 		if _, err := n.source.Actuator().Processes(n.Context(), s.GPU); err != nil {
 			n.Fatal(err)
@@ -107,7 +109,8 @@ func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 	computes := mig.ComputePlacements(first)
 
 	step := func(op mig.StepOp, at gpu.Opt[gpu.Placement]) {
-		s.Op, s.Compute = op, at
+		s.Op = op
+		s.Compute = at
 		count(op, n.calls(s))
 	}
 	for _, at := range computes {

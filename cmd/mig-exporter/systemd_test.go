@@ -174,7 +174,8 @@ func TestAskLoop(t *testing.T) {
 		t.Error("the question has polled the driver")
 	}
 
-	stuck, release := make(chan struct{}), make(chan struct{})
+	stuck := make(chan struct{})
+	release := make(chan struct{})
 	polled := make(chan error, 1)
 	go func() {
 		polled <- x.poller.Poll(context.Background(), func() error {

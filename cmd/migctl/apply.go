@@ -42,7 +42,8 @@ func (s *session) applyPlan(ctx context.Context) error {
 
 	s.page.line()
 
-	if !s.opts.Yes && !s.inTerminal { // the question cannot be asked: what was shown can be approved as it is
+	if !s.opts.Yes &&
+		!s.inTerminal { // the question cannot be asked: what was shown can be approved as it is
 		s.page.line(text("To do this:").in(cyan))
 		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
 		s.page.line(text("    %s", plan.Hash))
@@ -91,11 +92,19 @@ func (s *session) rollBackOperation(ctx context.Context) error {
 	again := op.State == api.Degraded || op.State == api.Stuck
 	switch {
 	case again:
-		s.page.para("! ", yellow, "The rollback is tried again on the GPUs that are blocked. A GPU that another client has "+
-			"changed since is left alone.")
+		s.page.para(
+			"! ",
+			yellow,
+			"The rollback is tried again on the GPUs that are blocked. A GPU that another client has "+
+				"changed since is left alone.",
+		)
 	case op.State.Committed():
-		s.page.para("! ", yellow, "Instances that this operation has created are destroyed again; one that is in use by "+
-			"now is not, and then nothing is changed.")
+		s.page.para(
+			"! ",
+			yellow,
+			"Instances that this operation has created are destroyed again; one that is in use by "+
+				"now is not, and then nothing is changed.",
+		)
 	}
 
 	if again || op.State.Committed() { // otherwise the server says why it cannot be rolled back
@@ -127,11 +136,14 @@ func (s *session) startOperation(ctx context.Context, method, path string, reque
 
 // followOperation shows the events of an operation as they arrive, and then its outcome.
 func (s *session) followOperation(ctx context.Context, op *api.Operation) error {
-	seen, failures, lost := 0, 0, false
+	seen := 0
+	failures := 0
+	lost := false
 	shown := progress{page: s.page, op: op}
 	var stopStream context.CancelFunc
 	show := func(e api.Event) {
-		failures, lost = 0, false
+		failures = 0
+		lost = false
 
 		if e.State == api.Stuck { // this may last: fetchEnded finds out whether it still is, and the operator is informed now
 			stopStream()
@@ -198,7 +210,8 @@ func mayComeBack(err error) bool {
 // fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
 func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
 	var op api.Operation
-	if ctx.Err() != nil || !mayComeBack(streamErr) || s.client.fetch(ctx, operationPath(id), &op) != nil ||
+	if ctx.Err() != nil || !mayComeBack(streamErr) ||
+		s.client.fetch(ctx, operationPath(id), &op) != nil ||
 		!hasStopped(op.State) {
 		return nil
 	}

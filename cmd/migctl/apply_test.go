@@ -108,8 +108,10 @@ func TestEnds(t *testing.T) {
 	}
 
 	unreadable := operation(api.Degraded)
-	unreadable.Verb, unreadable.Plan, unreadable.Steps, unreadable.Renamed = api.VerbRecovery, "", []api.OperationStep{},
-		nil
+	unreadable.Verb = api.VerbRecovery
+	unreadable.Plan = ""
+	unreadable.Steps = []api.OperationStep{}
+	unreadable.Renamed = nil
 	unreadable.GPUs = []api.OperationGPU{{GPU: gpu2, State: api.Degraded,
 		Error: "3g.20gb at 4:4 exists there, which is not in what is on disk"}}
 	unreadable.Error = &api.Problem{Type: api.ReadOnly, Title: "Operations cannot be recorded", Status: 503,
@@ -182,7 +184,9 @@ func TestMode(t *testing.T) {
 	routes["GET /node"] = file(t, "node-dgx-a100-mixed.json")
 	const put = "PUT /gpus/GPU-5f65f8d5-"
 	op := operation(api.Succeeded)
-	op.Verb, op.Steps, op.Hooks = api.VerbMode, nil, nil
+	op.Verb = api.VerbMode
+	op.Steps = nil
+	op.Hooks = nil
 	op.Mode = &api.ModeResult{GPU: "GPU-5f65f8d5-d4b3-5c36-b975-c901d71a2c3a", Wanted: true, Pending: true,
 		Waits: "reset", Holders: []api.Hold{{Kind: api.HoldHandle, PID: 812, What: "nvidia-persistenced"}}}
 	routes["GET /operations/op-20260304-1"] = answer(op)

@@ -60,7 +60,11 @@ func (p *page) drawAxis(units int, slots []slot) {
 
 		top, bottom := s.boxTexts(inner)
 		for r, t := range []string{top, bottom} {
-			rows[r] = append(rows[r], text("%s", k.edge), span{p.fillBox(t, inner, s.stranded, k.waste), s.color})
+			rows[r] = append(
+				rows[r],
+				text("%s", k.edge),
+				span{p.fillBox(t, inner, s.stranded, k.waste), s.color},
+			)
 		}
 	}
 
@@ -139,7 +143,8 @@ func layOutSlots(axis nodedoc.Axis, instances []slot) []slot {
 		case segment.Instance != nodedoc.Room:
 			s = instances[segment.Instance]
 		case segment.Stranded:
-			s.label, s.color = strandedText, yellow
+			s.label = strandedText
+			s.color = yellow
 		}
 
 		s.Placement = segment.Placement

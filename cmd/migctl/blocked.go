@@ -10,13 +10,18 @@ import (
 // unconfirmedHint says how to find out whether unconfirmed holders use a device.
 func unconfirmedHint(holds []api.Hold) string {
 	var ways []string
-	if slices.ContainsFunc(holds, func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() }) {
+	if slices.ContainsFunc(
+		holds,
+		func(h api.Hold) bool { return h.Unconfirmed() && !h.ByClaim() },
+	) {
 		ways = append(ways, "wait until the kubelet lists its pods again")
 	}
 
 	if slices.ContainsFunc(holds, api.Hold.ByClaim) {
-		ways = append(ways,
-			"let mig-exporter read claims (--kubernetes.node-name, and the right to get resourceclaims.resource.k8s.io)")
+		ways = append(
+			ways,
+			"let mig-exporter read claims (--kubernetes.node-name, and the right to get resourceclaims.resource.k8s.io)",
+		)
 	}
 
 	return strings.Join(ways, ", and ") +
@@ -55,7 +60,8 @@ func writeConfirmation(p *page, problem *api.Problem, o *options) {
 
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
-		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) && !slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
+		if slices.ContainsFunc(b.Holders, api.Hold.Unconfirmed) &&
+			!slices.ContainsFunc(b.Holders, api.Hold.Confirmed) {
 			command += " " + quoteForShell(b.Instance)
 		}
 	}
@@ -67,27 +73,39 @@ func writeConfirmation(p *page, problem *api.Problem, o *options) {
 }
 
 func usedHint(p *api.Problem, o *options) string {
-	instances := slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return b.Profile != "" })
+	instances := slices.ContainsFunc(
+		p.Blocking,
+		func(b api.Blocker) bool { return b.Profile != "" },
+	)
 	switch {
 	case o.Command == commandMode && instances:
 		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +
 			"command."
 	case o.Command == commandMode:
-		return "end whatever has the GPU open, or move it to another node" + drainHint(p) + ", then repeat the command."
+		return "end whatever has the GPU open, or move it to another node" + drainHint(
+			p,
+		) + ", then repeat the command."
 	case len(p.Blocking) == 0:
 		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
 	case o.Command == commandRollback:
-		return "end the work of the holders, or move it to another node" + drainHint(p) + ", then repeat the command."
+		return "end the work of the holders, or move it to another node" + drainHint(
+			p,
+		) + ", then repeat the command."
 	}
 
-	return "end the work of the holders, or move it to another node" + drainHint(p) + ", and plan again."
+	return "end the work of the holders, or move it to another node" + drainHint(
+		p,
+	) + ", and plan again."
 }
 
 // drainHint names the command that moves pods, if a pod is in the way.
 func drainHint(p *api.Problem) string {
 	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
 
-	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) }) {
+	if slices.ContainsFunc(
+		p.Blocking,
+		func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) },
+	) {
 		return " (kubectl drain)"
 	}
 
@@ -104,7 +122,11 @@ func writeForced(p *page, problem *api.Problem, o *options) {
 		return
 	}
 
-	p.para("", plain, "To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):")
+	p.para(
+		"",
+		plain,
+		"To destroy it on purpose (right force; it ends no process, and the driver refuses while one runs):",
+	)
 
 	words := append([]string{"migctl " + o.Command}, o.Spec.flags()...)
 	if o.TakeOver {

@@ -19,7 +19,8 @@ func blocked(t api.ProblemType, instances ...string) http.HandlerFunc {
 	for i, name := range instances {
 		b := api.Blocker{GPU: gpu2, Instance: name, Profile: "1g.5gb", Placement: at(i, 1), Holders: holds()}
 		if strings.HasPrefix(name, "GPU-") {
-			b.Profile, b.Placement = "", gpu.Placement{}
+			b.Profile = ""
+			b.Placement = gpu.Placement{}
 		}
 
 		p.Blocking = append(p.Blocking, b)

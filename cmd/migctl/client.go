@@ -55,7 +55,8 @@ func newClient(o *options) (*client, error) {
 
 	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
 	if strings.HasPrefix(o.Address, "/") {
-		socket, isSocket = o.Address, true
+		socket = o.Address
+		isSocket = true
 	}
 
 	if isSocket {
@@ -66,7 +67,9 @@ func newClient(o *options) (*client, error) {
 	} else {
 		u, err := url.Parse(o.Address)
 		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-			return nil, usageError{fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address)}
+			return nil, usageError{
+				fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address),
+			}
 		}
 
 		c.base = "https://" + u.Host
@@ -127,7 +130,13 @@ func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 }
 
 // sendDocument sends a document, or none if request is nil, and decodes the answer.
-func (c *client) sendDocument(ctx context.Context, method, path string, request any, key string, answer any) error {
+func (c *client) sendDocument(
+	ctx context.Context,
+	method, path string,
+	request any,
+	key string,
+	answer any,
+) error {
 	var body []byte
 
 	if request != nil {
@@ -157,7 +166,10 @@ func (c *client) fetch(ctx context.Context, path string, answer any) error {
 
 func (c *client) decodeAnswer(data []byte, answer any) error {
 	if err := json.Unmarshal(data, answer); err != nil {
-		return &unreachable{c.address, fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err)}
+		return &unreachable{
+			c.address,
+			fmt.Errorf("the answer is not what migctl %s understands: %w", version.Version, err),
+		}
 	}
 
 	return nil
@@ -165,7 +177,12 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 
 // request makes one request. With an idempotency key it repeats it once if the connection broke; the server executes
 // it once.
-func (c *client) request(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+func (c *client) request(
+	ctx context.Context,
+	method, path string,
+	body []byte,
+	key string,
+) ([]byte, error) {
 	timed, cancel := context.WithTimeout(ctx, c.timeout)
 	defer cancel()
 
@@ -175,7 +192,10 @@ func (c *client) request(ctx context.Context, method, path string, body []byte, 
 	}
 
 	if err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		return nil, &unreachable{c.address, fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded)}
+		return nil, &unreachable{
+			c.address,
+			fmt.Errorf("no answer within %s: %w", c.timeout, os.ErrDeadlineExceeded),
+		}
 	}
 
 	return data, err
@@ -187,7 +207,12 @@ func connectionBroke(err error) bool {
 	return errors.As(err, new(*unreachable)) && (!errors.As(err, &dial) || dial.Op != "dial")
 }
 
-func (c *client) requestOnce(ctx context.Context, method, path string, body []byte, key string) ([]byte, error) {
+func (c *client) requestOnce(
+	ctx context.Context,
+	method, path string,
+	body []byte,
+	key string,
+) ([]byte, error) {
 	res, err := c.sendRequest(ctx, method, path, body, func(h http.Header) {
 		if key != "" {
 			h.Set("Idempotency-Key", key)
@@ -209,7 +234,12 @@ func (c *client) requestOnce(ctx context.Context, method, path string, body []by
 // sendRequest makes a request and returns the answer unless its status is an error. The caller closes the body.
 func (c *client) sendRequest(ctx context.Context, method, path string, body []byte,
 	headers func(http.Header)) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, c.base+"/api/v1"+path, bytes.NewReader(body))
+	req, err := http.NewRequestWithContext(
+		ctx,
+		method,
+		c.base+"/api/v1"+path,
+		bytes.NewReader(body),
+	)
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("%q cannot be asked for", path)}
 	}
@@ -265,7 +295,10 @@ func (c *client) readProblem(res *http.Response) error {
 	}
 
 	if err != nil || p.Type == "" {
-		return &unreachable{c.address, fmt.Errorf("%w: it answers %s without saying why", errForeign, res.Status)}
+		return &unreachable{
+			c.address,
+			fmt.Errorf("%w: it answers %s without saying why", errForeign, res.Status),
+		}
 	}
 
 	return &p

@@ -36,8 +36,13 @@ func (s *session) confirmFree(ctx context.Context) error {
 	for _, word := range s.opts.GPUs {
 		d, ok := findDevice(newNodeView(node), word)
 		if !ok {
-			return usageError{fmt.Sprintf("this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
-				"GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them", word)}
+			return usageError{
+				fmt.Sprintf(
+					"this node has no device %q: name a MIG device by its UUID, a GPU instance as "+
+						"GPU-<uuid>/<id>, a GPU by index, UUID or PCI bus id; migctl get -o wide lists them",
+					word,
+				),
+			}
 		}
 
 		if !slices.ContainsFunc(devices, func(o deviceToConfirm) bool { return o.name == d.name }) {
@@ -71,10 +76,22 @@ func (s *session) confirmFree(ctx context.Context) error {
 		var done api.Confirmation
 		var problem *api.Problem
 
-		err := s.client.sendDocument(ctx, http.MethodPost, "/devices/"+pathEscape(d.name)+"/confirm-free", nil, newKey(),
-			&done)
+		err := s.client.sendDocument(
+			ctx,
+			http.MethodPost,
+			"/devices/"+pathEscape(d.name)+"/confirm-free",
+			nil,
+			newKey(),
+			&done,
+		)
 		if len(devices) > 1 && errors.As(err, &problem) {
-			refused.devices, refused.problems = append(refused.devices, d.name), append(refused.problems, problem)
+			refused.devices, refused.problems = append(
+				refused.devices,
+				d.name,
+			), append(
+				refused.problems,
+				problem,
+			)
 			continue
 		}
 
@@ -86,7 +103,11 @@ func (s *session) confirmFree(ctx context.Context) error {
 		s.page.para("  ", green, done.Note)
 
 		for _, h := range done.Confirmed {
-			s.page.para("  no longer counts: ", plain, containerName(h.Namespace, h.Pod, h.Container))
+			s.page.para(
+				"  no longer counts: ",
+				plain,
+				containerName(h.Namespace, h.Pod, h.Container),
+			)
 		}
 	}
 
@@ -105,8 +126,12 @@ type refusals struct {
 }
 
 func (r *refusals) Error() string {
-	return fmt.Sprintf("refused for %d of %s: %s", len(r.devices), plural(r.of, "device", "devices"),
-		strings.Join(r.devices, ", "))
+	return fmt.Sprintf(
+		"refused for %d of %s: %s",
+		len(r.devices),
+		plural(r.of, "device", "devices"),
+		strings.Join(r.devices, ", "),
+	)
 }
 
 // report writes the problem of each refused device, and then their list.
@@ -145,8 +170,12 @@ func writeDevice(p *page, d *deviceToConfirm) {
 
 	switch n, listed := d.use.Processes.Get(); {
 	case !listed:
-		p.para("  ", yellow, "what runs on it is not known: mig-exporter sees no processes there, as in a "+
-			"pod without hostPID")
+		p.para(
+			"  ",
+			yellow,
+			"what runs on it is not known: mig-exporter sees no processes there, as in a "+
+				"pod without hostPID",
+		)
 	case n > 0:
 		p.para("  in use: ", red, plural(n, "process", "processes"))
 	}
@@ -174,8 +203,12 @@ func findDevice(n *nodeView, word string) (deviceToConfirm, bool) {
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
 			if name := fmt.Sprintf("%s/%d", g.UUID, inst.ID); word == name {
-				return deviceToConfirm{name, fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index,
-					orUnknown(inst.Profile)), n.instanceUse(inst).Use}, true
+				return deviceToConfirm{
+					name,
+					fmt.Sprintf("GPU instance %d of GPU %d, %s", inst.ID, g.Index,
+						orUnknown(inst.Profile)),
+					n.instanceUse(inst).Use,
+				}, true
 			}
 
 			for k := range inst.ComputeInstances {

@@ -154,9 +154,11 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 	refused := func(blocking ...api.Blocker) http.HandlerFunc {
 		return refuse(api.Problem{Type: api.Infeasible, Title: "It does not fit", Status: 422, Blocking: blocking})
 	}
-	pod, process := api.Hold{Kind: api.HoldPod, What: "ml/train-1 (main)"}, api.Hold{Kind: api.HoldProcess, PID: 7,
+	pod := api.Hold{Kind: api.HoldPod, What: "ml/train-1 (main)"}
+	process := api.Hold{Kind: api.HoldProcess, PID: 7,
 		What: "7"}
-	handle, down := api.Hold{Kind: api.HoldHandle, PID: 8, What: "python3"}, api.Hold{Kind: api.HoldUnconfirmed,
+	handle := api.Hold{Kind: api.HoldHandle, PID: 8, What: "python3"}
+	down := api.Hold{Kind: api.HoldUnconfirmed,
 		What: "the kubelet does not answer: its socket: unavailable"}
 
 	claim := api.Hold{Kind: api.HoldUnconfirmed,

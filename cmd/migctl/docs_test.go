@@ -40,7 +40,8 @@ func shellWords(t *testing.T, command string) []string {
 // text that is more than a command's name.
 func commands(text string) []string {
 	var all []string
-	fenced, joined := false, ""
+	fenced := false
+	joined := ""
 
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)

@@ -18,9 +18,14 @@ func documentedGPUs() []fakeGPU {
 			at := len(gpus)
 			g.uuid, g.node = fmt.Sprintf("GPU-5e%06d-0000", at), fmt.Sprintf("node-%d", at/8)
 
-			g.cluster, g.model, g.namespace, g.pod = "a", "NVIDIA H100 80GB HBM3", namespace, pod
+			g.cluster = "a"
+			g.model = "NVIDIA H100 80GB HBM3"
+			g.namespace = namespace
+
+			g.pod = pod
 			if pod != "trainer" {
-				g.pod, g.owner = fmt.Sprintf("%s-%d", pod, i), "Deployment/"+pod
+				g.pod = fmt.Sprintf("%s-%d", pod, i)
+				g.owner = "Deployment/" + pod
 			}
 
 			gpus = append(gpus, g)

@@ -30,7 +30,8 @@ func repartition() *api.Plan {
 		return []api.ComputeInstance{{ID: gpu.Some(gpu.ComputeID(0)), UUID: uuid, Placement: at(0, slices), Fate: fate,
 			Holders: holders}}
 	}
-	one, two := gpu.Some(gpu.InstanceID(1)), gpu.Some(gpu.InstanceID(2))
+	one := gpu.Some(gpu.InstanceID(1))
+	two := gpu.Some(gpu.InstanceID(2))
 	step := func(op mig.StepOp, profile string, place gpu.Placement) mig.Step {
 		return mig.Step{Op: op, GPU: gpu2, Profile: profile, Placement: place}
 	}
@@ -75,7 +76,11 @@ func nothingToDo() *api.Plan {
 	p := repartition()
 	g := &p.GPUs[0]
 	g.Before[0].Fate, g.Before[0].Compute[0].Fate, g.Before[1].Compute[0].Fate = api.Keep, api.Keep, api.Keep
-	g.After, p.Steps, p.Forced, p.Owners, p.Warnings = g.Before, nil, nil, nil, nil
+	g.After = g.Before
+	p.Steps = nil
+	p.Forced = nil
+	p.Owners = nil
+	p.Warnings = nil
 	g.Left = ""
 
 	return p
@@ -132,7 +137,8 @@ func partial(state api.OperationState) *api.Operation {
 	op := operation(state)
 	op.Renamed = nil
 	step := op.Steps[3]
-	step.Op, step.State = mig.DestroyInstance, api.StepDone
+	step.Op = mig.DestroyInstance
+	step.State = api.StepDone
 	op.Rollback = []api.OperationStep{step}
 
 	op.GPUs = []api.OperationGPU{
@@ -155,7 +161,8 @@ func partial(state api.OperationState) *api.Operation {
 // stepEvent is the event of a step in a state.
 func stepEvent(index int, rollback bool, state api.StepState, failure string) api.Event {
 	step := operation(api.Running).Steps[index]
-	step.State, step.Error = state, failure
+	step.State = state
+	step.Error = failure
 
 	return api.Event{Kind: api.EventStep, State: api.Running, Step: &step, Index: gpu.Some(index), Rollback: rollback}
 }

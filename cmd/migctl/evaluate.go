@@ -19,12 +19,22 @@ import (
 )
 
 func addEvaluateCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandEvaluate,
+	c := app.Command(
+		commandEvaluate,
 		"Show what really happens on a simulated node: throughput, request latency and stretch of each workload, compared "+
-			"with a whole GPU of its own, and what right-sizing predicted; and what was killed. Not available on a real node.")
-	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
-	c.Flag("url", "The exporter of the simulated node, by its metrics listener (--web.listen-address).").
-		Default("http://localhost:9401").Envar("MIGCTL_URL").StringVar(&o.URL)
+			"with a whole GPU of its own, and what right-sizing predicted; and what was killed. Not available on a real node.",
+	)
+	c.Arg(
+		"gpu",
+		"Only these GPUs: index or UUID.",
+	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
+	c.Flag(
+		"url",
+		"The exporter of the simulated node, by its metrics listener (--web.listen-address).",
+	).
+		Default(
+			"http://localhost:9401",
+		).Envar("MIGCTL_URL").StringVar(&o.URL)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -44,7 +54,8 @@ func (s *session) evaluate(ctx context.Context) error {
 
 	named := func(p *sim.Outcome) bool {
 		return len(o.GPUs) == 0 || slices.ContainsFunc(o.GPUs, func(word string) bool {
-			return word == "all" || word == fmt.Sprint(p.Index) || strings.EqualFold(word, string(p.GPU))
+			return word == "all" || word == fmt.Sprint(p.Index) ||
+				strings.EqualFold(word, string(p.GPU))
 		})
 	}
 	if o.Output != formText {
@@ -71,7 +82,12 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 	timed, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 
-	req, err := http.NewRequestWithContext(timed, http.MethodGet, "http://"+u.Host+"/-/sim/truth", http.NoBody)
+	req, err := http.NewRequestWithContext(
+		timed,
+		http.MethodGet,
+		"http://"+u.Host+"/-/sim/truth",
+		http.NoBody,
+	)
 	if err != nil {
 		return nil, usageError{fmt.Sprintf("--url %q: %v", address, err)}
 	}
@@ -83,7 +99,10 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 	case ctx.Err() != nil:
 		return nil, ctx.Err()
 	case errors.Is(err, context.DeadlineExceeded):
-		return nil, &unreachable{address, fmt.Errorf("no answer within %s: %w", timeout, os.ErrDeadlineExceeded)}
+		return nil, &unreachable{
+			address,
+			fmt.Errorf("no answer within %s: %w", timeout, os.ErrDeadlineExceeded),
+		}
 	case err != nil:
 		var outer *url.Error
 		if errors.As(err, &outer) {
@@ -92,10 +111,16 @@ func fetchTruth(ctx context.Context, address string, timeout time.Duration) ([]b
 
 		return nil, &unreachable{address, err}
 	case status == http.StatusNotFound:
-		return nil, fmt.Errorf("%s has no /-/sim/truth: this exporter serves a real node, or a recording of one. Only the "+
-			"simulated node knows the truth (--driver=sim with a scenario)", address)
+		return nil, fmt.Errorf(
+			"%s has no /-/sim/truth: this exporter serves a real node, or a recording of one. Only the "+
+				"simulated node knows the truth (--driver=sim with a scenario)",
+			address,
+		)
 	case status != http.StatusOK:
-		return nil, &unreachable{address, fmt.Errorf("it answers %d %s", status, http.StatusText(status))}
+		return nil, &unreachable{
+			address,
+			fmt.Errorf("it answers %d %s", status, http.StatusText(status)),
+		}
 	}
 
 	return data, nil
@@ -118,7 +143,10 @@ func readAnswer(req *http.Request) (data []byte, status int, err error) {
 func writeEvaluation(p *page, e *sim.Evaluation) {
 	p.line(text("Node ").in(dim), text("%s", orUnknown(e.Node)).in(bold),
 		text("   %s   simulated: what really happens", e.Time.UTC().Format(time.RFC3339)).in(dim))
-	running := slices.DeleteFunc(slices.Clone(e.Processes), func(o sim.Outcome) bool { return o.Failed != "" })
+	running := slices.DeleteFunc(
+		slices.Clone(e.Processes),
+		func(o sim.Outcome) bool { return o.Failed != "" },
+	)
 	p.line()
 
 	if len(running) == 0 {
@@ -140,14 +168,22 @@ func writeEvaluation(p *page, e *sim.Evaluation) {
 
 	for i := range e.Processes {
 		if o := &e.Processes[i]; o.Failed != "" {
-			p.para("Killed: ", red, fmt.Sprintf("%s on GPU %d, %s, at %s: %s", outcomeName(o), o.Index, deviceName(o),
-				o.FailedAt.UTC().Format(time.RFC3339), o.Failed))
+			p.para(
+				"Killed: ",
+				red,
+				fmt.Sprintf("%s on GPU %d, %s, at %s: %s", outcomeName(o), o.Index, deviceName(o),
+					o.FailedAt.UTC().Format(time.RFC3339), o.Failed),
+			)
 		}
 	}
 
 	if len(running) > 0 {
-		p.para("! ", dim, "WORK is the work done, STRETCH how many times as long kernels take, by busy time; both compared "+
-			"with a whole GPU that the process has to itself, since it was first seen on its device.")
+		p.para(
+			"! ",
+			dim,
+			"WORK is the work done, STRETCH how many times as long kernels take, by busy time; both compared "+
+				"with a whole GPU that the process has to itself, since it was first seen on its device.",
+		)
 	}
 }
 
@@ -176,24 +212,79 @@ func deviceName(o *sim.Outcome) string {
 // writeOutcomes lists what runs, with what was predicted of it.
 func writeOutcomes(p *page, list []sim.Outcome) {
 	cells := func(c [10]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.cell(c[2], 10) + " " + p.right(c[3], 4) + " " +
-			p.right(c[4], 5) + " " + p.right(c[5], 5) + "  " + p.cell(c[6], 10) + " " + p.right(c[7], 5) + " " +
-			p.right(c[8], 5) + " " + p.right(c[9], 5)
+		return p.right(
+			c[0],
+			3,
+		) + " " + p.cell(
+			c[1],
+			17,
+		) + " " + p.cell(
+			c[2],
+			10,
+		) + " " + p.right(
+			c[3],
+			4,
+		) + " " +
+			p.right(
+				c[4],
+				5,
+			) + " " + p.right(
+			c[5],
+			5,
+		) + "  " + p.cell(
+			c[6],
+			10,
+		) + " " + p.right(
+			c[7],
+			5,
+		) + " " +
+			p.right(
+				c[8],
+				5,
+			) + " " + p.right(
+			c[9],
+			5,
+		)
 	}
 	p.line(span{p.cell("", 38) + p.cell("STRETCH", 13) + "PREDICTED AT p95", dim})
-	p.line(span{cells([...]string{"GPU", "WORKLOAD", "DEVICE", "WORK", "p50", "p95", "IN", "LOW", "EXPD", "HIGH"}), dim})
+	p.line(
+		span{
+			cells(
+				[...]string{
+					"GPU",
+					"WORKLOAD",
+					"DEVICE",
+					"WORK",
+					"p50",
+					"p95",
+					"IN",
+					"LOW",
+					"EXPD",
+					"HIGH",
+				},
+			),
+			dim,
+		},
+	)
 
 	for i := range list {
 		o := &list[i]
-		row := [10]string{fmt.Sprint(o.Index), outcomeName(o), deviceName(o), shareText(o.Throughput),
-			ratioText(o.Stretch.P50), ratioText(o.Stretch.P95)}
+		row := [10]string{
+			fmt.Sprint(o.Index),
+			outcomeName(o),
+			deviceName(o),
+			shareText(o.Throughput),
+			ratioText(o.Stretch.P50),
+			ratioText(o.Stretch.P95),
+		}
 		c := plain
 
 		if t := o.Predicted; t != nil {
 			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
 			if t.Profile == o.Profile {
 				c = green
-				if t.High > 0 && o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
+				if t.High > 0 &&
+					o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
 					c = red
 				}
 			}
@@ -215,18 +306,57 @@ func ratioText(v float64) string {
 // writeRequests lists the loads in requests.
 func writeRequests(p *page, list []sim.Outcome) {
 	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 17) + " " + p.right(c[2], 8) + " " + p.right(c[3], 8) + " " +
-			p.right(c[4], 9) + " " + p.right(c[5], 9) + " " + p.right(c[6], 9) + " " + p.right(c[7], 9)
+		return p.right(
+			c[0],
+			3,
+		) + " " + p.cell(
+			c[1],
+			17,
+		) + " " + p.right(
+			c[2],
+			8,
+		) + " " + p.right(
+			c[3],
+			8,
+		) + " " +
+			p.right(
+				c[4],
+				9,
+			) + " " + p.right(
+			c[5],
+			9,
+		) + " " + p.right(
+			c[6],
+			9,
+		) + " " + p.right(
+			c[7],
+			9,
+		)
 	}
-	p.line(span{p.cell("", 22) + p.cell("REQUESTS PER s", 21) + p.cell("LATENCY", 20) + "LATENCY ALONE", dim})
-	p.line(span{cells([...]string{"GPU", "WORKLOAD", "served", "alone", "p50", "p95", "p50", "p95"}), dim})
+	p.line(
+		span{
+			p.cell("", 22) + p.cell("REQUESTS PER s", 21) + p.cell("LATENCY", 20) + "LATENCY ALONE",
+			dim,
+		},
+	)
+	p.line(
+		span{
+			cells([...]string{"GPU", "WORKLOAD", "served", "alone", "p50", "p95", "p50", "p95"}),
+			dim,
+		},
+	)
 
 	for i := range list {
 		o := &list[i]
 		if q := o.Requests; q != nil {
 			p.line(text("%s", cells([...]string{
-				fmt.Sprint(o.Index), outcomeName(o), fmt.Sprintf("%.1f", q.PerSecond), fmt.Sprintf("%.1f", q.AlonePerSecond),
-				latencyText(q.Latency.P50), latencyText(q.Latency.P95), latencyText(q.AloneLatency.P50),
+				fmt.Sprint(o.Index),
+				outcomeName(o),
+				fmt.Sprintf("%.1f", q.PerSecond),
+				fmt.Sprintf("%.1f", q.AlonePerSecond),
+				latencyText(q.Latency.P50),
+				latencyText(q.Latency.P95),
+				latencyText(q.AloneLatency.P50),
 				latencyText(q.AloneLatency.P95),
 			})))
 		}
@@ -239,12 +369,17 @@ func writeRequests(p *page, list []sim.Outcome) {
 
 // writePredictedLatency compares the latency of requests with what was predicted for the slice that they are served on.
 func writePredictedLatency(p *page, o *sim.Outcome) {
-	q, t := o.Requests, o.Predicted
-	if q == nil || t == nil || t.Profile != o.Profile || t.LatencyHigh == 0 || q.AloneLatency.P95 == 0 {
+	q := o.Requests
+
+	t := o.Predicted
+	if q == nil || t == nil || t.Profile != o.Profile || t.LatencyHigh == 0 ||
+		q.AloneLatency.P95 == 0 {
 		return
 	}
 
-	happened, color := q.Latency.P95/q.AloneLatency.P95, green
+	happened := q.Latency.P95 / q.AloneLatency.P95
+
+	color := green
 	if happened < t.LatencyLow || happened > t.LatencyHigh {
 		color = red
 	}
@@ -255,7 +390,11 @@ func writePredictedLatency(p *page, o *sim.Outcome) {
 	}
 
 	p.para(p.right(fmt.Sprint(o.Index), 3)+" ", color, fmt.Sprintf(
-		"%s: at p95 requests take %.2f times as long as alone; predicted %s times", outcomeName(o), happened, predicted))
+		"%s: at p95 requests take %.2f times as long as alone; predicted %s times",
+		outcomeName(o),
+		happened,
+		predicted,
+	))
 }
 
 // latencyText is a time of a request, or that a queue grows without end.

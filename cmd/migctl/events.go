@@ -20,14 +20,25 @@ const maxEvent = 1 << 20
 
 // streamEvents reads an operation's server-sent events after the one numbered after, until the server ends the stream
 // or the connection breaks. It returns the number of the last one; a nil error is the server's end.
-func (c *client) streamEvents(ctx context.Context, id string, after int, handle func(api.Event)) (int, error) {
-	res, err := c.sendRequest(ctx, http.MethodGet, operationPath(id)+"/events", nil, func(h http.Header) {
-		h.Set("Accept", "text/event-stream")
+func (c *client) streamEvents(
+	ctx context.Context,
+	id string,
+	after int,
+	handle func(api.Event),
+) (int, error) {
+	res, err := c.sendRequest(
+		ctx,
+		http.MethodGet,
+		operationPath(id)+"/events",
+		nil,
+		func(h http.Header) {
+			h.Set("Accept", "text/event-stream")
 
-		if after > 0 {
-			h.Set("Last-Event-ID", strconv.Itoa(after))
-		}
-	})
+			if after > 0 {
+				h.Set("Last-Event-ID", strconv.Itoa(after))
+			}
+		},
+	)
 	if err != nil {
 		return after, err
 	}

@@ -48,20 +48,45 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	c := app.Command(commandFleet,
+	c := app.Command(
+		commandFleet,
 		"Find the whole GPUs of a fleet that could be slices, in Prometheus' history of mig-exporter or dcgm-exporter. "+
-			"Asks no mig-exporter and changes nothing.")
-	c.Flag("prometheus.url",
-		"Prometheus, or a server with the same API (Thanos, Mimir, VictoriaMetrics), with its path prefix.").Required().
+			"Asks no mig-exporter and changes nothing.",
+	)
+	c.Flag(
+		"prometheus.url",
+		"Prometheus, or a server with the same API (Thanos, Mimir, VictoriaMetrics), with its path prefix.",
+	).Required().
 		PlaceHolder("URL").StringVar(&f.URL)
-	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP client configuration.").
+	c.Flag(
+		"prometheus.config.file",
+		"File with TLS and authentication, as in Prometheus' HTTP client configuration.",
+	).
 		PlaceHolder("FILE").StringVar(&f.ConfigFile)
-	c.Flag("prometheus.timeout", "Time that one of its answers may take.").Default("2m").DurationVar(&f.Timeout)
-	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").Default("7d").StringVar(&f.Window)
-	c.Flag("time", "The end of the window; by default now.").PlaceHolder("RFC3339").StringVar(&f.Time)
-	c.Flag("match", `Only series with these labels: cluster="a". Repeatable.`).PlaceHolder("MATCHER").StringsVar(&f.Match)
-	c.Flag("cluster-label", "The label that names a GPU's cluster.").Default("cluster").StringVar(&f.ClusterLabel)
-	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
+	c.Flag(
+		"prometheus.timeout",
+		"Time that one of its answers may take.",
+	).Default("2m").DurationVar(&f.Timeout)
+	c.Flag(
+		"window",
+		"How far back the history is read: 1h to 35d, in whole hours.",
+	).Default("7d").StringVar(&f.Window)
+	c.Flag(
+		"time",
+		"The end of the window; by default now.",
+	).PlaceHolder("RFC3339").StringVar(&f.Time)
+	c.Flag(
+		"match",
+		`Only series with these labels: cluster="a". Repeatable.`,
+	).PlaceHolder("MATCHER").StringsVar(&f.Match)
+	c.Flag(
+		"cluster-label",
+		"The label that names a GPU's cluster.",
+	).Default("cluster").StringVar(&f.ClusterLabel)
+	c.Flag(
+		"price",
+		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
+	).
 		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
 	c.Flag("headroom", "Share of memory that must stay free above the most that was seen.").
 		Default(number(defaults.Headroom)).
@@ -69,7 +94,10 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	c.Flag("target-busy", "Highest p99 of busy time in a slice that stretches requests, 0-1.").
 		Default(number(defaults.TargetBusy)).
 		Float64Var(&f.TargetBusy)
-	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a slice, at p95.").
+	c.Flag(
+		"max-stretch",
+		"How many times as long as on the whole GPU a request may take in a slice, at p95.",
+	).
 		Default(number(defaults.MaxStretch)).
 		Float64Var(&f.MaxStretch)
 	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").
@@ -80,9 +108,16 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 
 // read checks the flags.
 func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
-	o := fleet.Options{End: now, Match: f.Match, ClusterLabel: f.ClusterLabel, Advise: advise.DefaultOptions()}
-	o.Advise.Headroom, o.Advise.TargetBusy, o.Advise.MaxStretch, o.Advise.Strict = f.Headroom, f.TargetBusy, f.MaxStretch,
-		f.Strict
+	o := fleet.Options{
+		End:          now,
+		Match:        f.Match,
+		ClusterLabel: f.ClusterLabel,
+		Advise:       advise.DefaultOptions(),
+	}
+	o.Advise.Headroom = f.Headroom
+	o.Advise.TargetBusy = f.TargetBusy
+	o.Advise.MaxStretch = f.MaxStretch
+	o.Advise.Strict = f.Strict
 
 	window, err := model.ParseDuration(f.Window)
 	if err != nil {
@@ -97,7 +132,10 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 	o.Window, o.Advise.MinEvidence = time.Duration(window), time.Duration(evidence)
 	if f.Time != "" {
 		if o.End, err = time.Parse(time.RFC3339, f.Time); err != nil {
-			return o, fmt.Errorf("--time is %q; expected a time such as 2026-03-04T12:00:00Z", f.Time)
+			return o, fmt.Errorf(
+				"--time is %q; expected a time such as 2026-03-04T12:00:00Z",
+				f.Time,
+			)
 		}
 	}
 
@@ -124,7 +162,10 @@ func (s *session) fleet(ctx context.Context) error {
 	f := &s.opts.Fleet
 
 	client, err := fleet.NewClient(fleet.ClientOptions{
-		URL: f.URL, ConfigFile: f.ConfigFile, Timeout: f.Timeout, UserAgent: "migctl/" + version.Version,
+		URL:        f.URL,
+		ConfigFile: f.ConfigFile,
+		Timeout:    f.Timeout,
+		UserAgent:  "migctl/" + version.Version,
 	})
 	if err != nil {
 		return usageError{err.Error()}
@@ -222,21 +263,58 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 	out := csv.NewWriter(w)
 	clean := (&page{utf8: true}).clean
 	number := func(v float64) string { return strconv.FormatFloat(v, 'f', -1, 64) }
-	rows := [][]string{{"cluster", "node", "uuid", "model", "namespace", "namespaces", "action", "reason",
-		"recommended_profile", "provisional",
-		"media_not_checked", "idle", "stretch_p95_low", "stretch_p95_expected", "stretch_p95_high", "busy_mean", "busy_p99",
-		"busy_max_10m",
-		"freed_gpus", "room", "decided_by", "decided_ratio", "decided_limit",
-		"width_p95", "bandwidth_p95", "memory_max_bytes", "memory_trend_bytes_per_day", "observed_hours", "coverage",
-		"held_hours_per_week", "exporter", "explanation", "media_use"}}
+	rows := [][]string{
+		{
+			"cluster",
+			"node",
+			"uuid",
+			"model",
+			"namespace",
+			"namespaces",
+			"action",
+			"reason",
+			"recommended_profile",
+			"provisional",
+			"media_not_checked",
+			"idle",
+			"stretch_p95_low",
+			"stretch_p95_expected",
+			"stretch_p95_high",
+			"busy_mean",
+			"busy_p99",
+			"busy_max_10m",
+			"freed_gpus",
+			"room",
+			"decided_by",
+			"decided_ratio",
+			"decided_limit",
+			"width_p95",
+			"bandwidth_p95",
+			"memory_max_bytes",
+			"memory_trend_bytes_per_day",
+			"observed_hours",
+			"coverage",
+			"held_hours_per_week",
+			"exporter",
+			"explanation",
+			"media_use",
+		},
+	}
 
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
 
-		stretch, gain, decided, kernels := [3]string{}, [2]string{}, [3]string{}, [2]string{}
+		stretch := [3]string{}
+		gain := [2]string{}
+		decided := [3]string{}
+		kernels := [2]string{}
+
 		if g.StretchP95 != nil {
-			stretch = [3]string{fleetStretchText(g.StretchP95.Low), fleetStretchText(g.StretchP95.Expected),
-				fleetStretchText(g.StretchP95.High)}
+			stretch = [3]string{
+				fleetStretchText(g.StretchP95.Low),
+				fleetStretchText(g.StretchP95.Expected),
+				fleetStretchText(g.StretchP95.High),
+			}
 		}
 
 		if g.Gain != nil {
@@ -256,14 +334,40 @@ func writeFleetCSV(w io.Writer, r *fleet.Report) error {
 			row[k] = noFormula(clean(row[k]))
 		}
 
-		rows = append(rows, append(row, strconv.Itoa(g.Namespaces), string(g.Action), string(g.Reason), g.Profile,
-			strconv.FormatBool(g.Provisional), strconv.FormatBool(g.NotChecked), strconv.FormatBool(g.Idle), stretch[0],
-			stretch[1], stretch[2],
-			number(g.BusyMean), number(g.BusyP99), number(g.BusyMax), gain[0], gain[1], decided[0], decided[1], decided[2],
-			kernels[0], kernels[1], number(g.MemoryBytes),
-			number(g.MemoryTrend),
-			number(g.ObservedHours), number(g.Coverage), number(g.HeldHoursPerWeek), g.Exporter, g.Explanation,
-			fleetMediaText(g.MediaUse)))
+		rows = append(
+			rows,
+			append(
+				row,
+				strconv.Itoa(g.Namespaces),
+				string(g.Action),
+				string(g.Reason),
+				g.Profile,
+				strconv.FormatBool(g.Provisional),
+				strconv.FormatBool(g.NotChecked),
+				strconv.FormatBool(g.Idle),
+				stretch[0],
+				stretch[1],
+				stretch[2],
+				number(g.BusyMean),
+				number(g.BusyP99),
+				number(g.BusyMax),
+				gain[0],
+				gain[1],
+				decided[0],
+				decided[1],
+				decided[2],
+				kernels[0],
+				kernels[1],
+				number(g.MemoryBytes),
+				number(g.MemoryTrend),
+				number(g.ObservedHours),
+				number(g.Coverage),
+				number(g.HeldHoursPerWeek),
+				g.Exporter,
+				g.Explanation,
+				fleetMediaText(g.MediaUse),
+			),
+		)
 	}
 
 	return errors.Join(out.WriteAll(rows), out.Error())

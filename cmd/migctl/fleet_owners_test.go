@@ -13,7 +13,8 @@ import (
 // names its node.
 func TestFleetReadsAllNodesOfAnOwner(t *testing.T) {
 	const gib = 1 << 30
-	narrow, larger := fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 * gib}, fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 15 * gib}
+	narrow := fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 6 * gib}
+	larger := fakeGPU{busy: 0.2, sms: 0.016, dram: 0.01, memory: 15 * gib}
 
 	wide := fakeGPU{busy: 0.05, sms: 0.049, dram: 0.02, memory: 9 * gib}
 	for about, c := range map[string]struct {

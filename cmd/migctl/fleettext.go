@@ -28,8 +28,14 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 	costs := r.Fleet.CostPerWeek != nil
 	t := &fleetTable{}
 	row := func(g *fleet.Group, cluster, model, namespace string) {
-		cells := []string{model, namespace, strconv.Itoa(g.GPUs), strconv.Itoa(g.Slices), strconv.Itoa(g.FreedGPUs),
-			strconv.FormatFloat(g.GPUHoursPerWeek, 'f', 0, 64)}
+		cells := []string{
+			model,
+			namespace,
+			strconv.Itoa(g.GPUs),
+			strconv.Itoa(g.Slices),
+			strconv.Itoa(g.FreedGPUs),
+			strconv.FormatFloat(g.GPUHoursPerWeek, 'f', 0, 64),
+		}
 		if clusters {
 			cells = append([]string{cluster}, cells...)
 		}
@@ -46,9 +52,12 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 		t.rows = append(t.rows, cells)
 	}
 
-	t.head, t.left = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}, 2
+	t.head = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}
+
+	t.left = 2
 	if clusters {
-		t.head, t.left = append([]string{"CLUSTER"}, t.head...), 3
+		t.head = append([]string{"CLUSTER"}, t.head...)
+		t.left = 3
 	}
 
 	if costs {
@@ -136,7 +145,11 @@ func writeFleet(p *page, r *fleet.Report) {
 		p.line(text("GPUs that stay as they are:").in(bold))
 
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
-			p.para(fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason), plain, r.ReasonText(reason))
+			p.para(
+				fmt.Sprintf("%6d  %-17s ", r.Fleet.Reasons[reason], reason),
+				plain,
+				r.ReasonText(reason),
+			)
 		}
 
 		p.line()
@@ -156,9 +169,15 @@ func fleetTitle(r *fleet.Report) string {
 
 	f := &r.Fleet
 
-	return fmt.Sprintf("%s on %s, by the history of %s in the %s before %s: %s.", plural(f.GPUs, "GPU", "GPUs"),
-		plural(r.Nodes, "node", "nodes"), r.Prometheus, strings.TrimPrefix(window, "1 "),
-		r.Time.Format("2006-01-02 15:04 UTC"), fleetAnswer(f))
+	return fmt.Sprintf(
+		"%s on %s, by the history of %s in the %s before %s: %s.",
+		plural(f.GPUs, "GPU", "GPUs"),
+		plural(r.Nodes, "node", "nodes"),
+		r.Prometheus,
+		strings.TrimPrefix(window, "1 "),
+		r.Time.Format("2006-01-02 15:04 UTC"),
+		fleetAnswer(f),
+	)
 }
 
 // fleetAnswer says how many GPUs could be slices, and what that frees.
@@ -172,8 +191,11 @@ func fleetAnswer(f *fleet.Group) string {
 		return answer + ", which would free no whole GPU"
 	}
 
-	answer += fmt.Sprintf(", which would free %s, held for %.0f hours a week", plural(f.FreedGPUs, "GPU", "GPUs"),
-		f.GPUHoursPerWeek)
+	answer += fmt.Sprintf(
+		", which would free %s, held for %.0f hours a week",
+		plural(f.FreedGPUs, "GPU", "GPUs"),
+		f.GPUHoursPerWeek,
+	)
 	if f.CostPerWeek != nil {
 		answer += fmt.Sprintf(" that cost %.2f", *f.CostPerWeek)
 	}
@@ -220,8 +242,19 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 	slices.SortStableFunc(list, func(a, b *fleet.GPU) int {
 		return cmp.Or(cmp.Compare(freedBy(b), freedBy(a)), cmp.Compare(a.BusyMean, b.BusyMean))
 	})
-	p.line(text("%-12s %-10s %-10s %-11s %4s %9s %-12s %s", "GPU", "NODE", "NAMESPACE", "SLICE", "BUSY", "STRETCH",
-		"DECIDED BY", "NOTE").in(dim))
+	p.line(
+		text(
+			"%-12s %-10s %-10s %-11s %4s %9s %-12s %s",
+			"GPU",
+			"NODE",
+			"NAMESPACE",
+			"SLICE",
+			"BUSY",
+			"STRETCH",
+			"DECIDED BY",
+			"NOTE",
+		).in(dim),
+	)
 
 	for _, g := range list[:min(len(list), maxListed)] {
 		stretch := "unknown"
@@ -229,21 +262,42 @@ func writeFleetSlices(p *page, r *fleet.Report) {
 			stretch = fleetStretchText(t.Low) + "-" + fleetStretchText(t.High)
 		}
 
-		p.line(text("%s %s %s %s %3.0f%% %9s %s %s", p.cell(shortUUID(g.UUID), 12), p.cell(orUnknown(g.Node), 10),
-			p.cell(orUnknown(g.Namespace), 10), p.cell(orUnknown(g.Profile), 11), 100*g.BusyMean, stretch,
-			p.cell(fleetDecided(g.Decided), 12), fleetMarks(g)))
+		p.line(
+			text(
+				"%s %s %s %s %3.0f%% %9s %s %s",
+				p.cell(shortUUID(g.UUID), 12),
+				p.cell(orUnknown(g.Node), 10),
+				p.cell(
+					orUnknown(g.Namespace),
+					10,
+				),
+				p.cell(orUnknown(g.Profile), 11),
+				100*g.BusyMean,
+				stretch,
+				p.cell(fleetDecided(g.Decided), 12),
+				fleetMarks(g),
+			),
+		)
 	}
 
 	if more := len(list) - maxListed; more > 0 {
-		p.para("", plain, fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more))
+		p.para(
+			"",
+			plain,
+			fmt.Sprintf("... and %d more: -o csv lists all GPUs, with the evidence.", more),
+		)
 	}
 
-	p.para("", dim, "BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in the "+
-		"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
-		"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
-		"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
-		"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
-		"replica of its owner needs this larger slice.")
+	p.para(
+		"",
+		dim,
+		"BUSY: mean time in which kernels ran. STRETCH: how many times as long as now kernels take in the "+
+			"slice at p95, if all kernels are alike and at worst. DECIDED BY: the figure nearest to its limit: the expected "+
+			"stretch (with --strict the worst), busy time, or the share of the slice's memory or media engines that is needed, "+
+			"with headroom. NOTE: p, provisional (evidence of less than seven days); m, the slice has fewer media engines, "+
+			"which may be in use; i, idle: held, and ran nothing; r, frees no whole GPU, and makes room; o, another "+
+			"replica of its owner needs this larger slice.",
+	)
 	p.line()
 }
 
@@ -269,7 +323,9 @@ func fleetDecided(d *advise.Decided) string {
 	switch {
 	case d == nil:
 		return ""
-	case d.Figure == advise.FigureStretch, d.Figure == advise.FigureLatency, d.Figure == advise.FigureThroughput:
+	case d.Figure == advise.FigureStretch,
+		d.Figure == advise.FigureLatency,
+		d.Figure == advise.FigureThroughput:
 		return d.Figure + " " + fleetStretchText(d.Ratio)
 	}
 
@@ -302,7 +358,9 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 		p.line(text("| %s |", strings.Join(safe, " | ")))
 	}
 	line(t.head)
-	p.line(text("|%s%s", strings.Repeat("---|", t.left), strings.Repeat("---:|", len(t.head)-t.left)))
+	p.line(
+		text("|%s%s", strings.Repeat("---|", t.left), strings.Repeat("---:|", len(t.head)-t.left)),
+	)
 
 	for _, row := range t.rows {
 		line(row)
@@ -317,7 +375,13 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 		p.line(text("|---:|---|---|"))
 
 		for _, reason := range reasonsByCount(r.Fleet.Reasons) {
-			line([]string{strconv.Itoa(r.Fleet.Reasons[reason]), string(reason), r.ReasonText(reason)})
+			line(
+				[]string{
+					strconv.Itoa(r.Fleet.Reasons[reason]),
+					string(reason),
+					r.ReasonText(reason),
+				},
+			)
 		}
 
 		p.line()
@@ -330,6 +394,22 @@ func writeFleetMarkdown(p *page, r *fleet.Report) {
 
 // markdownText keeps a text from being taken for markup.
 func markdownText(s string) string {
-	return strings.NewReplacer(`\`, `\\`, "|", `\|`, "`", "\\`", "*", `\*`, "_", `\_`, "<", "&lt;", "[", `\[`, "&",
-		"&amp;").Replace(s)
+	return strings.NewReplacer(
+		`\`,
+		`\\`,
+		"|",
+		`\|`,
+		"`",
+		"\\`",
+		"*",
+		`\*`,
+		"_",
+		`\_`,
+		"<",
+		"&lt;",
+		"[",
+		`\[`,
+		"&",
+		"&amp;",
+	).Replace(s)
 }

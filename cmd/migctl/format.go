@@ -28,7 +28,9 @@ func formatGiB(b uint64) string {
 
 // memoryText is "used/total" in GiB.
 func memoryText(m gpu.Memory) string {
-	used, total := unknown, unknown
+	used := unknown
+	total := unknown
+
 	if b, ok := m.Used.Get(); ok {
 		used = formatGiB(b)
 	}
@@ -88,7 +90,12 @@ func shortUUID(uuid string) string {
 
 // gpuTitle names a GPU with its whole UUID, in one line.
 func gpuTitle(p *page, index int, name string, uuid gpu.UUID) string {
-	return fmt.Sprintf("GPU %d  %s  %s", index, p.cut(p.clean(orUnknown(shortName(name))), 28), orUnknown(string(uuid)))
+	return fmt.Sprintf(
+		"GPU %d  %s  %s",
+		index,
+		p.cut(p.clean(orUnknown(shortName(name))), 28),
+		orUnknown(string(uuid)),
+	)
 }
 
 func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") }

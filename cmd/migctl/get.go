@@ -54,7 +54,12 @@ func (s *session) showNode(ctx context.Context) error {
 
 // filterList drops from a list of a document the items that the words of the command line do not name; everything
 // else stays as the server wrote it.
-func filterList[T any](data []byte, key string, words []string, named func(*T) bool) ([]byte, error) {
+func filterList[T any](
+	data []byte,
+	key string,
+	words []string,
+	named func(*T) bool,
+) ([]byte, error) {
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return data, nil
 	}
@@ -118,8 +123,15 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		p.width = 0
 	}
 
-	p.line(text("Node ").in(dim), text("%s", orUnknown(node.doc.Node.Hostname)).in(bold), text("   driver %s   %s",
-		orUnknown(node.doc.Node.DriverVersion), node.doc.Time.UTC().Format(time.RFC3339)).in(dim))
+	p.line(
+		text("Node ").in(dim),
+		text("%s", orUnknown(node.doc.Node.Hostname)).in(bold),
+		text(
+			"   driver %s   %s",
+			orUnknown(node.doc.Node.DriverVersion),
+			node.doc.Time.UTC().Format(time.RFC3339),
+		).in(dim),
+	)
 
 	for _, src := range node.doc.Node.Sources {
 		if !src.Up || src.Stale {
@@ -128,7 +140,11 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	}
 
 	if n := node.doc.Node.HungCalls; n > 0 {
-		p.para("! ", red, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
+		p.para(
+			"! ",
+			red,
+			plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
+		)
 	}
 
 	if why := node.doc.Node.HoldersIncomplete; why != "" {
@@ -159,14 +175,21 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 
 	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
 		p.line()
-		p.para(confirmedIdle+": ", yellow,
+		p.para(
+			confirmedIdle+": ",
+			yellow,
 			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
-				"whether it is in use.")
+				"whether it is in use.",
+		)
 	}
 
 	if stranded {
 		p.line()
-		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
+		p.para(
+			"stranded: ",
+			yellow,
+			"slices that no profile can use beside the existing instances.",
+		)
 	}
 
 	if len(node.doc.Node.UnmatchedDevices) > 0 {
@@ -175,10 +198,17 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 
 	for i := range node.doc.Node.UnmatchedDevices {
 		d := &node.doc.Node.UnmatchedDevices[i]
-		p.para("! ", yellow,
-			fmt.Sprintf("device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete "+
-				"the pod",
-				d.ID, orUnknown(d.Resource), containerName(d.Namespace, d.Pod, d.Container)))
+		p.para(
+			"! ",
+			yellow,
+			fmt.Sprintf(
+				"device %s of %s, held by %s, does not exist on this node: restart the device plugin, then delete "+
+					"the pod",
+				d.ID,
+				orUnknown(d.Resource),
+				containerName(d.Namespace, d.Pod, d.Container),
+			),
+		)
 	}
 }
 
@@ -198,7 +228,11 @@ func unreadText(doc *nodedoc.Document) string {
 	}
 
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
-		return plural(len(unread), "GPU has not been read yet and is", "GPUs have not been read yet and are") +
+		return plural(
+			len(unread),
+			"GPU has not been read yet and is",
+			"GPUs have not been read yet and are",
+		) +
 			" missing here: index " + joinNumbers(unread)
 	}
 
@@ -209,7 +243,10 @@ func unreadText(doc *nodedoc.Document) string {
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 	for i := range list.Unrestored {
 		u := &list.Unrestored[i]
-		if !slices.ContainsFunc(node.doc.GPUs, func(g nodedoc.GPU) bool { return g.UUID == u.GPU }) {
+		if !slices.ContainsFunc(
+			node.doc.GPUs,
+			func(g nodedoc.GPU) bool { return g.UUID == u.GPU },
+		) {
 			p.para("! ", red, string(u.GPU)+": the layout is not restored: "+u.Detail)
 		}
 	}
@@ -257,12 +294,23 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	}
 
 	if age := now.Sub(g.LastRead); g.Up && !g.LastRead.IsZero() && age > staleAfter {
-		p.para("  ! ", yellow, fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)))
+		p.para(
+			"  ! ",
+			yellow,
+			fmt.Sprintf("the readings are old: last read %s before", age.Round(time.Second)),
+		)
 	}
 
 	if m := g.MIGMode; m.Pending != "" && m.Pending != m.Current {
-		p.para("  * ", yellow, fmt.Sprintf("MIG mode is %s, and will be %s after a reset of the GPU or a reboot", m.Current,
-			m.Pending))
+		p.para(
+			"  * ",
+			yellow,
+			fmt.Sprintf(
+				"MIG mode is %s, and will be %s after a reset of the GPU or a reboot",
+				m.Current,
+				m.Pending,
+			),
+		)
 	}
 
 	writeErrors(p, "  ", g.Errors)
@@ -275,7 +323,11 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	p.drawAxis(axisOf(g).Units, slots)
 
 	if slots == nil && len(g.GPUInstances) > 0 {
-		p.para("  ", dim, "The placements are not known: the driver reports them to privileged processes only.")
+		p.para(
+			"  ",
+			dim,
+			"The placements are not known: the driver reports them to privileged processes only.",
+		)
 	}
 
 	if len(g.GPUInstances) == 0 {
@@ -302,7 +354,8 @@ func releasedText(r *nodedoc.Release, now time.Time) string {
 
 // drawGPUHead draws the line of a GPU. A GPU without MIG has no other.
 func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
-	use, useColor := "", plain
+	use := ""
+	useColor := plain
 
 	if !isMIG(g) {
 		shown := node.useOf(&g.Use)
@@ -324,7 +377,10 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
 		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
 		span{fmt.Sprintf("MIG %-4s ", modeText(g.MIGMode)), modeColor(g.MIGMode)},
-		span{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ", plain},
+		span{
+			p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ",
+			plain,
+		},
 		span{use, useColor},
 	)
 }
@@ -358,13 +414,19 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 		inst := &g.GPUInstances[i]
 		use := v.instanceUse(inst)
 
-		s := slot{at: inst.Placement, label: orUnknown(inst.Profile), note: use.summary(), color: useColorOf(use)}
+		s := slot{
+			at:    inst.Placement,
+			label: orUnknown(inst.Profile),
+			note:  use.summary(),
+			color: useColorOf(use),
+		}
 		if len(use.Holders) > 0 {
 			s.note = use.podNames()
 		}
 
 		if !inst.Up {
-			s.note, s.color = "not answering", red
+			s.note = "not answering"
+			s.color = red
 		}
 
 		slots = append(slots, s)
@@ -374,15 +436,43 @@ func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 }
 
 func tableHead(p *page, c columns) string {
-	return "  " + instanceCells(p, c, [...]string{"GI", "PROFILE", "AT", "CI", "MIG UUID", "MEMORY GiB", "SM", "USED BY"})
+	return "  " + instanceCells(
+		p,
+		c,
+		[...]string{"GI", "PROFILE", "AT", "CI", "MIG UUID", "MEMORY GiB", "SM", "USED BY"},
+	)
 }
 
 // instanceCells lays out a line of an instance.
 func instanceCells(p *page, c columns, cells [8]string) string {
-	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
-		p.right(cells[3], 2) + "  " +
-		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " +
-		p.cell(cells[7], c.use)
+	return p.right(
+		cells[0],
+		2,
+	) + "  " + p.cell(
+		cells[1],
+		c.profile,
+	) + " " + p.cell(
+		cells[2],
+		4,
+	) + "  " +
+		p.right(
+			cells[3],
+			2,
+		) + "  " +
+		p.cell(
+			cells[4],
+			c.migUUID,
+		) + "  " + p.right(
+		cells[5],
+		11,
+	) + " " + p.right(
+		cells[6],
+		5,
+	) + "  " +
+		p.cell(
+			cells[7],
+			c.use,
+		)
 }
 
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
@@ -416,8 +506,14 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
 			p.line(text("  "), span{instanceCells(p, c, [...]string{
-				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)), c.id(string(ci.UUID)),
-				"", percentText(ci.Activity.SM), node.useOf(&ci.Use).summary(),
+				"",
+				" " + orUnknown(ci.Profile),
+				placeText(ci.Placement),
+				strconv.Itoa(int(ci.ID)),
+				c.id(string(ci.UUID)),
+				"",
+				percentText(ci.Activity.SM),
+				node.useOf(&ci.Use).summary(),
 			}), useColorOf(node.useOf(&ci.Use))})
 		}
 

@@ -75,7 +75,9 @@ func TestGetGPUsThatWereNotRead(t *testing.T) {
 	cmptest.HasTexts(t, out, "it is not known yet which GPUs this node has", "the driver has not answered yet")
 	cmptest.LacksTexts(t, out, "this node has no GPU")
 
-	nvml.LastSuccess, nvml.Up, nvml.Err = time.Unix(1, 0), true, nil
+	nvml.LastSuccess = time.Unix(1, 0)
+	nvml.Up = true
+	nvml.Err = nil
 	cmptest.HasTexts(t, get(&gpu.Snapshot{Sources: []gpu.SourceState{nvml}}).out, "No GPUs.")
 }
 

@@ -186,7 +186,9 @@ func (r runner) run(t *testing.T, address string, args ...string) outcome {
 	t.Helper()
 	var out, errOut bytes.Buffer
 
-	env, ctx := r.env, r.ctx
+	env := r.env
+	ctx := r.ctx
+
 	if env == nil {
 		env = utf8Env()
 	}

@@ -57,7 +57,15 @@ func (s *session) setMode(ctx context.Context) error {
 		s.page.line(text("  MIG mode is %s, to be %s", modeText(g.MIGMode), s.opts.State))
 
 		if n := len(g.GPUInstances); n > 0 {
-			s.page.para("  ! ", yellow, "it has "+plural(n, "GPU instance", "GPU instances")+", which must be destroyed first")
+			s.page.para(
+				"  ! ",
+				yellow,
+				"it has "+plural(
+					n,
+					"GPU instance",
+					"GPU instances",
+				)+", which must be destroyed first",
+			)
 		}
 
 		for _, user := range newNodeView(node).useOf(&g.Use).users() {
@@ -74,8 +82,11 @@ func (s *session) setMode(ctx context.Context) error {
 	s.page.para("! ", yellow, modeWarning)
 	s.page.line()
 
-	if err := s.askOperator(ctx, fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
-		s.opts.State)); err != nil {
+	if err := s.askOperator(
+		ctx,
+		fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
+			s.opts.State),
+	); err != nil {
 		return err
 	}
 
@@ -87,7 +98,12 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 	for i := range gpus {
 		s.page.line(text("GPU %d", gpus[i].Index).in(bold))
 
-		err := s.startOperation(ctx, http.MethodPut, "/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode", request)
+		err := s.startOperation(
+			ctx,
+			http.MethodPut,
+			"/gpus/"+pathEscape(string(gpus[i].UUID))+"/mig-mode",
+			request,
+		)
 		if err != nil {
 			if rest := len(gpus) - i - 1; rest > 0 && !errors.Is(err, context.Canceled) {
 				s.page.line(text("Not tried: %s", plural(rest, "GPU", "GPUs")).in(yellow))
@@ -111,7 +127,12 @@ func writeMode(p *page, m *api.ModeResult) {
 		return
 	}
 
-	t := fmt.Sprintf("MIG mode %s wanted, %s now, %s pending", onOff(m.Wanted), onOff(m.Current), onOff(m.Pending))
+	t := fmt.Sprintf(
+		"MIG mode %s wanted, %s now, %s pending",
+		onOff(m.Wanted),
+		onOff(m.Current),
+		onOff(m.Pending),
+	)
 	switch m.Waits {
 	case "":
 	case "in use":
@@ -124,7 +145,11 @@ func writeMode(p *page, m *api.ModeResult) {
 
 	switch m.Waits {
 	case "reset":
-		p.para("  to finish: ", yellow, "end what uses the GPU, then: nvidia-smi --gpu-reset -i "+string(m.GPU))
+		p.para(
+			"  to finish: ",
+			yellow,
+			"end what uses the GPU, then: nvidia-smi --gpu-reset -i "+string(m.GPU),
+		)
 	case "reboot":
 		p.para("  to finish: ", yellow, "reboot the node")
 	case "in use":

@@ -48,7 +48,12 @@ func containerName(namespace, pod, container string) string {
 func (u deviceUse) users() []string {
 	var all []string
 	for i := range u.Holders {
-		if t := u.unconfirmedMark(i) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(all, t) {
+		if t := u.unconfirmedMark(
+			i,
+		) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(
+			all,
+			t,
+		) {
 			all = append(all, t)
 		}
 	}
@@ -116,17 +121,24 @@ func (u deviceUse) unconfirmedMark(i int) string {
 // hasUnconfirmed reports whether the drawing of the node has a pod with a mark.
 func (v *nodeView) hasUnconfirmed() bool {
 	return v.showsUse(func(u deviceUse) bool {
-		return slices.ContainsFunc(u.users(), func(t string) bool { return strings.HasPrefix(t, "? ") })
+		return slices.ContainsFunc(
+			u.users(),
+			func(t string) bool { return strings.HasPrefix(t, "? ") },
+		)
 	})
 }
 
 // showsUse reports whether the drawing of the node shows a device whose use is of a kind.
 func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
-		return !isMIG(&g) && kind(v.useOf(&g.Use)) || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
-			return kind(v.instanceUse(&i)) ||
-				slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) })
-		})
+		return !isMIG(&g) && kind(v.useOf(&g.Use)) ||
+			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
+				return kind(v.instanceUse(&i)) ||
+					slices.ContainsFunc(
+						i.ComputeInstances,
+						func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) },
+					)
+			})
 	})
 }
 
@@ -139,7 +151,8 @@ func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 		c := &i.ComputeInstances[j]
 
 		use.Holders = append(use.Holders, c.Holders...)
-		if c.Allocated.Or(false) || v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
+		if c.Allocated.Or(false) ||
+			v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
 			use.Allocated = c.Allocated
 		}
 
@@ -164,9 +177,13 @@ func isWhole(inst *nodedoc.Instance) bool {
 
 // axisOf returns the placement axis of a GPU.
 func axisOf(g *nodedoc.GPU) nodedoc.Axis {
-	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(gpu.SliceCount{}, g.Profiles), Profiles: g.Profiles}
+	axis := nodedoc.Axis{
+		Units:    nodedoc.AxisUnits(gpu.SliceCount{}, g.Profiles),
+		Profiles: g.Profiles,
+	}
 	if g.Capacity != nil {
-		axis.Units, axis.Available = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles), g.Capacity.Profiles
+		axis.Units = nodedoc.AxisUnits(g.Capacity.MemorySlices, g.Profiles)
+		axis.Available = g.Capacity.Profiles
 	}
 
 	return axis
@@ -180,7 +197,11 @@ func sameGPU(word string, g *nodedoc.GPU) bool {
 
 // shortBusID drops a domain of zeros, which is written with four digits, with eight or not at all.
 func shortBusID(id string) string {
-	if domain, rest, ok := strings.Cut(id, ":"); ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {
+	if domain, rest, ok := strings.Cut(
+		id,
+		":",
+	); ok && strings.Contains(rest, ":") &&
+		strings.Trim(domain, "0") == "" {
 		return rest
 	}
 
@@ -200,9 +221,14 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 				return nil, fmt.Errorf("no GPU %q is known yet: %s", w, why)
 			}
 
-			return nil, usageError{fmt.Sprintf("this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
-				"lists %s",
-				w, plural(len(gpus), "GPU", "GPUs"))}
+			return nil, usageError{
+				fmt.Sprintf(
+					"this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
+						"lists %s",
+					w,
+					plural(len(gpus), "GPU", "GPUs"),
+				),
+			}
 		}
 	}
 

@@ -94,13 +94,26 @@ func (s *session) listOperations(ctx context.Context) error {
 		return nil
 	}
 
-	s.page.line(text("%-28s %-9s %-13s %-17s %s", "OPERATION", "VERB", "STATE", "STARTED (UTC)", "BY").in(dim))
+	s.page.line(
+		text(
+			"%-28s %-9s %-13s %-17s %s",
+			"OPERATION",
+			"VERB",
+			"STATE",
+			"STARTED (UTC)",
+			"BY",
+		).in(dim),
+	)
 
 	for i := range list.Operations {
 		op := &list.Operations[i]
 		state := stateSpan(op.State)
 		state.text = s.page.cell(state.text, 13)
-		s.page.line(text("%-28s %-9s ", op.ID, op.Verb), state, text(" %-17s %s", formatUTC(op.Started), op.By))
+		s.page.line(
+			text("%-28s %-9s ", op.ID, op.Verb),
+			state,
+			text(" %-17s %s", formatUTC(op.Started), op.By),
+		)
 	}
 
 	return nil
@@ -112,12 +125,20 @@ func writeControl(p *page, list *api.Operations) {
 	case list.Reason != "":
 		p.para("! ", yellow, "Partition control is "+list.State+": "+list.Reason)
 	case list.State == "read-only" || list.State == "off":
-		p.para("! ", yellow, "Partition control is "+list.State+": mig-exporter's log has the reason")
+		p.para(
+			"! ",
+			yellow,
+			"Partition control is "+list.State+": mig-exporter's log has the reason",
+		)
 	}
 
 	if list.Recovering {
-		p.para("! ", yellow, "mig-exporter is finishing what its last run left: operations may be missing here, and changes "+
-			"wait until it is done")
+		p.para(
+			"! ",
+			yellow,
+			"mig-exporter is finishing what its last run left: operations may be missing here, and changes "+
+				"wait until it is done",
+		)
 	}
 }
 
@@ -157,7 +178,12 @@ func writeOperation(p *page, op *api.Operation) {
 }
 
 func writeTitle(p *page, op *api.Operation) {
-	p.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text("  %s  ", op.Verb), stateSpan(op.State))
+	p.line(
+		text("Operation ").in(dim),
+		text("%s", op.ID).in(bold),
+		text("  %s  ", op.Verb),
+		stateSpan(op.State),
+	)
 	p.line(text("Started   ").in(dim), text("%s UTC", op.Started.UTC().Format(time.DateTime)))
 	p.line(text("By        ").in(dim), text("%s", op.By))
 
@@ -170,7 +196,10 @@ func writeSteps(p *page, steps []api.OperationStep) {
 	for i := range steps {
 		st := &steps[i]
 		mark, c := stepMark(st.State)
-		p.line(span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c}, text("  %s", st.State).in(dim))
+		p.line(
+			span{fmt.Sprintf("  %s %d. %s", mark, i+1, stepText(&st.Step)), c},
+			text("  %s", st.State).in(dim),
+		)
 
 		if st.UUID != "" {
 			p.line(text("       was %s", st.UUID).in(dim))
@@ -240,8 +269,12 @@ func (s *session) showLayouts(ctx context.Context) error {
 	}
 
 	if len(list.Layouts) == 0 {
-		s.page.para("", plain, "No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME "+
-			"takes one from a file of your own.")
+		s.page.para(
+			"",
+			plain,
+			"No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME "+
+				"takes one from a file of your own.",
+		)
 
 		return nil
 	}
@@ -277,7 +310,10 @@ func ruleText(r *api.LayoutRule) string {
 
 	var where []string
 	if !r.Devices.All {
-		where = append(where, "GPUs "+strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Devices.Indexes), " ", ","), "[]"))
+		where = append(
+			where,
+			"GPUs "+strings.Trim(strings.ReplaceAll(fmt.Sprint(r.Devices.Indexes), " ", ","), "[]"),
+		)
 	}
 
 	if len(r.DeviceFilter) > 0 {

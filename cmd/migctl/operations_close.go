@@ -17,7 +17,12 @@ func (s *session) acceptOperation(ctx context.Context) error {
 
 	switch {
 	case op.State == api.Accepted:
-		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" is accepted already."))
+		s.page.line(
+			text("Operation ").in(dim),
+			text("%s", op.ID).in(bold),
+			text(" is accepted already."),
+		)
+
 		return nil
 	case op.State.Final():
 		return &api.Problem{Type: api.BadSpec, Title: "Nothing to accept",
@@ -28,8 +33,12 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	writeError(s.page, &op)
 	writeGPUs(s.page, &op)
 	s.page.line()
-	s.page.para("! ", yellow, "Nothing is changed on the GPUs. They keep the layout that they have now, which may be "+
-		"neither the previous nor the planned one. The operation cannot be rolled back afterwards.")
+	s.page.para(
+		"! ",
+		yellow,
+		"Nothing is changed on the GPUs. They keep the layout that they have now, which may be "+
+			"neither the previous nor the planned one. The operation cannot be rolled back afterwards.",
+	)
 
 	if err := s.askOperator(ctx, fmt.Sprintf("Accept the current layout and close operation %s?",
 		op.ID)); err != nil {
@@ -38,7 +47,14 @@ func (s *session) acceptOperation(ctx context.Context) error {
 
 	var closed api.Operation
 
-	err := s.client.sendDocument(ctx, http.MethodPost, operationPath(op.ID)+"/accept", nil, newKey(), &closed)
+	err := s.client.sendDocument(
+		ctx,
+		http.MethodPost,
+		operationPath(op.ID)+"/accept",
+		nil,
+		newKey(),
+		&closed,
+	)
 	if err != nil {
 		return err
 	}
@@ -60,19 +76,38 @@ func (s *session) endSettling(ctx context.Context) error {
 	switch op.State {
 	case api.Settling, api.Unsettled:
 	case api.Succeeded:
-		s.page.line(text("Operation ").in(dim), text("%s", op.ID).in(bold), text(" has succeeded already."))
+		s.page.line(
+			text("Operation ").in(dim),
+			text("%s", op.ID).in(bold),
+			text(" has succeeded already."),
+		)
+
 		return nil
 	default:
-		return &api.Problem{Type: api.BadSpec, Title: "Nothing to wait for",
-			Detail: fmt.Sprintf("operation %s is %s, and does not wait for the kubelet", op.ID, op.State)}
+		return &api.Problem{
+			Type:  api.BadSpec,
+			Title: "Nothing to wait for",
+			Detail: fmt.Sprintf(
+				"operation %s is %s, and does not wait for the kubelet",
+				op.ID,
+				op.State,
+			),
+		}
 	}
 
 	writeOperation(s.page, &op)
 	s.page.line()
-	s.page.para("! ", yellow, "The operation ends as if the kubelet offered exactly the devices that exist. Until it "+
-		"does, it may give pods devices that were destroyed, and none that were created.")
+	s.page.para(
+		"! ",
+		yellow,
+		"The operation ends as if the kubelet offered exactly the devices that exist. Until it "+
+			"does, it may give pods devices that were destroyed, and none that were created.",
+	)
 
-	if err := s.askOperator(ctx, fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID)); err != nil {
+	if err := s.askOperator(
+		ctx,
+		fmt.Sprintf("End the wait for the kubelet of operation %s?", op.ID),
+	); err != nil {
 		return err
 	}
 

@@ -83,7 +83,11 @@ func writeError(p *page, op *api.Operation) {
 
 	for i := range op.Error.Blocking {
 		b := &op.Error.Blocking[i]
-		p.para("  in the way: ", yellow, fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement))
+		p.para(
+			"  in the way: ",
+			yellow,
+			fmt.Sprintf("%s, %s at %s", b.Instance, b.Profile, b.Placement),
+		)
 		writeHolds(p, "    ", b.Holders)
 	}
 }
@@ -116,7 +120,10 @@ func writeGPUs(p *page, op *api.Operation) {
 
 // mayHaveOtherLayout reports whether a GPU in this state may have neither the previous nor the planned layout.
 func mayHaveOtherLayout(state api.OperationState) bool {
-	return slices.Contains([]api.OperationState{api.Interrupted, api.Accepted, api.Degraded, api.Stuck}, state)
+	return slices.Contains(
+		[]api.OperationState{api.Interrupted, api.Accepted, api.Degraded, api.Stuck},
+		state,
+	)
 }
 
 // writeChanges lists what an operation has done on a GPU, its rollback included.
@@ -124,7 +131,8 @@ func writeChanges(p *page, op *api.Operation, id gpu.UUID) {
 	var done []string
 
 	for i := range op.Steps {
-		if st := &op.Steps[i]; st.GPU == id && (st.State == api.StepDone || st.State == api.StepUndone) {
+		if st := &op.Steps[i]; st.GPU == id &&
+			(st.State == api.StepDone || st.State == api.StepUndone) {
 			done = append(done, stepPlace(&st.Step))
 		}
 	}
@@ -179,13 +187,17 @@ func writeInstances(p *page, g *api.OperationGPU) {
 func writeCreated(p *page, op *api.Operation) {
 	for i := range op.Steps {
 		st := &op.Steps[i]
-		if st.Done != nil && st.Done.UUID != "" && st.State == api.StepDone && strings.HasPrefix(string(st.Op), "create") {
+		if st.Done != nil && st.Done.UUID != "" && st.State == api.StepDone &&
+			strings.HasPrefix(string(st.Op), "create") {
 			slices := ""
 			if c, ok := st.Compute.Get(); ok {
 				slices = ", slices " + c.String()
 			}
 
-			p.line(span{"  + " + string(st.Done.UUID), green}, text("  %s at %s%s", st.Profile, st.Placement, slices))
+			p.line(
+				span{"  + " + string(st.Done.UUID), green},
+				text("  %s at %s%s", st.Profile, st.Placement, slices),
+			)
 		}
 	}
 }
@@ -197,7 +209,11 @@ func writeHook(p *page, lead string, h *api.HookResult) {
 		return
 	}
 
-	p.para(lead+"hook failed: ", red, fmt.Sprintf("%s (exit code %d, %.1f s) %s", name, h.ExitCode, h.Seconds, h.Error))
+	p.para(
+		lead+"hook failed: ",
+		red,
+		fmt.Sprintf("%s (exit code %d, %.1f s) %s", name, h.ExitCode, h.Seconds, h.Error),
+	)
 }
 
 // writeAdvice says how to undo an operation, or what to do next.
@@ -207,7 +223,10 @@ func writeAdvice(p *page, op *api.Operation) {
 		writeUndo(p, op)
 
 		if slices.ContainsFunc(op.Hooks, func(h api.HookResult) bool { return !h.OK }) {
-			writeHint(p, "the change itself is done. Do by hand what the failed hook should have done.")
+			writeHint(
+				p,
+				"the change itself is done. Do by hand what the failed hook should have done.",
+			)
 		}
 	case api.Unsettled:
 		writeUnsettled(p, op)
@@ -220,7 +239,10 @@ func writeAdvice(p *page, op *api.Operation) {
 
 		writeHint(p, "fix the cause, then plan again.")
 	case api.Failed:
-		if !slices.ContainsFunc(op.Steps, func(st api.OperationStep) bool { return st.State == api.StepDone }) {
+		if !slices.ContainsFunc(
+			op.Steps,
+			func(st api.OperationStep) bool { return st.State == api.StepDone },
+		) {
 			p.line(text("Nothing was changed."))
 		}
 
@@ -265,8 +287,12 @@ func writeUndo(p *page, op *api.Operation) {
 
 // writeUnsettled says what an operator does about an operation that the kubelet or a hook has not followed.
 func writeUnsettled(p *page, op *api.Operation) {
-	p.para("", plain, "The change is done, and stays. The operation becomes succeeded by itself once nothing is waited "+
-		"for.")
+	p.para(
+		"",
+		plain,
+		"The change is done, and stays. The operation becomes succeeded by itself once nothing is waited "+
+			"for.",
+	)
 
 	if op.Cordoned {
 		p.para("! ", yellow, "The node is kept cordoned until then.")
@@ -274,8 +300,11 @@ func writeUnsettled(p *page, op *api.Operation) {
 		p.para("! ", yellow, "Until then the kubelet may give pods devices that do not exist.")
 	}
 
-	writeHint(p, "restart the device plugin's pod on this node if the kubelet is waited for. Hooks that have failed are "+
-		"run again. --control.device-plugin lets mig-exporter restart the plugin itself.")
+	writeHint(
+		p,
+		"restart the device plugin's pod on this node if the kubelet is waited for. Hooks that have failed are "+
+			"run again. --control.device-plugin lets mig-exporter restart the plugin itself.",
+	)
 	p.command("To look again", "migctl operations", op.ID)
 	p.command("If nothing is left to be done", "migctl settled", op.ID)
 	writeUndo(p, op)
@@ -297,8 +326,11 @@ func writeBlockedGPUs(p *page, op *api.Operation) {
 
 	if op.Verb == api.VerbRecovery {
 		p.line(text("Nothing is changed on any GPU until the layout is accepted."))
-		writeHint(p, "the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the "+
-			"layout that you expect, then accept it.")
+		writeHint(
+			p,
+			"the record of an operation cannot be read, so it cannot be rolled back. Compare migctl get with the "+
+				"layout that you expect, then accept it.",
+		)
 		p.command("To accept the current layout", "migctl accept", op.ID)
 
 		return

@@ -58,7 +58,8 @@ func (p *page) line(spans ...span) {
 
 // whole writes a line that must not be cut: a command to copy.
 func (p *page) whole(s string) {
-	p.w.WriteString(p.clean(s) + "\n") //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	// a bufio.Writer keeps its first error for Flush
+	p.w.WriteString(p.clean(s) + "\n") //nolint:errcheck
 }
 
 // command writes a command about an operation on a line of its own, so that it can be copied.
@@ -167,7 +168,8 @@ func wrap(s string, width int) []string {
 	for _, word := range strings.Fields(s) {
 		for utf8.RuneCountInString(word) > width {
 			if line != "" {
-				lines, line = append(lines, line), ""
+				lines = append(lines, line)
+				line = ""
 			}
 
 			r := []rune(word)
@@ -180,7 +182,8 @@ func wrap(s string, width int) []string {
 		case utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) <= width:
 			line += " " + word
 		default:
-			lines, line = append(lines, line), word
+			lines = append(lines, line)
+			line = word
 		}
 	}
 

@@ -22,7 +22,14 @@ func (s *session) showPlan(ctx context.Context) error {
 	}
 
 	var data json.RawMessage
-	if err := s.client.sendDocument(ctx, http.MethodPost, "/plans", request, "", &data); err != nil {
+	if err := s.client.sendDocument(
+		ctx,
+		http.MethodPost,
+		"/plans",
+		request,
+		"",
+		&data,
+	); err != nil {
 		return err
 	}
 
@@ -50,7 +57,11 @@ func (s *session) showPlan(ctx context.Context) error {
 // writePlan shows a plan: each GPU before and after, which instances are destroyed, created and kept, and the
 // workloads affected.
 func writePlan(p *page, plan *api.Plan) {
-	p.line(text("Plan ").in(dim), text("%s", plan.ID).in(bold), text(" for node %s", orUnknown(plan.Node)).in(dim))
+	p.line(
+		text("Plan ").in(dim),
+		text("%s", plan.ID).in(bold),
+		text(" for node %s", orUnknown(plan.Node)).in(dim),
+	)
 
 	for i := range plan.GPUs {
 		p.line()
@@ -81,7 +92,9 @@ func writePlan(p *page, plan *api.Plan) {
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 
-	before, after := planSlots(g.Before), planSlots(g.After)
+	before := planSlots(g.Before)
+
+	after := planSlots(g.After)
 	if changesLayout(g) {
 		p.line(text("  before").in(dim))
 		p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, before))
@@ -120,7 +133,10 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 func changesLayout(g *api.PlanGPU) bool {
 	differs := func(i api.Instance) bool {
 		return i.Fate != api.Keep ||
-			slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool { return c.Fate != api.Keep })
+			slices.ContainsFunc(
+				i.Compute,
+				func(c api.ComputeInstance) bool { return c.Fate != api.Keep },
+			)
 	}
 
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
@@ -136,9 +152,11 @@ func planSlots(instances []api.Instance) []slot {
 		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
 		switch inst.Fate {
 		case api.Destroy:
-			s.note, s.color = "- destroy", red
+			s.note = "- destroy"
+			s.color = red
 		case api.Create:
-			s.note, s.color = "+ create", green
+			s.note = "+ create"
+			s.color = green
 		}
 
 		slots = append(slots, s)
@@ -157,7 +175,13 @@ func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 }
 
 // writeInstance shows a GPU instance that is destroyed or created, with its compute instances.
-func writeInstance(p *page, sign string, c color, inst *api.Instance, computes []api.ComputeInstance) {
+func writeInstance(
+	p *page,
+	sign string,
+	c color,
+	inst *api.Instance,
+	computes []api.ComputeInstance,
+) {
 	t := fmt.Sprintf("%s %s at %s", sign, inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
@@ -200,8 +224,13 @@ func writeKept(p *page, inst, before *api.Instance) {
 		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute},
 		{"=", dim, api.Keep, inst.Compute}} {
-		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool { return c.Fate != side.fate })
-		if len(changed) == 0 || side.fate == api.Keep && len(inst.Compute) == 1 { // it is in the line of the GPU instance
+		changed := slices.DeleteFunc(
+			slices.Clone(side.list),
+			func(c api.ComputeInstance) bool { return c.Fate != side.fate },
+		)
+		if len(changed) == 0 ||
+			side.fate == api.Keep &&
+				len(inst.Compute) == 1 { // it is in the line of the GPU instance
 			continue
 		}
 
@@ -314,13 +343,22 @@ func writeEffects(p *page, plan *api.Plan) {
 		}
 	}
 
-	p.line(text("Destroys ").in(dim), text("%s", countsText(ops[mig.DestroyInstance], ops[mig.DestroyCompute])))
-	p.line(text("Creates  ").in(dim), text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])))
+	p.line(
+		text("Destroys ").in(dim),
+		text("%s", countsText(ops[mig.DestroyInstance], ops[mig.DestroyCompute])),
+	)
+	p.line(
+		text("Creates  ").in(dim),
+		text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])),
+	)
 	p.line(text("Takes    ").in(dim),
 		text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
 
 	if len(affected) == 0 {
-		p.line(text("Affects  ").in(dim), text("no workload: nothing that is in use is destroyed").in(green))
+		p.line(
+			text("Affects  ").in(dim),
+			text("no workload: nothing that is in use is destroyed").in(green),
+		)
 	}
 
 	slices.Sort(affected)
@@ -334,7 +372,11 @@ func writeEffects(p *page, plan *api.Plan) {
 	}
 
 	if slices.ContainsFunc(holds, api.Hold.Unconfirmed) {
-		p.para("! ", yellow, "Whether all of these hold what is destroyed is not known: "+unconfirmedHint(holds))
+		p.para(
+			"! ",
+			yellow,
+			"Whether all of these hold what is destroyed is not known: "+unconfirmedHint(holds),
+		)
 	}
 }
 

@@ -88,8 +88,18 @@ func (s *session) printProfiles(gpus []nodedoc.GPU) error {
 }
 
 func writeProfiles(p *page, g *nodedoc.GPU) {
-	p.line(text("  %-15s %4s %9s %8s %4s  %-11s %s", "PROFILE", "ID", "FREE/ALL", "GiB", "SMs", "ENGINES",
-		"PLACEMENTS").in(dim))
+	p.line(
+		text(
+			"  %-15s %4s %9s %8s %4s  %-11s %s",
+			"PROFILE",
+			"ID",
+			"FREE/ALL",
+			"GiB",
+			"SMs",
+			"ENGINES",
+			"PLACEMENTS",
+		).in(dim),
+	)
 
 	for i := range g.Profiles {
 		pr := &g.Profiles[i]
@@ -160,8 +170,12 @@ func enginesText(engines gpu.Opt[gpu.Engines]) string {
 func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 	p.para("  ", dim, "Engines: c copy, d decoder, e encoder, j JPEG, o optical flow.")
 	p.line()
-	p.para("  ", dim, "Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, "+
-		"one of all its slices:")
+	p.para(
+		"  ",
+		dim,
+		"Compute instances within a GPU instance (spec: compute: [\"1c\", \"2c\"]); without saying so, "+
+			"one of all its slices:",
+	)
 	p.line(text("  %-15s %-10s %s", "GPU INSTANCE", "COMPUTE", "ALL  SMs").in(dim))
 	seen := map[int]bool{}
 
@@ -175,8 +189,15 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 
 		name := pr.Name
 		for _, n := range computeSizes(pr.ComputeSlices) {
-			p.line(text("  %s %-10s %3d %4d", p.cell(name, 15), fmt.Sprintf("%dc", n), pr.ComputeSlices/n,
-				pr.SMs*n/pr.ComputeSlices))
+			p.line(
+				text(
+					"  %s %-10s %3d %4d",
+					p.cell(name, 15),
+					fmt.Sprintf("%dc", n),
+					pr.ComputeSlices/n,
+					pr.SMs*n/pr.ComputeSlices,
+				),
+			)
 			name = ""
 		}
 	}

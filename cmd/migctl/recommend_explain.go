@@ -46,8 +46,12 @@ func explainDevice(p *page, r *advise.Recommendation, strict bool) {
 	}
 
 	if r.NotChecked {
-		p.para("  ", yellow, "not checked: the use of media engines cannot be read, and the profile has fewer than "+
-			"the device. Make sure that the workload needs no more of them")
+		p.para(
+			"  ",
+			yellow,
+			"not checked: the use of media engines cannot be read, and the profile has fewer than "+
+				"the device. Make sure that the workload needs no more of them",
+		)
 	}
 
 	if r.Evidence != nil {
@@ -96,11 +100,29 @@ func writeFact(p *page, name, fact string) {
 func writeEvidence(p *page, r *advise.Recommendation) {
 	e := r.Evidence
 	p.line()
-	writeFact(p, "observed", fmt.Sprintf("%.1f h since %s, %s of the time that it was held; confidence %s%s",
-		e.ObservedHours, e.Since.UTC().Format(time.RFC3339), shareText(e.CoverageRatio), shareText(r.Confidence),
-		knownText(e.KnownDays)))
-	writeFact(p, "busy", fmt.Sprintf("%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
-		shareText(e.BusyMean), shareText(e.BusyP50), shareText(e.BusyP99), shareText(e.Busy10Minutes)))
+	writeFact(
+		p,
+		"observed",
+		fmt.Sprintf(
+			"%.1f h since %s, %s of the time that it was held; confidence %s%s",
+			e.ObservedHours,
+			e.Since.UTC().Format(time.RFC3339),
+			shareText(e.CoverageRatio),
+			shareText(r.Confidence),
+			knownText(e.KnownDays),
+		),
+	)
+	writeFact(
+		p,
+		"busy",
+		fmt.Sprintf(
+			"%s on average, %s at the median, %s at p99, %s in the busiest 10 minutes",
+			shareText(e.BusyMean),
+			shareText(e.BusyP50),
+			shareText(e.BusyP99),
+			shareText(e.Busy10Minutes),
+		),
+	)
 	writeFact(p, "kernels", kernelsText(e))
 
 	memory := "at most " + gibText(e.MemoryBytes)
@@ -129,14 +151,22 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 	writeFact(p, "starts", startsText(e))
 
 	if e.PowerP95 > 0 || e.PCIeMax > 0 {
-		writeFact(p, "power, PCIe", shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
-			" of the link in the busiest minute")
+		writeFact(
+			p,
+			"power, PCIe",
+			shareText(e.PowerP95)+" of the power limit above idle at p95; "+shareText(e.PCIeMax)+
+				" of the link in the busiest minute",
+		)
 	}
 
 	writeFact(p, "media", mediaText(e))
 
 	if e.ThrottledRatio > 0 {
-		writeFact(p, "throttled", shareText(e.ThrottledRatio)+" of the time: the figures may be too low")
+		writeFact(
+			p,
+			"throttled",
+			shareText(e.ThrottledRatio)+" of the time: the figures may be too low",
+		)
 	}
 
 	p.line()
@@ -181,8 +211,13 @@ func kernelsText(e *advise.Evidence) string {
 		return "none ran"
 	}
 
-	t := fmt.Sprintf("%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
-		shareText(e.Median.Width), shareText(e.Median.Bandwidth), shareText(e.P95.Width), shareText(e.P95.Bandwidth))
+	t := fmt.Sprintf(
+		"%s of the SMs and %s of the bandwidth at the median, %s and %s at p95",
+		shareText(e.Median.Width),
+		shareText(e.Median.Bandwidth),
+		shareText(e.P95.Width),
+		shareText(e.P95.Bandwidth),
+	)
 	if e.ActivityHours > 0 {
 		t += fmt.Sprintf(", by a sample of %.1f h", e.ActivityHours)
 	}
@@ -267,12 +302,16 @@ func writeConsidered(p *page, r *advise.Recommendation, strict bool) {
 	for i := range r.Considered {
 		c := &r.Considered[i]
 
-		why, color := consideredText(c.Reason, strict), dim
+		why := consideredText(c.Reason, strict)
+		color := dim
+
 		switch {
 		case c.Reason == advise.ReasonNone && r.Reason == advise.ReasonStartUnseen:
 			why = "does, unless a start needs more"
 		case c.Profile == r.Recommended:
-			why, color, passed = "recommended", green, true
+			why = "recommended"
+			color = green
+			passed = true
 		case c.Reason == advise.ReasonNone && (passed || r.Reason == advise.ReasonNoGain):
 			why = "does as well"
 		case c.Reason == advise.ReasonNone:
@@ -330,8 +369,12 @@ func writePredicted(p *page, r *advise.Recommendation) {
 			writeFact(p, "requests", describeLatency(e.Latency))
 		}
 
-		writeFact(p, "busy", fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
-			shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)))
+		writeFact(
+			p,
+			"busy",
+			fmt.Sprintf("%s at p99, %s in the busiest 10 minutes; %s of its SMs on average",
+				shareText(e.BusyP99), shareText(e.Busy10Minutes), shareText(e.SMActivity)),
+		)
 		writeFact(p, "throughput", fmt.Sprintf("%s of today's", shareText(e.ThroughputRatio)))
 	}
 
@@ -344,17 +387,30 @@ func writePredicted(p *page, r *advise.Recommendation) {
 	}
 
 	if e.Decided.Figure != "" {
-		writeFact(p, "decided by", decidedText(e.Decided)+", the figure that is nearest to its limit")
+		writeFact(
+			p,
+			"decided by",
+			decidedText(e.Decided)+", the figure that is nearest to its limit",
+		)
 	}
 
-	writeFact(p, "set free", fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)))
+	writeFact(
+		p,
+		"set free",
+		fmt.Sprintf("%s of the SMs, if something else uses them", shareText(r.Reclaimable)),
+	)
 }
 
 // describeLatency says what a slice does to the latency of requests.
 func describeLatency(l advise.Latency) string {
 	const of = "times as long at p95 of the busiest hour, waiting included"
 	if l.Figure > 0 {
-		return fmt.Sprintf("%.2f %s; %.2f with the kernels of p95, which decides", l.Figure, of, l.Expected)
+		return fmt.Sprintf(
+			"%.2f %s; %.2f with the kernels of p95, which decides",
+			l.Figure,
+			of,
+			l.Expected,
+		)
 	}
 
 	return fmt.Sprintf("%.2f to %.2f %s (expected %.2f); a figure needs their service time, see "+
@@ -367,7 +423,15 @@ func neededEnginesText(engines []advise.PredictedEngines) string {
 
 	for i := range engines {
 		e := &engines[i]
-		list = append(list, fmt.Sprintf("needs %.1f of its %d %s", e.Needed, e.Count, advise.EngineName(e.Engine, e.Count)))
+		list = append(
+			list,
+			fmt.Sprintf(
+				"needs %.1f of its %d %s",
+				e.Needed,
+				e.Count,
+				advise.EngineName(e.Engine, e.Count),
+			),
+		)
 	}
 
 	return strings.Join(list, "; ")

@@ -45,26 +45,41 @@ func changeOf(r *advise.Recommendation) ownerChange {
 
 	if claim, ok := strings.CutPrefix(was, "claim/"); ok {
 		if r.Recommended == "" {
-			return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
-				"ResourceClaim) take the device class gpu.nvidia.com, and let the owner make the pod again.", claim)}
+			return ownerChange{
+				words: fmt.Sprintf(
+					"The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
+						"ResourceClaim) take the device class gpu.nvidia.com, and let the owner make the pod again.",
+					claim,
+				),
+			}
 		}
 
-		return ownerChange{words: fmt.Sprintf("The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
-			"ResourceClaim) take the device class mig.nvidia.com with the selector "+
-			"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.", claim, r.Recommended)}
+		return ownerChange{
+			words: fmt.Sprintf(
+				"The pod has its device by the claim %s. In its ResourceClaimTemplate (or "+
+					"ResourceClaim) take the device class mig.nvidia.com with the selector "+
+					"device.attributes['gpu.nvidia.com'].profile == '%s', and let the owner make the pod again.",
+				claim,
+				r.Recommended,
+			),
+		}
 	}
 
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 
-	c := ownerChange{command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob")}
+	c := ownerChange{
+		command: patchCommand(r, strings.ToLower(kind)+"/"+name, was, kind == "CronJob"),
+	}
 	switch kind {
 	case "Deployment":
 		c.replaces = true
 	case "StatefulSet":
-		c.words, c.replaces = "With the update strategy OnDelete the pod must be deleted.", true
+		c.words = "With the update strategy OnDelete the pod must be deleted."
+		c.replaces = true
 	case "DaemonSet":
-		c.words, c.replaces = "A node without such slices runs none of its pods then. With the update strategy OnDelete "+
-			"the pod must be deleted.", true
+		c.words = "A node without such slices runs none of its pods then. With the update strategy OnDelete " +
+			"the pod must be deleted."
+		c.replaces = true
 	case "ReplicaSet", "ReplicationController":
 		c.words = "It replaces no pod by itself."
 	case "CronJob":
@@ -78,8 +93,12 @@ func changeOf(r *advise.Recommendation) ownerChange {
 
 // byHand says how an owner that no command changes is made to ask for a slice.
 func byHand(r *advise.Recommendation, kind, name, was string) string {
-	limit := fmt.Sprintf("limit %s: 1 instead of %s: 1 for the container %s", resourceOf(r.Recommended), was,
-		orUnknown(r.Workload.Container))
+	limit := fmt.Sprintf(
+		"limit %s: 1 instead of %s: 1 for the container %s",
+		resourceOf(r.Recommended),
+		was,
+		orUnknown(r.Workload.Container),
+	)
 
 	switch kind {
 	case "Job":
@@ -90,18 +109,29 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 			"create it again, once it has ended, with: " + limit + "; else change its owner like that."
 	case ownerBatch:
 		if r.Recommended == "" {
-			return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a whole GPU.", name)
+			return fmt.Sprintf(
+				"Batch job %s: let it end, and submit the next one for a whole GPU.",
+				name,
+			)
 		}
 
-		return fmt.Sprintf("Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
-			"--gres=gpu:%s:1.", name, r.Recommended, r.Recommended)
+		return fmt.Sprintf(
+			"Batch job %s: let it end, and submit the next one for a MIG device of profile %s, with Slurm "+
+				"--gres=gpu:%s:1.",
+			name,
+			r.Recommended,
+			r.Recommended,
+		)
 	case ownerProcesses:
 		return "The processes belong to no container and no job: start them again with CUDA_VISIBLE_DEVICES=MIG-<uuid>, " +
 			"as migctl get -o wide has it."
 	}
 
-	return fmt.Sprintf("Owner %s: change in the part of its spec that has the pod's containers: %s.", r.Workload.Owner,
-		limit)
+	return fmt.Sprintf(
+		"Owner %s: change in the part of its spec that has the pod's containers: %s.",
+		r.Workload.Owner,
+		limit,
+	)
 }
 
 // patchCommand returns the command that patches the pod template of an object. The patch is a strategic merge:
@@ -109,9 +139,14 @@ func byHand(r *advise.Recommendation, kind, name, was string) string {
 // null in a map that was not there.
 func patchCommand(r *advise.Recommendation, object, was string, inJob bool) string {
 	limits := map[string]any{was: nil, resourceOf(r.Recommended): "1"}
-	container := map[string]any{"name": r.Workload.Container, "resources": map[string]any{"limits": limits}}
+	container := map[string]any{
+		"name":      r.Workload.Container,
+		"resources": map[string]any{"limits": limits},
+	}
 
-	spec := map[string]any{"template": map[string]any{"spec": map[string]any{"containers": []any{container}}}}
+	spec := map[string]any{
+		"template": map[string]any{"spec": map[string]any{"containers": []any{container}}},
+	}
 	if inJob {
 		spec = map[string]any{"jobTemplate": map[string]any{"spec": spec}}
 	}
@@ -121,7 +156,13 @@ func patchCommand(r *advise.Recommendation, object, was string, inJob bool) stri
 		panic(err) // strings and null alone
 	}
 
-	return kubectl(r.Workload.Namespace, "patch", object, "--type=strategic", "--patch="+string(patch))
+	return kubectl(
+		r.Workload.Namespace,
+		"patch",
+		object,
+		"--type=strategic",
+		"--patch="+string(patch),
+	)
 }
 
 // kubectl returns a command on objects of a namespace. Names are behind their type or their flag: none can be taken

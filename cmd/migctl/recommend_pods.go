@@ -45,13 +45,20 @@ func (w *procedure) change(r *advise.Recommendation) ownerChange {
 	}
 
 	if other := w.otherProfile(r); other != "" {
-		w.writeNote(fmt.Sprintf("Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
-			"for the larger one.", other))
+		w.writeNote(
+			fmt.Sprintf(
+				"Another pod of this owner is recommended %s: one template cannot ask for both. Let it ask "+
+					"for the larger one.",
+				other,
+			),
+		)
 	}
 
 	if c.command != "" && !w.warnedOfRequests {
-		w.writeNote("If the API server refuses the patch because requests names the old resource too: give \"requests\" " +
-			"the same beside \"limits\".")
+		w.writeNote(
+			"If the API server refuses the patch because requests names the old resource too: give \"requests\" " +
+				"the same beside \"limits\".",
+		)
 		w.warnedOfRequests = true
 	}
 
@@ -67,8 +74,13 @@ func (w *procedure) writeReach(r *advise.Recommendation) {
 		return
 	}
 
-	w.writeNote(fmt.Sprintf("This moves all replicas of %s in %s, on every node. The other nodes were not asked.",
-		r.Workload.Owner, orUnknown(r.Workload.Namespace)))
+	w.writeNote(
+		fmt.Sprintf(
+			"This moves all replicas of %s in %s, on every node. The other nodes were not asked.",
+			r.Workload.Owner,
+			orUnknown(r.Workload.Namespace),
+		),
+	)
 
 	whole := !r.Instance.Present()
 	if whole && !w.warnedOfReach {
@@ -91,7 +103,9 @@ func (w *procedure) otherProfile(r *advise.Recommendation) string {
 			continue
 		}
 
-		a, b := o.Workload, r.Workload
+		a := o.Workload
+
+		b := r.Workload
 		if a.Namespace == b.Namespace && a.Owner == b.Owner && a.Container == b.Container {
 			return cmp.Or(o.Recommended, "a whole GPU")
 		}
@@ -109,7 +123,14 @@ func isOwnedBy(r *advise.Recommendation, kinds ...string) bool {
 // isReplaceable reports whether the pod that holds a GPU can be deleted: its owner creates another one that goes on
 // with the work.
 func isReplaceable(r *advise.Recommendation) bool {
-	return isOwnedBy(r, "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController")
+	return isOwnedBy(
+		r,
+		"Deployment",
+		"StatefulSet",
+		"DaemonSet",
+		"ReplicaSet",
+		"ReplicationController",
+	)
 }
 
 // remove writes how a pod is made to leave its GPU: by its deletion, for which kubectl waits, if no work is lost by it,
@@ -120,12 +141,16 @@ func (w *procedure) remove(r *advise.Recommendation) {
 		w.deletePod(r)
 		return
 	case isOwnedBy(r, ownerPod):
-		w.writeNote("Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest " +
-			"(kubectl get pod -o yaml) and create it again; the work that it has done is lost.")
+		w.writeNote(
+			"Wait until it ends. If it has no owner, nothing creates it again: to delete it, keep its manifest " +
+				"(kubectl get pod -o yaml) and create it again; the work that it has done is lost.",
+		)
 	case isOwnedBy(r, ownerBatch, ownerProcesses):
 		w.writeNote("Wait until it ends: to end it earlier loses the work that it has done.")
 	default:
-		w.writeNote("Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.")
+		w.writeNote(
+			"Wait until it ends, or delete and recreate it deliberately: the work that it has done may be lost.",
+		)
 	}
 
 	w.waitUntilGone(r)
@@ -151,7 +176,9 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 		return
 	}
 
-	w.writeCommand(kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"))
+	w.writeCommand(
+		kubectl(r.Pod.Namespace, "wait", "--for=delete", "pod/"+r.Pod.Name, "--timeout=30m"),
+	)
 }
 
 // waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next cordon would keep
@@ -184,8 +211,10 @@ func (w *procedure) waitForSlices(targets []target) {
 
 		if len(others) > 0 {
 			w.writeCommand(fmt.Sprintf("migctl get %d", t.Index))
-			w.writeNote(fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
-				strings.Join(others, ", ")))
+			w.writeNote(
+				fmt.Sprintf("Repeat it until GPU %d has the pods of %s on its slices.", t.Index,
+					strings.Join(others, ", ")),
+			)
 		}
 	}
 }
@@ -216,8 +245,10 @@ func (w *procedure) waitForRollout(namespace, object string) {
 	w.writeCommand(kubectl(namespace, "rollout", "status", object, "--timeout=30m"))
 
 	if !w.warnedOfRollout {
-		w.writeNote("It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or " +
-			"the update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.")
+		w.writeNote(
+			"It ends when all replicas have their slices, those on other nodes too. If some of those cannot, or " +
+				"the update strategy is OnDelete, go on when migctl get shows the pods of this node on theirs.",
+		)
 		w.warnedOfRollout = true
 	}
 }

@@ -42,7 +42,11 @@ type procedure struct {
 
 func newProcedure(p *page, report *advise.Report) *procedure {
 	return &procedure{
-		p: p, report: report, node: shellQuote(report.Node), done: map[int]bool{}, changed: map[advise.Key]bool{},
+		p:       p,
+		report:  report,
+		node:    shellQuote(report.Node),
+		done:    map[int]bool{},
+		changed: map[advise.Key]bool{},
 	}
 }
 
@@ -67,13 +71,17 @@ func (w *procedure) write() {
 	}
 
 	if !w.report.WithoutKubernetes && !w.usesClaims() {
-		w.writeNote("The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
-			"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
-			"selector cloud.google.com/gke-gpu-partition-size.")
+		w.writeNote(
+			"The device plugin must run with --mig-strategy=mixed. On GKE, where a node pool has one partition " +
+				"size: a pool with gpuPartitionSize takes the place of all this, pods keep nvidia.com/gpu and get the node " +
+				"selector cloud.google.com/gke-gpu-partition-size.",
+		)
 	}
 
 	w.keepLayouts()
-	w.writeNote("migctl plan with the same arguments as migctl apply below shows where the slices will be placed.")
+	w.writeNote(
+		"migctl plan with the same arguments as migctl apply below shows where the slices will be placed.",
+	)
 	ready, waiting := w.targets()
 	w.writeReady(ready)
 
@@ -96,9 +104,14 @@ func (w *procedure) writeCommand(command string) { w.p.whole("      " + command)
 func (w *procedure) keepLayouts() {
 	w.step("Keep the layouts: later reports differ, since work has moved.")
 	w.writeCommand("migctl recommend --spec > " + specFile)
-	w.writeNote(fmt.Sprintf("Its first line has the time of its report, here %s. If they differ, compare the "+
-		"layouts with "+
-		"the steps below.", w.report.Time.UTC().Format(time.RFC3339)))
+	w.writeNote(
+		fmt.Sprintf(
+			"Its first line has the time of its report, here %s. If they differ, compare the "+
+				"layouts with "+
+				"the steps below.",
+			w.report.Time.UTC().Format(time.RFC3339),
+		),
+	)
 }
 
 // wholeGPU returns the answer for a GPU without MIG mode.
@@ -138,7 +151,10 @@ func (w *procedure) targets() (ready, waiting []target) {
 func (w *procedure) targetOf(from int) int {
 	for i := range w.report.Packing.GPUs {
 		t := &w.report.Packing.GPUs[i]
-		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool { return s.From == from }) {
+		if slices.ContainsFunc(
+			t.Slices,
+			func(s advise.PackedSlice) bool { return s.From == from },
+		) {
 			return t.Index
 		}
 	}
@@ -154,7 +170,9 @@ func inOrder(waiting []target, targetOf func(from int) int) []target {
 	for len(waiting) > 0 {
 		at := slices.IndexFunc(waiting, func(t target) bool {
 			to := targetOf(t.Index)
-			return to == t.Index || !slices.ContainsFunc(waiting, func(o target) bool { return o.Index == to })
+
+			return to == t.Index ||
+				!slices.ContainsFunc(waiting, func(o target) bool { return o.Index == to })
 		})
 		if at < 0 { // each waits for another: after as many steps as there are GPUs, one is on a circle
 			on := waiting[0].Index
@@ -193,7 +211,11 @@ func (w *procedure) writeReady(ready []target) {
 	}
 
 	if len(changing) > 0 {
-		w.step("GPU %s: create the slices, while no new %s.", joinNumbers(indexesOf(changing)), w.arrivals())
+		w.step(
+			"GPU %s: create the slices, while no new %s.",
+			joinNumbers(indexesOf(changing)),
+			w.arrivals(),
+		)
 		w.cordon()
 		w.switchOn(off)
 
@@ -236,14 +258,27 @@ func indexesOf(targets []target) []int {
 func (w *procedure) writeHeld(t target) {
 	waits := !w.done[w.targetOf(t.Index)]
 	if waits {
-		w.step("GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.", t.Index, holderText(t.own))
+		w.step(
+			"GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.",
+			t.Index,
+			holderText(t.own),
+		)
 
 		if to := w.targetOf(t.Index); to != t.Index {
-			w.writeNote(fmt.Sprintf("It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.", to))
+			w.writeNote(
+				fmt.Sprintf(
+					"It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.",
+					to,
+				),
+			)
 		}
 	} else {
-		w.step("GPU %d: %s has moved to GPU %d. Wait until the old one has left.", t.Index, holderText(t.own),
-			w.targetOf(t.Index))
+		w.step(
+			"GPU %d: %s has moved to GPU %d. Wait until the old one has left.",
+			t.Index,
+			holderText(t.own),
+			w.targetOf(t.Index),
+		)
 	}
 
 	w.cordon()
@@ -253,7 +288,9 @@ func (w *procedure) writeHeld(t target) {
 		w.remove(t.own)
 
 		if isOwnedBy(t.own, "Deployment") {
-			w.writeNote("Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.")
+			w.writeNote(
+				"Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.",
+			)
 		}
 	} else {
 		w.waitUntilGone(t.own)
@@ -287,7 +324,15 @@ func (w *procedure) writeArrivals(t *target, but int) {
 			continue
 		}
 
-		w.writeNote(fmt.Sprintf("GPU %d, %s: to %s of GPU %d.", slice.From, holderText(r), slice.Profile, t.Index))
+		w.writeNote(
+			fmt.Sprintf(
+				"GPU %d, %s: to %s of GPU %d.",
+				slice.From,
+				holderText(r),
+				slice.Profile,
+				t.Index,
+			),
+		)
 
 		if c := w.change(r); !c.replaces {
 			w.remove(r)
@@ -304,12 +349,16 @@ func (w *procedure) switchOn(indexes []int) {
 	list := strings.ReplaceAll(joinNumbers(indexes), ",", "")
 	w.writeCommand("migctl mode on " + list)
 	w.writeCommand("migctl get " + list)
-	w.writeNote("Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.")
+	w.writeNote(
+		"Go on when it shows MIG on, without an asterisk: migctl mode on succeeds even while the mode is pending.",
+	)
 
 	if !w.warnedOfMode {
-		w.writeNote("On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
-			"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
-			"it waits for a reset or a reboot, do what it says first.")
+		w.writeNote(
+			"On Ampere (A100, A30) the mode stays pending while a process has the GPU open: end what migctl mode " +
+				"on lists, such as DCGM or dcgm-exporter, GPU feature discovery, nvidia-persistenced and nvsm, then repeat it. If " +
+				"it waits for a reset or a reboot, do what it says first.",
+		)
 		w.warnedOfMode = true
 	}
 }
@@ -325,15 +374,19 @@ func (w *procedure) restartPlugin() {
 	}
 
 	if !w.warnedOfPlugin {
-		w.writeNote("While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
-			"plugin, in whatever namespace it is. The first label is the GPU operator's, the second that of the plugin's own " +
-			"Helm chart: a command that finds no pod changes nothing.")
+		w.writeNote(
+			"While migctl apply waits for the kubelet, unless a hook does it (--control.hook), restart the device " +
+				"plugin, in whatever namespace it is. The first label is the GPU operator's, the second that of the plugin's own " +
+				"Helm chart: a command that finds no pod changes nothing.",
+		)
 		w.warnedOfPlugin = true
 	}
 
 	for _, label := range []string{"app=nvidia-device-plugin-daemonset", "app.kubernetes.io/name=nvidia-device-plugin"} {
-		w.writeCommand("kubectl delete pod --all-namespaces " + shellQuote("--selector="+label) + " " +
-			shellQuote("--field-selector=spec.nodeName="+w.report.Node))
+		w.writeCommand(
+			"kubectl delete pod --all-namespaces " + shellQuote("--selector="+label) + " " +
+				shellQuote("--field-selector=spec.nodeName="+w.report.Node),
+		)
 	}
 }
 

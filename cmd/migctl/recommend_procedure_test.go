@@ -41,7 +41,8 @@ migctl() { show migctl "$@"; }
 
 	for _, w := range strings.Split(string(data), "\x00") {
 		if w == "\n" {
-			all, words = append(all, words), nil
+			all = append(all, words)
+			words = nil
 			continue
 		}
 

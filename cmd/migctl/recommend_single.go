@@ -17,8 +17,12 @@ func writeSingleReason(p *page, report *advise.Report, devices []advise.Recommen
 	wanted := func(r advise.Recommendation) bool { return r.Action == advise.ActionSlice }
 	if report.SingleStrategy && slices.ContainsFunc(devices, wanted) {
 		p.line()
-		p.para("", yellow, "No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
-			"procedure for the node.")
+		p.para(
+			"",
+			yellow,
+			"No GPU can be partitioned alone: "+singleReason+" migctl recommend without a GPU has the "+
+				"procedure for the node.",
+		)
 	}
 }
 
@@ -48,13 +52,19 @@ func singleObstacle(report *advise.Report) string {
 
 	var reasons []string
 	if len(provisional) > 0 {
-		reasons = append(reasons, fmt.Sprintf("provisional for GPU %s, with less than seven days of evidence",
-			joinNumbers(provisional)))
+		reasons = append(
+			reasons,
+			fmt.Sprintf("provisional for GPU %s, with less than seven days of evidence",
+				joinNumbers(provisional)),
+		)
 	}
 
 	if len(notChecked) > 0 {
-		reasons = append(reasons, fmt.Sprintf("not checked for GPU %s, whose use of media engines cannot be read",
-			joinNumbers(notChecked)))
+		reasons = append(
+			reasons,
+			fmt.Sprintf("not checked for GPU %s, whose use of media engines cannot be read",
+				joinNumbers(notChecked)),
+		)
 	}
 
 	if len(reasons) == 0 {
@@ -62,14 +72,23 @@ func singleObstacle(report *advise.Report) string {
 	}
 
 	return "under --mig-strategy=single all GPUs of the node get slices at once, and the recommendation is " +
-		strings.Join(reasons, "; it is ") + "."
+		strings.Join(
+			reasons,
+			"; it is ",
+		) + "."
 }
 
 // writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at once, and pods go on
 // asking for nvidia.com/gpu.
 func (w *procedure) writeSingle() {
-	w.writeNote(fmt.Sprintf("The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
-		"and what they ask for (%s) stays.", singleProfile(w.report), wholeResource))
+	w.writeNote(
+		fmt.Sprintf(
+			"The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
+				"and what they ask for (%s) stays.",
+			singleProfile(w.report),
+			wholeResource,
+		),
+	)
 	w.keepLayouts()
 	w.step("Empty the node.")
 	w.cordon()
@@ -77,7 +96,9 @@ func (w *procedure) writeSingle() {
 	all, held := w.wholeGPUs()
 	for _, r := range held {
 		if isOwnedBy(r, "DaemonSet") {
-			w.writeNote("A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.")
+			w.writeNote(
+				"A DaemonSet ignores the cordon: keep its pod away by its node selector until all GPUs are partitioned.",
+			)
 		}
 
 		if r.Pod == nil || !isReplaceable(r) { // no command names it

@@ -65,7 +65,13 @@ func changesSlice(r *advise.Recommendation) bool {
 
 // changeText names a slice, its holder, and what it is to become.
 func changeText(r *advise.Recommendation, to string) string {
-	return fmt.Sprintf("GPU %d, %s, %s: to %s", r.Index, sliceText(r), holderText(r), cmp.Or(to, "a whole GPU"))
+	return fmt.Sprintf(
+		"GPU %d, %s, %s: to %s",
+		r.Index,
+		sliceText(r),
+		holderText(r),
+		cmp.Or(to, "a whole GPU"),
+	)
 }
 
 // changeOfAll returns the change of all slices of a workload, or why it cannot be made.
@@ -111,8 +117,12 @@ func planSlices(report *advise.Report, gpus []nodedoc.GPU) slicePlan {
 	}
 
 	var changes []sliceChange
-	if changes, p.refused = collectChanges(report); report.SingleStrategy && len(changes)+len(p.refused) > 0 {
-		p.refused = []string{"under --mig-strategy=single all slices of the node have one profile, and none changes alone."}
+	if changes, p.refused = collectChanges(report); report.SingleStrategy &&
+		len(changes)+len(p.refused) > 0 {
+		p.refused = []string{
+			"under --mig-strategy=single all slices of the node have one profile, and none changes alone.",
+		}
+
 		return p
 	}
 
@@ -143,7 +153,11 @@ func planSlices(report *advise.Report, gpus []nodedoc.GPU) slicePlan {
 
 	if !p.room { // then all of them leave first
 		for index := range p.layouts {
-			p.layouts[index], _ = p.layoutWith(nodeGPU(gpus, index), p.newOn(index), p.leaving(index))
+			p.layouts[index], _ = p.layoutWith(
+				nodeGPU(gpus, index),
+				p.newOn(index),
+				p.leaving(index),
+			)
 		}
 	}
 
@@ -195,16 +209,25 @@ func (p *slicePlan) add(report *advise.Report, c sliceChange, gpus []nodedoc.GPU
 
 		switch {
 		case isTarget(report.Packing, r.Index):
-			why = fmt.Sprintf("GPU %d gets slices by the procedure above. Run migctl recommend again after it.", r.Index)
+			why = fmt.Sprintf(
+				"GPU %d gets slices by the procedure above. Run migctl recommend again after it.",
+				r.Index,
+			)
 		case g == nil || slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
 			return !isWhole(&i) || i.Profile == "" || !i.Placement.Present()
 		}):
-			why = fmt.Sprintf("GPU %d has instances that are split or not known. Change it by a spec of your own.", r.Index)
+			why = fmt.Sprintf(
+				"GPU %d has instances that are split or not known. Change it by a spec of your own.",
+				r.Index,
+			)
 		default:
 			layout, ok := p.layoutWith(g, p.newOn(r.Index), p.leaving(r.Index))
 			if added[r.Index] = layout; !ok {
-				why = fmt.Sprintf("GPU %d has no room for it, nor is such a slice free. Free a slice, or move the pod to "+
-					"another node.", r.Index)
+				why = fmt.Sprintf(
+					"GPU %d has no room for it, nor is such a slice free. Free a slice, or move the pod to "+
+						"another node.",
+					r.Index,
+				)
 			}
 		}
 
@@ -260,7 +283,11 @@ func (p *slicePlan) leaving(index int) []gpu.InstanceID {
 
 // layoutWith returns the instances of a GPU by profile, without some and with new ones, and whether those fit beside
 // the others. Those that nothing holds give way if they have to, unless a direct change may use them.
-func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.InstanceID) (map[string]int, bool) {
+func (p *slicePlan) layoutWith(
+	g *nodedoc.GPU,
+	created []string,
+	without []gpu.InstanceID,
+) (map[string]int, bool) {
 	for _, keepFree := range []bool{true, len(p.direct) > 0} {
 		layout := map[string]int{}
 		var existing []mig.Placed
@@ -272,8 +299,11 @@ func (p *slicePlan) layoutWith(g *nodedoc.GPU, created []string, without []gpu.I
 			}
 
 			layout[inst.Profile]++
-			existing = append(existing, mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
-				Placement: inst.Placement.Or(gpu.Placement{})})
+			existing = append(
+				existing,
+				mig.Placed{ProfileID: inst.ProfileID.Or(0), Profile: inst.Profile,
+					Placement: inst.Placement.Or(gpu.Placement{})},
+			)
 		}
 
 		for _, profile := range created {
@@ -299,10 +329,18 @@ func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string)
 		return false
 	}
 
-	return slices.ContainsFunc(mig.FreePlacements(profiles, existing, profiles[at]), func(place gpu.Placement) bool {
-		next := mig.Placed{ProfileID: profiles[at].ID, Profile: profiles[at].Name, Placement: place}
-		return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
-	})
+	return slices.ContainsFunc(
+		mig.FreePlacements(profiles, existing, profiles[at]),
+		func(place gpu.Placement) bool {
+			next := mig.Placed{
+				ProfileID: profiles[at].ID,
+				Profile:   profiles[at].Name,
+				Placement: place,
+			}
+
+			return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
+		},
+	)
 }
 
 // layoutWords returns a layout as the value of --devices.
@@ -318,7 +356,10 @@ func layoutWords(layout map[string]int) string {
 // writeSliceProcedure writes how slices get to what is recommended for them.
 func (s *session) writeSliceProcedure(ctx context.Context, w *procedure) error {
 	var node nodedoc.Document
-	if slices.ContainsFunc(w.report.Devices, func(r advise.Recommendation) bool { return changesSlice(&r) }) {
+	if slices.ContainsFunc(
+		w.report.Devices,
+		func(r advise.Recommendation) bool { return changesSlice(&r) },
+	) {
 		if err := s.client.fetch(ctx, "/node", &node); err != nil {
 			return err
 		}

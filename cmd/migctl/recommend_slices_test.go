@@ -109,7 +109,8 @@ func sliceCases() []sliceCase {
 		}, want: []string{"patch deployment/c gpu mig-7g.80gb", "rollout status"}},
 		{about: "one of two replicas is too small", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("c")
-			other.Pod, other.PodUID = "c-1", "uid-c-1"
+			other.Pod = "c-1"
+			other.PodUID = "uid-c-1"
 
 			return []gpu.GPU{slicedH100(t, 0, slice("1g.20gb", at(0, 2), crowded, serviceOf("c"))),
 				slicedH100(t, 1, slice("1g.20gb", at(0, 2), load{busy: 0.5, sm: 0.3, gib: 3}, other))}
@@ -149,7 +150,8 @@ func refusedSlices() []sliceCase {
 		}, want: []string{"scale deployment/a"}, says: []string{"it has held its memory for a day and run nothing", "ends its replicas on"}},
 		{about: "an idle one of two replicas", gpus: func(t *testing.T) []gpu.GPU {
 			other := serviceOf("a")
-			other.Pod, other.PodUID = "a-1", "uid-a-1"
+			other.Pod = "a-1"
+			other.PodUID = "uid-a-1"
 
 			return []gpu.GPU{slicedH100(t, 0, slice("1g.10gb", at(0, 1), asleep, serviceOf("a")),
 				slice("1g.10gb", at(1, 1), fitting, other))}

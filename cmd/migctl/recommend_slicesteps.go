@@ -29,7 +29,10 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 	}
 
 	if len(plan.moved) > 0 && plan.room {
-		w.createSlices(plan, "create the slices beside those that are held, while no new "+w.arrivals()+".")
+		w.createSlices(
+			plan,
+			"create the slices beside those that are held, while no new "+w.arrivals()+".",
+		)
 		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
 		w.moveSlices(plan.moved)
 		w.waitForChanges(plan.moved)
@@ -42,8 +45,11 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 		w.step("%s until the GPUs are repartitioned: there is no room beside them.", what)
 		w.cordon()
 		w.emptySlices(plan.moved)
-		w.createSlices(plan, "repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
-			"slice that it destroys.")
+		w.createSlices(
+			plan,
+			"repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
+				"slice that it destroys.",
+		)
 		w.waitForChanges(plan.moved)
 	}
 
@@ -110,7 +116,9 @@ func (w *procedure) emptySlices(changes []sliceChange) {
 		}
 
 		if isOwnedBy(c.slices[0], "Deployment") {
-			w.writeNote("Until the new pods run, the Deployment keeps old ones as well, which are pending.")
+			w.writeNote(
+				"Until the new pods run, the Deployment keeps old ones as well, which are pending.",
+			)
 		}
 	}
 }
@@ -136,7 +144,9 @@ func (w *procedure) waitForChanges(changes []sliceChange) {
 		case !changeOf(c.target()).replaces:
 			if isReplaceable(r) {
 				w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
-				w.writeNote("Repeat it until the pods of " + r.Workload.Namespace + "/" + name + " have their slices.")
+				w.writeNote(
+					"Repeat it until the pods of " + r.Workload.Namespace + "/" + name + " have their slices.",
+				)
 			}
 		case !slices.Contains(objects, r.Workload.Namespace+"/"+object):
 			objects = append(objects, r.Workload.Namespace+"/"+object)
@@ -147,25 +157,41 @@ func (w *procedure) waitForChanges(changes []sliceChange) {
 
 // writeIdle writes how a slice on which nothing runs is given up.
 func (w *procedure) writeIdle(r *advise.Recommendation) {
-	w.step("GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
-		"owner gives it up.", r.Index, sliceText(r), holderText(r))
+	w.step(
+		"GPU %d, %s, %s: it has held its memory for a day and run nothing. If its work is not needed, its "+
+			"owner gives it up.",
+		r.Index,
+		sliceText(r),
+		holderText(r),
+	)
 	kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 
 	others := slices.ContainsFunc(w.report.Devices, func(o advise.Recommendation) bool {
-		return o.Workload != nil && *o.Workload == *r.Workload && (o.Index != r.Index || o.Instance != r.Instance)
+		return o.Workload != nil && *o.Workload == *r.Workload &&
+			(o.Index != r.Index || o.Instance != r.Instance)
 	})
 	switch {
 	case !isOwnedBy(r, "Deployment", "StatefulSet", "ReplicaSet", "ReplicationController"):
-		w.writeNote("Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.")
+		w.writeNote(
+			"Owner " + r.Workload.Owner + ": only it knows whether the work is done. End it there.",
+		)
 	case others:
-		w.writeNote("Its owner has other replicas on this node, so that the command that ends it alone depends on them: " +
-			"scale " +
-			r.Workload.Owner + " down by one, and see which one ends.")
+		w.writeNote(
+			"Its owner has other replicas on this node, so that the command that ends it alone depends on them: " +
+				"scale " +
+				r.Workload.Owner + " down by one, and see which one ends.",
+		)
 	default:
-		w.writeCommand(kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"))
-		w.writeNote("This ends its replicas on other nodes, too. If there are any that work, keep their number.")
+		w.writeCommand(
+			kubectl(r.Workload.Namespace, "scale", strings.ToLower(kind)+"/"+name, "--replicas=0"),
+		)
+		w.writeNote(
+			"This ends its replicas on other nodes, too. If there are any that work, keep their number.",
+		)
 	}
 
-	w.writeNote("The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses " +
-		"while it is held.")
+	w.writeNote(
+		"The slice is free then: another pod can have it, or migctl apply can make others of it, which refuses " +
+			"while it is held.",
+	)
 }

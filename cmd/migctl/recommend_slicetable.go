@@ -16,8 +16,32 @@ const sliceLegend = "FREED: the part of the slice's SMs that becomes free. STRET
 // each GPU, those that stay one for each GPU and reason.
 func writeSlices(p *page, devices []advise.Recommendation) {
 	cells := func(c [8]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 24) + " " + p.cell(c[2], 12) + " " + p.cell(c[3], 6) + " " +
-			p.cell(c[4], 10) + " " + p.right(c[5], 5) + " " + p.right(c[6], 9) + " " + p.right(c[7], 4)
+		return p.right(
+			c[0],
+			3,
+		) + " " + p.cell(
+			c[1],
+			24,
+		) + " " + p.cell(
+			c[2],
+			12,
+		) + " " + p.cell(
+			c[3],
+			6,
+		) + " " +
+			p.cell(
+				c[4],
+				10,
+			) + " " + p.right(
+			c[5],
+			5,
+		) + " " + p.right(
+			c[6],
+			9,
+		) + " " + p.right(
+			c[7],
+			4,
+		)
 	}
 	var rows []span
 
@@ -28,7 +52,14 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 		}
 
 		row := [...]string{
-			fmt.Sprint(r.Index), workloadName(r), sliceText(r), string(r.Action), r.Recommended, "", "", confidenceText(r),
+			fmt.Sprint(r.Index),
+			workloadName(r),
+			sliceText(r),
+			string(r.Action),
+			r.Recommended,
+			"",
+			"",
+			confidenceText(r),
 		}
 		c := yellow
 
@@ -55,14 +86,33 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 	p.line()
 
 	if len(rows) > 0 {
-		p.line(span{cells([...]string{"GPU", "WORKLOAD", "SLICE", "ACTION", "TO", "FREED", "STRETCH", "CONF"}), dim})
+		p.line(
+			span{
+				cells(
+					[...]string{
+						"GPU",
+						"WORKLOAD",
+						"SLICE",
+						"ACTION",
+						"TO",
+						"FREED",
+						"STRETCH",
+						"CONF",
+					},
+				),
+				dim,
+			},
+		)
 	}
 
 	for _, row := range rows {
 		p.line(row)
 	}
 
-	if slices.ContainsFunc(devices, func(r advise.Recommendation) bool { return r.Action == advise.ActionShrink }) {
+	if slices.ContainsFunc(
+		devices,
+		func(r advise.Recommendation) bool { return r.Action == advise.ActionShrink },
+	) {
 		p.para("", dim, sliceLegend)
 	}
 

@@ -51,7 +51,10 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	all := len(targets)
 
 	targets = slices.DeleteFunc(targets, func(t targetLayout) bool {
-		return !slices.ContainsFunc(chosen, func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID })
+		return !slices.ContainsFunc(
+			chosen,
+			func(g nodedoc.GPU) bool { return g.UUID == t.gpu.UUID },
+		)
 	})
 	switch {
 	case len(targets) == 0:
@@ -79,15 +82,26 @@ func (s *session) printRecommendedSpec(ctx context.Context, report *advise.Repor
 	}
 
 	var out bytes.Buffer
-	fmt.Fprintf(&out, "# Recommended layouts of %s, %s, with the existing instances of these GPUs.\n",
-		s.page.clean(node.Node.Hostname), report.Time.UTC().Format(time.RFC3339))
+	fmt.Fprintf(
+		&out,
+		"# Recommended layouts of %s, %s, with the existing instances of these GPUs.\n",
+		s.page.clean(node.Node.Hostname),
+		report.Time.UTC().Format(time.RFC3339),
+	)
 
 	switch {
 	case report.SingleStrategy:
-		fmt.Fprintln(&out, "# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.")
+		fmt.Fprintln(
+			&out,
+			"# All GPUs at once: migctl apply -f FILE. MIG mode must be on for all of them.",
+		)
 	case document.MIGConfigs != nil:
 		first := fmt.Sprintf(layoutOfGPU, targets[0].gpu.Index)
-		fmt.Fprintf(&out, "# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n", first)
+		fmt.Fprintf(
+			&out,
+			"# One GPU after the other: migctl apply -f FILE --layout %s. MIG mode must be on.\n",
+			first,
+		)
 	}
 
 	if hasSliceChanges(report, chosen) {
@@ -110,7 +124,8 @@ const sliceChangesApart = "Slices that should become smaller or larger are not p
 // hasSliceChanges reports whether a slice of some GPUs should become smaller or larger.
 func hasSliceChanges(report *advise.Report, gpus []nodedoc.GPU) bool {
 	return slices.ContainsFunc(report.Devices, func(r advise.Recommendation) bool {
-		return changesSlice(&r) && slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return g.UUID == r.GPU })
+		return changesSlice(&r) &&
+			slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return g.UUID == r.GPU })
 	})
 }
 
@@ -130,7 +145,10 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 	for i := range gpus {
 		g := &gpus[i]
 
-		at := slices.IndexFunc(report.Packing.GPUs, func(p advise.PackedGPU) bool { return p.GPU == g.UUID })
+		at := slices.IndexFunc(
+			report.Packing.GPUs,
+			func(p advise.PackedGPU) bool { return p.GPU == g.UUID },
+		)
 		if at < 0 && !report.SingleStrategy {
 			continue
 		}
@@ -185,8 +203,11 @@ func existingLayout(g *nodedoc.GPU) (targetLayout, error) {
 	for i := range g.GPUInstances {
 		inst := &g.GPUInstances[i]
 		if inst.Profile == "" {
-			return t, fmt.Errorf("GPU instance %d of GPU %d has a profile that is not known: a spec could not keep it",
-				inst.ID, g.Index)
+			return t, fmt.Errorf(
+				"GPU instance %d of GPU %d has a profile that is not known: a spec could not keep it",
+				inst.ID,
+				g.Index,
+			)
 		}
 
 		if isWhole(inst) {
@@ -232,7 +253,11 @@ func (t *targetLayout) counts() api.Spec {
 
 // layoutsOf returns a spec with one layout for all GPUs and, unless they must be partitioned at once, one for each.
 func layoutsOf(targets []targetLayout, atOnce bool) (api.Spec, error) {
-	document := api.Spec{Layout: layoutAll, Version: "v1", MIGConfigs: map[string][]api.LayoutRule{}}
+	document := api.Spec{
+		Layout:     layoutAll,
+		Version:    "v1",
+		MIGConfigs: map[string][]api.LayoutRule{},
+	}
 
 	for i := range targets {
 		rule, err := targets[i].rule()
@@ -241,7 +266,9 @@ func layoutsOf(targets []targetLayout, atOnce bool) (api.Spec, error) {
 		}
 
 		if !atOnce {
-			document.MIGConfigs[fmt.Sprintf(layoutOfGPU, targets[i].gpu.Index)] = []api.LayoutRule{rule}
+			document.MIGConfigs[fmt.Sprintf(layoutOfGPU, targets[i].gpu.Index)] = []api.LayoutRule{
+				rule,
+			}
 		}
 
 		document.MIGConfigs[layoutAll] = append(document.MIGConfigs[layoutAll], rule)
@@ -255,7 +282,11 @@ func layoutsOf(targets []targetLayout, atOnce bool) (api.Spec, error) {
 // compute instance.
 func (t *targetLayout) rule() (api.LayoutRule, error) {
 	rule := api.LayoutRule{
-		Devices: api.DeviceList{Indexes: []int{t.gpu.Index}}, MIGEnabled: true, MIGDevices: map[string]int{},
+		Devices: api.DeviceList{
+			Indexes: []int{t.gpu.Index},
+		},
+		MIGEnabled: true,
+		MIGDevices: map[string]int{},
 	}
 	for profile, n := range t.whole {
 		rule.MIGDevices[profile] = n
@@ -263,8 +294,15 @@ func (t *targetLayout) rule() (api.LayoutRule, error) {
 
 	for profile, splits := range t.splits {
 		if len(splits) > 1 || len(splits[0]) == 0 {
-			return rule, usageError{fmt.Sprintf("GPU %d has instances of %s that are split in ways which a spec of several "+
-				"GPUs cannot keep: migctl recommend --spec %d writes one for it alone", t.gpu.Index, profile, t.gpu.Index)}
+			return rule, usageError{
+				fmt.Sprintf(
+					"GPU %d has instances of %s that are split in ways which a spec of several "+
+						"GPUs cannot keep: migctl recommend --spec %d writes one for it alone",
+					t.gpu.Index,
+					profile,
+					t.gpu.Index,
+				),
+			}
 		}
 
 		for _, size := range splits[0] {

@@ -53,7 +53,9 @@ func simulated(t *testing.T, gpus string) []mig.GPULayout {
 // asSeen gives a GPU the identity and the instances of a simulated one. Instances are held, except for one of a
 // profile.
 func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
-	g.UUID, g.Index, g.Profiles = l.UUID, l.Index, l.Profiles
+	g.UUID = l.UUID
+	g.Index = l.Index
+	g.Profiles = l.Profiles
 
 	g.MIG.Enabled = l.MIG
 	for i := range l.Instances {
@@ -65,7 +67,9 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 			is.Holders, is.Allocated = nil, gpu.Some(false)
 		}
 
-		is.ID, is.ComputeInstances = was.ID, nil
+		is.ID = was.ID
+
+		is.ComputeInstances = nil
 		for k := range was.ComputeInstances {
 			c := &was.ComputeInstances[k]
 
@@ -314,7 +318,10 @@ func randomNode(t *testing.T, random *rand.Rand) []gpu.GPU {
 // its pod has left it, no node is cordoned while a pod is to get a slice, and in the end every pod that moves has one.
 func TestProcedureWorksOnRandomNodes(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	moved, waited, followed, later := 0, 0, 0, 0
+	moved := 0
+	waited := 0
+	followed := 0
+	later := 0
 
 	for n := range 25 {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, randomNode(t, random)...))

@@ -17,8 +17,12 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 	case packing == nil:
 		p.line(text("No workload is to move from a whole GPU to a slice."))
 	case len(packing.GPUs) == 0:
-		p.para("", yellow, "The recommended slices were not placed: they do not fit on GPUs that are free or become "+
-			"free, or the search was stopped at its limit.")
+		p.para(
+			"",
+			yellow,
+			"The recommended slices were not placed: they do not fit on GPUs that are free or become "+
+				"free, or the search was stopped at its limit.",
+		)
 	default:
 		writePacking(p, packing)
 		writeRoom(p, report)
@@ -27,12 +31,24 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 
 	provisional, left := unplaced(report)
 	if len(provisional) > 0 {
-		p.para("", yellow, fmt.Sprintf("Provisionally recommended and not moved yet, with less than seven days of "+
-			"evidence: %s, for GPU %s.", plural(len(provisional), "slice", "slices"), joinNumbers(provisional)))
+		p.para(
+			"",
+			yellow,
+			fmt.Sprintf(
+				"Provisionally recommended and not moved yet, with less than seven days of "+
+					"evidence: %s, for GPU %s.",
+				plural(len(provisional), "slice", "slices"),
+				joinNumbers(provisional),
+			),
+		)
 	}
 
 	if len(left) > 0 {
-		p.para("", yellow, fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)))
+		p.para(
+			"",
+			yellow,
+			fmt.Sprintf("Not moved, although a slice would do: GPU %s.", joinNumbers(left)),
+		)
 	}
 }
 
@@ -42,8 +58,12 @@ func writePacking(p *page, packing *advise.Packing) {
 		freed = "GPU " + joinNumbers(packing.FreedGPUs)
 	}
 
-	t := fmt.Sprintf("The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
-		plural(packing.InUse, "GPU", "GPUs"), packing.Needed, freed)
+	t := fmt.Sprintf(
+		"The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
+		plural(packing.InUse, "GPU", "GPUs"),
+		packing.Needed,
+		freed,
+	)
 	if !packing.Proven {
 		t += " Not proven optimal: the search was stopped at its limit, or a model was left out."
 	}
@@ -84,7 +104,9 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 		}
 	}
 
-	hour, priced, unpriced := 0., 0., 0.
+	hour := 0.
+	priced := 0.
+	unpriced := 0.
 
 	for _, model := range sortedKeys(freed) {
 		count := math.Round(freed[model])
@@ -95,7 +117,8 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 			continue
 		}
 
-		hour, priced = hour+count*price.Hour, priced+count
+		hour = hour + count*price.Hour
+		priced = priced + count
 	}
 
 	if priced > 0 {

@@ -16,31 +16,80 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 
 // writeWholeGPUs lists the whole GPUs: those first whose move frees most.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {
-	whole := slices.DeleteFunc(slices.Clone(devices), func(r advise.Recommendation) bool { return r.Instance.Present() })
+	whole := slices.DeleteFunc(
+		slices.Clone(devices),
+		func(r advise.Recommendation) bool { return r.Instance.Present() },
+	)
 	if len(whole) == 0 {
 		return
 	}
 
-	slices.SortStableFunc(whole, func(a, b advise.Recommendation) int { return cmp.Compare(gainRank(&b), gainRank(&a)) })
+	slices.SortStableFunc(
+		whole,
+		func(a, b advise.Recommendation) int { return cmp.Compare(gainRank(&b), gainRank(&a)) },
+	)
 	cells := func(c [7]string) string {
-		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 11) + " " + p.right(c[3], 5) + " " +
-			p.right(c[4], 9) + " " + p.right(c[5], 4) + " " + p.cell(c[6], 23)
+		return p.right(
+			c[0],
+			3,
+		) + " " + p.cell(
+			c[1],
+			19,
+		) + " " + p.cell(
+			c[2],
+			11,
+		) + " " + p.right(
+			c[3],
+			5,
+		) + " " +
+			p.right(
+				c[4],
+				9,
+			) + " " + p.right(
+			c[5],
+			4,
+		) + " " + p.cell(
+			c[6],
+			23,
+		)
 	}
 	p.line()
-	p.line(span{cells([...]string{"GPU", "WORKLOAD", "RECOMMENDED", "FREED", "STRETCH", "CONF", "DECIDED BY"}), dim})
+	p.line(
+		span{
+			cells(
+				[...]string{
+					"GPU",
+					"WORKLOAD",
+					"RECOMMENDED",
+					"FREED",
+					"STRETCH",
+					"CONF",
+					"DECIDED BY",
+				},
+			),
+			dim,
+		},
+	)
 
 	sliced := false
 
 	for i := range whole {
 		r := &whole[i]
 		row := [...]string{
-			fmt.Sprint(r.Index), workloadName(r), string(r.Action), "", "", confidenceText(r), string(r.Reason),
+			fmt.Sprint(r.Index),
+			workloadName(r),
+			string(r.Action),
+			"",
+			"",
+			confidenceText(r),
+			string(r.Reason),
 		}
 		c := plain
 
 		switch r.Action {
 		case advise.ActionSlice:
-			c, sliced = green, true
+			c = green
+			sliced = true
 			row[2], row[3], row[4] = r.Recommended, freedText(r), stretchText(r.Predicted)
 			row[6] = cmp.Or(caveat(r), decidedText(r.Predicted.Decided))
 		case advise.ActionFree:

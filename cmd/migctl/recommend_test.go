@@ -267,7 +267,8 @@ func TestRecommendCountsProvisionalSlices(t *testing.T) {
 	cmptest.HasTexts(t, flat(got), "The workloads to move hold 1 GPU now", counted, "Procedure.")
 	cmptest.LacksTexts(t, flat(got), "although a slice would do")
 	fits(t, withoutCommands(got))
-	report.Packing, report.Devices[0].Action = nil, advise.ActionKeep
+	report.Packing = nil
+	report.Devices[0].Action = advise.ActionKeep
 	_, address = serve(t, recommended(report, s))
 	got = runner{}.run(t, address, "recommend").out
 	cmptest.HasTexts(t, flat(got), "No workload is to move from a whole GPU to a slice.", counted)

@@ -15,7 +15,14 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 		var done api.Release
 
 		path := "/gpus/" + pathEscape(selector) + "/" + s.opts.Command
-		if err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done); err != nil {
+		if err := s.client.sendDocument(
+			ctx,
+			http.MethodPost,
+			path,
+			nil,
+			newKey(),
+			&done,
+		); err != nil {
 			return fmt.Errorf("%s GPU %s: %w", s.opts.Command, selector, err)
 		}
 
@@ -24,15 +31,27 @@ func (s *session) releaseGPUs(ctx context.Context) error {
 		took := time.Duration(done.Seconds * float64(time.Second)).Round(time.Millisecond)
 		switch {
 		case done.Closed != "":
-			s.page.para("  ! ", yellow, "no GPU of this node is read until this one is reacquired, or unbound: "+done.Closed)
+			s.page.para(
+				"  ! ",
+				yellow,
+				"no GPU of this node is read until this one is reacquired, or unbound: "+done.Closed,
+			)
 		case done.Seconds == 0 && done.Released:
 			s.page.para("  ", green, "it is released already: NVML stayed open")
 		case done.Seconds == 0:
 			s.page.para("  ", green, "it is not released: NVML stayed open")
 		case done.Released:
-			s.page.para("  ", green, fmt.Sprintf("released: the exporter has closed it. NVML was closed for %s", took))
+			s.page.para(
+				"  ",
+				green,
+				fmt.Sprintf("released: the exporter has closed it. NVML was closed for %s", took),
+			)
 		default:
-			s.page.para("  ", green, fmt.Sprintf("not released any more. NVML was closed for %s", took))
+			s.page.para(
+				"  ",
+				green,
+				fmt.Sprintf("not released any more. NVML was closed for %s", took),
+			)
 		}
 	}
 

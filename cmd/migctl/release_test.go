@@ -28,7 +28,8 @@ func TestReleaseAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			_, address := serve(t, map[string]http.HandlerFunc{
 				"POST /gpus/3/" + c.command: func(w http.ResponseWriter, _ *http.Request) {
-					c.answer.APIVersion, c.answer.GPU = api.Version, "GPU-3"
+					c.answer.APIVersion = api.Version
+					c.answer.GPU = "GPU-3"
 					w.Header().Set("Content-Type", "application/json")
 					_ = json.NewEncoder(w).Encode(c.answer)
 				},

@@ -22,7 +22,12 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	}
 
 	if len(ids) == 0 {
-		s.page.line(text("Nothing to restore: no GPU is known to lack the layout that operations have made."))
+		s.page.line(
+			text(
+				"Nothing to restore: no GPU is known to lack the layout that operations have made.",
+			),
+		)
+
 		return nil
 	}
 
@@ -36,13 +41,21 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 	question := "Restore the layout of "
 
 	if s.opts.Forget {
-		s.page.para("! ", yellow, "Nothing is changed on any GPU. These GPUs are not restored after a reboot any more, "+
-			"until an operation gives them a layout again.")
+		s.page.para(
+			"! ",
+			yellow,
+			"Nothing is changed on any GPU. These GPUs are not restored after a reboot any more, "+
+				"until an operation gives them a layout again.",
+		)
 
 		question = "Forget the layout of "
 	} else {
-		s.page.para("! ", yellow, "Nothing is destroyed: what is missing of each layout is created. A GPU that has "+
-			"instances of another layout is refused.")
+		s.page.para(
+			"! ",
+			yellow,
+			"Nothing is destroyed: what is missing of each layout is created. A GPU that has "+
+				"instances of another layout is refused.",
+		)
 	}
 
 	s.page.line()
@@ -60,7 +73,9 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 
 // chooseRestorable returns the GPUs that are not restored, and the UUIDs of those that the operator has named: all of
 // them if none is named.
-func (s *session) chooseRestorable(ctx context.Context) (list []api.Unrestored, ids []gpu.UUID, err error) {
+func (s *session) chooseRestorable(
+	ctx context.Context,
+) (list []api.Unrestored, ids []gpu.UUID, err error) {
 	var operations api.Operations
 	if err := s.client.fetch(ctx, "/operations", &operations); err != nil {
 		return nil, nil, err
@@ -70,7 +85,9 @@ func (s *session) chooseRestorable(ctx context.Context) (list []api.Unrestored, 
 
 	if len(s.opts.GPUs) == 0 {
 		if s.opts.Forget {
-			return nil, nil, usageError{"--forget needs the GPUs by name: index, UUID or PCI bus id"}
+			return nil, nil, usageError{
+				"--forget needs the GPUs by name: index, UUID or PCI bus id",
+			}
 		}
 
 		for i := range list {
@@ -86,7 +103,10 @@ func (s *session) chooseRestorable(ctx context.Context) (list []api.Unrestored, 
 	}
 
 	for _, word := range s.opts.GPUs {
-		at := slices.IndexFunc(list, func(u api.Unrestored) bool { return strings.EqualFold(word, string(u.GPU)) })
+		at := slices.IndexFunc(
+			list,
+			func(u api.Unrestored) bool { return strings.EqualFold(word, string(u.GPU)) },
+		)
 		if at >= 0 { // it may be lost, and not in the node's document
 			ids = append(ids, list[at].GPU)
 			continue
@@ -112,7 +132,13 @@ func (s *session) chooseRestorable(ctx context.Context) (list []api.Unrestored, 
 func (s *session) restoreEach(ctx context.Context, ids []gpu.UUID) error {
 	return s.forEachGPU(ids, func(id gpu.UUID) error {
 		request := api.RestoreRequest{TakeOver: s.opts.TakeOver}
-		return s.startOperation(ctx, http.MethodPost, "/gpus/"+pathEscape(string(id))+"/restore", request)
+
+		return s.startOperation(
+			ctx,
+			http.MethodPost,
+			"/gpus/"+pathEscape(string(id))+"/restore",
+			request,
+		)
 	})
 }
 
@@ -121,7 +147,14 @@ func (s *session) forgetEach(ctx context.Context, ids []gpu.UUID) error {
 		var done api.ForgottenLayout
 
 		path := "/gpus/" + pathEscape(string(id)) + "/forget-layout"
-		if err := s.client.sendDocument(ctx, http.MethodPost, path, nil, newKey(), &done); err != nil {
+		if err := s.client.sendDocument(
+			ctx,
+			http.MethodPost,
+			path,
+			nil,
+			newKey(),
+			&done,
+		); err != nil {
 			return err
 		}
 

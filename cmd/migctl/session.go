@@ -40,7 +40,8 @@ func execute(ctx context.Context, args []string, s *session) int {
 		err = flushed
 	}
 
-	if err == nil || errors.Is(err, syscall.EPIPE) { // the reader, such as head, has closed the pipe
+	if err == nil ||
+		errors.Is(err, syscall.EPIPE) { // the reader, such as head, has closed the pipe
 		return exitOK
 	}
 
@@ -105,8 +106,10 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 	}
 
 	if !s.inTerminal {
-		return usageError{"standard input is not a terminal, so migctl cannot ask: look at what would be done, then " +
-			"give --yes"}
+		return usageError{
+			"standard input is not a terminal, so migctl cannot ask: look at what would be done, then " +
+				"give --yes",
+		}
 	}
 
 	if err := s.page.flush(); err != nil {

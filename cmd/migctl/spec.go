@@ -13,7 +13,8 @@ import (
 )
 
 func (o *specOptions) isEmpty() bool {
-	return o.File == "" && o.Layout == "" && len(o.GPUs) == 0 && len(o.Devices) == 0 && len(o.Demand) == 0
+	return o.File == "" && o.Layout == "" && len(o.GPUs) == 0 && len(o.Devices) == 0 &&
+		len(o.Demand) == 0
 }
 
 // maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is chosen from it.
@@ -46,11 +47,15 @@ func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	flags := len(o.GPUs) + len(o.Devices) + len(o.Demand)
 	switch {
 	case o.File != "" && flags > 0:
-		return nil, usageError{"-f has the whole spec: give no --gpus, --devices or --demand beside it"}
+		return nil, usageError{
+			"-f has the whole spec: give no --gpus, --devices or --demand beside it",
+		}
 	case o.File != "":
 		return readSpec(o.File, in)
 	case o.Layout != "" && flags > 0, len(o.Demand) > 0 && flags > len(o.Demand):
-		return nil, usageError{"--layout, --gpus with --devices, and --demand are three ways to say it: choose one"}
+		return nil, usageError{
+			"--layout, --gpus with --devices, and --demand are three ways to say it: choose one",
+		}
 	case o.Layout != "":
 		return []byte("{}"), nil
 	case len(o.Demand) > 0:
@@ -63,7 +68,9 @@ func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 	case len(o.GPUs) == 0:
 		return nil, usageError{"--devices needs --gpus: the GPUs to give this layout, or all"}
 	case len(o.Devices) == 0:
-		return nil, usageError{"--gpus needs --devices: PROFILE=COUNT,..., or none for no instances"}
+		return nil, usageError{
+			"--gpus needs --devices: PROFILE=COUNT,..., or none for no instances",
+		}
 	}
 
 	devices, err := parseDevices(o.Devices)
@@ -110,8 +117,12 @@ func parseDevices(words []string) (map[string]int, error) {
 
 		n, err := strconv.Atoi(count)
 		if _, twice := devices[profile]; !ok || profile == "" || err != nil || n < 1 || twice {
-			return nil, usageError{fmt.Sprintf(
-				"--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; or none", w)}
+			return nil, usageError{
+				fmt.Sprintf(
+					"--devices %q: expected each profile once, with a count: 1g.10gb=4,3g.40gb=1; or none",
+					w,
+				),
+			}
 		}
 
 		devices[profile] = n
@@ -137,7 +148,13 @@ func parseDemand(words []string) ([]map[string]any, error) {
 			case (key == "memory" || key == "sms" || key == "count") && err == nil && n >= 0:
 				need[key] = n
 			default:
-				return nil, usageError{fmt.Sprintf("--demand %q: %q is not one of memory=12GiB, sms=20, count=3", w, part)}
+				return nil, usageError{
+					fmt.Sprintf(
+						"--demand %q: %q is not one of memory=12GiB, sms=20, count=3",
+						w,
+						part,
+					),
+				}
 			}
 		}
 

@@ -11,7 +11,12 @@ import (
 // attributes.
 func isTerminal(f *os.File) bool {
 	var attributes syscall.Termios
-	_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), syscall.TCGETS, uintptr(unsafe.Pointer(&attributes)))
+	_, _, errno := syscall.Syscall(
+		syscall.SYS_IOCTL,
+		f.Fd(),
+		syscall.TCGETS,
+		uintptr(unsafe.Pointer(&attributes)),
+	)
 
 	return errno == 0
 }

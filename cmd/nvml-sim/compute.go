@@ -15,18 +15,43 @@ import (
 // computeCalls answer about the compute instances of a GPU instance. All require privileges.
 func computeCalls() map[string]call {
 	return map[string]call{
-		"nvmlGpuInstanceGetComputeInstanceProfileInfo":        readInstance(plainComputeProfile, 3),
-		"nvmlGpuInstanceGetComputeInstanceProfileInfoV":       readInstance(versionedComputeProfile, 3),
-		"nvmlGpuInstanceGetComputeInstanceRemainingCapacity":  readInstance(withComputeProfile(remainingComputeInstances), 2),
-		"nvmlGpuInstanceGetComputeInstancePossiblePlacements": readInstance(withComputeProfile(computePlacements), 3),
-		"nvmlGpuInstanceCreateComputeInstance":                notNull(onHandle(createCompute, aGPUInstance), 2),
-		"nvmlGpuInstanceCreateComputeInstanceWithPlacement":   notNull(onHandle(createComputeAt, aGPUInstance), 2, 3),
-		"nvmlComputeInstanceDestroy":                          onHandle(destroyCompute, aComputeInstance),
-		"nvmlGpuInstanceGetComputeInstances":                  readInstance(computeInstancesOfProfile, 2, 3),
-		"nvmlGpuInstanceGetComputeInstanceById":               readInstance(computeInstanceByID, 2),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfo": readInstance(plainComputeProfile, 3),
+		"nvmlGpuInstanceGetComputeInstanceProfileInfoV": readInstance(
+			versionedComputeProfile,
+			3,
+		),
+		"nvmlGpuInstanceGetComputeInstanceRemainingCapacity": readInstance(
+			withComputeProfile(remainingComputeInstances),
+			2,
+		),
+		"nvmlGpuInstanceGetComputeInstancePossiblePlacements": readInstance(
+			withComputeProfile(computePlacements),
+			3,
+		),
+		"nvmlGpuInstanceCreateComputeInstance": notNull(
+			onHandle(createCompute, aGPUInstance),
+			2,
+		),
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement": notNull(
+			onHandle(createComputeAt, aGPUInstance),
+			2,
+			3,
+		),
+		"nvmlComputeInstanceDestroy": onHandle(
+			destroyCompute,
+			aComputeInstance,
+		),
+		"nvmlGpuInstanceGetComputeInstances": readInstance(
+			computeInstancesOfProfile,
+			2,
+			3,
+		),
+		"nvmlGpuInstanceGetComputeInstanceById": readInstance(computeInstanceByID, 2),
 		"nvmlComputeInstanceGetInfo": computeInfo(
 			unsafe.Offsetof(C.sim_nvmlComputeInstanceInfo_t{}.placement)),
-		"nvmlComputeInstanceGetInfo_v2": computeInfo(unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{})),
+		"nvmlComputeInstanceGetInfo_v2": computeInfo(
+			unsafe.Sizeof(C.sim_nvmlComputeInstanceInfo_t{}),
+		),
 	}
 }
 
@@ -59,7 +84,9 @@ func computeProfileOf(i *sim.Instance, id uint32) (computeProfile, result) {
 }
 
 // withComputeProfile answers about the compute profile of the second argument in a GPU instance.
-func withComputeProfile(answer func(i *sim.Instance, f computeProfile, a args) result) instanceAnswer {
+func withComputeProfile(
+	answer func(i *sim.Instance, f computeProfile, a args) result,
+) instanceAnswer {
 	return func(_ *sim.GPUState, i *sim.Instance, a args) result {
 		f, ret := computeProfileOf(i, a.uint(1))
 		if ret != success {
@@ -101,20 +128,27 @@ func (f computeProfile) info(i *sim.Instance) C.sim_nvmlComputeInstanceProfileIn
 // versionedComputeProfile answers in version 2, or in version 3, which appends the capabilities.
 func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 	version := *at[uint32](a, 3)
-	if version != C.SIM_nvmlComputeInstanceProfileInfo_v2 && version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
+	if version != C.SIM_nvmlComputeInstanceProfileInfo_v2 &&
+		version != C.SIM_nvmlComputeInstanceProfileInfo_v3 {
 		return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 	}
 	f, ret := sharedProfile(i, a)
 	if ret != success {
 		return ret
 	}
-	plain, info := f.info(i), at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
+	plain := f.info(i)
+	info := at[C.sim_nvmlComputeInstanceProfileInfo_v2_t](a, 3)
 	*info = C.sim_nvmlComputeInstanceProfileInfo_v2_t{
-		version: C.sim_u32(version),
-		id:      plain.id, sliceCount: plain.sliceCount, instanceCount: plain.instanceCount,
-		multiprocessorCount: plain.multiprocessorCount, sharedCopyEngineCount: plain.sharedCopyEngineCount,
-		sharedDecoderCount: plain.sharedDecoderCount, sharedEncoderCount: plain.sharedEncoderCount,
-		sharedJpegCount: plain.sharedJpegCount, sharedOfaCount: plain.sharedOfaCount,
+		version:               C.sim_u32(version),
+		id:                    plain.id,
+		sliceCount:            plain.sliceCount,
+		instanceCount:         plain.instanceCount,
+		multiprocessorCount:   plain.multiprocessorCount,
+		sharedCopyEngineCount: plain.sharedCopyEngineCount,
+		sharedDecoderCount:    plain.sharedDecoderCount,
+		sharedEncoderCount:    plain.sharedEncoderCount,
+		sharedJpegCount:       plain.sharedJpegCount,
+		sharedOfaCount:        plain.sharedOfaCount,
 	}
 	putCString(info.name[:], "MIG "+f.name)
 	if version == C.SIM_nvmlComputeInstanceProfileInfo_v3 {
@@ -125,9 +159,13 @@ func versionedComputeProfile(_ *sim.GPUState, i *sim.Instance, a args) result {
 
 // remainingComputeInstances counts those that could be created now, one after the other.
 func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result {
-	count, end := 0, 0
+	count := 0
+	end := 0
 	for _, p := range f.placements {
-		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool { return c.Placement.Overlaps(p) })
+		taken := slices.ContainsFunc(
+			i.ComputeInstances,
+			func(c *sim.Compute) bool { return c.Placement.Overlaps(p) },
+		)
 		if !taken && p.Start >= end {
 			count, end = count+1, p.End()
 		}

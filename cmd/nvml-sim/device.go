@@ -15,29 +15,59 @@ import (
 // deviceCalls answer what a device is.
 func deviceCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetUUID": readText(gpu.ReadingDevice, func(s *sim.GPUState) string { return string(s.UUID) },
-			func(_ *sim.GPUState, d *sim.MIGDevice) string { return string(d.Compute.UUID) }),
-		"nvmlDeviceGetName": readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Name },
-			func(s *sim.GPUState, d *sim.MIGDevice) string { return s.Name + " MIG " + d.Compute.Profile }),
-		"nvmlDeviceGetSerial":          readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.Serial }, nil),
-		"nvmlDeviceGetVbiosVersion":    readText(gpu.ReadingInventory, func(s *sim.GPUState) string { return s.VBIOS }, nil),
+		"nvmlDeviceGetUUID": readText(
+			gpu.ReadingDevice,
+			func(s *sim.GPUState) string { return string(s.UUID) },
+			func(_ *sim.GPUState, d *sim.MIGDevice) string { return string(d.Compute.UUID) },
+		),
+		"nvmlDeviceGetName": readText(
+			gpu.ReadingInventory,
+			func(s *sim.GPUState) string { return s.Name },
+			func(s *sim.GPUState, d *sim.MIGDevice) string { return s.Name + " MIG " + d.Compute.Profile },
+		),
+		"nvmlDeviceGetSerial": readText(
+			gpu.ReadingInventory,
+			func(s *sim.GPUState) string { return s.Serial },
+			nil,
+		),
+		"nvmlDeviceGetVbiosVersion": readText(
+			gpu.ReadingInventory,
+			func(s *sim.GPUState) string { return s.VBIOS },
+			nil,
+		),
 		"nvmlDeviceGetBoardPartNumber": readText(gpu.ReadingInventory, partNumber, nil),
-		"nvmlDeviceGetMinorNumber":     readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Minor) }),
-		"nvmlDeviceGetModuleId":        readInventory(func(s *sim.GPUState) uint32 { return uint32(s.Index) }),
+		"nvmlDeviceGetMinorNumber": readInventory(
+			func(s *sim.GPUState) uint32 { return uint32(s.Minor) },
+		),
+		"nvmlDeviceGetModuleId": readInventory(
+			func(s *sim.GPUState) uint32 { return uint32(s.Index) },
+		),
 		"nvmlDeviceGetBoardId": readInventory(func(s *sim.GPUState) uint32 {
 			return s.PCI.Domain<<16 | s.PCI.Bus<<8
 		}),
 		"nvmlDeviceGetMultiGpuBoard": readInventory(func(*sim.GPUState) uint32 { return 0 }),
-		"nvmlDeviceGetBrand":         readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA }),
-		"nvmlDeviceGetBusType":       readInventory(func(*sim.GPUState) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE }),
-		"nvmlDeviceGetArchitecture":  readInventory(architecture),
+		"nvmlDeviceGetBrand": readInventory(
+			func(*sim.GPUState) uint32 { return C.SIM_NVML_BRAND_NVIDIA },
+		),
+		"nvmlDeviceGetBusType": readInventory(
+			func(*sim.GPUState) uint32 { return C.SIM_NVML_BUS_TYPE_PCIE },
+		),
+		"nvmlDeviceGetArchitecture": readInventory(architecture),
 		"nvmlDeviceGetAddressingMode": notNull(beforeBranch(addressingBranch,
 			missingFunction, readGPU(gpu.ReadingInventory, addressingMode)), 1),
-		"nvmlDeviceGetNumGpuCores":     readGPU(gpu.ReadingInventory, cores, 1),
-		"nvmlDeviceGetPersistenceMode": readInventory(func(s *sim.GPUState) uint32 { return flag(s.PersistenceMode) }),
-		"nvmlDeviceGetDisplayMode":     readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
-		"nvmlDeviceGetDisplayActive":   readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
-		"nvmlDeviceGetAccountingMode":  readInventory(func(*sim.GPUState) uint32 { return flag(false) }),
+		"nvmlDeviceGetNumGpuCores": readGPU(gpu.ReadingInventory, cores, 1),
+		"nvmlDeviceGetPersistenceMode": readInventory(
+			func(s *sim.GPUState) uint32 { return flag(s.PersistenceMode) },
+		),
+		"nvmlDeviceGetDisplayMode": readInventory(
+			func(*sim.GPUState) uint32 { return flag(false) },
+		),
+		"nvmlDeviceGetDisplayActive": readInventory(
+			func(*sim.GPUState) uint32 { return flag(false) },
+		),
+		"nvmlDeviceGetAccountingMode": readInventory(
+			func(*sim.GPUState) uint32 { return flag(false) },
+		),
 		"nvmlDeviceGetVirtualizationMode": readInventory(func(*sim.GPUState) uint32 {
 			return C.SIM_NVML_GPU_VIRTUALIZATION_MODE_NONE
 		}),
@@ -46,8 +76,12 @@ func deviceCalls() map[string]call {
 		"nvmlDeviceGetPciInfo_v3": readInventory(pciInfo),
 		"nvmlDeviceGetPciInfoExt": readGPU(gpu.ReadingInventory, pciInfoExt, 1),
 		"nvmlDeviceGetIndex":      readDevice(gpu.ReadingDevice, gpuIndex, migIndex, 1),
-		"nvmlDeviceGetComputeMode": readDevice(gpu.ReadingInventory, computeMode, gpuAnswer(computeMode).ofMIGDevice,
-			1),
+		"nvmlDeviceGetComputeMode": readDevice(
+			gpu.ReadingInventory,
+			computeMode,
+			gpuAnswer(computeMode).ofMIGDevice,
+			1,
+		),
 		"nvmlDeviceGetAttributes":    readDevice(gpu.ReadingMIG, nil, oldAttributes, 1),
 		"nvmlDeviceGetAttributes_v2": readDevice(gpu.ReadingMIG, nil, attributes, 1),
 		"nvmlDeviceGetCudaComputeCapability": readDevice(gpu.ReadingInventory,
@@ -71,11 +105,18 @@ func readText(reading gpu.Reading, whole func(s *sim.GPUState) string,
 	if slice != nil {
 		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, slice(s, d)) }
 	}
-	return readDevice(reading, func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) }, migText, 1)
+	return readDevice(
+		reading,
+		func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) },
+		migText,
+		1,
+	)
 }
 
 // partNumber makes a number of NVIDIA's form out of the device id.
-func partNumber(s *sim.GPUState) string { return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16) }
+func partNumber(s *sim.GPUState) string {
+	return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16)
+}
 
 func architecture(s *sim.GPUState) uint32 {
 	switch s.Architecture {
@@ -142,10 +183,14 @@ func pciInfoExt(s *sim.GPUState, a args) result {
 		return structMismatch
 	}
 	*info = C.sim_nvmlPciInfoExt_v1_t{
-		version: info.version,
-		domain:  C.sim_u32(s.PCI.Domain), bus: C.sim_u32(s.PCI.Bus), device: C.sim_u32(s.PCI.Device),
-		pciDeviceId: C.sim_u32(s.PCI.DeviceID), pciSubSystemId: C.sim_u32(s.PCI.Subsystem),
-		baseClass: 3, subClass: 2,
+		version:        info.version,
+		domain:         C.sim_u32(s.PCI.Domain),
+		bus:            C.sim_u32(s.PCI.Bus),
+		device:         C.sim_u32(s.PCI.Device),
+		pciDeviceId:    C.sim_u32(s.PCI.DeviceID),
+		pciSubSystemId: C.sim_u32(s.PCI.Subsystem),
+		baseClass:      3,
+		subClass:       2,
 	}
 	putCString(info.busId[:], busID(s, 8))
 	return success
@@ -167,11 +212,18 @@ func computeMode(s *sim.GPUState, a args) result {
 	return put[uint32](a, 1, C.SIM_NVML_COMPUTEMODE_DEFAULT)
 }
 
-func attributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result { return put(a, 1, attributesOf(d)) }
+func attributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
+	return put(a, 1, attributesOf(d))
+}
 
 // oldAttributes writes what the struct had before its second version, the counts that come first.
 func oldAttributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
-	return putStart(a, 1, attributesOf(d), unsafe.Offsetof(C.sim_nvmlDeviceAttributes_t{}.gpuInstanceSliceCount))
+	return putStart(
+		a,
+		1,
+		attributesOf(d),
+		unsafe.Offsetof(C.sim_nvmlDeviceAttributes_t{}.gpuInstanceSliceCount),
+	)
 }
 
 func attributesOf(d *sim.MIGDevice) C.sim_nvmlDeviceAttributes_t {

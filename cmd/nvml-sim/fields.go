@@ -9,7 +9,9 @@ import (
 )
 
 func fieldCalls() map[string]call {
-	return map[string]call{"nvmlDeviceGetFieldValues": notNull(onHandle(fieldValues, aGPU, aMIGDevice), 2)}
+	return map[string]call{
+		"nvmlDeviceGetFieldValues": notNull(onHandle(fieldValues, aGPU, aMIGDevice), 2),
+	}
 }
 
 // allLinks is the scope of a field that is a total over all NVLinks.
@@ -50,7 +52,9 @@ func fieldValues(l *library, h handle, a args) result {
 	values := array[C.sim_nvmlFieldValue_t](a, 2, a.uint(1))
 	for i := range values {
 		v := &values[i]
-		v.timestamp, v.latencyUsec, v.value = C.longlong(s.Time.UnixMicro()), 0, 0
+		v.timestamp = C.longlong(s.Time.UnixMicro())
+		v.latencyUsec = 0
+		v.value = 0
 		f, ok := known[uint32(v.fieldId)]
 		if !ok {
 			v.nvmlReturn = C.int(unanswered(uint32(v.fieldId)))
@@ -86,21 +90,53 @@ func fields(branch int) map[uint32]field {
 			func(*sim.GPUState) uint64 { return 1 }),
 		C.SIM_NVML_FI_DEV_ECC_PENDING: unscoped(gpu.ReadingECC, unsignedInt,
 			func(*sim.GPUState) uint64 { return 1 }),
-		C.SIM_NVML_FI_DEV_MEMORY_TEMP:                  {gpu.ReadingTemperature, unsignedInt, memoryTemperature},
-		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION:     unscoped(gpu.ReadingEnergy, unsignedLong, millijoules),
-		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER:          unscoped(gpu.ReadingPCIe, unsignedInt, none),
-		C.SIM_NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: unscoped(gpu.ReadingPCIe, unsignedInt, none),
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES:          unscoped(gpu.ReadingPCIe, unsignedInt, pcieBytes),
-		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES:          unscoped(gpu.ReadingPCIe, unsignedInt, pcieBytes),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX:    nvlinkKiB(1),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX:    nvlinkKiB(1),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:     nvlinkKiB(rawOverhead),
-		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX:     nvlinkKiB(rawOverhead),
+		C.SIM_NVML_FI_DEV_MEMORY_TEMP: {
+			gpu.ReadingTemperature,
+			unsignedInt,
+			memoryTemperature,
+		},
+		C.SIM_NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION: unscoped(
+			gpu.ReadingEnergy,
+			unsignedLong,
+			millijoules,
+		),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_COUNTER: unscoped(
+			gpu.ReadingPCIe,
+			unsignedInt,
+			none,
+		),
+		C.SIM_NVML_FI_DEV_PCIE_REPLAY_ROLLOVER_COUNTER: unscoped(
+			gpu.ReadingPCIe,
+			unsignedInt,
+			none,
+		),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_TX_BYTES: unscoped(
+			gpu.ReadingPCIe,
+			unsignedInt,
+			pcieBytes,
+		),
+		C.SIM_NVML_FI_DEV_PCIE_COUNT_RX_BYTES: unscoped(
+			gpu.ReadingPCIe,
+			unsignedInt,
+			pcieBytes,
+		),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX: nvlinkKiB(1),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX: nvlinkKiB(1),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_TX:  nvlinkKiB(rawOverhead),
+		C.SIM_NVML_FI_DEV_NVLINK_THROUGHPUT_RAW_RX:  nvlinkKiB(rawOverhead),
 
-		C.SIM_NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN),
-		C.SIM_NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN),
-		C.SIM_NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX),
-		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT:  limitMargin(C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_SHUTDOWN_TLIMIT: limitMargin(
+			C.SIM_NVML_TEMPERATURE_THRESHOLD_SHUTDOWN,
+		),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_SLOWDOWN_TLIMIT: limitMargin(
+			C.SIM_NVML_TEMPERATURE_THRESHOLD_SLOWDOWN,
+		),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_MEM_MAX_TLIMIT: limitMargin(
+			C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX,
+		),
+		C.SIM_NVML_FI_DEV_TEMPERATURE_GPU_MAX_TLIMIT: limitMargin(
+			C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX,
+		),
 
 		C.SIM_NVML_FI_DEV_PERF_POLICY_POWER: unscoped(gpu.ReadingClockEvents, unsignedLong,
 			func(s *sim.GPUState) uint64 { return uint64(s.PowerViolation) }),
@@ -109,8 +145,11 @@ func fields(branch int) map[uint32]field {
 
 		C.SIM_NVML_FI_DEV_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
 			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryReset)) }),
-		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(gpu.ReadingRecovery, unsignedInt,
-			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) }),
+		C.SIM_NVML_FI_DEV_DRAIN_AND_RESET_STATUS: unscoped(
+			gpu.ReadingRecovery,
+			unsignedInt,
+			func(s *sim.GPUState) uint64 { return uint64(flag(s.Recovery == gpu.RecoveryDrainAndReset)) },
+		),
 	}
 	addLinkFields(known)
 	addPowerFields(known)
@@ -122,7 +161,11 @@ func fields(branch int) map[uint32]field {
 		known[id] = field{gpu.ReadingNVLink, unsignedLong, nvlinkErrors}
 	}
 	if branch >= recoveryBranch {
-		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = unscoped(gpu.ReadingRecovery, unsignedInt, recoveryAction)
+		known[C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION] = unscoped(
+			gpu.ReadingRecovery,
+			unsignedInt,
+			recoveryAction,
+		)
 	}
 	return known
 }
@@ -186,19 +229,25 @@ func addRowFields(known map[uint32]field) {
 		C.SIM_NVML_FI_DEV_REMAPPED_PENDING: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Pending)) },
 		C.SIM_NVML_FI_DEV_REMAPPED_FAILURE: func(rows gpu.RemappedRows) uint64 { return uint64(flag(rows.Failure)) },
 	} {
-		known[id] = field{gpu.ReadingRowRemap, unsignedInt, func(s *sim.GPUState, _ uint32) (uint64, result) {
-			rows, ok := s.Remapped.Get()
-			if !ok {
-				return 0, notSupported
-			}
+		known[id] = field{
+			gpu.ReadingRowRemap,
+			unsignedInt,
+			func(s *sim.GPUState, _ uint32) (uint64, result) {
+				rows, ok := s.Remapped.Get()
+				if !ok {
+					return 0, notSupported
+				}
 
-			return value(rows), success
-		}}
+				return value(rows), success
+			},
+		}
 	}
 }
 
 // ofGPU answers in the scope of the GPU alone.
-func ofGPU(value func(s *sim.GPUState) uint64) func(s *sim.GPUState, scope uint32) (uint64, result) {
+func ofGPU(
+	value func(s *sim.GPUState) uint64,
+) func(s *sim.GPUState, scope uint32) (uint64, result) {
 	return func(s *sim.GPUState, scope uint32) (uint64, result) {
 		switch {
 		case scope == C.SIM_NVML_POWER_SCOPE_GPU:
@@ -218,7 +267,11 @@ func pcieBytes(s *sim.GPUState) uint64 { return uint64(uint32(s.PCIeBytes)) }
 
 // unscoped returns a field that has no scope and that every GPU has.
 func unscoped(reading gpu.Reading, kind C.int, value func(s *sim.GPUState) uint64) field {
-	return field{reading, kind, func(s *sim.GPUState, _ uint32) (uint64, result) { return value(s), success }}
+	return field{
+		reading,
+		kind,
+		func(s *sim.GPUState, _ uint32) (uint64, result) { return value(s), success },
+	}
 }
 
 func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
@@ -231,19 +284,23 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 
 // nvlinkKiB returns a counter in KiB, of one link or of all.
 func nvlinkKiB(overhead float64) field {
-	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.GPUState, scope uint32) (uint64, result) {
-		if s.NVLinks == 0 || s.CountsByLink() {
-			return 0, notSupported
-		}
-		kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
-		switch {
-		case scope == allLinks:
-			return kib, success
-		case int64(scope) < int64(s.NVLinks):
-			return kib / uint64(s.NVLinks), success
-		}
-		return 0, invalidArgument
-	}}
+	return field{
+		gpu.ReadingNVLink,
+		unsignedLong,
+		func(s *sim.GPUState, scope uint32) (uint64, result) {
+			if s.NVLinks == 0 || s.CountsByLink() {
+				return 0, notSupported
+			}
+			kib := uint64(float64(s.NVLinkBytes)*overhead) >> 10
+			switch {
+			case scope == allLinks:
+				return kib, success
+			case int64(scope) < int64(s.NVLinks):
+				return kib / uint64(s.NVLinks), success
+			}
+			return 0, invalidArgument
+		},
+	}
 }
 
 // nvlinkErrors counts no errors: the simulation has no faulty links.
@@ -263,15 +320,19 @@ func linkCount(s *sim.GPUState, _ uint32) (uint64, result) {
 
 // byLink returns a counter of the link that is the scope.
 func byLink(value func(s *sim.GPUState) uint64) field {
-	return field{gpu.ReadingNVLink, unsignedLong, func(s *sim.GPUState, scope uint32) (uint64, result) {
-		switch {
-		case !s.CountsByLink():
-			return 0, notSupported
-		case int64(scope) >= int64(s.NVLinks):
-			return 0, invalidArgument
-		}
-		return value(s), success
-	}}
+	return field{
+		gpu.ReadingNVLink,
+		unsignedLong,
+		func(s *sim.GPUState, scope uint32) (uint64, result) {
+			switch {
+			case !s.CountsByLink():
+				return 0, notSupported
+			case int64(scope) >= int64(s.NVLinks):
+				return 0, invalidArgument
+			}
+			return value(s), success
+		},
+	}
 }
 
 func recoveryAction(s *sim.GPUState) uint64 {

@@ -21,7 +21,12 @@ type sample struct {
 // gpmCalls answer about GPU performance monitoring (GPM), which GPUs before Hopper do not support.
 func gpmCalls() map[string]call {
 	return map[string]call{
-		"nvmlGpmQueryDeviceSupport":      readDevice(gpu.ReadingActivity, gpmSupport, gpuAnswer(gpmSupport).ofMIGDevice, 1),
+		"nvmlGpmQueryDeviceSupport": readDevice(
+			gpu.ReadingActivity,
+			gpmSupport,
+			gpuAnswer(gpmSupport).ofMIGDevice,
+			1,
+		),
 		"nvmlGpmSampleAlloc":             askDriver(allocSample, 0),
 		"nvmlGpmSampleFree":              freeSample,
 		"nvmlGpmSampleGet":               notNull(onHandle(sampleDevice, aGPU, aMIGDevice), 1),
@@ -105,8 +110,8 @@ func gpmMetrics(l *library, a args) result {
 		return structMismatch
 	}
 	l.mu.Lock()
-	before, after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))],
-		l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
+	before := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample1))]
+	after := l.samples[*(*uintptr)(unsafe.Pointer(&get.sample2))]
 	l.mu.Unlock()
 	if get.numMetrics > C.SIM_NVML_GPM_METRIC_MAX || !before.filled || !after.filled ||
 		before.counters.Of != after.counters.Of {
@@ -149,5 +154,8 @@ func setStreaming(l *library, h handle, a args) result {
 	if a.uint(1) > C.SIM_NVML_FEATURE_ENABLED {
 		return invalidArgument
 	}
-	return l.withStreaming(h, func() { l.streaming[h.gpu] = a.uint(1) == C.SIM_NVML_FEATURE_ENABLED })
+	return l.withStreaming(
+		h,
+		func() { l.streaming[h.gpu] = a.uint(1) == C.SIM_NVML_FEATURE_ENABLED },
+	)
 }

@@ -43,7 +43,9 @@ func handlesStart() uintptr { return uintptr(unsafe.Pointer(&C.sim_handles[0])) 
 
 // raw returns the handle as clients see it.
 func (h handle) raw() uintptr {
-	return handlesStart() + uintptr(((int(h.kind)*maxGPUs+h.gpu)*maxInstances+int(h.instance))*maxComputes+int(h.compute))
+	return handlesStart() + uintptr(
+		((int(h.kind)*maxGPUs+h.gpu)*maxInstances+int(h.instance))*maxComputes+int(h.compute),
+	)
 }
 
 // handleOf returns what a handle stands for that a client passes; ok is false for one that this library has not given

@@ -16,9 +16,13 @@ func instanceCalls() map[string]call {
 		"nvmlDeviceCreateGpuInstance":              notNull(onHandle(createInstance, aGPU), 2),
 		"nvmlDeviceCreateGpuInstanceWithPlacement": notNull(onHandle(createInstanceAt, aGPU), 2, 3),
 		"nvmlGpuInstanceDestroy":                   onHandle(destroyInstance, aGPUInstance),
-		"nvmlDeviceGetGpuInstances":                readMIG(withInstances(instancesOfProfile), 2, 3),
-		"nvmlDeviceGetGpuInstanceById":             readMIG(withInstances(instanceByID), 2),
-		"nvmlGpuInstanceGetInfo":                   readInstance(instanceInfo, 1),
+		"nvmlDeviceGetGpuInstances": readMIG(
+			withInstances(instancesOfProfile),
+			2,
+			3,
+		),
+		"nvmlDeviceGetGpuInstanceById": readMIG(withInstances(instanceByID), 2),
+		"nvmlGpuInstanceGetInfo":       readInstance(instanceInfo, 1),
 	}
 }
 
@@ -63,7 +67,11 @@ func createInstanceAt(l *library, h handle, a args) result {
 		return l.failed(err)
 	}
 	wanted := gpu.Placement{Start: int(p.start), Size: int(p.size)}
-	if f, ret := profileByID(&s, a.uint(1)); ret != success || !slices.Contains(f.Placements, wanted) {
+	if f, ret := profileByID(
+		&s,
+		a.uint(1),
+	); ret != success ||
+		!slices.Contains(f.Placements, wanted) {
 		return invalidArgument
 	}
 	return l.createInstance(h, gpu.Some(wanted.Start), a, 3)
@@ -104,7 +112,10 @@ func instancesOfProfile(s *sim.GPUState, a args) result {
 	var handles []uintptr
 	for _, i := range s.Instances {
 		if i.Profile.ID == a.uint(1) {
-			handles = append(handles, handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID}.raw())
+			handles = append(
+				handles,
+				handle{kind: aGPUInstance, gpu: s.Index, instance: i.ID}.raw(),
+			)
 		}
 	}
 	return putHandles(a, handles)

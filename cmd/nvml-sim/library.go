@@ -36,7 +36,9 @@ func newLibrary(getenv func(string) string) *library {
 		samples: map[uintptr]sample{}, streaming: map[int]bool{},
 		files: map[int]*os.File{}}
 
-	always, initialized := initCalls(), tables()
+	always := initCalls()
+	initialized := tables()
+
 	for _, name := range functionNames() {
 		do, ok := always[name]
 		if !ok {

@@ -30,7 +30,8 @@ func linkCalls() map[string]call {
 
 // fabricInfo answers in the second and the third version of its struct, of which the third has a summary of the health.
 func fabricInfo(s *sim.GPUState, a args) result {
-	v2, v3 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1), at[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
+	v2 := at[C.sim_nvmlGpuFabricInfo_v2_t](a, 1)
+	v3 := at[C.sim_nvmlGpuFabricInfo_v3_t](a, 1)
 	if v2.version != C.SIM_nvmlGpuFabricInfo_v2 && v3.version != C.SIM_nvmlGpuFabricInfo_v3 {
 		return structMismatch
 	}
@@ -40,7 +41,8 @@ func fabricInfo(s *sim.GPUState, a args) result {
 	}
 
 	v2.status, v2.cliqueId = C.int(fabric.Status.Or(0)), C.sim_u32(fabric.Clique.Or(0))
-	v2.state, v2.healthMask = C.SIM_NVML_GPU_FABRIC_STATE_COMPLETED, 0
+	v2.state = C.SIM_NVML_GPU_FABRIC_STATE_COMPLETED
+	v2.healthMask = 0
 	if v3.version == C.SIM_nvmlGpuFabricInfo_v3 {
 		v3.healthSummary = C.SIM_NVML_GPU_FABRIC_HEALTH_SUMMARY_HEALTHY
 	}

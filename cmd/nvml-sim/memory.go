@@ -13,18 +13,33 @@ import (
 // memoryCalls answer about memory and its errors.
 func memoryCalls() map[string]call {
 	return map[string]call{
-		"nvmlDeviceGetMemoryInfo": notNull(beforeBranch(newMemory,
-			readDevice(gpu.ReadingMemory, oldMemory, migMemory), readDevice(gpu.ReadingMemory, memory, migMemory)), 1),
+		"nvmlDeviceGetMemoryInfo": notNull(beforeBranch(
+			newMemory,
+			readDevice(
+				gpu.ReadingMemory,
+				oldMemory,
+				migMemory,
+			),
+			readDevice(gpu.ReadingMemory, memory, migMemory),
+		), 1),
 		"nvmlDeviceGetMemoryInfo_v2": notNull(beforeBranch(newMemory,
 			missingFunction, readDevice(gpu.ReadingMemory, memory2, migMemory2)), 1),
 		"nvmlDeviceGetBAR1MemoryInfo": readDevice(gpu.ReadingMemory, bar1, migBAR1, 1),
 		"nvmlDeviceGetEccMode": readGPU(gpu.ReadingECC, func(_ *sim.GPUState, a args) result {
 			return putTwo(a, 1, flag(true), flag(true))
 		}, 1, 2),
-		"nvmlDeviceGetDefaultEccMode":       readValue(gpu.ReadingECC, func(*sim.GPUState) uint32 { return flag(true) }),
-		"nvmlDeviceGetTotalEccErrors":       readECC(totalErrors, 3),
-		"nvmlDeviceGetDetailedEccErrors":    readECC(detailedErrors, 3),
-		"nvmlDeviceGetMemoryErrorCounter":   readDevice(gpu.ReadingECC, errorCounter, migErrorCounter, 4),
+		"nvmlDeviceGetDefaultEccMode": readValue(
+			gpu.ReadingECC,
+			func(*sim.GPUState) uint32 { return flag(true) },
+		),
+		"nvmlDeviceGetTotalEccErrors":    readECC(totalErrors, 3),
+		"nvmlDeviceGetDetailedEccErrors": readECC(detailedErrors, 3),
+		"nvmlDeviceGetMemoryErrorCounter": readDevice(
+			gpu.ReadingECC,
+			errorCounter,
+			migErrorCounter,
+			4,
+		),
 		"nvmlDeviceGetRemappedRows":         readRows(remappedRows, 1, 2, 3, 4),
 		"nvmlDeviceGetRemappedRows_v2":      readRows(remappedRows2, 1),
 		"nvmlDeviceGetRowRemapperHistogram": readRows(rowHistogram, 1),
@@ -65,7 +80,11 @@ func putMemory(s *sim.GPUState, a args, total, used uint64) result {
 }
 
 func memoryOf(total, used uint64) C.sim_nvmlMemory_t {
-	return C.sim_nvmlMemory_t{total: C.sim_u64(total), free: C.sim_u64(total - used), used: C.sim_u64(used)}
+	return C.sim_nvmlMemory_t{
+		total: C.sim_u64(total),
+		free:  C.sim_u64(total - used),
+		used:  C.sim_u64(used),
+	}
 }
 
 // migMemory answers about the memory of the GPU instance, which its compute instances share.
@@ -195,8 +214,10 @@ func remappedRows(rows gpu.RemappedRows, a args) result {
 
 func remappedRows2(rows gpu.RemappedRows, a args) result {
 	return put(a, 1, C.sim_nvmlRemappedRowsInfo_v2_t{
-		corrActiveRemaps: C.sim_u32(rows.Correctable), uncActiveRemaps: C.sim_u32(rows.Uncorrectable),
-		bPending: C.sim_u32(flag(rows.Pending)), bFailureOccurred: C.sim_u32(flag(rows.Failure)),
+		corrActiveRemaps: C.sim_u32(rows.Correctable),
+		uncActiveRemaps:  C.sim_u32(rows.Uncorrectable),
+		bPending:         C.sim_u32(flag(rows.Pending)),
+		bFailureOccurred: C.sim_u32(flag(rows.Failure)),
 	})
 }
 
@@ -206,5 +227,9 @@ const banks = 640
 // rowHistogram answers that every bank has all of its spare rows, but for as many banks as rows were remapped.
 func rowHistogram(rows gpu.RemappedRows, a args) result {
 	used := min(rows.Correctable+rows.Uncorrectable, banks)
-	return put(a, 1, C.sim_nvmlRowRemapperHistogramValues_t{max: C.sim_u32(banks - used), high: C.sim_u32(used)})
+	return put(
+		a,
+		1,
+		C.sim_nvmlRowRemapperHistogramValues_t{max: C.sim_u32(banks - used), high: C.sim_u32(used)},
+	)
 }

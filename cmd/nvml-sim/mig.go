@@ -23,21 +23,33 @@ func migCalls() map[string]call {
 		}, 1),
 		"nvmlDeviceIsMigDeviceHandle":         notNull(onHandle(isMIGDevice, aGPU, aMIGDevice), 1),
 		"nvmlDeviceGetMigDeviceHandleByIndex": readMIG(migHandleByIndex, 2),
-		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(func(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
-			return putHandle(a, 1, handle{kind: aGPU, gpu: s.Index})
-		}),
-		"nvmlDeviceGetGpuInstanceId": readMIGDevice(func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
-			return put(a, 1, uint32(d.Instance.ID))
-		}),
-		"nvmlDeviceGetComputeInstanceId": readMIGDevice(func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
-			return put(a, 1, uint32(d.Compute.ID))
-		}),
-		"nvmlDeviceGetGpuInstanceProfileInfo":           readMIG(plainProfile, 2),
-		"nvmlDeviceGetGpuInstanceProfileInfoV":          readMIG(versionedProfile(profileByNumber), 2),
+		"nvmlDeviceGetDeviceHandleFromMigDeviceHandle": readMIGDevice(
+			func(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
+				return putHandle(a, 1, handle{kind: aGPU, gpu: s.Index})
+			},
+		),
+		"nvmlDeviceGetGpuInstanceId": readMIGDevice(
+			func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
+				return put(a, 1, uint32(d.Instance.ID))
+			},
+		),
+		"nvmlDeviceGetComputeInstanceId": readMIGDevice(
+			func(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
+				return put(a, 1, uint32(d.Compute.ID))
+			},
+		),
+		"nvmlDeviceGetGpuInstanceProfileInfo": readMIG(plainProfile, 2),
+		"nvmlDeviceGetGpuInstanceProfileInfoV": readMIG(
+			versionedProfile(profileByNumber),
+			2,
+		),
 		"nvmlDeviceGetGpuInstanceProfileInfoByIdV":      readMIG(versionedProfile(profileByID), 2),
 		"nvmlDeviceGetGpuInstancePossiblePlacements":    placements,
 		"nvmlDeviceGetGpuInstancePossiblePlacements_v2": placements,
-		"nvmlDeviceGetGpuInstanceRemainingCapacity":     notNull(onHandle(remainingCapacity, aGPU), 2),
+		"nvmlDeviceGetGpuInstanceRemainingCapacity": notNull(
+			onHandle(remainingCapacity, aGPU),
+			2,
+		),
 	}
 }
 
@@ -50,7 +62,12 @@ func readMIG(answer gpuAnswer, pointers ...int) call {
 
 // readMIGDevice answers about the MIG device of the first argument in the second. A GPU is an invalid argument.
 func readMIGDevice(answer migAnswer) call {
-	return readDevice(gpu.ReadingMIG, func(*sim.GPUState, args) result { return invalidArgument }, answer, 1)
+	return readDevice(
+		gpu.ReadingMIG,
+		func(*sim.GPUState, args) result { return invalidArgument },
+		answer,
+		1,
+	)
 }
 
 func migMode(s *sim.GPUState, a args) result {
@@ -81,7 +98,9 @@ func setMIGMode(l *library, h handle, a args) result {
 	return put(a, 2, success)
 }
 
-func isMIGDevice(_ *library, h handle, a args) result { return put(a, 1, flag(h.kind == aMIGDevice)) }
+func isMIGDevice(_ *library, h handle, a args) result {
+	return put(a, 1, flag(h.kind == aMIGDevice))
+}
 
 // migHandleByIndex requires no privileges. The indexes are sparse: others may follow one that is not found.
 func migHandleByIndex(s *sim.GPUState, a args) result {
@@ -133,10 +152,16 @@ func plainProfile(s *sim.GPUState, a args) result {
 	}
 	e := f.Engines.Or(gpu.Engines{})
 	return put(a, 2, C.sim_nvmlGpuInstanceProfileInfo_t{
-		id: C.sim_u32(f.ID), sliceCount: C.sim_u32(f.ComputeSlices), instanceCount: C.sim_u32(f.MaxInstances),
-		multiprocessorCount: C.sim_u32(f.SMs), copyEngineCount: C.sim_u32(e.Copy), decoderCount: C.sim_u32(e.Decoder),
-		encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
-		memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+		id:                  C.sim_u32(f.ID),
+		sliceCount:          C.sim_u32(f.ComputeSlices),
+		instanceCount:       C.sim_u32(f.MaxInstances),
+		multiprocessorCount: C.sim_u32(f.SMs),
+		copyEngineCount:     C.sim_u32(e.Copy),
+		decoderCount:        C.sim_u32(e.Decoder),
+		encoderCount:        C.sim_u32(e.Encoder),
+		jpegCount:           C.sim_u32(e.JPEG),
+		ofaCount:            C.sim_u32(e.OFA),
+		memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 	})
 }
 
@@ -144,7 +169,8 @@ func plainProfile(s *sim.GPUState, a args) result {
 func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, result)) gpuAnswer {
 	return func(s *sim.GPUState, a args) result {
 		version := *at[uint32](a, 2)
-		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 && version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
+		if version != C.SIM_nvmlGpuInstanceProfileInfo_v2 &&
+			version != C.SIM_nvmlGpuInstanceProfileInfo_v3 {
 			return invalidArgument // by nvml.h; not ARGUMENT_VERSION_MISMATCH
 		}
 		f, ret := find(s, a.uint(1))
@@ -158,22 +184,34 @@ func versionedProfile(find func(s *sim.GPUState, number uint32) (gpu.Profile, re
 		if version == C.SIM_nvmlGpuInstanceProfileInfo_v2 {
 			info := at[C.sim_nvmlGpuInstanceProfileInfo_v2_t](a, 2)
 			*info = C.sim_nvmlGpuInstanceProfileInfo_v2_t{
-				version: C.sim_u32(version),
-				id:      C.sim_u32(f.ID), sliceCount: C.sim_u32(f.ComputeSlices), instanceCount: C.sim_u32(f.MaxInstances),
-				multiprocessorCount: C.sim_u32(f.SMs), copyEngineCount: C.sim_u32(e.Copy), decoderCount: C.sim_u32(e.Decoder),
-				encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
-				memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+				version:             C.sim_u32(version),
+				id:                  C.sim_u32(f.ID),
+				sliceCount:          C.sim_u32(f.ComputeSlices),
+				instanceCount:       C.sim_u32(f.MaxInstances),
+				multiprocessorCount: C.sim_u32(f.SMs),
+				copyEngineCount:     C.sim_u32(e.Copy),
+				decoderCount:        C.sim_u32(e.Decoder),
+				encoderCount:        C.sim_u32(e.Encoder),
+				jpegCount:           C.sim_u32(e.JPEG),
+				ofaCount:            C.sim_u32(e.OFA),
+				memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 			}
 			putCString(info.name[:], "MIG "+f.Name)
 			return success
 		}
 		info := at[C.sim_nvmlGpuInstanceProfileInfo_v3_t](a, 2)
 		*info = C.sim_nvmlGpuInstanceProfileInfo_v3_t{
-			version: C.sim_u32(version),
-			id:      C.sim_u32(f.ID), sliceCount: C.sim_u32(f.ComputeSlices), instanceCount: C.sim_u32(f.MaxInstances),
-			multiprocessorCount: C.sim_u32(f.SMs), copyEngineCount: C.sim_u32(e.Copy), decoderCount: C.sim_u32(e.Decoder),
-			encoderCount: C.sim_u32(e.Encoder), jpegCount: C.sim_u32(e.JPEG), ofaCount: C.sim_u32(e.OFA),
-			memorySizeMB: C.sim_u64(f.MemoryBytes >> 20),
+			version:             C.sim_u32(version),
+			id:                  C.sim_u32(f.ID),
+			sliceCount:          C.sim_u32(f.ComputeSlices),
+			instanceCount:       C.sim_u32(f.MaxInstances),
+			multiprocessorCount: C.sim_u32(f.SMs),
+			copyEngineCount:     C.sim_u32(e.Copy),
+			decoderCount:        C.sim_u32(e.Decoder),
+			encoderCount:        C.sim_u32(e.Encoder),
+			jpegCount:           C.sim_u32(e.JPEG),
+			ofaCount:            C.sim_u32(e.OFA),
+			memorySizeMB:        C.sim_u64(f.MemoryBytes >> 20),
 		}
 		putCString(info.name[:], "MIG "+f.Name)
 		if strings.Contains(f.Name, "+gfx") {

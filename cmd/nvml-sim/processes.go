@@ -18,12 +18,17 @@ func processCalls() map[string]call {
 		"nvmlDeviceGetGraphicsRunningProcesses":   func(sim.Process) bool { return false },
 	} {
 		all[name] = listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v1_t {
-			return C.sim_nvmlProcessInfo_v1_t{pid: C.sim_u32(p.PID), usedGpuMemory: C.sim_u64(p.MemoryBytes)}
+			return C.sim_nvmlProcessInfo_v1_t{
+				pid:           C.sim_u32(p.PID),
+				usedGpuMemory: C.sim_u64(p.MemoryBytes),
+			}
 		})
 		newer := listProcesses(wanted, func(p sim.Process) C.sim_nvmlProcessInfo_v2_t {
 			return C.sim_nvmlProcessInfo_v2_t{
-				pid: C.sim_u32(p.PID), usedGpuMemory: C.sim_u64(p.MemoryBytes),
-				gpuInstanceId: C.sim_u32(idOrNone(p.Instance)), computeInstanceId: C.sim_u32(idOrNone(p.Compute)),
+				pid:               C.sim_u32(p.PID),
+				usedGpuMemory:     C.sim_u64(p.MemoryBytes),
+				gpuInstanceId:     C.sim_u32(idOrNone(p.Instance)),
+				computeInstanceId: C.sim_u32(idOrNone(p.Compute)),
 			}
 		})
 		all[name+"_v2"], all[name+"_v3"] = newer, newer
@@ -44,7 +49,9 @@ func processUse(s *sim.GPUState, a args) result {
 	samples := make([]C.sim_nvmlProcessUtilizationSample_t, 0, len(s.Processes))
 	for _, p := range s.Processes {
 		samples = append(samples, C.sim_nvmlProcessUtilizationSample_t{
-			pid: C.sim_u32(p.PID), timeStamp: C.sim_u64(s.Time.UnixMicro()), smUtil: C.sim_u32(100*p.SMShare + 0.5),
+			pid:       C.sim_u32(p.PID),
+			timeStamp: C.sim_u64(s.Time.UnixMicro()),
+			smUtil:    C.sim_u32(100*p.SMShare + 0.5),
 		})
 	}
 	if a.raw[1] == 0 { // the number of samples is asked for

@@ -12,25 +12,42 @@ import (
 
 // readingCalls answer what a GPU does.
 func readingCalls() map[string]call {
-	limit := readValue(gpu.ReadingPower, func(s *sim.GPUState) uint32 { return milli(s.LimitWatts) })
+	limit := readValue(
+		gpu.ReadingPower,
+		func(s *sim.GPUState) uint32 { return milli(s.LimitWatts) },
+	)
 	clock := readGPU(gpu.ReadingClocks, clockNow, 2)
 	maxClock := readGPU(gpu.ReadingClocks, clockMax, 2)
-	reasons := readValue(gpu.ReadingClockEvents, func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) })
+	reasons := readValue(
+		gpu.ReadingClockEvents,
+		func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) },
+	)
 	supportedReasons := readValue(gpu.ReadingClockEvents, func(*sim.GPUState) uint64 {
 		return C.SIM_nvmlClocksEventReasonGpuIdle | C.SIM_nvmlClocksEventReasonSwPowerCap |
 			C.SIM_nvmlClocksEventReasonSwThermalSlowdown
 	})
-	maxGeneration := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.MaxGeneration) })
+	maxGeneration := readValue(
+		gpu.ReadingPCIe,
+		func(s *sim.GPUState) uint32 { return uint32(s.PCI.MaxGeneration) },
+	)
 	width := readValue(gpu.ReadingPCIe, func(s *sim.GPUState) uint32 { return uint32(s.PCI.Width) })
-	pstate := readValue(gpu.ReadingClocks, func(s *sim.GPUState) uint32 { return uint32(s.PerformanceState) })
+	pstate := readValue(
+		gpu.ReadingClocks,
+		func(s *sim.GPUState) uint32 { return uint32(s.PerformanceState) },
+	)
 	return map[string]call{
 		"nvmlDeviceGetUtilizationRates": readGPU(gpu.ReadingUtilization, utilization, 1),
 
-		"nvmlDeviceGetPowerUsage":                      readGPU(gpu.ReadingPower, powerUsage, 1),
-		"nvmlDeviceGetEnforcedPowerLimit":              limit,
-		"nvmlDeviceGetPowerManagementLimit":            limit,
-		"nvmlDeviceGetPowerManagementDefaultLimit":     limit,
-		"nvmlDeviceGetPowerManagementLimitConstraints": readGPU(gpu.ReadingPower, limitConstraints, 1, 2),
+		"nvmlDeviceGetPowerUsage":                  readGPU(gpu.ReadingPower, powerUsage, 1),
+		"nvmlDeviceGetEnforcedPowerLimit":          limit,
+		"nvmlDeviceGetPowerManagementLimit":        limit,
+		"nvmlDeviceGetPowerManagementDefaultLimit": limit,
+		"nvmlDeviceGetPowerManagementLimitConstraints": readGPU(
+			gpu.ReadingPower,
+			limitConstraints,
+			1,
+			2,
+		),
 		"nvmlDeviceGetPowerManagementMode": readValue(gpu.ReadingPower,
 			func(*sim.GPUState) uint32 { return flag(true) }),
 		"nvmlDeviceGetTotalEnergyConsumption": readValue(gpu.ReadingEnergy, millijoules),
@@ -52,8 +69,11 @@ func readingCalls() map[string]call {
 		"nvmlDeviceGetGpuMaxPcieLinkGeneration": maxGeneration,
 		"nvmlDeviceGetCurrPcieLinkWidth":        width,
 		"nvmlDeviceGetMaxPcieLinkWidth":         width,
-		"nvmlDeviceGetPcieReplayCounter":        readValue(gpu.ReadingPCIe, func(*sim.GPUState) uint32 { return 0 }),
-		"nvmlDeviceGetPcieThroughput":           readGPU(gpu.ReadingPCIe, pcieThroughput, 2),
+		"nvmlDeviceGetPcieReplayCounter": readValue(
+			gpu.ReadingPCIe,
+			func(*sim.GPUState) uint32 { return 0 },
+		),
+		"nvmlDeviceGetPcieThroughput": readGPU(gpu.ReadingPCIe, pcieThroughput, 2),
 	}
 }
 

@@ -13,12 +13,20 @@ import (
 
 // systemCalls answer about the node as a whole, and find devices.
 func systemCalls() map[string]call {
-	count := askDriver(func(l *library, a args) result { return put(a, 0, uint32(l.client.Count())) }, 0)
-	cuda := askDriver(func(l *library, a args) result { return put(a, 0, int32(l.node.Scenario().Node.CUDAVersion())) }, 0)
+	count := askDriver(
+		func(l *library, a args) result { return put(a, 0, uint32(l.client.Count())) },
+		0,
+	)
+	cuda := askDriver(
+		func(l *library, a args) result { return put(a, 0, int32(l.node.Scenario().Node.CUDAVersion())) },
+		0,
+	)
 	none := askDriver(func(_ *library, a args) result { return put[uint32](a, 0, 0) }, 0)
 	return map[string]call{
 		"nvmlSystemGetConfComputeState": askDriver(confComputeState, 0),
-		"nvmlSystemGetDriverVersion":    askDriverText(func(n *sim.NodeSpec) string { return n.Driver }),
+		"nvmlSystemGetDriverVersion": askDriverText(
+			func(n *sim.NodeSpec) string { return n.Driver },
+		),
 		"nvmlSystemGetNVMLVersion": askDriverText(func(n *sim.NodeSpec) string {
 			return fmt.Sprintf("%d.%s", n.CUDAVersion()/1000, n.Driver)
 		}),
@@ -53,7 +61,10 @@ func askDriver(answer call, pointers ...int) call {
 }
 
 func askDriverText(text func(n *sim.NodeSpec) string) call {
-	return askDriver(func(l *library, a args) result { return putText(a, 0, text(&l.node.Scenario().Node)) }, 0)
+	return askDriver(
+		func(l *library, a args) result { return putText(a, 0, text(&l.node.Scenario().Node)) },
+		0,
+	)
 }
 
 // confComputeState answers whether or not GPUs are attached, which is unverified.
@@ -61,7 +72,8 @@ func confComputeState(l *library, a args) result {
 	state := at[C.sim_nvmlConfComputeSystemState_t](a, 0)
 	*state = C.sim_nvmlConfComputeSystemState_t{}
 	if l.node.Scenario().Node.ConfidentialComputing {
-		state.environment, state.ccFeature = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD, C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
+		state.environment = C.SIM_NVML_CC_SYSTEM_ENVIRONMENT_PROD
+		state.ccFeature = C.SIM_NVML_CC_SYSTEM_FEATURE_ENABLED
 	}
 	return success
 }
@@ -143,11 +155,16 @@ func handleByUUIDV(l *library, a args) result {
 	}
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
-		text, _, _ := strings.Cut(C.GoStringN(&id.value[0], C.int(len(id.value))), "\x00") // it may fill the array
+		// it may fill the array
+		text, _, _ := strings.Cut(C.GoStringN(&id.value[0], C.int(len(id.value))), "\x00")
 		return findUUID(l, a, text)
 	case C.SIM_NVML_UUID_TYPE_BINARY:
 		b := C.GoStringN(&id.value[0], 16)
-		return findUUID(l, a, fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]))
+		return findUUID(
+			l,
+			a,
+			fmt.Sprintf("GPU-%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:]),
+		)
 	}
 	return invalidArgument
 }

@@ -96,6 +96,8 @@ func limitMargin(which uint32) field {
 			case which == C.SIM_NVML_TEMPERATURE_THRESHOLD_MEM_MAX:
 				return 0, success
 			}
-			return uint64(uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius))), success
+			return uint64(
+				uint32(int32(all[C.SIM_NVML_TEMPERATURE_THRESHOLD_GPU_MAX] - celsius)),
+			), success
 		}}
 }

@@ -53,8 +53,14 @@ type (
 func newSBOM(name, version string, modules []module, packages []debPackage) ([]byte, error) {
 	d := document{Format: "CycloneDX", SpecVersion: "1.5", Version: 1}
 	purl := "pkg:golang/github.com/mig-exporter/" + name + "@" + version
-	d.Metadata.Component = component{Type: "application", Ref: purl, Name: name, Version: version, PURL: purl,
-		Licenses: []licenseChoice{{license{"Apache-2.0"}}}}
+	d.Metadata.Component = component{
+		Type:     "application",
+		Ref:      purl,
+		Name:     name,
+		Version:  version,
+		PURL:     purl,
+		Licenses: []licenseChoice{{license{"Apache-2.0"}}},
+	}
 	root := dependency{Ref: purl}
 
 	for i := range modules {
@@ -86,7 +92,10 @@ func newSBOM(name, version string, modules []module, packages []debPackage) ([]b
 	sum := sha256.Sum256(content)
 	sum[6], sum[8] = sum[6]&0x0f|0x80, sum[8]&0x3f|0x80 // UUID version 8, of the content
 	id := hex.EncodeToString(sum[:16])
-	d.SerialNumber = "urn:uuid:" + strings.Join([]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:]}, "-")
+	d.SerialNumber = "urn:uuid:" + strings.Join(
+		[]string{id[:8], id[8:12], id[12:16], id[16:20], id[20:]},
+		"-",
+	)
 	content, err = json.MarshalIndent(d, "", "  ")
 
 	return append(content, '\n'), err

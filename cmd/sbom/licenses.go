@@ -14,7 +14,8 @@ func identifyLicenses(text string) []string {
 	has := func(part string) bool { return strings.Contains(words, part) }
 
 	var ids []string
-	if has("Apache License Version 2.0, January 2004") || has("http://www.apache.org/licenses/LICENSE-2.0") {
+	if has("Apache License Version 2.0, January 2004") ||
+		has("http://www.apache.org/licenses/LICENSE-2.0") {
 		ids = append(ids, "Apache-2.0")
 	}
 
@@ -41,7 +42,9 @@ func identifyLicenses(text string) []string {
 // accompanies reports whether a file belongs to a license without being one.
 func (f licenseFile) accompanies() bool {
 	base := strings.ToUpper(f.name[strings.LastIndex(f.name, "/")+1:])
-	return strings.HasPrefix(base, "NOTICE") || strings.HasPrefix(base, "PATENTS") || strings.HasPrefix(base, "AUTHORS")
+
+	return strings.HasPrefix(base, "NOTICE") || strings.HasPrefix(base, "PATENTS") ||
+		strings.HasPrefix(base, "AUTHORS")
 }
 
 // licenses returns the SPDX identifiers of a module. It is an error if a license is not known.
@@ -55,8 +58,11 @@ func (m *module) licenses() ([]string, error) {
 
 		known := identifyLicenses(f.text)
 		if len(known) == 0 {
-			return nil, fmt.Errorf("module %s: the license in %s is not known: expected a text that identify knows", m.path,
-				f.name)
+			return nil, fmt.Errorf(
+				"module %s: the license in %s is not known: expected a text that identify knows",
+				m.path,
+				f.name,
+			)
 		}
 
 		ids = append(ids, known...)
@@ -82,16 +88,30 @@ func licenseTexts(name string, modules []module) []byte {
 				texts = append(texts, f.text)
 			}
 
-			owners[f.text] = append(owners[f.text], fmt.Sprintf("%s %s (%s)", m.path, m.version, f.name))
+			owners[f.text] = append(
+				owners[f.text],
+				fmt.Sprintf("%s %s (%s)", m.path, m.version, f.name),
+			)
 		}
 	}
 
 	line := strings.Repeat("=", 80)
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "The programs of %s contain the Go modules below. These are their licenses and notices.\n", name)
+	fmt.Fprintf(
+		&b,
+		"The programs of %s contain the Go modules below. These are their licenses and notices.\n",
+		name,
+	)
 
 	for _, text := range texts {
-		fmt.Fprintf(&b, "\n%s\n%s\n%s\n\n%s\n", line, strings.Join(owners[text], "\n"), line, strings.TrimSpace(text))
+		fmt.Fprintf(
+			&b,
+			"\n%s\n%s\n%s\n\n%s\n",
+			line,
+			strings.Join(owners[text], "\n"),
+			line,
+			strings.TrimSpace(text),
+		)
 	}
 
 	return b.Bytes()

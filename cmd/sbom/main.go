@@ -28,8 +28,12 @@ func run(args []string, errOut io.Writer) error {
 	sbomPath := flags.String("sbom", "", "CycloneDX file to write")
 	licensesPath := flags.String("licenses", "", "file to write with the texts of the licenses")
 
-	packagesPath := flags.String("packages", "", "file that lists Debian packages shipped with the product, one in a "+
-		"line: vendor, name, version, architecture [distribution, source package]")
+	packagesPath := flags.String(
+		"packages",
+		"",
+		"file that lists Debian packages shipped with the product, one in a "+
+			"line: vendor, name, version, architecture [distribution, source package]",
+	)
 	if err := flags.Parse(args); err != nil {
 		return err
 	}

@@ -49,7 +49,11 @@ func readModules(programs []string) ([]module, error) {
 		goVersion = strings.TrimPrefix(info.GoVersion, "go")
 		for _, m := range info.Deps {
 			if m.Replace != nil {
-				return nil, fmt.Errorf("%s: module %s is replaced, which is not expected here", program, m.Path)
+				return nil, fmt.Errorf(
+					"%s: module %s is replaced, which is not expected here",
+					program,
+					m.Path,
+				)
 			}
 
 			linked[m.Path] = module{path: m.Path, version: m.Version, sum: m.Sum}
@@ -71,7 +75,10 @@ func readModules(programs []string) ([]module, error) {
 
 	for path, m := range linked {
 		if len(folders[path]) == 0 {
-			return nil, fmt.Errorf("the programs have module %s, go list does not: they were built from other sources", path)
+			return nil, fmt.Errorf(
+				"the programs have module %s, go list does not: they were built from other sources",
+				path,
+			)
 		}
 
 		if m.files, err = readLicenses(folders[path]); err != nil {
@@ -136,7 +143,9 @@ func listFolders(packages, environment []string) (map[string]map[string]bool, er
 
 // readLicenses reads the license files in folders of packages and in those above them, up to their module's.
 func readLicenses(folders map[string]bool) ([]licenseFile, error) {
-	isLicense := regexp.MustCompile(`(?i)^(licen[sc]e|copying|notice|patents|authors)(\.(md|txt|libyaml))?$`)
+	isLicense := regexp.MustCompile(
+		`(?i)^(licen[sc]e|copying|notice|patents|authors)(\.(md|txt|libyaml))?$`,
+	)
 	found := map[string]licenseFile{}
 
 	for both := range folders {

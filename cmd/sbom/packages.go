@@ -31,12 +31,16 @@ func readPackages(path string) ([]debPackage, error) {
 	for line := range strings.Lines(string(text)) {
 		f := strings.Fields(line)
 		if len(f) != 4 && len(f) != 6 {
-			return nil, fmt.Errorf("packages: expected 4 or 6 fields, got %q", strings.TrimSpace(line))
+			return nil, fmt.Errorf(
+				"packages: expected 4 or 6 fields, got %q",
+				strings.TrimSpace(line),
+			)
 		}
 
 		p := debPackage{vendor: f[0], name: f[1], version: f[2], architecture: f[3]}
 		if len(f) == 6 {
-			p.distribution, p.source = f[4], f[5]
+			p.distribution = f[4]
+			p.source = f[5]
 		}
 
 		list = append(list, p)

@@ -44,7 +44,9 @@ func TestOfAProgram(t *testing.T) {
 	for range 2 {
 		dir := t.TempDir()
 
-		sbom, licenses := filepath.Join(dir, "sbom.json"), filepath.Join(dir, "licenses")
+		sbom := filepath.Join(dir, "sbom.json")
+
+		licenses := filepath.Join(dir, "licenses")
 		if err := run([]string{"-version=1.2.3", "-sbom=" + sbom, "-licenses=" + licenses, program}, io.Discard); err != nil {
 			t.Fatal(err)
 		}

@@ -89,19 +89,25 @@ type holderID struct {
 
 // New returns an Advisor without evidence. The options are valid.
 func New(options Options) *Advisor {
-	return &Advisor{options: options, devices: map[deviceKey]*device{}, workloads: map[Key]*workload{}}
+	return &Advisor{
+		options:   options,
+		devices:   map[deviceKey]*device{},
+		workloads: map[Key]*workload{},
+	}
 }
 
 // Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
 // the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
-	now := s.Time.Round(0) // of the wall clock alone: a monotonic reading would hide that it was set
+	// of the wall clock alone: a monotonic reading would hide that it was set
+	now := s.Time.Round(0)
 	if a.doubtsClock(now) {
 		return false
 	}
 
 	a.followClock(now)
-	passed, hourPassed := passedTime{}, false // a pod that ran on over a restart is not forgotten before it is described
+	passed := passedTime{}
+	hourPassed := false // a pod that ran on over a restart is not forgotten before it is described
 
 	if !a.now.IsZero() && !a.restored {
 		since := min(now.Sub(a.now), maxCountedGap)
@@ -122,7 +128,10 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 		hourPassed = now.Truncate(time.Hour).After(a.now.Truncate(time.Hour))
 	}
 
-	a.now, a.restored, a.node = now, false, s.Hostname
+	a.now = now
+	a.restored = false
+
+	a.node = s.Hostname
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
@@ -250,7 +259,8 @@ func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 }
 
 func (d *device) observeGap(now time.Time, held float64) {
-	d.seen, d.traffic = now, traffic{}
+	d.seen = now
+	d.traffic = traffic{}
 	d.hour.interrupt()
 
 	if d.workload != nil {
@@ -318,7 +328,13 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 
 // setHolder closes the window of the holder before, if there is another one now, and counts the time.
 func (a *Advisor) setHolder(
-	d *device, g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int, held float64,
+	d *device,
+	g *gpu.GPU,
+	profile string,
+	holders []gpu.Holder,
+	jobs []string,
+	processes int,
+	held float64,
 ) {
 	id := holderID{Holders: len(holders), Processes: processes > 0}
 	if len(holders) > 0 {
@@ -328,7 +344,9 @@ func (a *Advisor) setHolder(
 			return // its owner is known in a second
 		}
 
-		id.Container, id.UID, id.Processes = h.Container, h.PodUID, false
+		id.Container = h.Container
+		id.UID = h.PodUID
+		id.Processes = false
 		id.Workload = cmp.Or(h.Rightsizing.Workload, h.Workload)
 	}
 
@@ -407,7 +425,10 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
 		if o := d.open.observed; o > 0 {
 			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
-				float32(d.open.busy / o), float32(d.open.sm / o), float32(d.open.dram / o), d.open.activityUnread > 0,
+				float32(d.open.busy / o),
+				float32(d.open.sm / o),
+				float32(d.open.dram / o),
+				d.open.activityUnread > 0,
 				d.open.meanEngines(),
 			})
 		}

@@ -237,8 +237,10 @@ func TestMediaEngines(t *testing.T) {
 // TestAnswersDoNotFlap: a workload that grows gets more at once, and less again only after as much evidence as the
 // first answer needed.
 func TestAnswersDoNotFlap(t *testing.T) {
-	small, large := load{busy: 0.5, sm: 0.03, gib: 4}, load{busy: 0.5, sm: 0.03, gib: 15}
-	a, at := New(fastOptions()), start()
+	small := load{busy: 0.5, sm: 0.03, gib: 4}
+	large := load{busy: 0.5, sm: 0.03, gib: 15}
+	a := New(fastOptions())
+	at := start()
 	show := func(l load, d time.Duration) string {
 		s := observeFor(a, at, d, wholeGPU(t, "H100-80GB", 0, l, pod("ml", "Deployment/a")))
 		at = s.Time.Add(time.Minute)
@@ -316,7 +318,8 @@ func TestMemoryIsBounded(t *testing.T) {
 }
 
 func TestObserveAllocatesNothing(t *testing.T) {
-	a, s := New(DefaultOptions()), slicedNode(t)
+	a := New(DefaultOptions())
+	s := slicedNode(t)
 	a.Observe(s)
 
 	if allocs := testing.AllocsPerRun(200, func() {
@@ -328,7 +331,8 @@ func TestObserveAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	a, s := New(DefaultOptions()), slicedNode(b)
+	a := New(DefaultOptions())
+	s := slicedNode(b)
 	a.Observe(s)
 	b.ReportAllocs()
 

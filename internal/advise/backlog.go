@@ -76,7 +76,8 @@ func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
 func (u *queueUse) addIn(h queueHour, number int32) {
 	s := &u.Spans[(number%keptSpans+keptSpans)%keptSpans]
 	if s.Number != number {
-		s.Number, s.Hour = number, queueHour{}
+		s.Number = number
+		s.Hour = queueHour{}
 	}
 
 	if h.spellLoad() > s.Hour.spellLoad() {
@@ -162,7 +163,8 @@ func (s *successive) add(share, seconds float64) {
 		s.seconds += seconds
 	}
 
-	s.last, s.known = share, true
+	s.last = share
+	s.known = true
 }
 
 // variance returns the variance of the work per second.
@@ -176,7 +178,12 @@ func (s *successive) variance() float32 {
 
 // observeQueues adds the work of a poll to the virtual queues of a whole GPU, or of a GPU instance. Of a poll without
 // SM or DRAM activity it is not known how far a slice would stretch it.
-func (d *device) observeQueues(g *gpu.GPU, i *gpu.GPUInstance, activity *gpu.Activity, elapsed float64) {
+func (d *device) observeQueues(
+	g *gpu.GPU,
+	i *gpu.GPUInstance,
+	activity *gpu.Activity,
+	elapsed float64,
+) {
 	busy, read := activity.GraphicsEngine.Get()
 	sm, smRead := activity.SM.Get()
 	dram, dramRead := activity.DRAM.Get()
@@ -225,11 +232,15 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 	}
 
 	for _, p := range smallerProfiles(g, of) {
-		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs && queues[n-1].memorySlices == p.MemorySlices {
+		if n := len(queues); n > 0 && queues[n-1].sms == p.SMs &&
+			queues[n-1].memorySlices == p.MemorySlices {
 			continue // they are ordered by size
 		}
 
-		queues = append(queues, queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)})
+		queues = append(
+			queues,
+			queue{sms: p.SMs, memorySlices: p.MemorySlices, slice: sliceOf(p, of)},
+		)
 	}
 
 	return queues
@@ -237,9 +248,15 @@ func newQueues(g *gpu.GPU, of capacity) []queue {
 
 // interrupt notes that what happens is not known: queues empty meanwhile, or do not.
 func (h *hour) interrupt() {
-	h.poll.known, h.minute.known = false, false
+	h.poll.known = false
+	h.minute.known = false
 
-	h.inMinute, h.minuteObserved, h.spell.busy, h.spell.observed, h.run = 0, 0, 0, 0, 0
+	h.inMinute = 0
+	h.minuteObserved = 0
+	h.spell.busy = 0
+	h.spell.observed = 0
+
+	h.run = 0
 	for i := range h.queues {
 		h.queues[i].backlog = 0
 	}
@@ -264,7 +281,8 @@ func (h *hour) add(busy, elapsed float64) {
 	h.minuteObserved += elapsed
 	if h.minuteObserved >= windowLength.Seconds() {
 		h.minute.add(h.inMinute/h.minuteObserved, h.minuteObserved)
-		h.inMinute, h.minuteObserved = 0, 0
+		h.inMinute = 0
+		h.minuteObserved = 0
 	}
 }
 
@@ -322,20 +340,29 @@ func (d *device) closeHour(at time.Time) {
 
 	h.before = h.summary()
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
-		d.workload.Queues = slices.Grow(d.workload.Queues, max(0, len(h.queues)-len(d.workload.Queues)))
+		d.workload.Queues = slices.Grow(
+			d.workload.Queues,
+			max(0, len(h.queues)-len(d.workload.Queues)),
+		)
 		for i := range h.queues {
 			d.workload.addHour(&h.queues[i], h, at)
 		}
 	}
 
-	h.number, h.seconds, h.work = hourOf(at), 0, 0
-	h.poll.squares, h.poll.seconds, h.minute.squares, h.minute.seconds = 0, 0, 0, 0
+	h.number = hourOf(at)
+	h.seconds = 0
+	h.work = 0
+	h.poll.squares = 0
+	h.poll.seconds = 0
+	h.minute.squares = 0
+	h.minute.seconds = 0
 	h.spell = spells{busy: h.spell.busy, observed: h.spell.observed}
 
 	h.runs = waitHistogram{}
 	for i := range h.queues {
 		q := &h.queues[i]
-		q.load, q.waits = 0, waitHistogram{}
+		q.load = 0
+		q.waits = waitHistogram{}
 	}
 }
 
@@ -343,7 +370,10 @@ func (d *device) closeHour(at time.Time) {
 func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	use := w.queueOf(q.sms, q.memorySlices)
 	if use == nil {
-		w.Queues = append(w.Queues, queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)})
+		w.Queues = append(
+			w.Queues,
+			queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)},
+		)
 		use = &w.Queues[len(w.Queues)-1]
 	}
 

@@ -96,8 +96,11 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 	c.Workloads = slices.DeleteFunc(c.Workloads, func(w workload) bool {
 		err := w.validate(c.Time)
 		if err != nil {
-			c.dropped = append(c.dropped, fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
-				w.Key.Owner, w.Key.Namespace, w.Key.Container, err))
+			c.dropped = append(
+				c.dropped,
+				fmt.Errorf("workload %.100q of namespace %.100q, container %.100q: %w",
+					w.Key.Owner, w.Key.Namespace, w.Key.Container, err),
+			)
 		}
 
 		return err != nil
@@ -122,7 +125,10 @@ func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 
 // HasGPUOf reports whether the node of the evidence had a GPU that the node of a Snapshot has.
 func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
-	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) })
+	return slices.ContainsFunc(
+		s.GPUs,
+		func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) },
+	)
 }
 
 // Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
@@ -132,7 +138,9 @@ func (a *Advisor) Restore(c *Checkpoint) {
 	}
 
 	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
-	a.now, a.unshifted, a.restored = c.Time, c.Unshifted, true
+	a.now = c.Time
+	a.unshifted = c.Unshifted
+	a.restored = true
 }
 
 // maxCheckpoint bounds what is read, in bytes: three times what maxWorkloads take.
@@ -146,17 +154,35 @@ func (w *workload) validate(at time.Time) error {
 		}
 
 		if t.After(at) {
-			return fmt.Errorf("has the time %s, after that of the evidence, %s", t.Format(time.RFC3339), at.Format(time.RFC3339))
+			return fmt.Errorf(
+				"has the time %s, after that of the evidence, %s",
+				t.Format(time.RFC3339),
+				at.Format(time.RFC3339),
+			)
 		}
 	}
 
-	numbers := []float64{w.Observed, w.NextSince, w.MemoryUnread, w.MediaUnread, w.ActivityUnread, w.GraphicsUnread,
-		w.Throttled, float64(w.FirstMemory), w.Before.Width, w.Before.Bandwidth}
+	numbers := []float64{
+		w.Observed,
+		w.NextSince,
+		w.MemoryUnread,
+		w.MediaUnread,
+		w.ActivityUnread,
+		w.GraphicsUnread,
+		w.Throttled,
+		float64(w.FirstMemory),
+		w.Before.Width,
+		w.Before.Bandwidth,
+	}
 
 	histograms := []*histogram{&w.Busy, &w.Width, &w.Bandwidth, &w.Power}
 	for i := range w.Engines {
 		if w.engineOf(int(w.Engines[i].Kind)) != &w.Engines[i] || w.Engines[i].Kind >= mediaKinds {
-			return fmt.Errorf("has the media engines %d; expected 0 to %d, each once", w.Engines[i].Kind, mediaKinds-1)
+			return fmt.Errorf(
+				"has the media engines %d; expected 0 to %d, each once",
+				w.Engines[i].Kind,
+				mediaKinds-1,
+			)
 		}
 
 		histograms = append(histograms, &w.Engines[i].Busy)
@@ -167,7 +193,11 @@ func (w *workload) validate(at time.Time) error {
 
 	for i := range w.Queues {
 		if u := &w.Queues[i]; w.queueOf(int(u.SMs), int(u.MemorySlices)) != u {
-			return fmt.Errorf("has the queue of %d SMs and %d memory slices twice", u.SMs, u.MemorySlices)
+			return fmt.Errorf(
+				"has the queue of %d SMs and %d memory slices twice",
+				u.SMs,
+				u.MemorySlices,
+			)
 		}
 
 		for _, s := range w.Queues[i].Spans {
@@ -187,7 +217,12 @@ func (w *workload) validate(at time.Time) error {
 		}
 	}
 
-	numbers = append(numbers, float64(w.Starts.Seen), float64(w.Starts.Again), float64(w.Starts.Short))
+	numbers = append(
+		numbers,
+		float64(w.Starts.Seen),
+		float64(w.Starts.Again),
+		float64(w.Starts.Short),
+	)
 	for i, peak := range w.Starts.Peaks {
 		numbers = append(numbers, float64(peak), float64(w.Starts.Levels[i]))
 	}

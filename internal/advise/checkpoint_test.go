@@ -51,7 +51,8 @@ func restarted(t *testing.T, before *Advisor, last *gpu.Snapshot) *Advisor {
 // TestCheckpointForgetsNothing: an Advisor that was restored half-way recommends what one recommends that ran through.
 func TestCheckpointForgetsNothing(t *testing.T) {
 	g := wholeGPU(t, "H100-80GB", 0, load{busy: 0.5, sm: 0.05, dram: 0.1, gib: 12}, pod("ml", "Deployment/a"))
-	through, before := New(fastOptions()), New(fastOptions())
+	through := New(fastOptions())
+	before := New(fastOptions())
 	observeFor(through, start(), 4*24*time.Hour, g)
 	after := restarted(t, before, observeFor(before, start(), 4*24*time.Hour, g))
 	from := start().Add(4*24*time.Hour + time.Minute)
@@ -208,7 +209,9 @@ func TestLongPause(t *testing.T) {
 	described := pod("ml", "Deployment/a")
 	undescribed := described
 
-	undescribed.Workload, undescribed.Undescribed = "", true
+	undescribed.Workload = ""
+
+	undescribed.Undescribed = true
 	for first, h := range map[string]gpu.Holder{"described": described, "undescribed": undescribed} {
 		a := New(fastOptions())
 		s := observeFor(a, start(), 48*time.Hour, wholeGPU(t, "H100-80GB", 0, slight(), described))

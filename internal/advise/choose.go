@@ -23,7 +23,14 @@ type Facts struct {
 // Choose returns what is recommended for a whole GPU that is held. Of the GPU it uses the profiles, the number of
 // SMs, the MIG mode, current and pending, and the total memory. Unlike an Advisor, it keeps no previous answer.
 func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
-	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name, Action: ActionKeep, Evidence: f.Evidence, job: f.Job}
+	r := Recommendation{
+		GPU:      g.UUID,
+		Index:    g.Index,
+		Model:    g.Name,
+		Action:   ActionKeep,
+		Evidence: f.Evidence,
+		job:      f.Job,
+	}
 	of := wholeOf(g)
 	f.Evidence.countEngines(of)
 
@@ -31,7 +38,10 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 		trials := tryAll(g, f.Evidence, of, limits{strict: o.Strict, stretch: o.MaxStretch}, o)
 		decided := withStart(decide(trials, f, of, o), f.Evidence)
 
-		r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+		r.Action = decided.Action
+		r.Reason = decided.Reason
+
+		r.Recommended = decided.Profile
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {
 				r.predict(&trials[i])
@@ -87,4 +97,6 @@ func tryAll(g *gpu.GPU, e *Evidence, of capacity, limits limits, o Options) []tr
 }
 
 // mediaNames returns the names of the media engines in Evidence, in the order of their kinds.
-func mediaNames() [mediaKinds]string { return [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"} }
+func mediaNames() [mediaKinds]string {
+	return [mediaKinds]string{"encoder", "decoder", "jpeg", "ofa"}
+}

@@ -39,7 +39,17 @@ func (a *Advisor) followClock(now time.Time) {
 
 	gap := a.restored && by > 0
 	for _, d := range a.order {
-		shiftTimes(by, &d.seen, &d.since, &d.idle, &d.memoryRead, &d.up, &d.empty, &d.start.began, &d.start.grown)
+		shiftTimes(
+			by,
+			&d.seen,
+			&d.since,
+			&d.idle,
+			&d.memoryRead,
+			&d.up,
+			&d.empty,
+			&d.start.began,
+			&d.start.grown,
+		)
 		d.traffic = traffic{}
 	}
 
@@ -55,7 +65,8 @@ func (a *Advisor) followClock(now time.Time) {
 		}
 	}
 
-	a.now, a.ahead = now, time.Time{}
+	a.now = now
+	a.ahead = time.Time{}
 }
 
 // shift adds a duration to all times of a workload but those of its pods, and a number of days to its days.

@@ -82,7 +82,9 @@ func twoPhases(t *testing.T, a *Advisor, c *nodeClock, minutes int) *gpu.Snapsho
 	var s *gpu.Snapshot
 
 	for range minutes {
-		gpus, minute := []gpu.GPU{narrow, idle}, int(c.ran/time.Minute)
+		gpus := []gpu.GPU{narrow, idle}
+
+		minute := int(c.ran / time.Minute)
 		switch ofThird := minute - 2*24*60; {
 		case minute < 60:
 			gpus = []gpu.GPU{estimates, other}
@@ -169,7 +171,8 @@ func (c *wrongClock) isGap() bool {
 // time without the exporter: then the coverage is low for eight days.
 func TestClockThatIsWrongForATime(t *testing.T) {
 	const begins, soon, later = 9 * 24 * 60, 90, 26 * 60
-	through, right := New(fastOptions()), &nodeClock{}
+	through := New(fastOptions())
+	right := &nodeClock{}
 	twoPhases(t, through, right, begins)
 
 	var saved bytes.Buffer
@@ -189,7 +192,8 @@ func TestClockThatIsWrongForATime(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		a, clock := New(fastOptions()), &nodeClock{ran: begins * time.Minute, monotonic: w.monotonic}
+		a := New(fastOptions())
+		clock := &nodeClock{ran: begins * time.Minute, monotonic: w.monotonic}
 		a.Restore(c)
 
 		if !w.before {

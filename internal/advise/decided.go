@@ -23,7 +23,11 @@ const (
 
 // decidedBy returns the figure of a trial that is nearest to its limit.
 func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
-	best := Decided{FigureMemory, round3(needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)), 1}
+	best := Decided{
+		FigureMemory,
+		round3(needBytes(e, o.Headroom) / float64(t.profile.MemoryBytes)),
+		1,
+	}
 	var others []Decided
 
 	needs := e.engineNeeds()
@@ -48,7 +52,9 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 
 // decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
-	stretch, figure := t.p95.deciding(limits.strict), FigureStretch
+	stretch := t.p95.deciding(limits.strict)
+
+	figure := FigureStretch
 	if e.requests.closed {
 		figure = FigureThroughput
 	}

@@ -16,12 +16,14 @@ type endings struct {
 
 // failed reports whether the starts of a workload failed that ended early, by what was usual of it before.
 func (e *endings) failed(of *workload, usual starts) bool {
-	return e.of == of && (e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
+	return e.of == of &&
+		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
 }
 
 // isIdle reports whether nothing has run for a day on a container that was up and held its memory.
 func (d *device) isIdle(now time.Time) bool {
-	return !d.idle.IsZero() && now.Sub(d.idle) >= idleAfter && !d.up.IsZero() && now.Sub(d.up) >= idleAfter
+	return !d.idle.IsZero() && now.Sub(d.idle) >= idleAfter && !d.up.IsZero() &&
+		now.Sub(d.up) >= idleAfter
 }
 
 // isDown reports whether the container of a slice did not come up: it was killed or restarted within an hour, unless
@@ -87,8 +89,13 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 	r.Action, r.Reason, r.Confidence = ActionKeep, ReasonNotUp, idleConfidence(r.Evidence)
 	if before.known {
 		r.Action = ActionGrow
-		r.Recommended = largerProfile(g, of, ReasonMemoryFull, max(before.need, needBytes(r.Evidence, a.options.Headroom)),
-			a.largerEngines(r.Evidence, d.workload, of, g, [mediaKinds]bool{}))
+		r.Recommended = largerProfile(
+			g,
+			of,
+			ReasonMemoryFull,
+			max(before.need, needBytes(r.Evidence, a.options.Headroom)),
+			a.largerEngines(r.Evidence, d.workload, of, g, [mediaKinds]bool{}),
+		)
 	}
 
 	return true

@@ -72,8 +72,16 @@ func (c capacity) allEngines() engineNeeds {
 
 // largerEngines are the needs of a workload for which a slice is too small: at most the engines that the slice has, and
 // more of those that are short: as many as it needed on the whole GPU, if it was seen there.
-func (a *Advisor) largerEngines(e *Evidence, w *workload, of capacity, g *gpu.GPU, short [mediaKinds]bool) engineNeeds {
-	needs, before := e.engineNeeds(), a.engineNeedsBefore(w, g)
+func (a *Advisor) largerEngines(
+	e *Evidence,
+	w *workload,
+	of capacity,
+	g *gpu.GPU,
+	short [mediaKinds]bool,
+) engineNeeds {
+	needs := e.engineNeeds()
+	before := a.engineNeedsBefore(w, g)
+
 	for kind, count := range of.counts() {
 		if needs[kind] > 0 {
 			needs[kind] = min(needs[kind], float64(max(count, 1)))
@@ -142,7 +150,10 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 		return short
 	}
 
-	last, own, most := d.meanOfLast(), of.counts(), countsOf(mostEngines(profiles))
+	last := d.meanOfLast()
+	own := of.counts()
+
+	most := countsOf(mostEngines(profiles))
 	for kind, busy := range last.engines {
 		short[kind] = busy >= saturatedEngines && most[kind] > own[kind]
 	}
@@ -165,7 +176,14 @@ func (e *Evidence) predictedEngines(p *gpu.Profile) []PredictedEngines {
 
 	for i := range e.MediaUse {
 		u := &e.MediaUse[i]
-		list = append(list, PredictedEngines{Engine: u.Engine, Needed: round3(u.needed()), Count: counts[kindOf(u.Engine)]})
+		list = append(
+			list,
+			PredictedEngines{
+				Engine: u.Engine,
+				Needed: round3(u.needed()),
+				Count:  counts[kindOf(u.Engine)],
+			},
+		)
 	}
 
 	return list
@@ -199,8 +217,13 @@ func (u *MediaUse) String() string {
 
 	count := float64(u.Count)
 
-	return fmt.Sprintf("%.1f of %d %s busy at p99 and %.1f at the busiest time", u.BusyP99*count, u.Count,
-		EngineName(u.Engine, u.Count), u.BusyMaxMinute*count)
+	return fmt.Sprintf(
+		"%.1f of %d %s busy at p99 and %.1f at the busiest time",
+		u.BusyP99*count,
+		u.Count,
+		EngineName(u.Engine, u.Count),
+		u.BusyMaxMinute*count,
+	)
 }
 
 // describeMedia returns what is used of media engines, as part of a sentence; empty if nothing is.

@@ -57,7 +57,8 @@ func (w *workload) addEngines(kind int, share, seconds float64, now time.Time) {
 
 // closeEngines adds the means of a window that ended at a time to the day.
 func (w *workload) closeEngines(now time.Time, v *window) {
-	means, slot := v.meanEngines(), slotOf(dayOf(now))
+	means := v.meanEngines()
+	slot := slotOf(dayOf(now))
 
 	for i := range w.Engines {
 		use := &w.Engines[i]
@@ -101,7 +102,8 @@ func (u *engineUse) shift(by time.Duration, days int32, before *[keptDays]daySum
 // observeMedia adds how busy the media engines of a device are. Kinds that the device does not have need not be read:
 // those of a GPU instance are never reported.
 func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
-	unread, counts := false, countsOf(d.engines)
+	unread := false
+	counts := countsOf(d.engines)
 
 	for kind, used := range [mediaKinds]gpu.Opt[float64]{m.Encoder, m.Decoder, m.JPEG, m.OFA} {
 		share, ok := used.Get()
@@ -195,7 +197,9 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 
 // setMediaUse sets what is known of engines.
 func (e *Evidence) setMediaUse(list []MediaUse) {
-	e.MediaUse, e.MediaEngines = list, nil
+	e.MediaUse = list
+
+	e.MediaEngines = nil
 	for i := range list {
 		e.MediaEngines = append(e.MediaEngines, list[i].Engine)
 	}
@@ -260,7 +264,9 @@ func (r *Record) mediaUse() []MediaUse {
 	for kind, name := range mediaNames() {
 		if use := r.workload.engineOf(kind); use != nil {
 			list = append(list, MediaUse{
-				Engine: name, BusyP99: round3(use.Busy.quantile(0.99)), BusyMaxMinute: round3(r.engines[kind]),
+				Engine:        name,
+				BusyP99:       round3(use.Busy.quantile(0.99)),
+				BusyMaxMinute: round3(r.engines[kind]),
 			})
 		}
 	}

@@ -96,7 +96,8 @@ func TestRareUseOfEngines(t *testing.T) {
 // TestEnginesInBursts: a decoder has a queue of some frames. What is decoded in ten seconds of each minute needs the
 // decoders of these ten seconds, whatever the mean of the minute is.
 func TestEnginesInBursts(t *testing.T) {
-	a, g := New(fastOptions()), video(t, 0)
+	a := New(fastOptions())
+	g := video(t, 0)
 	var s *gpu.Snapshot
 
 	for at := start(); at.Before(start().Add(longEnough)); at = at.Add(10 * time.Second) {
@@ -120,7 +121,8 @@ func TestEnginesInBursts(t *testing.T) {
 // TestEnginesOfOldEvidence: older exporters noted only that decoders were used. How many is unknown then, so a profile
 // must have all of the device's, until all use of the last eight days was counted.
 func TestEnginesOfOldEvidence(t *testing.T) {
-	before, g := New(fastOptions()), video(t, 0.1)
+	before := New(fastOptions())
+	g := video(t, 0.1)
 	s := observeFor(before, start(), longEnough, g)
 	cmptest.Equal(t, "counted", recommend(before, s).Devices[0].Recommended, "1g.10gb")
 
@@ -249,7 +251,8 @@ func TestDecodingIsNotIdle(t *testing.T) {
 		every int // minutes
 		want  Action
 	}{"decodes": {1, ActionKeep}, "now and then": {30, ActionKeep}, "not any more": {1 << 20, ActionIdle}} {
-		a, g := New(fastOptions()), videoSlice(t, "H100-80GB", "1g.10gb", 0)
+		a := New(fastOptions())
+		g := videoSlice(t, "H100-80GB", "1g.10gb", 0)
 		setInstanceActivity(&g, 0, 0)
 		minute := 0
 		s := show(a, start(), 26*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
@@ -352,7 +355,9 @@ func TestEnginesTakeLittle(t *testing.T) {
 		return m.HeapAlloc
 	}
 
-	base, before := video(t, 0.3), heap()
+	base := video(t, 0.3)
+	before := heap()
+
 	for i := range 25_000 {
 		g := base
 		g.Holders = []gpu.Holder{pod("batch", fmt.Sprintf("Job/video-%d", i))}

@@ -7,26 +7,33 @@ import (
 
 // evidenceOf summarizes what is known of a workload.
 func evidenceOf(w *workload, now time.Time) Evidence {
-	days, observed := w.sums(now), w.Busy.total()
+	days := w.sums(now)
+	observed := w.Busy.total()
 
 	e := Evidence{
-		Since:          w.First,
-		ObservedHours:  w.Observed / 3600,
-		KnownDays:      min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
-		MemoryBytes:    max(float64(days.Memory), w.Starts.peak()) * (1 << 20),
-		Starts:         int(w.Starts.Seen),
-		StartMemory:    w.Starts.peak() * (1 << 20),
-		BusyMinutes:    w.busyMinutes(now),
-		settledBytes:   float64(days.settled()) * (1 << 20),
-		startNeed:      w.Starts.need(float64(days.Settled)) * (1 << 20),
-		MemoryTrend:    w.trendBytesPerDay(now),
-		growthRate:     w.growthRate(now),
-		BusyP50:        w.Busy.quantile(0.5),
-		BusyP99:        w.Busy.quantile(0.99),
-		Busy10Minutes:  float64(days.Busy10),
-		Median:         Kernels{Width: w.Width.quantile(0.5), Bandwidth: w.Bandwidth.quantile(0.5)},
-		P95:            Kernels{Width: w.Width.quantile(0.95), Bandwidth: w.Bandwidth.quantile(0.95)},
-		decisive:       Kernels{Width: w.Width.quantile(decisiveQuantile), Bandwidth: w.Bandwidth.quantile(decisiveQuantile)},
+		Since:         w.First,
+		ObservedHours: w.Observed / 3600,
+		KnownDays:     min(keptDays, max(0, round3(now.Sub(w.First).Hours()/24))),
+		MemoryBytes:   max(float64(days.Memory), w.Starts.peak()) * (1 << 20),
+		Starts:        int(w.Starts.Seen),
+		StartMemory:   w.Starts.peak() * (1 << 20),
+		BusyMinutes:   w.busyMinutes(now),
+		settledBytes:  float64(days.settled()) * (1 << 20),
+		startNeed:     w.Starts.need(float64(days.Settled)) * (1 << 20),
+		MemoryTrend:   w.trendBytesPerDay(now),
+		growthRate:    w.growthRate(now),
+		BusyP50:       w.Busy.quantile(0.5),
+		BusyP99:       w.Busy.quantile(0.99),
+		Busy10Minutes: float64(days.Busy10),
+		Median:        Kernels{Width: w.Width.quantile(0.5), Bandwidth: w.Bandwidth.quantile(0.5)},
+		P95: Kernels{
+			Width:     w.Width.quantile(0.95),
+			Bandwidth: w.Bandwidth.quantile(0.95),
+		},
+		decisive: Kernels{
+			Width:     w.Width.quantile(decisiveQuantile),
+			Bandwidth: w.Bandwidth.quantile(decisiveQuantile),
+		},
 		PowerP95:       w.Power.quantile(0.95),
 		PCIeMax:        float64(days.PCIe),
 		MemoryUnread:   isUnread(w.MemoryUnread, observed),
@@ -44,7 +51,10 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	if e.stretchUnknown() {
-		e.Median, e.P95, e.decisive, e.WidthHistogram = Kernels{}, Kernels{}, Kernels{}, [10]float64{}
+		e.Median = Kernels{}
+		e.P95 = Kernels{}
+		e.decisive = Kernels{}
+		e.WidthHistogram = [10]float64{}
 	}
 
 	e.flat = w.isFlat(&e)
@@ -77,7 +87,9 @@ func isRecent(at int64, now time.Time) bool {
 }
 
 // busyMinutes returns for how long kernels have run whose use of the device was measured, older minutes counting less.
-func (w *workload) busyMinutes(now time.Time) float64 { return w.Width.total() / 60 / w.growth(now) }
+func (w *workload) busyMinutes(now time.Time) float64 {
+	return w.Width.total() / 60 / w.growth(now)
+}
 
 // isPreallocated reports whether what a workload holds is a reservation of which it is not known what is needed: that
 // of an inference server, or of a framework that took nearly all memory of a device at its start, and the same since.
@@ -126,7 +138,14 @@ func needBytes(e *Evidence, headroom float64) float64 {
 		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
 	}
 
-	return max(most*(1+headroom), most+minHeadroomBytes) + growthIn(grows, e.MemoryTrend, e.growthRate)
+	return max(
+		most*(1+headroom),
+		most+minHeadroomBytes,
+	) + growthIn(
+		grows,
+		e.MemoryTrend,
+		e.growthRate,
+	)
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

@@ -94,7 +94,8 @@ func TestClockOf1970(t *testing.T) {
 
 // TestOneWrongTimeLosesNothing: a time far ahead, once, forgets no workload and ages no evidence.
 func TestOneWrongTimeLosesNothing(t *testing.T) {
-	g, idle := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 0, load{})
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	idle := wholeGPU(t, "H100-80GB", 0, load{})
 	a := New(fastOptions())
 	s := observeFor(a, start(), longEnough, g)
 	s = observeFor(a, s.Time.Add(time.Minute), 10*time.Minute, idle) // it holds nothing now
@@ -106,14 +107,16 @@ func TestOneWrongTimeLosesNothing(t *testing.T) {
 
 // TestShrinkDoesNotFlap: a smaller slice is recommended only after as much evidence as the answer before.
 func TestShrinkDoesNotFlap(t *testing.T) {
-	a, at := New(fastOptions()), start()
+	a := New(fastOptions())
+	at := start()
 	show := func(l load, d time.Duration) Action {
 		s := observeFor(a, at, d, slicedGPU(t, "H100-80GB", "2g.20gb", l, pod("ml", "Deployment/a")))
 		at = s.Time.Add(time.Minute)
 
 		return recommend(a, s).Devices[0].Action
 	}
-	fits, small := load{busy: 0.5, sm: 0.1, gib: 15}, load{busy: 0.5, sm: 0.1, gib: 3}
+	fits := load{busy: 0.5, sm: 0.1, gib: 15}
+	small := load{busy: 0.5, sm: 0.1, gib: 3}
 	cmptest.Equal(t, "with the memory of 2g", show(fits, 26*time.Hour), ActionKeep)
 	cmptest.Equal(t, "before that is forgotten", show(small, 7*24*time.Hour), ActionKeep)
 	cmptest.Equal(t, "when it has just been forgotten", show(small, 26*time.Hour), ActionKeep)
@@ -207,7 +210,8 @@ func TestOldWorkloadsFade(t *testing.T) {
 // TestWorkloadThatComesBackInTime: one that holds a device again is not forgotten, however long it was away.
 func TestWorkloadThatComesBackInTime(t *testing.T) {
 	a := New(fastOptions())
-	g, idle := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 0, load{})
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	idle := wholeGPU(t, "H100-80GB", 0, load{})
 	s := observeFor(a, start(), 30*time.Minute, g)
 	s = observeFor(a, s.Time.Add(time.Minute), forgetAfter+28*time.Minute, idle)
 	s = observeFor(a, s.Time.Add(time.Minute), 31*time.Minute, g) // on the hour at which it would be forgotten
@@ -224,7 +228,8 @@ func TestWorkloadThatComesBackInTime(t *testing.T) {
 func TestDevicesOfRarePolls(t *testing.T) {
 	o := DefaultOptions()
 	o.MaxGap = 6 * time.Hour
-	a, g := New(o), wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	a := New(o)
+	g := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
 
 	var s *gpu.Snapshot
 	for i := range 40 {
@@ -261,7 +266,8 @@ func TestExplainedWidth(t *testing.T) {
 func TestBusiestTenMinutesOfRarePolls(t *testing.T) {
 	o := DefaultOptions()
 	o.MaxGap = 15 * time.Minute
-	a, g := New(o), wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
+	a := New(o)
+	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
 	var s *gpu.Snapshot
 
 	for i := range 300 {

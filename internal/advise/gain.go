@@ -164,7 +164,10 @@ func (p *packer) placeable() map[string]bool {
 		for k := range p.profiles {
 			profile := &p.profiles[k]
 
-			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool { return f.Profile == profile.Name })
+			stands := slices.ContainsFunc(
+				t.free,
+				func(f mig.Placed) bool { return f.Profile == profile.Name },
+			)
 			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
 				found[profile.Name] = true
 			}
@@ -177,8 +180,12 @@ func (p *packer) placeable() map[string]bool {
 // refuseGain makes the answer for a whole GPU one that keeps it: a slice would do, and nothing comes of it.
 func (r *Recommendation) refuseGain() {
 	r.Explanation = r.Recommended + " would do, and " + NoGainText
-	r.Action, r.Reason, r.Recommended, r.Gain = ActionKeep, ReasonNoGain, "", nil
-	r.Predicted, r.Reclaimable = nil, 0
+	r.Action = ActionKeep
+	r.Reason = ReasonNoGain
+	r.Recommended = ""
+	r.Gain = nil
+	r.Predicted = nil
+	r.Reclaimable = 0
 }
 
 // NoGainText says why what would do is not recommended.

@@ -76,7 +76,10 @@ func isSteady(points []dailyMaximum) bool {
 
 	mean := rate(points[0], points[last])
 	for i := range last {
-		if r := rate(points[i], points[i+1]); !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
+		if r := rate(
+			points[i],
+			points[i+1],
+		); !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
 			return false
 		}
 	}
@@ -90,11 +93,19 @@ func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, ex
 	var n, sx, sy, sxx, sxy, syy float64
 
 	for _, p := range points {
-		x, y := p.at, value(p)
-		n, sx, sy, sxx, sxy, syy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y, syy+y*y
+		x := p.at
+		y := value(p)
+		n = n + 1
+		sx = sx + x
+		sy = sy + y
+		sxx = sxx + x*x
+		sxy = sxy + x*y
+		syy = syy + y*y
 	}
 
-	xx, xy, yy := n*sxx-sx*sx, n*sxy-sx*sy, n*syy-sy*sy
+	xx := n*sxx - sx*sx
+	xy := n*sxy - sx*sy
+	yy := n*syy - sy*sy
 
 	return xy / xx, xy * xy / (xx * yy)
 }

@@ -29,7 +29,9 @@ func TestSteadyGrowth(t *testing.T) {
 			gib := func(day float64) float64 { return 3 * math.Exp(perDay*day) }
 			e := grownFor(t, days, gib)
 
-			got, want := (needBytes(e, 0)-minHeadroomBytes)/(1<<30), gib(days+growthDays)
+			got := (needBytes(e, 0) - minHeadroomBytes) / (1 << 30)
+
+			want := gib(days + growthDays)
 			if got < 0.99*want || got > 1.2*want {
 				t.Errorf("%v a day for %v days: needs %.2f GiB in a week, want %.2f", perDay, days, got, want)
 			}

@@ -11,7 +11,9 @@ import (
 // TestHiddenProcessesMayDraw: on a model that can draw, processes that are not known may be graphics processes; on one
 // that only computes they are not.
 func TestHiddenProcessesMayDraw(t *testing.T) {
-	hidden, none := gpu.None[[]gpu.Process](), gpu.Some([]gpu.Process{})
+	hidden := gpu.None[[]gpu.Process]()
+
+	none := gpu.Some([]gpu.Process{})
 	for _, tt := range []struct {
 		model     string
 		processes gpu.Opt[[]gpu.Process]
@@ -54,7 +56,8 @@ func TestHiddenProcessesAreAGap(t *testing.T) {
 		}
 
 		before := a.deviceIn(t)
-		began, holder := before.since, before.holder
+		began := before.since
+		holder := before.holder
 		observe(hidden, 20)
 		observe(g, 10)
 		after := a.deviceIn(t)

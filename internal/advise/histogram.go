@@ -30,11 +30,16 @@ func bucketOf(ratio float64) int {
 		return 0
 	}
 
-	return min(int(math.Ceil(math.Log(ratio/smallestRatio)/math.Log(bucketGrowth)-1e-9)), bucketCount-1)
+	return min(
+		int(math.Ceil(math.Log(ratio/smallestRatio)/math.Log(bucketGrowth)-1e-9)),
+		bucketCount-1,
+	)
 }
 
 // bucketBound returns the largest ratio of a bucket.
-func bucketBound(bucket int) float64 { return smallestRatio * math.Pow(bucketGrowth, float64(bucket)) }
+func bucketBound(bucket int) float64 {
+	return smallestRatio * math.Pow(bucketGrowth, float64(bucket))
+}
 
 // add counts a ratio.
 func (h *histogram) add(ratio, weight float64) {

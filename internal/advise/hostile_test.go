@@ -26,13 +26,17 @@ func TestHostileNames(t *testing.T) {
 
 	for i, name := range hostileNames() {
 		h := pod(name, "Deployment/"+name)
-		h.Pod, h.Name, h.PodUID = name, name, name
+		h.Pod = name
+		h.Name = name
+		h.PodUID = name
 		gpus = append(gpus, wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.02, gib: float64(1 + i)}, h))
 	}
 
 	// Namespace and name of these two would be one if they were joined.
-	left, right := pod("a", "Deployment/left"), pod("a/b", "Deployment/right")
-	left.Pod, right.Pod = "b/c", "c"
+	left := pod("a", "Deployment/left")
+	right := pod("a/b", "Deployment/right")
+	left.Pod = "b/c"
+	right.Pod = "c"
 	gpus = append(gpus, wholeGPU(t, "H100-80GB", 20, load{busy: 0.5, sm: 0.02, gib: 1}, left),
 		wholeGPU(t, "H100-80GB", 21, load{busy: 0.5, sm: 0.02, gib: 1}, right))
 	s := observeFor(a, start(), 30*time.Hour, gpus...)
@@ -106,8 +110,10 @@ func TestCountersThatAreSetBack(t *testing.T) {
 		i := 0
 		s := show(a, start(), 30*time.Hour, g, func(_ time.Time, g *gpu.GPU) {
 			at := c.totals[min(i, len(c.totals)-1)]
-			g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = at.receive, at.transmit
-			g.Totals.PCIeReceive, g.Totals.PCIeTransmit = at.receive, at.transmit
+			g.Totals.NVLinkReceive = at.receive
+			g.Totals.NVLinkTransmit = at.transmit
+			g.Totals.PCIeReceive = at.receive
+			g.Totals.PCIeTransmit = at.transmit
 			i++
 		})
 		r := recommend(a, s).Devices[0]

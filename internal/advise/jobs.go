@@ -31,12 +31,19 @@ func (a *Advisor) findJob(s *gpu.Snapshot, g *gpu.GPU, d *device, held gpuCounts
 	}
 
 	with := "another GPU"
-	if at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == d.inStepWith }); at >= 0 {
+	if at := slices.IndexFunc(
+		s.GPUs,
+		func(g gpu.GPU) bool { return g.UUID == d.inStepWith },
+	); at >= 0 {
 		with = fmt.Sprintf("GPU %d", s.GPUs[at].Index)
 	}
 
-	return fmt.Sprintf("what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+
-		"one job, and slices cannot exchange data directly. %s", with, jobRemedy)
+	return fmt.Sprintf(
+		"what it exchanges over PCIe was in step with %s, by more than their load explains: they work on "+
+			"one job, and slices cannot exchange data directly. %s",
+		with,
+		jobRemedy,
+	)
 }
 
 // findJobOfInstance is findJob for a GPU instance, which has no traffic of its own.
@@ -66,12 +73,20 @@ func labeledJob(holders []gpu.Holder) string {
 
 	group := &holders[at].Group
 	if group.Size > 1 {
-		return fmt.Sprintf("the pod is one of %d or more of a job, by its label %s: the others would wait for it, and "+
-			"slices cannot exchange data directly", group.Size, group.Label)
+		return fmt.Sprintf(
+			"the pod is one of %d or more of a job, by its label %s: the others would wait for it, and "+
+				"slices cannot exchange data directly",
+			group.Size,
+			group.Label,
+		)
 	}
 
-	return fmt.Sprintf("the pod is part of a job, by its label %s, and how many pods that has is not known here: others "+
-		"would wait for it, and slices cannot exchange data directly. %s", group.Label, jobRemedy)
+	return fmt.Sprintf(
+		"the pod is part of a job, by its label %s, and how many pods that has is not known here: others "+
+			"would wait for it, and slices cannot exchange data directly. %s",
+		group.Label,
+		jobRemedy,
+	)
 }
 
 // jobRemedy is what to do if a pod that looks like a part of a job is none.

@@ -13,7 +13,8 @@ import (
 // grouped returns the holder of a GPU whose pod is part of a job.
 func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 	h := pod("ml", "Job/train")
-	h.Group, h.Rightsizing.MultiGPU = group, hint
+	h.Group = group
+	h.Rightsizing.MultiGPU = hint
 
 	return h
 }
@@ -21,7 +22,9 @@ func grouped(group gpu.PodGroup, hint gpu.Opt[bool]) gpu.Holder {
 // TestJobsByLabels: a pod that is one of several of a job, or may be, stays on its GPU, and keeps its slice. A job of one
 // pod, and what an annotation says, count.
 func TestJobsByLabels(t *testing.T) {
-	none, yes, no := gpu.None[bool](), gpu.Some(true), gpu.Some(false)
+	none := gpu.None[bool]()
+	yes := gpu.Some(true)
+	no := gpu.Some(false)
 
 	job := func(size int) gpu.PodGroup {
 		return gpu.PodGroup{Name: "jobset/train", Label: "jobset.sigs.k8s.io/jobset-name=train", Size: size}
@@ -45,9 +48,12 @@ func TestJobsByLabels(t *testing.T) {
 		whole := recommendFor(fastOptions(), longEnough, wholeGPU(t, "H100-80GB", 0, slight(), holder))
 		slice := recommendFor(fastOptions(), longEnough, slicedGPU(t, "H100-80GB", "3g.40gb", slight(), holder))
 
-		wantWhole, wantSlice := ActionSlice, ActionShrink
+		wantWhole := ActionSlice
+		wantSlice := ActionShrink
+
 		if c.want != ReasonNone {
-			wantWhole, wantSlice = ActionKeep, ActionKeep
+			wantWhole = ActionKeep
+			wantSlice = ActionKeep
 		}
 
 		for device, r := range map[string]*Recommendation{"whole GPU": &whole, "slice": &slice} {
@@ -76,7 +82,8 @@ type link struct{ sent, received, busy float64 }
 // day of polls. each returns what a GPU shows in a poll; it is called for one GPU after the other.
 func linkedNode(t *testing.T, hint gpu.Opt[bool], counters bool, each func(poll, index int) link) (*Advisor, *gpu.Snapshot) {
 	t.Helper()
-	a, o := New(fastOptions()), fastOptions()
+	a := New(fastOptions())
+	o := fastOptions()
 	o.MinEvidence = time.Hour
 	a.options = o
 	s := &gpu.Snapshot{Hostname: "node-a"}
@@ -94,7 +101,8 @@ func linkedNode(t *testing.T, hint gpu.Opt[bool], counters bool, each func(poll,
 	for poll := range 12 * 60 {
 		s.Time = start().Add(time.Duration(poll) * time.Minute)
 		for i := range s.GPUs {
-			g, l := &s.GPUs[i], each(poll, i)
+			g := &s.GPUs[i]
+			l := each(poll, i)
 			setActivity(g, l.busy, l.busy*0.02, l.busy*0.02)
 
 			g.Rates.PCIeTransmit, g.Rates.PCIeReceive = gpu.Some(l.sent), gpu.Some(l.received)
@@ -223,7 +231,8 @@ func TestJobsByTrafficOutliveRestarts(t *testing.T) {
 
 // TestTrafficIsComparedWithoutAllocations: in the steady state, with as many GPUs as a node has that all exchange data.
 func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
-	a, s := New(DefaultOptions()), exchangingNode(t)
+	a := New(DefaultOptions())
+	s := exchangingNode(t)
 
 	step := func() {
 		s.Time = s.Time.Add(time.Second)
@@ -243,7 +252,8 @@ func TestTrafficIsComparedWithoutAllocations(t *testing.T) {
 }
 
 func BenchmarkObserveTraffic(b *testing.B) {
-	a, s := New(DefaultOptions()), exchangingNode(b)
+	a := New(DefaultOptions())
+	s := exchangingNode(b)
 	b.ReportAllocs()
 
 	for b.Loop() {

@@ -53,7 +53,8 @@ type exchange struct {
 
 // followTraffic adds a reading of a whole GPU's traffic.
 func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
-	was, now := d.traffic, traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
+	was := d.traffic
+	now := traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
 
 	now.transmitted, now.taken = valueOf(g.Totals.PCIeTransmit), valueOf(g.Totals.PCIeReceive)
 	if now.readAt.IsZero() {
@@ -67,12 +68,14 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 		sent, sentOK := grown(was.transmitted, now.transmitted)
 		received, receivedOK := grown(was.taken, now.taken)
 		known = busy.Present() && sentOK && receivedOK
-		now.sent, now.received = sent/seconds, received/seconds
+		now.sent = sent / seconds
+		now.received = received / seconds
 	}
 
 	if known {
 		now.at = d.seen
-		now.busyChange, now.sentChange = now.busy-was.busy, now.sent-was.sent
+		now.busyChange = now.busy - was.busy
+		now.sentChange = now.sent - was.sent
 		now.receivedChange, now.changed = now.received-was.received, !was.at.IsZero()
 	}
 
@@ -118,8 +121,10 @@ func (a *Advisor) compare(from, to *device) {
 	}
 
 	if x.isInStep() {
-		from.workload.InStep, from.inStepWith = a.now.Unix(), to.key.Instance.GPU
-		to.workload.InStep, to.inStepWith = a.now.Unix(), from.key.Instance.GPU
+		from.workload.InStep = a.now.Unix()
+		from.inStepWith = to.key.Instance.GPU
+		to.workload.InStep = a.now.Unix()
+		to.inStepWith = from.key.Instance.GPU
 	}
 
 	*x = exchange{to: to, since: to.since}
@@ -144,12 +149,23 @@ func (d *device) exchangeWith(to *device) *exchange {
 // add adds a poll in which both are above the floor.
 func (x *exchange) add(from, to *traffic) {
 	const giga = 1e9
-	s, r, b, c := from.sentChange/giga, to.receivedChange/giga, from.busyChange, to.busyChange
+	s := from.sentChange / giga
+	r := to.receivedChange / giga
+	b := from.busyChange
+	c := to.busyChange
 	x.polls++
-	x.sent, x.received = x.sent+from.sent/giga, x.received+to.received/giga
-	x.ss, x.rr, x.bb, x.cc = x.ss+s*s, x.rr+r*r, x.bb+b*b, x.cc+c*c
-	x.sr, x.sb, x.rc, x.sc = x.sr+s*r, x.sb+s*b, x.rc+r*c, x.sc+s*c
-	x.br, x.bc = x.br+b*r, x.bc+b*c
+	x.sent = x.sent + from.sent/giga
+	x.received = x.received + to.received/giga
+	x.ss = x.ss + s*s
+	x.rr = x.rr + r*r
+	x.bb = x.bb + b*b
+	x.cc = x.cc + c*c
+	x.sr = x.sr + s*r
+	x.sb = x.sb + s*b
+	x.rc = x.rc + r*c
+	x.sc = x.sc + s*c
+	x.br = x.br + b*r
+	x.bc = x.bc + b*c
 }
 
 // isInStep reports whether what was sent and received is as much, and changes together by more than busy time explains.
@@ -158,7 +174,8 @@ func (x *exchange) isInStep() bool {
 		return false
 	}
 
-	bySender, byReceiver := ratioOf(x.sb, x.bb), ratioOf(x.rc, x.cc)
+	bySender := ratioOf(x.sb, x.bb)
+	byReceiver := ratioOf(x.rc, x.cc)
 	sent := x.ss - bySender*x.sb
 	received := x.rr - byReceiver*x.rc
 	together := x.sr - bySender*x.br - byReceiver*x.sc + bySender*byReceiver*x.bc
@@ -180,5 +197,8 @@ func ratioOf(a, b float64) float64 {
 
 // forgetExchanges drops the comparisons with devices that have gone.
 func (d *device) forgetExchanges(now time.Time) {
-	d.exchanges = slices.DeleteFunc(d.exchanges, func(x exchange) bool { return now.Sub(x.to.seen) > time.Hour })
+	d.exchanges = slices.DeleteFunc(
+		d.exchanges,
+		func(x exchange) bool { return now.Sub(x.to.seen) > time.Hour },
+	)
 }

@@ -24,9 +24,17 @@ type Key struct {
 
 // compare orders keys.
 func (k Key) compare(l Key) int {
-	return cmp.Or(cmp.Compare(k.Namespace, l.Namespace), cmp.Compare(k.Owner, l.Owner),
+	return cmp.Or(
+		cmp.Compare(k.Namespace, l.Namespace),
+		cmp.Compare(k.Owner, l.Owner),
 		cmp.Compare(k.Container, l.Container),
-		cmp.Compare(k.Model, l.Model), cmp.Compare(k.Profile, l.Profile), compareBools(k.Shared, l.Shared))
+		cmp.Compare(
+			k.Model,
+			l.Model,
+		),
+		cmp.Compare(k.Profile, l.Profile),
+		compareBools(k.Shared, l.Shared),
+	)
 }
 
 // compareBools orders false before true.
@@ -46,14 +54,23 @@ func tenantsKey(g *gpu.GPU) Key { return Key{Owner: "tenants/" + string(g.UUID),
 
 // keyOf returns the workload that holds a device, and false if none does. A device with several holders is one joint
 // workload.
-func keyOf(g *gpu.GPU, profile string, holders []gpu.Holder, jobs []string, processes int) (Key, bool) {
+func keyOf(
+	g *gpu.GPU,
+	profile string,
+	holders []gpu.Holder,
+	jobs []string,
+	processes int,
+) (Key, bool) {
 	key := Key{Model: g.Name, Profile: profile}
 
 	switch {
 	case len(holders) > 0:
 		h := &holders[0]
 
-		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(h.Workload, "Pod/"+h.Pod)
+		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(
+			h.Workload,
+			"Pod/"+h.Pod,
+		)
 		if named := h.Rightsizing.Workload; named != "" {
 			key.Owner = "label/" + named
 		}

@@ -83,7 +83,12 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	}
 
 	l := Latency{
-		Low: min(median.Low, p95.Low), High: h.mostStretched(p95.High), Load: float64(h.spellLoad()),
+		Low: min(
+			median.Low,
+			p95.Low,
+		),
+		High: h.mostStretched(p95.High),
+		Load: float64(h.spellLoad()),
 	}
 	likely, slow := median.likely(), max(median.likely(), p95.Low)
 
@@ -145,7 +150,8 @@ func (h queueHour) of(service float64) queueHour {
 // stretched returns the p95 of latency in a slice as a multiple of that on the device, for requests of a service time
 // in seconds and its squared coefficient of variation.
 func (h *queueHour) stretched(k, service, spread float64) float64 {
-	rho, mean := min(float64(h.Met), fullLoad), float64(h.Load/h.Busy)
+	rho := min(float64(h.Met), fullLoad)
+	mean := float64(h.Load / h.Busy)
 	load := min(mean*rho, fullLoad)
 	v := max(h.variance(), rho*service*(1+spread)) // that of arrivals at random at least
 
@@ -153,7 +159,10 @@ func (h *queueHour) stretched(k, service, spread float64) float64 {
 	hidden := h.hidden(service)
 	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
 	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
-	slice := max(longest(k*service, spread, waitAt(load, mean*mean*v), load), k*service+hidden+behind)
+	slice := max(
+		longest(k*service, spread, waitAt(load, mean*mean*v), load),
+		k*service+hidden+behind,
+	)
 
 	return min(slice/whole, mostLatency)
 }
@@ -166,7 +175,9 @@ func (h *queueHour) hidden(service float64) float64 {
 
 // mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
 func (h *queueHour) mostStretched(k float64) float64 {
-	rho, most := float64(h.Met), float64(mostLatency)
+	rho := float64(h.Met)
+
+	most := float64(mostLatency)
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
@@ -188,14 +199,18 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		return 1
 	}
 
-	service, spread := h.expectedService(), 1. // in the slice
+	service := h.expectedService()
+	spread := 1. // in the slice
+
 	if known, ok := r.service.Get(); ok {
 		service = k * known.Seconds()
 		h = h.of(service)
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
 
-	load, v, hidden := min(float64(h.Met), fullLoad), h.variance(), h.hidden(service)
+	load := min(float64(h.Met), fullLoad)
+	v := h.variance()
+	hidden := h.hidden(service)
 	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
 	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
 
@@ -232,7 +247,11 @@ func longest(service, spread, wait, load float64) float64 {
 
 // describeTime returns what a slice does to the time that the workload takes.
 func (p *Predicted) describeTime() string {
-	kernels := fmt.Sprintf("kernels take %.2f to %.2f times as long at p95", p.StretchP95.Low, p.StretchP95.High)
+	kernels := fmt.Sprintf(
+		"kernels take %.2f to %.2f times as long at p95",
+		p.StretchP95.Low,
+		p.StretchP95.High,
+	)
 	switch l := p.Latency; {
 	case l == Latency{}:
 		return kernels
@@ -241,7 +260,12 @@ func (p *Predicted) describeTime() string {
 	case l.High >= mostLatency:
 		return fmt.Sprintf("%s, requests %.2f times or more, waiting included", kernels, l.Low)
 	default:
-		return fmt.Sprintf("%s, requests %.2f to %.2f times, waiting included", kernels, l.Low, l.High)
+		return fmt.Sprintf(
+			"%s, requests %.2f to %.2f times, waiting included",
+			kernels,
+			l.Low,
+			l.High,
+		)
 	}
 }
 
@@ -249,6 +273,8 @@ func (p *Predicted) describeTime() string {
 func (l Latency) MarshalJSON() ([]byte, error) {
 	type plain Latency
 
-	return json.Marshal(plain{Low: round3(l.Low), Expected: round3(l.Expected), High: round3(l.High),
-		Figure: round3(l.Figure), Load: round3(l.Load)})
+	return json.Marshal(
+		plain{Low: round3(l.Low), Expected: round3(l.Expected), High: round3(l.High),
+			Figure: round3(l.Figure), Load: round3(l.Load)},
+	)
 }

@@ -51,7 +51,8 @@ func (s stream) inBursts(r *rand.Rand, share, seconds float64) stream {
 // serve serves requests one after the other, each stretched, and returns the p95 of their latencies and how busy each
 // second was.
 func (s stream) serve(stretch, seconds float64) (p95 float64, busy []float64) {
-	latencies, free := make([]float64, len(s.at)), 0.
+	latencies := make([]float64, len(s.at))
+	free := 0.
 	busy = make([]float64, int(seconds))
 
 	for i, at := range s.at {
@@ -139,15 +140,18 @@ func TestLatencyOfQueues(t *testing.T) {
 		s := poisson(r, c.load, c.service, c.spread, seconds)
 
 		kind := 0
+
 		if c.burst > 0 {
-			s, kind = s.inBursts(r, c.burst, c.seconds), 1
+			s = s.inBursts(r, c.burst, c.seconds)
+			kind = 1
 		}
 
 		k := StretchOf(Kernels{Width: c.width}, Slice{SMs: 60. / 132, Bandwidth: 0.5})
 		whole, busy := s.serve(1, seconds)
 		slice, _ := s.serve(k.likely(), seconds)
 
-		l, want := predictedFor(t, busy, c.width, gpu.Some(time.Duration(c.service*1e9)), "3g.40gb"), slice/whole
+		l := predictedFor(t, busy, c.width, gpu.Some(time.Duration(c.service*1e9)), "3g.40gb")
+		want := slice / whole
 
 		all[kind]++
 		if want >= l.Low && want <= l.High {
@@ -274,7 +278,9 @@ func TestQueuesTakeLittle(t *testing.T) {
 		return m.HeapAlloc
 	}
 
-	before, at := heap(), start()
+	before := heap()
+
+	at := start()
 	for i := range 12_000 {
 		observeFor(a, at, time.Minute, served(t, 0.5, 0.03, func(h *gpu.Holder) {
 			h.Workload = fmt.Sprintf("Deployment/model-of-a-candidate-%d", i)

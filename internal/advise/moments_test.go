@@ -185,12 +185,14 @@ func TestNoShrinkOfAStretchedSlice(t *testing.T) {
 func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 	for _, drawn := range []float64{0, 0.3} { // with the bandwidth unknown or known
 		for _, after := range []time.Duration{day, 6 * day, 7*day + 18*time.Hour, 9 * day} {
-			a, h := New(fastOptions()), pod("ml", "CronJob/a")
+			a := New(fastOptions())
+			h := pod("ml", "CronJob/a")
 			whole := wholeGPU(t, "H100-80GB", 0, load{busy: 0.3, sm: 0.3 * 0.4, dram: 0.3 * drawn, gib: 4}, h)
 			s := observeFor(a, start().Add(9*time.Hour), 8*day+9*time.Hour, whole) // until six in the evening
 			l := load{busy: 0.9, sm: 0.9 * 0.99, dram: 0.1, gib: 4}
 			s = observeFor(a, s.Time.Add(time.Minute), after, slicedGPU(t, "H100-80GB", "1g.10gb", l, h))
-			h.PodUID, h.Pod = "uid-2", "a-1"
+			h.PodUID = "uid-2"
+			h.Pod = "a-1"
 			s = observeFor(a, s.Time.Add(time.Minute), time.Hour, slicedGPU(t, "H100-80GB", "1g.10gb", l, h))
 			r := recommend(a, s).Devices[0]
 			cmptest.Equal(t, after.String(), answer{r.Action, r.Reason, r.Recommended},

@@ -43,7 +43,10 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 // canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A model without any is for
 // computing.
 func canDraw(g *gpu.GPU) bool {
-	return slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") })
+	return slices.ContainsFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") },
+	)
 }
 
 // observePower adds the power of a GPU above that of the idle one.
@@ -64,7 +67,8 @@ const slowdowns gpu.ClockEvents = 0x8 | 0x20 | 0x40 | 0x80
 // observeInstance adds what a Snapshot says of a GPU instance. Its power is an estimate and is not used. DCGM's busy
 // time of an instance is trusted unless SM activity passes it: an A100's 2g was seen to reach 50 % at most.
 func (d *device) observeInstance(g *gpu.GPU, i *gpu.GPUInstance, elapsed float64) {
-	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM && d.workload != nil {
+	if busy, ok := i.Activity.GraphicsEngine.Get(); ok && g.ActivitySource != gpu.ActivityGPM &&
+		d.workload != nil {
 		d.workload.Untrusted = d.workload.Untrusted || i.Activity.SM.Or(0) > busy+0.02
 	}
 
@@ -140,7 +144,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 	moved, ok := grown(d.pcie, pcie)
 	if rx, tx := g.Rates.PCIeReceive, g.Rates.PCIeTransmit; rx.Present() && tx.Present() {
 		// The driver's counters can have 32 bits: what has wrapped more than once since the last poll is not in them.
-		moved, ok = (rx.Or(0)+tx.Or(0))*elapsed, true
+		moved = (rx.Or(0) + tx.Or(0)) * elapsed
+		ok = true
 	}
 
 	if ok && elapsed > 0 && capacity > 0 {
@@ -148,7 +153,8 @@ func (d *device) observeLinks(g *gpu.GPU, elapsed float64) {
 		d.open.linked += elapsed
 	}
 
-	d.nvlink, d.pcie = nvlink, pcie
+	d.nvlink = nvlink
+	d.pcie = pcie
 }
 
 // total returns the bytes of both directions, absent if one of them is.
@@ -175,7 +181,9 @@ func grown(from, to gpu.Opt[float64]) (float64, bool) {
 // first generation, and twice as much in each further one. An idle link reports a lower generation than it has under
 // load; GPUs with MIG have the fourth or a later one.
 func linkBytes(p *gpu.PCIe) float64 {
-	width, generation := p.LinkWidth.Or(0), p.LinkGeneration.Or(0)
+	width := p.LinkWidth.Or(0)
+
+	generation := p.LinkGeneration.Or(0)
 	if width <= 0 || generation <= 0 || generation > 7 {
 		return 0
 	}

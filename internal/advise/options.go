@@ -25,7 +25,13 @@ type Options struct {
 
 // DefaultOptions returns the options that the flags default to.
 func DefaultOptions() Options {
-	return Options{Headroom: 0.15, TargetBusy: 0.8, MaxStretch: 2, MinEvidence: 24 * time.Hour, MaxGap: 15 * time.Second}
+	return Options{
+		Headroom:    0.15,
+		TargetBusy:  0.8,
+		MaxStretch:  2,
+		MinEvidence: 24 * time.Hour,
+		MaxGap:      15 * time.Second,
+	}
 }
 
 // Validate returns an error that begins with the name of the first option out of its range, as its flag has it.

@@ -95,7 +95,8 @@ func (r *Report) Pack(s *gpu.Snapshot) {
 // nothing is to be moved, or if the node uses the single strategy and not all of it can move. Slices for which no
 // placement was found are left out, and Proven is false then. It also returns the devices that gain nothing.
 func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
-	devices, single := report.Devices, report.SingleStrategy
+	devices := report.Devices
+	single := report.SingleStrategy
 	packing := &Packing{Proven: true, GPUs: []PackedGPU{}, FreedGPUs: []int{}}
 	models := map[string]bool{}
 
@@ -140,7 +141,11 @@ func pack(report *Report, gpus []gpu.GPU) (found *Packing, idle []int) {
 // newPacker collects the moved workloads and the targets of one model. Targets are sorted by what their use costs an
 // operator: GPUs in MIG mode, free GPUs, GPUs that must be drained.
 func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
-	p := &packer{replicas: map[owner]int{}, fits: map[string][]mig.Placed{}, bestCost: len(gpus) + 1}
+	p := &packer{
+		replicas: map[owner]int{},
+		fits:     map[string][]mig.Placed{},
+		bestCost: len(gpus) + 1,
+	}
 	var drained, free, partitioned []target
 
 	for i := range gpus {
@@ -161,14 +166,20 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 		case r.Action == ActionFree:
 			free = append(free, target{at: i, cost: 1, idle: idleShareOf(g)})
 		case r.Candidate():
-			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool { return q.Name == r.Recommended })
+			at := slices.IndexFunc(
+				g.Profiles,
+				func(q gpu.Profile) bool { return q.Name == r.Recommended },
+			)
 			if at < 0 {
 				continue
 			}
 
 			p.moved = append(p.moved, moved{
-				from: i, device: indexOf(report.Devices, g.UUID), owner: ownerOf(r), profile: &g.Profiles[at],
-				draw: draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
+				from:    i,
+				device:  indexOf(report.Devices, g.UUID),
+				owner:   ownerOf(r),
+				profile: &g.Profiles[at],
+				draw:    draw{r.Evidence.PowerP95, r.Evidence.PCIeMax},
 			})
 			drained = append(drained, target{at: i, cost: 1, drained: true, idle: idleShareOf(g)})
 		}
@@ -176,7 +187,10 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 
 	p.targets = slices.Concat(partitioned, free, drained)
 	slices.SortStableFunc(p.moved, func(a, b moved) int {
-		return cmp.Or(cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices), cmp.Compare(b.profile.SMs, a.profile.SMs))
+		return cmp.Or(
+			cmp.Compare(b.profile.MemorySlices, a.profile.MemorySlices),
+			cmp.Compare(b.profile.SMs, a.profile.SMs),
+		)
 	})
 
 	for i := range report.Devices {
@@ -200,7 +214,10 @@ func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
 
 // indexOf returns the index of the recommendation for a whole GPU; -1 if there is none.
 func indexOf(devices []Recommendation, id gpu.UUID) int {
-	return slices.IndexFunc(devices, func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() })
+	return slices.IndexFunc(
+		devices,
+		func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() },
+	)
 }
 
 // partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws
@@ -210,7 +227,10 @@ func partitionedTarget(at int, g *gpu.GPU, report *Report) target {
 
 	observed := false
 	if t.draw, observed = report.tenants[g.UUID]; !observed {
-		t.draw.power = max(0, g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle)
+		t.draw.power = max(
+			0,
+			g.Readings.PowerWatts.Or(0)/max(1, g.Readings.PowerLimitWatts.Or(1))-t.idle,
+		)
 	}
 
 	free := map[gpu.InstanceID]bool{}
@@ -308,7 +328,9 @@ func (p *packer) search(from int) {
 // needed returns how many further whole GPUs the moved workloads from an index on need at least: their memory slices,
 // less all that the used targets have left.
 func (p *packer) needed(from int) int {
-	axis, slices := 0, 0
+	axis := 0
+	slices := 0
+
 	for i := range p.profiles {
 		axis = max(axis, p.profiles[i].MemorySlices)
 	}
@@ -382,14 +404,21 @@ func (p *packer) arrangeTarget(at int) []mig.Placed {
 }
 
 // arrange places the slices one after the other; one that exists already and is free comes first.
-func (p *packer) arrange(current, free []mig.Placed, taken []int, placed []mig.Placed) []mig.Placed {
+func (p *packer) arrange(
+	current, free []mig.Placed,
+	taken []int,
+	placed []mig.Placed,
+) []mig.Placed {
 	if len(taken) == 0 {
 		return placed
 	}
 
 	profile := p.moved[taken[0]].profile
 
-	if at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name }); at >= 0 {
+	if at := slices.IndexFunc(
+		free,
+		func(f mig.Placed) bool { return f.Profile == profile.Name },
+	); at >= 0 {
 		rest := slices.Delete(slices.Clone(free), at, at+1)
 		return p.arrange(current, rest, taken[1:], append(placed, free[at]))
 	}
@@ -439,14 +468,18 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
 		for k, placed := range p.arrangeTarget(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
-				Profile: placed.Profile, From: gpus[p.moved[t.taken[k]].from].Index, Exists: slices.Contains(t.free, placed),
+				Profile: placed.Profile,
+				From:    gpus[p.moved[t.taken[k]].from].Index,
+				Exists:  slices.Contains(t.free, placed),
 			})
 		}
 
 		packing.GPUs = append(packing.GPUs, packed)
 	}
 
-	packing.InUse, packing.Needed = packing.InUse+len(p.moved), packing.Needed+p.bestCost
+	packing.InUse = packing.InUse + len(p.moved)
+
+	packing.Needed = packing.Needed + p.bestCost
 	for i := range p.moved {
 		if from := p.moved[i].from; !used[from] {
 			packing.FreedGPUs = append(packing.FreedGPUs, gpus[from].Index)

@@ -16,17 +16,27 @@ func explainReason(r *Recommendation, o Options) string {
 	case ReasonMultiGPU:
 		return cmp.Or(r.job, fixedText(r.Reason))
 	case ReasonLittleEvidence:
-		return fmt.Sprintf("observed for %.1f h; expected %.1f h or more", e.ObservedHours, o.MinEvidence.Hours())
+		return fmt.Sprintf(
+			"observed for %.1f h; expected %.1f h or more",
+			e.ObservedHours,
+			o.MinEvidence.Hours(),
+		)
 	case ReasonLowCoverage:
-		return fmt.Sprintf("observed for %.1f %% of the time that it was held; expected %.0f %% or more",
-			100*e.CoverageRatio, 100*minCoverage)
+		return fmt.Sprintf(
+			"observed for %.1f %% of the time that it was held; expected %.0f %% or more",
+			100*e.CoverageRatio,
+			100*minCoverage,
+		)
 	case ReasonPreallocated:
 		if e.Server != nil && e.Server.reserves {
 			return e.Server.explain()
 		}
 
-		return fmt.Sprintf("%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
-			"what it needs cannot be seen. ", e.MemoryBytes/(1<<30)) + preallocatedRemedy
+		return fmt.Sprintf(
+			"%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
+				"what it needs cannot be seen. ",
+			e.MemoryBytes/(1<<30),
+		) + preallocatedRemedy
 	case ReasonMemory:
 		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that",
 			needBytes(e, o.Headroom)/(1<<30))

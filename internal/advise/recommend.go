@@ -10,8 +10,13 @@ import (
 // Recommend returns what is recommended for the devices of a Snapshot, which is the last one that was observed,
 // without the packing.
 func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
-	report := &Report{APIVersion: "mig-exporter/v1", Time: s.Time, Node: s.Hostname, Strict: a.options.Strict,
-		SingleStrategy: a.options.SingleStrategy}
+	report := &Report{
+		APIVersion:     "mig-exporter/v1",
+		Time:           s.Time,
+		Node:           s.Hostname,
+		Strict:         a.options.Strict,
+		SingleStrategy: a.options.SingleStrategy,
+	}
 	held := countGPUs(s)
 	var trials [][]trial // by device
 
@@ -25,7 +30,13 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 			a.addTenants(report, g)
 
 			for k := range g.Instances {
-				report.Devices, trials = append(report.Devices, a.computeInstance(s, g, &g.Instances[k])), append(trials, nil)
+				report.Devices, trials = append(
+					report.Devices,
+					a.computeInstance(s, g, &g.Instances[k]),
+				), append(
+					trials,
+					nil,
+				)
 			}
 
 			continue
@@ -55,7 +66,10 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 func hasKubernetes(s *gpu.Snapshot) bool {
 	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
 
-	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) }) {
+	if slices.ContainsFunc(
+		s.Sources,
+		func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) },
+	) {
 		return true
 	}
 
@@ -125,14 +139,24 @@ func countGPUs(s *gpu.Snapshot) gpuCounts {
 // hasSeveral reports whether a holder of a whole GPU has others, too.
 func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 	if len(g.Holders) > 0 {
-		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 })
+		return slices.ContainsFunc(
+			g.Holders,
+			func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 },
+		)
 	}
 
 	return slices.ContainsFunc(g.Jobs, func(job string) bool { return c.jobs[job] > 1 }) ||
-		slices.ContainsFunc(g.Readings.Processes.Or(nil), func(p gpu.Process) bool { return c.processes[p.PID] > 1 })
+		slices.ContainsFunc(
+			g.Readings.Processes.Or(nil),
+			func(p gpu.Process) bool { return c.processes[p.PID] > 1 },
+		)
 }
 
-func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Recommendation, []trial) {
+func (a *Advisor) computeWhole(
+	s *gpu.Snapshot,
+	g *gpu.GPU,
+	held gpuCounts,
+) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
 
 	d := a.devices[wholeKey(g.UUID)]
@@ -150,7 +174,12 @@ func (a *Advisor) computeWhole(s *gpu.Snapshot, g *gpu.GPU, held gpuCounts) (Rec
 
 func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstance) Recommendation {
 	r := Recommendation{
-		GPU: g.UUID, Index: g.Index, Model: g.Name, Instance: gpu.Some(i.ID), Placement: i.Placement, Profile: i.Profile,
+		GPU:       g.UUID,
+		Index:     g.Index,
+		Model:     g.Name,
+		Instance:  gpu.Some(i.ID),
+		Placement: i.Placement,
+		Profile:   i.Profile,
 	}
 	if len(i.ComputeInstances) == 1 {
 		r.MIGDevice = i.ComputeInstances[0].UUID
@@ -175,7 +204,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 func (r *Recommendation) setUnheld(s *gpu.Snapshot, allocated gpu.Opt[bool], processesKnown bool) {
 	r.Action = ActionFree
 	if allocated.Or(s.HoldersIncomplete != "" || !processesKnown) {
-		r.Action, r.Reason = ActionKeep, ReasonHoldersUnknown
+		r.Action = ActionKeep
+		r.Reason = ReasonHoldersUnknown
 	}
 }
 
@@ -213,7 +243,8 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		held++
 
 		for k := range tried {
-			r, t := &devices[i], &tried[k]
+			r := &devices[i]
+			t := &tried[k]
 
 			profiles := profilesOf(gpus, r.GPU)
 			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
@@ -244,12 +275,17 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 
 		at := slices.IndexFunc(tried, func(t trial) bool { return t.profile.Name == one })
 		if at < 0 {
-			r.Action, r.Reason, r.Recommended, r.Predicted, r.Reclaimable, r.NotChecked = ActionKeep, ReasonSingleStrategy, "",
-				nil, 0, false
+			r.Action = ActionKeep
+			r.Reason = ReasonSingleStrategy
+			r.Recommended = ""
+			r.Predicted = nil
+			r.Reclaimable = 0
+			r.NotChecked = false
 			continue
 		}
 
-		r.Recommended, r.Provisional = one, provisional
+		r.Recommended = one
+		r.Provisional = provisional
 		r.predict(&tried[at])
 	}
 }
@@ -260,20 +296,33 @@ func profilesOf(gpus []gpu.GPU, id gpu.UUID) []gpu.Profile {
 
 // notes say what the report could not take into account.
 func notes(s *gpu.Snapshot) []string {
-	list := []string{"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod"}
+	list := []string{
+		"not seen: the share of the L2 cache, clocks, wave quantization, CUDA IPC between processes of a pod",
+	}
 
-	kubernetes, described := false, false
+	kubernetes := false
+	described := false
+
 	for _, source := range s.Sources {
 		kubernetes = kubernetes || source.Name == gpu.SourceKubelet
 		described = described || source.Name == gpu.SourceKubernetes && source.Up
 	}
 
 	if kubernetes && !described {
-		list = append(list, "the API server is not asked: pods of one owner do not add up, and annotations are not seen")
+		list = append(
+			list,
+			"the API server is not asked: pods of one owner do not add up, and annotations are not seen",
+		)
 	}
 
-	list = append(list, fmt.Sprintf("nothing rarer than %d days is known: what comes once a month was not seen, or is "+
-		"forgotten. migctl fleet --window=30d looks further back, as far as Prometheus keeps it", keptDays))
+	list = append(
+		list,
+		fmt.Sprintf(
+			"nothing rarer than %d days is known: what comes once a month was not seen, or is "+
+				"forgotten. migctl fleet --window=30d looks further back, as far as Prometheus keeps it",
+			keptDays,
+		),
+	)
 	if s.HoldersIncomplete != "" {
 		list = append(list, "devices without a holder may be held: "+s.HoldersIncomplete)
 	}

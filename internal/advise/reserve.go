@@ -100,7 +100,8 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 		}
 
 		for _, d := range a.order {
-			if d.workload != nil && d.holder.UID == answer.PodUID && answer.PodUID != "" && answer.Time.After(d.server.at) {
+			if d.workload != nil && d.holder.UID == answer.PodUID && answer.PodUID != "" &&
+				answer.Time.After(d.server.at) {
 				if d.workload.Reserve == nil {
 					d.workload.Reserve = &reserve{}
 				}
@@ -135,7 +136,11 @@ func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time)
 		d.Served += float32(served)
 	}
 
-	next := serverSample{at: answer.Time, finished: answer.FinishedRequests, served: answer.ServiceSeconds}
+	next := serverSample{
+		at:       answer.Time,
+		finished: answer.FinishedRequests,
+		served:   answer.ServiceSeconds,
+	}
 	if answer.CacheUse.Or(0) >= fullCache && answer.Waiting.Or(0) >= 1 {
 		next.full = answer.Time
 		if !before.full.IsZero() && answer.Time.Sub(before.at) <= maxServerGap {
@@ -158,7 +163,8 @@ func (r *reserve) sums(now time.Time) reserveDay {
 		all.Asked += d.Asked
 		all.CacheUse = max(all.CacheUse, d.CacheUse)
 		all.Running, all.Waiting = max(all.Running, d.Running), max(all.Waiting, d.Waiting)
-		all.Requests, all.Served = all.Requests+d.Requests, all.Served+d.Served
+		all.Requests = all.Requests + d.Requests
+		all.Served = all.Served + d.Served
 	}
 
 	return all

@@ -22,7 +22,9 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 			answer{ActionShrink, ReasonNone, "1g.20gb"}},
 		"two pods": {false, []float64{30, 24}, answer{ActionShrink, ReasonNone, "1g.10gb"}, answer{Action: ActionKeep}},
 	} {
-		server, other := pod("ml", "Deployment/a"), pod("ml", "Deployment/a")
+		server := pod("ml", "Deployment/a")
+
+		other := pod("ml", "Deployment/a")
 		if other.Name = "reranker"; !c.together {
 			other = pod("ml", "Deployment/b")
 		}
@@ -33,11 +35,14 @@ func TestServerOfAPodWithTwoSlices(t *testing.T) {
 		second.ID++
 		g.Instances = append(g.Instances, second)
 
-		a, start38 := New(fastOptions()), memoryOf(held(1, 3), held(6, 4), held(1, 38))
+		a := New(fastOptions())
+		start38 := memoryOf(held(1, 3), held(6, 4), held(1, 38))
 		var s *gpu.Snapshot
 
 		for i := range int(longEnough.Minutes()) {
-			at, now := start().Add(time.Duration(i)*time.Minute), g
+			at := start().Add(time.Duration(i) * time.Minute)
+
+			now := g
 			if i == 0 {
 				now = unheld([]gpu.GPU{g})[0]
 			} else {

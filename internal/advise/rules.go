@@ -73,14 +73,18 @@ func (r *Record) Add(v Window) {
 	r.memory = max(r.memory, bytes)
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
-		sum.observed, sum.busy = seconds, busy*seconds
+		sum.observed = seconds
+		sum.busy = busy * seconds
 		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
 
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {
 			sum.activityUnread = seconds
 		} else {
-			sum.measured, sum.measuredBusy, sum.measuredSM, sum.measuredDRAM = seconds, sum.busy, sum.sm, sum.dram
+			sum.measured = seconds
+			sum.measuredBusy = sum.busy
+			sum.measuredSM = sum.sm
+			sum.measuredDRAM = sum.dram
 		}
 
 		if !memoryOK {
@@ -90,7 +94,11 @@ func (r *Record) Add(v Window) {
 		r.observed += seconds
 		r.busy += sum.busy
 		r.device.addMinutes(int(r.length/time.Minute), minute{
-			float32(busy), float32(sum.sm / seconds), float32(sum.dram / seconds), unread, sum.meanEngines(),
+			float32(busy),
+			float32(sum.sm / seconds),
+			float32(sum.dram / seconds),
+			unread,
+			sum.meanEngines(),
 		})
 	}
 
@@ -104,16 +112,20 @@ func (r *Record) Add(v Window) {
 // media engines is known, are the caller's to add.
 func (r *Record) Facts(now time.Time, totalBytes float64) *Facts {
 	e := evidenceOf(&r.workload, now)
-	e.MemoryBytes, e.Busy10Minutes = r.memory, r.busiest
+	e.MemoryBytes = r.memory
+	e.Busy10Minutes = r.busiest
 	e.KnownDays = round3(max(0, now.Sub(r.workload.First).Hours()/24))
 	e.setMediaUse(r.mediaUse())
 
 	if r.observed > 0 {
-		e.BusyMean, e.CoverageRatio = r.busy/r.observed, r.observed/r.held
+		e.BusyMean = r.busy / r.observed
+		e.CoverageRatio = r.observed / r.held
 	}
 
 	return &Facts{
-		Evidence: &e, Preallocated: isPreallocated(&r.workload, &e, totalBytes), MemoryUnread: e.MemoryUnread,
+		Evidence:     &e,
+		Preallocated: isPreallocated(&r.workload, &e, totalBytes),
+		MemoryUnread: e.MemoryUnread,
 	}
 }
 
@@ -127,7 +139,10 @@ func (r Reason) Summary(o Options) string {
 	case ReasonLittleEvidence:
 		return fmt.Sprintf("held and observed for less than %g h", o.MinEvidence.Hours())
 	case ReasonLowCoverage:
-		return fmt.Sprintf("observed for less than %.0f %% of the time that it was held", 100*minCoverage)
+		return fmt.Sprintf(
+			"observed for less than %.0f %% of the time that it was held",
+			100*minCoverage,
+		)
 	case ReasonPreallocated:
 		return "its framework takes its memory in advance, and what it needs cannot be seen. " + preallocatedRemedy
 	case ReasonStartUnseen:

@@ -20,7 +20,8 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 		return load{busy: busy, sm: busy * float64(5+step*31%60) / 132, dram: busy * float64(step%7) / 20,
 			gib: 4 + float64(day)/4}
 	}
-	a, r := New(fastOptions()), NewRecord(start(), length, week)
+	a := New(fastOptions())
+	r := NewRecord(start(), length, week)
 	g := wholeGPU(t, "H100-80GB", 0, load{gib: 4}, pod("ml", "Deployment/a"))
 	show(a, start(), week+time.Minute, g, func(at time.Time, g *gpu.GPU) {
 		l := loadOf(int(at.Add(-1).Sub(start()) / length)) // a Snapshot is about the time before it
@@ -35,7 +36,8 @@ func TestRecordIsAnAdvisorsEvidence(t *testing.T) {
 			DRAM: gpu.Some(l.dram), Memory: gpu.Some(l.gib * (1 << 30))})
 	}
 
-	want, got := evidenceOf(a.order[0].workload, a.now), *r.Facts(a.now, 80<<30).Evidence
+	want := evidenceOf(a.order[0].workload, a.now)
+	got := *r.Facts(a.now, 80<<30).Evidence
 	near := func(what string, got, want, within float64) {
 		if math.Abs(got-want) > within {
 			t.Errorf("%s: %v, want %v", what, got, want)

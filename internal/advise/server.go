@@ -90,13 +90,16 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 
 	weights, load := w.Starts.Loads.weights()
 
-	s.load, s.WeightsFrom = load, WeightsFromStart
+	s.load = load
+
+	s.WeightsFrom = WeightsFromStart
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
 		s.load = max(load, e.StartMemory) // more than ever after
 	}
 
 	if bytes, ok := hints.ModelMemory.Get(); ok {
-		weights, s.WeightsFrom = float64(bytes), WeightsFromAnnotation
+		weights = float64(bytes)
+		s.WeightsFrom = WeightsFromAnnotation
 	}
 
 	s.solve(weights, a.options.MinEvidence.Hours())
@@ -104,7 +107,9 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 
 // addAnswers adds what a server has answered.
 func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
-	s.Kind, s.Fraction, s.CacheTokens = r.Kind, r.Fraction, r.Tokens
+	s.Kind = r.Kind
+	s.Fraction = r.Fraction
+	s.CacheTokens = r.Tokens
 	s.reserves = s.reserves || r.reserves()
 	s.AskedHours, s.CacheUse = round3(float64(days.Asked)/3600), round3(float64(days.CacheUse))
 	s.Running, s.Waiting = float64(days.Running), float64(days.Waiting)
@@ -120,7 +125,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 		return
 	}
 
-	s.Weights, s.Activations = weights, activations
+	s.Weights = weights
+	s.Activations = activations
 
 	s.CacheBytes = s.Reservation - weights - activations
 	if s.load < weights {
@@ -166,7 +172,11 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	reserved := min(mostReserved*memory, s.Reservation)
 	cache := reserved - s.Weights - s.Activations
 	used := s.CacheUse * max(1, stretch) * s.CacheBytes
-	predicted := &PredictedServer{CacheBytes: cache, CacheUse: round3(used / cache), Waiting: s.Waiting}
+	predicted := &PredictedServer{
+		CacheBytes: cache,
+		CacheUse:   round3(used / cache),
+		Waiting:    s.Waiting,
+	}
 
 	predicted.Flag, predicted.Value = s.flag(memory, reserved)
 	if s.CacheTokens > 0 {
@@ -188,7 +198,9 @@ func (s *ServerEvidence) flag(memory, reserved float64) (name string, value floa
 	case gpu.ServerSGLang:
 		return name, ceilCents((reserved - s.Activations) / memory)
 	case gpu.ServerTriton:
-		return name, ceilCents((reserved - s.Weights - s.Activations) / (memory - s.Weights - s.Activations))
+		return name, ceilCents(
+			(reserved - s.Weights - s.Activations) / (memory - s.Weights - s.Activations),
+		)
 	}
 
 	return name, ceilCents(reserved / memory)
@@ -236,16 +248,30 @@ func (r *Recommendation) serverAdvice() string {
 		return ""
 	}
 
-	s, p := r.Evidence.Server, r.Predicted.Server
+	s := r.Evidence.Server
+	p := r.Predicted.Server
 
-	return fmt.Sprintf("; %s says of itself that at most %.0f %% of its cache is used, which makes %.1f of %.1f GiB: "+
-		"start it there with %s=%.2f, which leaves %.1f GiB for the cache, %.0f %% of it used", nameOf(s.Kind),
-		100*s.CacheUse, s.Need/(1<<30), s.Reservation/(1<<30), p.Flag, p.Value, p.CacheBytes/(1<<30), 100*p.CacheUse)
+	return fmt.Sprintf(
+		"; %s says of itself that at most %.0f %% of its cache is used, which makes %.1f of %.1f GiB: "+
+			"start it there with %s=%.2f, which leaves %.1f GiB for the cache, %.0f %% of it used",
+		nameOf(s.Kind),
+		100*s.CacheUse,
+		s.Need/(1<<30),
+		s.Reservation/(1<<30),
+		p.Flag,
+		p.Value,
+		p.CacheBytes/(1<<30),
+		100*p.CacheUse,
+	)
 }
 
 // explain returns a sentence on a reservation of which it is not known what is needed, with what would tell it.
 func (s *ServerEvidence) explain() string {
-	text := fmt.Sprintf("%s reserves %.1f GiB, whatever it needs", nameOf(s.Kind), s.Reservation/(1<<30))
+	text := fmt.Sprintf(
+		"%s reserves %.1f GiB, whatever it needs",
+		nameOf(s.Kind),
+		s.Reservation/(1<<30),
+	)
 	if s.Fraction > 0 {
 		text += fmt.Sprintf(" (%s=%.2f)", flagOf(s.Kind), s.Fraction)
 	}
@@ -257,14 +283,20 @@ func (s *ServerEvidence) explain() string {
 
 	switch {
 	case s.isKnown():
-		text += fmt.Sprintf(". Of that %.1f GiB are needed; a bolder answer follows once this has held for as long as the "+
-			"first one needed", s.Need/(1<<30))
+		text += fmt.Sprintf(
+			". Of that %.1f GiB are needed; a bolder answer follows once this has held for as long as the "+
+				"first one needed",
+			s.Need/(1<<30),
+		)
 	case s.Kind == "":
 		text += ". How much of its cache is used is not known: --advise.server-metrics asks the server"
 	case s.AskedHours == 0:
 		text += ". It does not say how much of its cache is used"
 	case s.Weights > 0:
-		text += fmt.Sprintf(". How much of its cache is used is known for %.1f h, which is too short", s.AskedHours)
+		text += fmt.Sprintf(
+			". How much of its cache is used is known for %.1f h, which is too short",
+			s.AskedHours,
+		)
 	}
 
 	if flag := flagOf(s.Kind); flag != "" {

@@ -49,7 +49,9 @@ func usesCache(share float64) gpu.ServerFigures {
 func (story serverStory) tell(t *testing.T, a *Advisor) Recommendation {
 	t.Helper()
 
-	busy, sm := story.busy, story.sm
+	busy := story.busy
+	sm := story.sm
+
 	if busy == 0 {
 		busy = 0.5
 	}
@@ -153,7 +155,8 @@ func TestServers(t *testing.T) {
 func TestServerPrediction(t *testing.T) {
 	const gib = 1 << 30
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.1)}.tell(t, New(fastOptions()))
-	s, p := r.Evidence.Server, r.Predicted.Server
+	s := r.Evidence.Server
+	p := r.Predicted.Server
 	near := func(what string, got, want float64) {
 		t.Helper()
 
@@ -344,7 +347,9 @@ func TestServerRequestsTakeLonger(t *testing.T) {
 	hints := gpu.RightsizingHints{MaxStretch: gpu.Some(9.)}
 	r := serverStory{start: vllmStart(72), answer: usesCache(0.05), busy: 0.4, sm: 0.28, hints: hints}.tell(t, New(fastOptions()))
 
-	s, p := r.Evidence.Server, r.Predicted
+	s := r.Evidence.Server
+
+	p := r.Predicted
 	if p.Latency.Expected <= 1.1*p.StretchP95.likely() {
 		t.Fatalf("requests take %v times as long, and their kernels %v times", p.Latency, p.StretchP95)
 	}

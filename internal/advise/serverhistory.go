@@ -15,7 +15,8 @@ type ServerHistory struct {
 // Add adds what is known of another server of the same kind. The weights are those of the larger model, 0 if one is not
 // known.
 func (s *ServerHistory) Add(o *ServerHistory) {
-	s.CacheUse, s.CacheHours = max(s.CacheUse, o.CacheUse), s.CacheHours+o.CacheHours
+	s.CacheUse = max(s.CacheUse, o.CacheUse)
+	s.CacheHours = s.CacheHours + o.CacheHours
 
 	s.CacheTokens = max(s.CacheTokens, o.CacheTokens)
 	if s.Weights > 0 && o.Weights > 0 {
@@ -32,9 +33,15 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 func (f *Facts) AddServer(s *ServerHistory, o Options) {
 	e := f.Evidence
 	known := &ServerEvidence{
-		Kind: s.Kind, Reservation: e.settledBytes, CacheTokens: s.CacheTokens, AskedHours: round3(s.CacheHours),
-		CacheUse: round3(s.CacheUse), Running: s.Running, Waiting: s.Waiting, WeightsFrom: WeightsFromAnnotation,
-		reserves: true,
+		Kind:        s.Kind,
+		Reservation: e.settledBytes,
+		CacheTokens: s.CacheTokens,
+		AskedHours:  round3(s.CacheHours),
+		CacheUse:    round3(s.CacheUse),
+		Running:     s.Running,
+		Waiting:     s.Waiting,
+		WeightsFrom: WeightsFromAnnotation,
+		reserves:    true,
 	}
 	known.solve(s.Weights, o.MinEvidence.Hours())
 	e.Server, f.Preallocated = known, !known.isKnown()

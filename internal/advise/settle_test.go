@@ -52,7 +52,8 @@ func checkRecommended(t *testing.T, about string, report *Report) {
 func TestRecommendedProfileDoes(t *testing.T) {
 	for _, model := range []string{"A30-24GB", "A100-40GB", "H100-80GB"} {
 		for about, change := range changedLoads() {
-			a, g := New(fastOptions()), wholeGPU(t, model, 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
+			a := New(fastOptions())
+			g := wholeGPU(t, model, 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
 			s := observeFor(a, start(), longEnough, g)
 			cmptest.Equal(t, model+" "+about+": before", recommend(a, s).Devices[0].Action, ActionSlice)
 			change(&g)
@@ -72,7 +73,8 @@ func TestRecommendedProfileDoes(t *testing.T) {
 
 // TestVideoThatBeginsLater: the slice without a decoder is no candidate from the first window with video on.
 func TestVideoThatBeginsLater(t *testing.T) {
-	a, g := New(fastOptions()), wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
+	a := New(fastOptions())
+	g := wholeGPU(t, "A100-40GB", 0, load{busy: 0.5, sm: 0.01, gib: 1}, pod("ml", "Deployment/a"))
 	s := observeFor(a, start(), longEnough, g)
 	cmptest.Equal(t, "before", recommend(a, s).Devices[0].Recommended, "1g.5gb")
 	g.Readings.Media.Decoder = gpu.Some(0.1)

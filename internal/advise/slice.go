@@ -39,7 +39,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	}
 
 	if reason == ReasonNone && e.Server != nil && d.server.isFull(a.now) {
-		reason, e.Server.full = ReasonMemoryFull, true
+		reason = ReasonMemoryFull
+		e.Server.full = true
 	}
 
 	if reason == ReasonNone && short != [mediaKinds]bool{} {
@@ -48,7 +49,8 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 
 	switch {
 	case hints.OptOut:
-		r.Action, r.Reason = ActionKeep, ReasonOptedOut
+		r.Action = ActionKeep
+		r.Reason = ReasonOptedOut
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
 		r.Action, r.Reason, r.Recommended = ActionGrow, reason, largerProfile(g, of, reason,
@@ -56,13 +58,17 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 	case d.isIdle(a.now):
 		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
 	case r.job != "":
-		r.Action, r.Reason = ActionKeep, ReasonMultiGPU
+		r.Action = ActionKeep
+		r.Reason = ReasonMultiGPU
 	case w.Key.Shared || i.IsSplit():
-		r.Action, r.Reason = ActionKeep, ReasonShared
+		r.Action = ActionKeep
+		r.Reason = ReasonShared
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
-		r.Action, r.Reason = ActionKeep, ReasonLittleEvidence
+		r.Action = ActionKeep
+		r.Reason = ReasonLittleEvidence
 	case e.CoverageRatio < minCoverage:
-		r.Action, r.Reason = ActionKeep, ReasonLowCoverage
+		r.Action = ActionKeep
+		r.Reason = ReasonLowCoverage
 	default:
 		a.recommendShrink(r, g, w, &e, of, hints)
 	}
@@ -71,7 +77,12 @@ func (a *Advisor) recommendInstance(r *Recommendation, g *gpu.GPU, i *gpu.GPUIns
 // recommendShrink looks for a smaller profile. What was seen on a slice that is nearly full of kernels is a lower
 // bound: it does not count as evidence for a smaller one.
 func (a *Advisor) recommendShrink(
-	r *Recommendation, g *gpu.GPU, w *workload, e *Evidence, of capacity, hints gpu.RightsizingHints,
+	r *Recommendation,
+	g *gpu.GPU,
+	w *workload,
+	e *Evidence,
+	of capacity,
+	hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
 
@@ -82,9 +93,12 @@ func (a *Advisor) recommendShrink(
 	case e.MemoryUnread:
 		r.Reason = ReasonMemoryUnread
 	case e.ActivityUnread || w.Untrusted:
-		r.Action, r.Reason = ActionUnknown, ReasonNoActivity
+		r.Action = ActionUnknown
+		r.Reason = ReasonNoActivity
 	case e.P95.Width >= saturatedWidth:
-		w.Answer, w.Next = answer{Action: ActionKeep}, answer{}
+		w.Answer = answer{Action: ActionKeep}
+		w.Next = answer{}
+
 		return
 	case w.stretch(float64(days.MinWidth), float64(days.MinBandwidth), of, wholeOf(g)) > unchangedStretch:
 		r.Reason = ReasonStretch
@@ -98,7 +112,10 @@ func (a *Advisor) recommendShrink(
 	trials := tryAll(g, e, of, a.limitsOf(hints), a.options)
 
 	smaller := answer{Action: ActionKeep}
-	if at := slices.IndexFunc(trials, func(t trial) bool { return t.reason == ReasonNone }); at >= 0 {
+	if at := slices.IndexFunc(
+		trials,
+		func(t trial) bool { return t.reason == ReasonNone },
+	); at >= 0 {
 		smaller = answer{Action: ActionShrink, Profile: trials[at].profile.Name}
 	}
 
@@ -112,12 +129,22 @@ func (a *Advisor) recommendShrink(
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
 func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
-	c := capacity{sms: i.SMs.Or(0), memorySlices: i.MemorySlices.Or(0), memoryBytes: float64(i.Memory.Total.Or(0))}
+	c := capacity{
+		sms:          i.SMs.Or(0),
+		memorySlices: i.MemorySlices.Or(0),
+		memoryBytes:  float64(i.Memory.Total.Or(0)),
+	}
 
-	if at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == i.Profile }); at >= 0 {
+	if at := slices.IndexFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return p.Name == i.Profile },
+	); at >= 0 {
 		p := &g.Profiles[at]
 
-		c.sms, c.memorySlices, c.engines = p.SMs, p.MemorySlices, p.Engines
+		c.sms = p.SMs
+		c.memorySlices = p.MemorySlices
+
+		c.engines = p.Engines
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
 		}
@@ -149,7 +176,8 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 		stretch = max(stretch, w.Before.Width/width)
 	}
 
-	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 && w.Before.Bandwidth > minBandwidth {
+	if drawn *= float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
+		w.Before.Bandwidth > minBandwidth {
 		stretch = max(stretch, w.Before.Bandwidth/drawn)
 	}
 
@@ -188,7 +216,13 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 
 // largerProfile returns the smallest profile that has more of what is short, and the memory and media engines that are
 // needed; empty if there is none but the whole GPU.
-func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engines engineNeeds) string {
+func largerProfile(
+	g *gpu.GPU,
+	than capacity,
+	short Reason,
+	need float64,
+	engines engineNeeds,
+) string {
 	var best *gpu.Profile
 
 	for i := range g.Profiles {
@@ -203,7 +237,8 @@ func largerProfile(g *gpu.GPU, than capacity, short Reason, need float64, engine
 			more = p.MemorySlices >= than.memorySlices && p.SMs >= than.sms
 		}
 
-		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) && !lacksEngines(p, engines) &&
+		if more && len(p.Placements) > 0 && need <= float64(p.MemoryBytes) &&
+			!lacksEngines(p, engines) &&
 			(best == nil || compareProfiles(p, best) < 0) {
 			best = p
 		}

@@ -146,7 +146,8 @@ func TestIdleOverARestart(t *testing.T) {
 func TestSingleStrategy(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true
-	small, medium := load{busy: 0.3, sm: 0.01, gib: 3}, load{busy: 0.3, sm: 0.01, gib: 14}
+	small := load{busy: 0.3, sm: 0.01, gib: 3}
+	medium := load{busy: 0.3, sm: 0.01, gib: 14}
 
 	wide := load{busy: 0.9, sm: 0.9, gib: 3}
 	for _, c := range []struct {
@@ -184,7 +185,8 @@ func TestSingleStrategyIsProvisionalAsAWhole(t *testing.T) {
 	o := fastOptions()
 	o.SingleStrategy = true
 	a := New(o)
-	first, free := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a")), wholeGPU(t, "H100-80GB", 1, load{})
+	first := wholeGPU(t, "H100-80GB", 0, slight(), pod("ml", "Deployment/a"))
+	free := wholeGPU(t, "H100-80GB", 1, load{})
 	later := wholeGPU(t, "H100-80GB", 1, slight(), pod("ml", "Deployment/b"))
 	s := observeFor(a, start(), 9*day, first, free)
 	cmptest.Equal(t, "alone", recommend(a, s).Devices[0].Candidate(), true)

@@ -19,7 +19,9 @@ const (
 )
 
 func (s *spells) add(busy, elapsed float64) {
-	s.busy, s.observed = s.busy+busy*elapsed, s.observed+elapsed
+	s.busy = s.busy + busy*elapsed
+
+	s.observed = s.observed + elapsed
 	if busy > 1-alwaysBusy && busy < alwaysBusy {
 		s.partly += elapsed
 	}
@@ -27,7 +29,8 @@ func (s *spells) add(busy, elapsed float64) {
 	if s.observed >= spellSeconds {
 		s.squares += s.busy * s.busy / s.observed
 		s.work[min(int(s.busy/s.observed*spellBuckets), spellBuckets-1)] += float32(s.busy)
-		s.busy, s.observed = 0, 0
+		s.busy = 0
+		s.observed = 0
 	}
 }
 

@@ -119,10 +119,13 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 
 	if used > s.level*growthStep {
-		s.level, s.grown = used, now
+		s.level = used
+		s.grown = now
 	}
 
-	s.peak, s.used = max(s.peak, used), used
+	s.peak = max(s.peak, used)
+
+	s.used = used
 	if s.counted {
 		of.raise(s.peak, used, &s.loading)
 	}
@@ -144,7 +147,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 // once it shares its device: it has not counted the start then.
 func (s *starting) giveTo(of *starts) {
 	if s.of != of {
-		s.of, s.counted = of, false
+		s.of = of
+		s.counted = false
 	}
 }
 
@@ -229,20 +233,29 @@ func (h *holderID) isSameContainer(before *holderID) bool {
 		return h.Job == before.Job && h.Container == before.Container
 	}
 
-	return h.Pod != "" && h.Container == before.Container && (h.UID == before.UID || h.UID == "" || before.UID == "")
+	return h.Pod != "" && h.Container == before.Container &&
+		(h.UID == before.UID || h.UID == "" || before.UID == "")
 }
 
 // followMemory follows the start of what holds a device, by its memory and its processes.
-func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Process, of gpu.Opt[gpu.InstanceID]) {
+func (a *Advisor) followMemory(
+	d *device,
+	memory gpu.Opt[uint64],
+	list []gpu.Process,
+	of gpu.Opt[gpu.InstanceID],
+) {
 	bytes, ok := memory.Get()
 	if !ok {
 		return
 	}
 
-	used, watched := float64(bytes)/(1<<20), a.isWatched(d)
+	used := float64(bytes) / (1 << 20)
+	watched := a.isWatched(d)
 	before, known := d.used.Get()
 
-	d.used, d.memoryRead = gpu.Some(used), a.now
+	d.used = gpu.Some(used)
+
+	d.memoryRead = a.now
 	if d.workload == nil {
 		return
 	}
@@ -261,7 +274,8 @@ func (a *Advisor) followMemory(d *device, memory gpu.Opt[uint64], list []gpu.Pro
 	case !watched:
 		d.start.open = false // its peak may have been missed
 		if known {
-			d.up, d.empty = time.Time{}, time.Time{} // else they are from before a restart of the exporter
+			d.up = time.Time{}
+			d.empty = time.Time{} // else they are from before a restart of the exporter
 		}
 	}
 
@@ -341,8 +355,12 @@ func (a *Advisor) change(d *device, id holderID) {
 
 	next.ended = d.ended
 	if id.isSameContainer(&d.holder) {
-		next.start, next.processes, next.used = d.start, d.processes, d.used
-		next.up, next.empty, next.idle = d.up, d.empty, d.idle
+		next.start = d.start
+		next.processes = d.processes
+		next.used = d.used
+		next.up = d.up
+		next.empty = d.empty
+		next.idle = d.idle
 		*d = next
 
 		return
@@ -378,8 +396,11 @@ func explainStart(e *Evidence) string {
 		return "it holds no memory: what it needs is known once it has loaded its work while it is observed"
 	}
 
-	return fmt.Sprintf("it holds %.1f GiB, and was not observed when it started, which can need more. %s",
-		e.MemoryBytes/(1<<30), startRemedy)
+	return fmt.Sprintf(
+		"it holds %.1f GiB, and was not observed when it started, which can need more. %s",
+		e.MemoryBytes/(1<<30),
+		startRemedy,
+	)
 }
 
 // startRemedy is how to make the need of a start visible.

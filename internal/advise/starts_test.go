@@ -391,7 +391,9 @@ func TestSliceThatIsHeldAndEmpty(t *testing.T) {
 func TestStartsOfSlices(t *testing.T) {
 	g := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: 0.5, sm: 0.05, gib: 3}, pod("ml", "Deployment/a"))
 
-	a, s := New(fastOptions()), &gpu.Snapshot{}
+	a := New(fastOptions())
+
+	s := &gpu.Snapshot{}
 	for minute := range 9 * 24 * 60 {
 		s = &gpu.Snapshot{Time: start().Add(time.Duration(minute) * time.Minute), Hostname: "node-a", GPUs: []gpu.GPU{g}}
 		a.Observe(s)

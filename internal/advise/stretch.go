@@ -30,7 +30,8 @@ type Stretch struct {
 
 // StretchOf returns the stretch of kernels that ran on a whole GPU.
 func StretchOf(k Kernels, s Slice) Stretch {
-	drawn, share := k.Bandwidth/reachableBandwidth, s.Bandwidth // both of what can be reached
+	drawn := k.Bandwidth / reachableBandwidth
+	share := s.Bandwidth // both of what can be reached
 	limit := max(1, 1/s.SMs, 1/share)
 	low := max(1, k.Width/s.SMs, drawn/share)
 	high := 1 + k.Width*(1/s.SMs-1) + drawn*(1/share-1)
@@ -65,7 +66,10 @@ func (s Stretch) likely() float64 { return math.Sqrt(s.Low * s.Expected) }
 // MarshalJSON rounds to three decimals: more would suggest a precision that no evidence has.
 func (s Stretch) MarshalJSON() ([]byte, error) {
 	type plain Stretch
-	return json.Marshal(plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)})
+
+	return json.Marshal(
+		plain{Low: round3(s.Low), Expected: round3(s.Expected), High: round3(s.High)},
+	)
 }
 
 func round3(v float64) float64 { return math.Round(v*1000) / 1000 }

@@ -57,13 +57,19 @@ func TestHighBoundsEveryMix(t *testing.T) {
 		var stretch, weights float64
 
 		for range 1 + random.IntN(4) {
-			w, width, drawn := random.Float64(), random.Float64(), reachableBandwidth*random.Float64()
-			mean.Width, mean.Bandwidth = mean.Width+w*width, mean.Bandwidth+w*drawn
+			w := random.Float64()
+			width := random.Float64()
+			drawn := reachableBandwidth * random.Float64()
+			mean.Width = mean.Width + w*width
+			mean.Bandwidth = mean.Bandwidth + w*drawn
 			stretch += w * max(1, width/s.SMs, drawn/reachableBandwidth/s.Bandwidth)
 			weights += w
 		}
 
-		mean.Width, mean.Bandwidth, stretch = mean.Width/weights, mean.Bandwidth/weights, stretch/weights
+		mean.Width = mean.Width / weights
+		mean.Bandwidth = mean.Bandwidth / weights
+
+		stretch = stretch / weights
 		if f := StretchOf(mean, s); stretch > f.High+1e-9 || stretch < f.Low-1e-9 {
 			t.Fatalf("means %+v on %+v: %+v, a mix has %v", mean, s, f, stretch)
 		}

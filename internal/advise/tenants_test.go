@@ -25,7 +25,8 @@ func sharedNode(t *testing.T) []gpu.GPU {
 func targetOf(t *testing.T, gpus []gpu.GPU, change func(minute int)) *Packing {
 	t.Helper()
 	const minutes = 8 * 24 * 60
-	a, s := New(fastOptions()), &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
+	a := New(fastOptions())
+	s := &gpu.Snapshot{Hostname: "node-a", GPUs: gpus}
 	a.Observe(&gpu.Snapshot{Hostname: "node-a", Time: start().Add(-time.Minute), GPUs: unheld(gpus)})
 
 	for minute := range minutes {
@@ -108,7 +109,9 @@ func TestPackingCountsReplicasThatStay(t *testing.T) {
 		{"a third on a whole GPU", func(gpus []gpu.GPU) {
 			gpus[2].Instances[0].Holders[0].Workload = "Deployment/a"
 			third := pod("ml", "Deployment/a")
-			third.Pod, third.PodUID, third.Rightsizing.OptOut = "a-2", "uid-a-2", true
+			third.Pod = "a-2"
+			third.PodUID = "uid-a-2"
+			third.Rightsizing.OptOut = true
 			gpus[1].Holders, gpus[1].Allocated = []gpu.Holder{third}, gpu.Some(true)
 		}, 2},
 		{"an owner of that name in another namespace", func(gpus []gpu.GPU) {
@@ -124,7 +127,8 @@ func TestPackingCountsReplicasThatStay(t *testing.T) {
 
 // TestTenantsThatComeBack: what is observed after a time without any, in which the evidence was forgotten, counts.
 func TestTenantsThatComeBack(t *testing.T) {
-	a, at := New(fastOptions()), start()
+	a := New(fastOptions())
+	at := start()
 	show := func(days int, change func(*gpu.GPU)) *Report {
 		g := sharedNode(t)[2]
 		change(&g)

@@ -29,7 +29,8 @@ func TestUnmeasuredIsUnknown(t *testing.T) {
 	for _, utilization := range []float64{0, 0.001, 0.05, 0.9} {
 		for _, strict := range []bool{false, true} {
 			o := fastOptions()
-			o.Strict, o.MaxStretch = strict, 100 // the worst case is within the limit
+			o.Strict = strict
+			o.MaxStretch = 100 // the worst case is within the limit
 			r := recommendFor(o, 8*24*time.Hour, withoutSMs(t, utilization))
 			cmptest.Equal(t, "answer", answer{r.Action, r.Reason, r.Recommended}, answer{ActionUnknown, ReasonNoActivity, ""})
 			cmptest.Equal(t, "candidate", r.Candidate(), false)

@@ -96,7 +96,9 @@ func (l *loading) follow(used float64, now time.Time) {
 
 	l.peak = max(l.peak, used)
 	l.now.level = max(l.now.level, used)
-	l.now.last, l.now.to, l.now.before = now, l.readings, l.peak
+	l.now.last = now
+	l.now.to = l.readings
+	l.now.before = l.peak
 
 	l.now.readings++
 	if !l.now.isLong() {
@@ -108,18 +110,24 @@ func (l *loading) follow(used float64, now time.Time) {
 	case l.now.from == l.last.from: // it goes on
 		l.last = l.now
 	case isSame:
-		first, from, earlier := l.last.first, l.last.from, l.last.earlier
+		first := l.last.first
+		from := l.last.from
+		earlier := l.last.earlier
 		l.last = l.now
-		l.last.first, l.last.from, l.last.earlier = first, from, earlier
+		l.last.first = first
+		l.last.from = from
+		l.last.earlier = earlier
 	default:
-		l.earlier, l.last = l.last, l.now
+		l.earlier = l.last
+		l.last = l.now
 	}
 }
 
 // weights returns the memory in MiB that was flat before all of the rest was taken at once, 0 if that was not seen, and
 // the largest use until then, or else until memory was flat last.
 func (l *loading) weights() (level, before float64) {
-	of, rest := &l.earlier, &l.last
+	of := &l.earlier
+	rest := &l.last
 
 	atOnce := rest.first.Sub(of.last) <= cacheTime || rest.from-of.to <= cacheReadings
 	if of.level <= contextMemory || rest.level < of.level*plateauStep || !atOnce {

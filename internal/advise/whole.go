@@ -46,7 +46,11 @@ const unchangedStretch = 1.05
 
 // wholeOf returns what a whole GPU has. The number of SMs and the profiles come from the driver.
 func wholeOf(g *gpu.GPU) capacity {
-	c := capacity{whole: true, sms: g.SMs.Or(0), memoryBytes: float64(g.Readings.Memory.Total.Or(0))}
+	c := capacity{
+		whole:       true,
+		sms:         g.SMs.Or(0),
+		memoryBytes: float64(g.Readings.Memory.Total.Or(0)),
+	}
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
 		c.sms, c.memorySlices = max(c.sms, p.SMs), max(c.memorySlices, p.MemorySlices)
@@ -143,7 +147,10 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 
 // sliceOf returns the share of a device that a profile has.
 func sliceOf(p *gpu.Profile, of capacity) Slice {
-	return Slice{SMs: float64(p.SMs) / float64(of.sms), Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices)}
+	return Slice{
+		SMs:       float64(p.SMs) / float64(of.sms),
+		Bandwidth: float64(p.MemorySlices) / float64(of.memorySlices),
+	}
 }
 
 // limits are those of one workload: its pod can override the node's.
@@ -153,11 +160,19 @@ type limits struct {
 }
 
 func (a *Advisor) limitsOf(h gpu.RightsizingHints) limits {
-	return limits{strict: a.options.Strict || h.Strict, stretch: h.MaxStretch.Or(a.options.MaxStretch)}
+	return limits{
+		strict:  a.options.Strict || h.Strict,
+		stretch: h.MaxStretch.Or(a.options.MaxStretch),
+	}
 }
 
 // recommendWhole fills in the recommendation for a whole GPU that is held.
-func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hints gpu.RightsizingHints) []trial {
+func (a *Advisor) recommendWhole(
+	r *Recommendation,
+	g *gpu.GPU,
+	w *workload,
+	hints gpu.RightsizingHints,
+) []trial {
 	e := evidenceOf(w, a.now)
 	a.addServer(w, &e, hints)
 	r.Evidence, r.Confidence = &e, confidence(&e)
@@ -172,7 +187,8 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 	facts.MultiGPU = r.job != ""
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
-		r.Action, r.Reason = ActionKeep, reason
+		r.Action = ActionKeep
+		r.Reason = reason
 
 		return nil
 	}
@@ -186,12 +202,17 @@ func (a *Advisor) recommendWhole(r *Recommendation, g *gpu.GPU, w *workload, hin
 
 // setAnswer fills in an answer and the trials that it comes from.
 func (r *Recommendation) setAnswer(decided answer, trials []trial) {
-	r.Action, r.Reason, r.Recommended = decided.Action, decided.Reason, decided.Profile
+	r.Action = decided.Action
+	r.Reason = decided.Reason
+	r.Recommended = decided.Profile
 
 	for i := range trials {
 		t := &trials[i]
 
-		r.Considered = append(r.Considered, Considered{Profile: t.profile.Name, Reason: t.reason, StretchP95: t.p95})
+		r.Considered = append(
+			r.Considered,
+			Considered{Profile: t.profile.Name, Reason: t.reason, StretchP95: t.p95},
+		)
 		if t.profile.Name == r.Recommended {
 			r.predict(t)
 		}
@@ -251,11 +272,14 @@ func (a *Advisor) settleAnswer(w *workload, now answer, trials []trial) answer {
 	case now == w.Answer:
 		w.Next = answer{}
 	case w.Answer == answer{} || w.Answer.Action == ActionUnknown || now.Profile == "" || !w.Answer.does(trials):
-		w.Answer, w.Next = now, answer{}
+		w.Answer = now
+		w.Next = answer{}
 	case now != w.Next:
-		w.Next, w.NextSince = now, w.Observed
+		w.Next = now
+		w.NextSince = w.Observed
 	case w.Observed-w.NextSince >= a.options.MinEvidence.Seconds():
-		w.Answer, w.Next = now, answer{}
+		w.Answer = now
+		w.Next = answer{}
 	}
 
 	return w.Answer
@@ -274,8 +298,14 @@ func (w *workload) settleRefusal(reason Reason) {
 	w.Next = answer{}
 
 	switch reason {
-	case ReasonLowCoverage, ReasonMemoryUnread, ReasonNVLink, ReasonGraphics, ReasonGraphicsUnread, ReasonPreallocated,
-		ReasonNoActivity, ReasonStretch:
+	case ReasonLowCoverage,
+		ReasonMemoryUnread,
+		ReasonNVLink,
+		ReasonGraphics,
+		ReasonGraphicsUnread,
+		ReasonPreallocated,
+		ReasonNoActivity,
+		ReasonStretch:
 		w.Answer = answer{Action: ActionKeep, Reason: reason}
 	}
 }
@@ -309,7 +339,8 @@ func (r *Recommendation) predict(t *trial) {
 
 	r.Predicted.MediaEngines = e.predictedEngines(t.profile)
 	r.Predicted.Server = e.predictServer(t.profile, t.served)
-	r.Reclaimable, r.NotChecked = round3(1-t.share), t.notChecked
+	r.Reclaimable = round3(1 - t.share)
+	r.NotChecked = t.notChecked
 }
 
 // explain returns a sentence on a recommendation. Its width is the one that the stretch follows from.
@@ -319,17 +350,33 @@ func (r *Recommendation) explain(o Options) string {
 
 	switch {
 	case r.Action == ActionSlice && e.NeverBusy:
-		return fmt.Sprintf("at most %s of memory, and no kernel ran on it%s: %s has the memory%s; how far it would stretch "+
-			"requests is unknown", gib(e.HeldBytes()), prefixed("; ", e.describeMedia()), r.Recommended,
-			prefixed(", and ", r.Predicted.describeEngines()))
+		return fmt.Sprintf(
+			"at most %s of memory, and no kernel ran on it%s: %s has the memory%s; how far it would stretch "+
+				"requests is unknown",
+			gib(e.HeldBytes()),
+			prefixed("; ", e.describeMedia()),
+			r.Recommended,
+			prefixed(", and ", r.Predicted.describeEngines()),
+		)
 	case r.Action == ActionSlice:
-		return fmt.Sprintf("at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
-			"work%s, %s", gib(e.HeldBytes()), 100*e.BusyMean,
-			100*e.decisive.Width, prefixed(", ", e.describeMedia()), r.Recommended,
-			prefixed(" with ", r.Predicted.describeEngines()), r.Predicted.describeTime())
+		return fmt.Sprintf(
+			"at most %s of memory, busy %.0f %% of the time, kernels on %.0f %% of the SMs%s: %s does the "+
+				"work%s, %s",
+			gib(e.HeldBytes()),
+			100*e.BusyMean,
+			100*e.decisive.Width,
+			prefixed(", ", e.describeMedia()),
+			r.Recommended,
+			prefixed(" with ", r.Predicted.describeEngines()),
+			r.Predicted.describeTime(),
+		)
 	case r.Action == ActionShare:
-		return fmt.Sprintf("busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
-			"requests; MPS or time-slicing would not", 100*e.BusyP99, 100*e.decisive.Width)
+		return fmt.Sprintf(
+			"busy %.0f %% of the time at p99, with kernels on %.0f %% of the SMs: a slice would stretch "+
+				"requests; MPS or time-slicing would not",
+			100*e.BusyP99,
+			100*e.decisive.Width,
+		)
 	}
 
 	return explainReason(r, o)

@@ -195,7 +195,10 @@ func (w *workload) resume(uid string, now time.Time) {
 	}
 
 	if len(w.Pods) >= maxPods {
-		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) })
+		oldest := slices.MinFunc(
+			w.Pods,
+			func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) },
+		)
 		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
 	}
 
@@ -212,7 +215,9 @@ func (w *workload) seen(d *device, at time.Time) {
 	p := &w.Pods[i]
 	several := p.Last == at.Unix()
 
-	p.Last, p.Idle = at.Unix(), 0
+	p.Last = at.Unix()
+
+	p.Idle = 0
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
 	}
@@ -321,7 +326,13 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Memory = max(all.Memory, d.Memory)
 		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
-		all.MinWidth, all.MinBandwidth = lesser(all.MinWidth, d.MinWidth), lesser(all.MinBandwidth, d.MinBandwidth)
+		all.MinWidth, all.MinBandwidth = lesser(
+			all.MinWidth,
+			d.MinWidth,
+		), lesser(
+			all.MinBandwidth,
+			d.MinBandwidth,
+		)
 	}
 
 	return all
@@ -329,7 +340,9 @@ func (w *workload) sums(now time.Time) daySums {
 
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
-	days, today := 0, dayOf(now)
+	days := 0
+
+	today := dayOf(now)
 	for _, d := range w.Days {
 		if d.Observed > 0 && d.Day > today-keptDays {
 			days++
@@ -368,9 +381,15 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 			continue
 		}
 
-		x, y := min(0, float64(1-back)-(days-float64(today))), float64(d.settled()) // its end; of today, now
+		x := min(0, float64(1-back)-(days-float64(today)))
+		y := float64(d.settled()) // its end; of today, now
 
-		n, sx, sy, sxx, sxy = n+1, sx+x, sy+y, sxx+x*x, sxy+x*y
+		n = n + 1
+		sx = sx + x
+		sy = sy + y
+		sxx = sxx + x*x
+
+		sxy = sxy + x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
 		}

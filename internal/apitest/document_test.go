@@ -162,7 +162,8 @@ func (d *document) checkRequest(r *http.Request, body []byte) error {
 func (d *document) checkResponse(response *http.Response, body []byte) error {
 	pointer, name := d.operation(response.Request)
 	if pointer == "" {
-		pointer, name = "#/paths/~1api~1v1~1node/get", "unknown" // the problem is the same everywhere
+		pointer = "#/paths/~1api~1v1~1node/get"
+		name = "unknown" // the problem is the same everywhere
 	}
 
 	status := strconv.Itoa(response.StatusCode)

@@ -15,7 +15,8 @@ import (
 // TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its version, with SPDX's list
 // of license identifiers, and what is no valid document is refused by it.
 func TestSBOM(t *testing.T) {
-	programs, sbom := t.TempDir(), filepath.Join(t.TempDir(), "sbom.cdx.json")
+	programs := t.TempDir()
+	sbom := filepath.Join(t.TempDir(), "sbom.cdx.json")
 	goTool(t, "build", "-o", programs, "./cmd/mig-exporter", "./cmd/migctl")
 	goTool(t, "run", "./cmd/sbom", "-version=1.2.3", "-sbom="+sbom, "-licenses="+sbom+".licenses",
 		filepath.Join(programs, "mig-exporter"), filepath.Join(programs, "migctl"))

@@ -207,7 +207,8 @@ func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
 func serve(t *testing.T) *http.Client {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "control.sock")
-	ready, ended := make(chan []net.Addr, 1), make(chan error, 1)
+	ready := make(chan []net.Addr, 1)
+	ended := make(chan error, 1)
 	ctx, cancel := context.WithCancel(context.Background())
 	go func() {
 		ended <- server.Serve(ctx, server.Options{
@@ -332,7 +333,10 @@ func restores() []exchange {
 // TestExchanges holds requests and responses against the document. A request that the server takes is valid in it,
 // and one that is not valid there the server refuses.
 func TestExchanges(t *testing.T) {
-	d, main, releasing := load(t), serve(t), serve(t) // two servers: one takes only so many calls a second
+	d := load(t)
+	main := serve(t)
+	releasing := serve(t) // two servers: one takes only so many calls a second
+
 	for _, e := range slices.Concat(exchanges(), restores()) {
 		client := main
 		if strings.HasPrefix(e.path, "/gpus/") {

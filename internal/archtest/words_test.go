@@ -150,7 +150,9 @@ func hasWords(path string) bool {
 }
 
 func TestWords(t *testing.T) {
-	root, files, words := filepath.Join("..", ".."), 0, forbiddenWords()
+	root := filepath.Join("..", "..")
+	files := 0
+	words := forbiddenWords()
 
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		switch {

@@ -80,7 +80,10 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 		args = strings.Split(list, ", ")
 	}
 
-	at := slices.IndexFunc(known, func(c callType) bool { return c.name == name && len(c.args) == len(args) })
+	at := slices.IndexFunc(
+		known,
+		func(c callType) bool { return c.name == name && len(c.args) == len(args) },
+	)
 	if at < 0 {
 		return c, "", errors.New("is no call that is made here")
 	}
@@ -93,7 +96,10 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 	for i, of := range c.args {
 		v, ok := of.value(args[i])
 		if !ok {
-			return c, "", fmt.Errorf("has the argument %q, which is neither a number nor a name known here", args[i])
+			return c, "", fmt.Errorf(
+				"has the argument %q, which is neither a number nor a name known here",
+				args[i],
+			)
 		}
 
 		args[i] = of.name(v)
@@ -129,7 +135,11 @@ func (n names) name(value uint64) string {
 // value parses a name or a number.
 func (n names) value(text string) (uint64, bool) {
 	number := text
-	if before, _, found := strings.Cut(string(n), ":"+text+" "); found && !strings.Contains(text, " ") {
+	if before, _, found := strings.Cut(
+		string(n),
+		":"+text+" ",
+	); found &&
+		!strings.Contains(text, " ") {
 		number = before[strings.LastIndex(before, " ")+1:]
 	}
 

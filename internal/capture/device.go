@@ -32,7 +32,11 @@ type gpuInstance struct {
 func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	const function = "nvmlDeviceGetFieldValues"
 
-	ret := queryCode(d.entity, function, func() nvml.Return { return d.driver.GetFieldValues(values) })
+	ret := queryCode(
+		d.entity,
+		function,
+		func() nvml.Return { return d.driver.GetFieldValues(values) },
+	)
 	if ret != nvml.SUCCESS {
 		return ret
 	}
@@ -40,21 +44,33 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 	for i := range values {
 		v := &values[i]
 		// a link, or all of them
-		call := callOf(function, fieldNames.name(uint64(v.FieldId)), numbers.name(uint64(v.ScopeId)))
+		call := callOf(
+			function,
+			fieldNames.name(uint64(v.FieldId)),
+			numbers.name(uint64(v.ScopeId)),
+		)
 		answer, ret := query(d.entity, call, func() (fieldValue, nvml.Return) {
 			return fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn))
 		})
-		v.NvmlReturn, v.ValueType, v.Value = uint32(ret), answer.kind, answer.bytes
+		v.NvmlReturn = uint32(ret)
+		v.ValueType = answer.kind
+		v.Value = answer.bytes
 	}
 
 	return nvml.SUCCESS
 }
 
 // GetProcessUtilization is recorded without lastSeen: a replay is called for the samples of the same polls.
-func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return query(d.entity, "nvmlDeviceGetProcessUtilization", func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		return d.driver.GetProcessUtilization(lastSeen)
-	})
+func (d *device) GetProcessUtilization(
+	lastSeen uint64,
+) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+	return query(
+		d.entity,
+		"nvmlDeviceGetProcessUtilization",
+		func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			return d.driver.GetProcessUtilization(lastSeen)
+		},
+	)
 }
 
 // GetMigDeviceHandleByIndex returns a handle whose calls are recorded by its index. After a repartition they are
@@ -62,11 +78,14 @@ func (d *device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizati
 func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
 	m := migDevice{}
 
-	ret := queryCode(d.entity, callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))),
+	ret := queryCode(
+		d.entity,
+		callOf("nvmlDeviceGetMigDeviceHandleByIndex", numbers.name(uint64(index))),
 		func() (ret nvml.Return) {
 			m.driver, ret = d.driver.GetMigDeviceHandleByIndex(index)
 			return ret
-		})
+		},
+	)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -77,7 +96,10 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 }
 
 // GetGpuInstances records how many there are; the calls of each are recorded by profile and position.
-func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
+func (d *device) GetGpuInstances(
+	profileID uint32,
+	capacity int,
+) ([]nvmlsource.GPUInstance, nvml.Return) {
 	var handles []nvmlsource.GPUInstance
 	call := callOf("nvmlDeviceGetGpuInstances", numbers.name(uint64(profileID)))
 

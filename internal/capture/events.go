@@ -18,7 +18,8 @@ type eventQueue struct {
 
 // dueEvent returns the event that a replay has to deliver now, or nil. The caller holds the timeline's mu.
 func (l *library) dueEvent() *eventRecord {
-	if events := l.rec.Recorded.Events; l.events.next < len(events) && events[l.events.next].Before <= l.time.poll {
+	if events := l.rec.Recorded.Events; l.events.next < len(events) &&
+		events[l.events.next].Before <= l.time.poll {
 		return &events[l.events.next]
 	}
 
@@ -58,9 +59,13 @@ func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Retu
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	return queryCode(d.entity, callOf("nvmlDeviceRegisterEvents", eventNames.name(types)), func() nvml.Return {
-		return d.driver.RegisterEvents(types, s.driver)
-	})
+	return queryCode(
+		d.entity,
+		callOf("nvmlDeviceRegisterEvents", eventNames.name(types)),
+		func() nvml.Return {
+			return d.driver.RegisterEvents(types, s.driver)
+		},
+	)
 }
 
 // Wait records an event or a failure, but no timeout. The first poll that can have seen it is the next one.
@@ -82,7 +87,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 
 		e.Device = nil
 		if known != nil {
-			e.Device, r.Event.GPU = known, known.name
+			e.Device = known
+			r.Event.GPU = known.name
 		}
 	}
 
@@ -102,7 +108,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 // replay delivers the events before the current poll. The first wait after a failure of the queue returns at once,
 // which shows its caller that the queue works again.
 func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
-	t, q := s.lib.time, s.lib.events
+	t := s.lib.time
+	q := s.lib.events
 	var found *eventRecord
 	arrived := func() bool {
 		if s.freed || q.failed {

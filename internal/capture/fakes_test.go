@@ -99,7 +99,8 @@ func (d *fakeDevice) GetSerial() (string, nvml.Return) { return realSerial, nvml
 
 func (d *fakeDevice) GetPowerUsage() (uint32, nvml.Return) {
 	d.mu.Lock()
-	watts, hang := d.watts, d.hang
+	watts := d.watts
+	hang := d.hang
 	d.mu.Unlock()
 
 	if hang != nil {

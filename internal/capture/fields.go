@@ -52,7 +52,9 @@ func (c handleCount) Valid(any) (bool, string) {
 
 // slotOf returns the slot of a position in the list of a profile. Before a call for a handle nothing else is known of
 // it.
-func slotOf(profile uint32, position int) slot { return slot(fmt.Sprintf("%d/%d", profile, position)) }
+func slotOf(profile uint32, position int) slot {
+	return slot(fmt.Sprintf("%d/%d", profile, position))
+}
 
 func (s slot) Valid(any) (bool, string) {
 	var profile uint32
@@ -132,7 +134,15 @@ type fieldValue struct {
 // newValue returns a pointer to a zero value of the field's type, or of 8 bytes for an unknown type.
 func (f fieldValue) newValue() any {
 	// from VALUE_TYPE_DOUBLE on
-	byType := []any{new(float64), new(uint32), new(uint64), new(uint64), new(int64), new(int32), new(uint16)}
+	byType := []any{
+		new(float64),
+		new(uint32),
+		new(uint64),
+		new(uint64),
+		new(int64),
+		new(int32),
+		new(uint16),
+	}
 	if int(f.kind) < len(byType) {
 		return byType[f.kind]
 	}
@@ -155,7 +165,8 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 		return
 	}
 
-	name, value := n.Content[0], n.Content[1]
+	name := n.Content[0]
+	value := n.Content[1]
 	key += "." + name.Value
 
 	kind, ok := valueTypeNames.value(name.Value)

@@ -39,7 +39,10 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 	return s, ret
 }
 
-func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
+func (l *library) GpmMetricsGet(
+	before, after nvmlsource.GPMSample,
+	metrics []nvmlsource.GPMMetric,
+) nvml.Return {
 	from, ok := before.(*gpmSample)
 
 	to, ok2 := after.(*gpmSample)
@@ -59,7 +62,11 @@ func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nv
 	for i := range metrics {
 		m := &metrics[i]
 		call := callOf(function, to.window, metricNames.name(uint64(m.ID)))
-		m.Value, m.Return = query(to.of, call, func() (float64, nvml.Return) { return m.Value, m.Return })
+		m.Value, m.Return = query(
+			to.of,
+			call,
+			func() (float64, nvml.Return) { return m.Value, m.Return },
+		)
 	}
 
 	return nvml.SUCCESS
@@ -94,7 +101,13 @@ func (m migDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
 func (d *device) GpmMigSampleGet(instance int, into nvmlsource.GPMSample) nvml.Return {
 	call := callOf("nvmlGpmMigSampleGet", numbers.name(uint64(instance)))
 
-	return sampleOf(d.entity, call, uint64(instance), into, func(s nvmlsource.GPMSample) nvml.Return {
-		return d.driver.GpmMigSampleGet(instance, s)
-	})
+	return sampleOf(
+		d.entity,
+		call,
+		uint64(instance),
+		into,
+		func(s nvmlsource.GPMSample) nvml.Return {
+			return d.driver.GpmMigSampleGet(instance, s)
+		},
+	)
 }

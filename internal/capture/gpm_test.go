@@ -44,7 +44,9 @@ func (d *profiledFake) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 }
 
 func (d *profiledFake) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
-	from, to := before.(*fakeSample), after.(*fakeSample)
+	from := before.(*fakeSample)
+
+	to := after.(*fakeSample)
 	if from.of == "" || from.of != to.of {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}

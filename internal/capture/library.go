@@ -38,7 +38,12 @@ func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 }
 
 func (l *library) newDevice(name gpuName, record *gpuRecord) *device {
-	return &device{entity: entity{l.time, answers(record.Answers)}, name: name, lib: l, record: record}
+	return &device{
+		entity: entity{l.time, answers(record.Answers)},
+		name:   name,
+		lib:    l,
+		record: record,
+	}
 }
 
 // LoadError is not recorded: its text names files of the node.

@@ -129,7 +129,12 @@ func (a *answer) copyPIDs() []*uint32 {
 func pseudonymOfUUID(s string) string {
 	if _, old, err := gpu.ParseMIGUUID(s); err == nil {
 		if of, ok := old.Get(); ok {
-			return fmt.Sprintf("MIG-%s/%d/%d", pseudonymOfUUID(string(of.GPU)), of.Instance, of.Compute)
+			return fmt.Sprintf(
+				"MIG-%s/%d/%d",
+				pseudonymOfUUID(string(of.GPU)),
+				of.Instance,
+				of.Compute,
+			)
 		}
 
 		return "MIG-" + uuidOf(digest("uuid", s))

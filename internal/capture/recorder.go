@@ -13,7 +13,10 @@ type Recorder struct{ lib *library }
 // NewRecorder returns a recorder in front of a driver. Its first poll begins at start.
 func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 	rec := &Recording{Version: 1, Recorded: recorded{
-		Start: start.Round(0).UTC(), Polls: pollTimes{0}, Node: nodeAnswers{}, GPUs: map[gpuName]*gpuRecord{},
+		Start: start.Round(0).UTC(),
+		Polls: pollTimes{0},
+		Node:  nodeAnswers{},
+		GPUs:  map[gpuName]*gpuRecord{},
 	}}
 
 	return &Recorder{newLibrary(rec, driver)}
@@ -25,7 +28,8 @@ func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 // Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move
 // belong to the new poll. Next must not be called during a poll.
 func (r *Recorder) Next(move func() (time.Time, error)) error {
-	t, of := r.lib.time, &r.lib.rec.Recorded
+	t := r.lib.time
+	of := &r.lib.rec.Recorded
 	t.mu.Lock()
 	t.poll++
 	t.between = true
@@ -47,7 +51,10 @@ func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recordi
 	defer r.lib.time.mu.Unlock()
 	rec := r.lib.rec.clone()
 
-	rec.Node.Hostname, rec.Node.PIDNamespace, rec.Recorded.By = hostname, hostNamespace, by
+	rec.Node.Hostname = hostname
+	rec.Node.PIDNamespace = hostNamespace
+
+	rec.Recorded.By = by
 	if processesHidden {
 		rec.Node.PIDNamespace = containerNamespace
 	}

@@ -36,7 +36,10 @@ func (r *Recording) ProcessesHidden() error {
 	case hostNamespace:
 		return nil
 	case "":
-		return fmt.Errorf("the recording does not say in which PID namespace it was made: %w", gpu.ErrPIDNamespace)
+		return fmt.Errorf(
+			"the recording does not say in which PID namespace it was made: %w",
+			gpu.ErrPIDNamespace,
+		)
 	}
 
 	return fmt.Errorf("the recording was made in a container: %w", gpu.ErrPIDNamespace)
@@ -91,7 +94,11 @@ func (r *Recording) clone() *Recording {
 
 	out.Recorded.GPUs = make(map[gpuName]*gpuRecord, len(r.Recorded.GPUs))
 	for name, g := range r.Recorded.GPUs {
-		out.Recorded.GPUs[name] = &gpuRecord{cloneSeries(g.Answers), cloneAll(g.MIGDevices), cloneAll(g.GPUInstances)}
+		out.Recorded.GPUs[name] = &gpuRecord{
+			cloneSeries(g.Answers),
+			cloneAll(g.MIGDevices),
+			cloneAll(g.GPUInstances),
+		}
 	}
 
 	return &out

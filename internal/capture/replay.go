@@ -61,7 +61,9 @@ func (r *Replay) next(beyond time.Duration) {
 func (r *Replay) Advance(by time.Duration) error {
 	switch {
 	case !r.stepped:
-		return errors.New("advance: the clock moves by itself; only a stepped clock can be advanced")
+		return errors.New(
+			"advance: the clock moves by itself; only a stepped clock can be advanced",
+		)
 	case by < 0:
 		return errors.New("advance by " + by.String() + ": time does not go back")
 	}

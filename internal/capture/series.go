@@ -63,7 +63,8 @@ const never pollNumber = -1
 // next counts a call in a poll and returns its number in that poll, from 1.
 func (s *series) next(poll pollNumber) int {
 	if s.poll != poll {
-		s.poll, s.calls = poll, 0
+		s.poll = poll
+		s.calls = 0
 	}
 
 	s.calls++
@@ -128,7 +129,12 @@ func (a answer) encode(poll pollNumber) *yaml.Node {
 }
 
 // readSeries reads the series of one entity, of which the calls are known.
-func readSeries(r *strictyaml.Reader, n *yaml.Node, key string, known []callType) map[string]*series {
+func readSeries(
+	r *strictyaml.Reader,
+	n *yaml.Node,
+	key string,
+	known []callType,
+) map[string]*series {
 	all := map[string]*series{}
 	if !r.IsMapping(n, key, "a mapping of calls to answers") {
 		return all
@@ -201,7 +207,13 @@ func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 }
 
 // readAnswer reads the answer to a call in a poll: a value, an error, or one that came in a later poll or never.
-func readAnswer(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type, poll pollNumber) answer {
+func readAnswer(
+	r *strictyaml.Reader,
+	n *yaml.Node,
+	key string,
+	t reflect.Type,
+	poll pollNumber,
+) answer {
 	switch {
 	case strictyaml.HasKey(n, "error"):
 		var of struct{ Error code }

@@ -29,7 +29,8 @@ func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	for {
 		t.mu.Lock()
 		ok := holds() // it may call wake, which replaces changed: that is read afterwards
-		closed, changed := t.closed, t.changed
+		closed := t.closed
+		changed := t.changed
 		t.mu.Unlock()
 
 		if ok || closed {
@@ -77,7 +78,9 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 	defer e.time.mu.Unlock()
 	a := &s.entries[at].answer
 
-	a.ret, a.until = ret, e.time.poll
+	a.ret = ret
+
+	a.until = e.time.poll
 	if ret == nvml.SUCCESS {
 		a.value = value
 	}
@@ -123,7 +126,10 @@ func (e entity) replay(call string) answer {
 	a := s.at(poll, s.next(poll))
 	e.time.mu.Unlock()
 
-	if !e.time.waitUntil(context.Background(), func() bool { return a.until != never && e.time.poll >= a.until }) {
+	if !e.time.waitUntil(
+		context.Background(),
+		func() bool { return a.until != never && e.time.poll >= a.until },
+	) {
 		return answer{ret: nvml.ERROR_UNINITIALIZED}
 	}
 

@@ -103,7 +103,9 @@ func start(t *testing.T, dir, name, program string, args ...string) {
 
 	command := exec.CommandContext(context.WithoutCancel(t.Context()), program, args...)
 
-	command.Stdout, command.Stderr = log, log
+	command.Stdout = log
+
+	command.Stderr = log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}

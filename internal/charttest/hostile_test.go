@@ -91,7 +91,8 @@ func TestHostileTexts(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	loaded, beside := loadChart(t), besides(t)
+	loaded := loadChart(t)
+	beside := besides(t)
 	count := 0
 	schema.textValues("", func(v any) any { return v }, func(path, pattern string, wrap func(any) any) {
 		count++

@@ -91,7 +91,9 @@ func TestKustomizeOverlay(t *testing.T) {
 		t.Fatal("docs/deploy-kubernetes.md has no overlay")
 	}
 
-	built, want := kustomize(t, overlay[1]), manifestObjects(t)
+	built := kustomize(t, overlay[1])
+
+	want := manifestObjects(t)
 	for _, o := range want {
 		o["metadata"].(object)["namespace"] = "gpu-monitoring"
 	}

@@ -73,7 +73,9 @@ func TestRightsBySwitch(t *testing.T) {
 	} {
 		objects := render(t, tc.over)
 
-		got, want := rightsOf(t, objects), map[right]bool{}
+		got := rightsOf(t, objects)
+
+		want := map[right]bool{}
 		for _, r := range tc.want {
 			want[r] = true
 		}
@@ -123,7 +125,9 @@ func TestRightsAreUsed(t *testing.T) {
 		granted[r.resource] = true
 	}
 
-	requested, methods := map[string]bool{}, map[string]bool{}
+	requested := map[string]bool{}
+
+	methods := map[string]bool{}
 	for _, dir := range []string{"internal/podmeta", "internal/control/cluster"} {
 		readRequests(t, filepath.Join(root, dir), requested, methods)
 	}

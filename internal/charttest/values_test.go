@@ -144,7 +144,9 @@ func TestRefusedDrivers(t *testing.T) {
 
 // TestValuesWithoutEffect: a value that does nothing without a switch is refused, and the message names both.
 func TestValuesWithoutEffect(t *testing.T) {
-	control, noPods := set("control.enabled", true), set("kubelet.podResources.enabled", false)
+	control := set("control.enabled", true)
+
+	noPods := set("kubelet.podResources.enabled", false)
 	for _, tc := range []struct {
 		value string
 		to    any

@@ -15,7 +15,11 @@ import (
 func Equal[T any](t testing.TB, what string, got, want T, options ...cmp.Option) {
 	t.Helper()
 
-	options = append(options, cmp.Exporter(func(reflect.Type) bool { return true }), cmpopts.EquateErrors())
+	options = append(
+		options,
+		cmp.Exporter(func(reflect.Type) bool { return true }),
+		cmpopts.EquateErrors(),
+	)
 	if diff := cmp.Diff(want, got, options...); diff != "" {
 		t.Errorf("%s (-want +got):\n%s", what, diff)
 	}

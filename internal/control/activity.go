@@ -44,7 +44,8 @@ func (a *activity) observe(s *gpu.Snapshot) {
 		}
 	}
 
-	a.last, a.seen = last, s.Generation
+	a.last = last
+	a.seen = s.Generation
 }
 
 // isActive reports whether any activity of an instance was above zero, or processes ran on it.
@@ -122,14 +123,30 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	at := slices.IndexFunc(s.GPUs, func(p gpu.GPU) bool { return p.UUID == g.UUID })
 	if at < 0 || !s.GPUs[at].Up {
 		if check == allActivity {
-			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll could not read the GPU"})
+			u.addToGPU(
+				g,
+				api.Hold{
+					Kind: api.HoldUnknown,
+					What: "activity: the last poll could not read the GPU",
+				},
+			)
 		}
 
 		return
 	}
 
-	if limit := max(e.o.IdleFor, s.Pace.Fast.Now); check == allActivity && s.Time.Sub(s.GPUs[at].LastRead) > limit {
-		u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "activity: the last reading is older than " + limit.String()})
+	if limit := max(
+		e.o.IdleFor,
+		s.Pace.Fast.Now,
+	); check == allActivity &&
+		s.Time.Sub(s.GPUs[at].LastRead) > limit {
+		u.addToGPU(
+			g,
+			api.Hold{
+				Kind: api.HoldUnknown,
+				What: "activity: the last reading is older than " + limit.String(),
+			},
+		)
 	}
 
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
@@ -150,7 +167,8 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 		g := &s.GPUs[i]
 
 		isMeant := slices.ContainsFunc(gpus, func(l mig.GPULayout) bool { return l.UUID == g.UUID })
-		if isMeant && g.Up && s.Pace.Fast.Configured > 0 && s.Time.Sub(g.LastRead) > s.Pace.Fast.Configured {
+		if isMeant && g.Up && s.Pace.Fast.Configured > 0 &&
+			s.Time.Sub(g.LastRead) > s.Pace.Fast.Configured {
 			old = append(old, g.UUID)
 		}
 	}
@@ -188,7 +206,10 @@ func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, chec
 func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	for _, source := range s.Sources {
 		if source.Name == gpu.SourceJobs && !source.Up {
-			u.addToGPU(g, api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"})
+			u.addToGPU(
+				g,
+				api.Hold{Kind: api.HoldUnknown, What: "batch jobs: their source does not answer"},
+			)
 		}
 	}
 
@@ -204,7 +225,10 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	for _, i := range g.Instances {
 		if p := polledInstance(&s.GPUs[at], i); p != nil {
 			for _, job := range p.Jobs {
-				u.addToUnit(unit{gpu: g.UUID, instance: i.ID}, api.Hold{Kind: api.HoldJob, What: "job " + job})
+				u.addToUnit(
+					unit{gpu: g.UUID, instance: i.ID},
+					api.Hold{Kind: api.HoldJob, What: "job " + job},
+				)
 			}
 		}
 	}
@@ -213,7 +237,8 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 // polledInstance returns an instance as the last poll has read it, or nil if that has not seen it.
 func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
-		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement && p.ProfileID.Or(i.ProfileID) == i.ProfileID
+		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement &&
+			p.ProfileID.Or(i.ProfileID) == i.ProfileID
 	})
 	if at < 0 {
 		return nil
@@ -222,7 +247,13 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
-func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now time.Time, check activityCheck) {
+func (e *Engine) addActivity(
+	u *usage,
+	g mig.GPULayout,
+	polled *gpu.GPU,
+	now time.Time,
+	check activityCheck,
+) {
 	failed := slices.ContainsFunc(polled.Errors, activityFailed)
 
 	for _, i := range g.Instances {
@@ -231,18 +262,34 @@ func (e *Engine) addActivity(u *usage, g mig.GPULayout, polled *gpu.GPU, now tim
 		p := polledInstance(polled, i)
 		if p == nil || !wasRead(polled, p) {
 			if check == allActivity {
-				u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: the last poll has not seen it yet"})
+				u.addToUnit(
+					of,
+					api.Hold{
+						Kind: api.HoldUnknown,
+						What: "activity: the last poll has not seen it yet",
+					},
+				)
 			}
 
 			continue
 		}
 
-		if check == allActivity && (failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
-			u.addToUnit(of, api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"})
+		if check == allActivity &&
+			(failed || !p.Up || slices.ContainsFunc(p.Errors, activityFailed)) {
+			u.addToUnit(
+				of,
+				api.Hold{Kind: api.HoldUnknown, What: "activity: its reading has failed"},
+			)
 		}
 
 		if e.active.wasActiveSince(polled.Key(p), now.Add(-e.o.IdleFor)) {
-			u.addToUnit(of, api.Hold{Kind: api.HoldActivity, What: "active within the last " + e.o.IdleFor.String()})
+			u.addToUnit(
+				of,
+				api.Hold{
+					Kind: api.HoldActivity,
+					What: "active within the last " + e.o.IdleFor.String(),
+				},
+			)
 		}
 	}
 }
@@ -257,5 +304,6 @@ func wasRead(g *gpu.GPU, i *gpu.GPUInstance) bool {
 // activityFailed reports whether an error is of a reading that shows what is active. That processes are hidden in
 // this PID namespace is no failure of the poll: addProcesses decides what it means.
 func activityFailed(r gpu.ReadError) bool {
-	return r.Reading == gpu.ReadingActivity || r.Reading == gpu.ReadingProcesses && !errors.Is(r.Err, gpu.ErrPIDNamespace)
+	return r.Reading == gpu.ReadingActivity ||
+		r.Reading == gpu.ReadingProcesses && !errors.Is(r.Err, gpu.ErrPIDNamespace)
 }

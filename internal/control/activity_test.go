@@ -27,7 +27,8 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	}
 	cmptest.Equal(t, "holds of an instance that was read", holds(read, allActivity), 0)
 	cmptest.Equal(t, "holds of an instance that was not", holds(read.Add(time.Second), allActivity), 1)
-	before, later := gpu.ComputeInstance{Since: read}, gpu.ComputeInstance{ID: 1, Since: read.Add(time.Second)}
+	before := gpu.ComputeInstance{Since: read}
+	later := gpu.ComputeInstance{ID: 1, Since: read.Add(time.Second)}
 	cmptest.Equal(t, "holds with a compute instance that was read", holds(read, allActivity, before), 0)
 	cmptest.Equal(t, "holds with one that was not", holds(read, allActivity, before, later), 1)
 	cmptest.Equal(t, "holds of the operation's own", holds(read.Add(time.Second), seenActivity), 0)

@@ -22,9 +22,17 @@ type target struct {
 // ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU
 // instance ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan
 // mode. What is seen to use the device overrules the operator: a container that the kubelet lists, and a process.
-func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api.Confirmation, error) {
+func (e *Engine) ConfirmFree(
+	ctx context.Context,
+	by Actor,
+	device string,
+) (*api.Confirmation, error) {
 	if !by.Rights.Force {
-		return nil, problemf(api.Forbidden, "%s may not confirm that a device is free (right force)", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not confirm that a device is free (right force)",
+			by.Name,
+		)
 	}
 
 	u, err := e.readUsage(ctx)
@@ -34,7 +42,11 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 
 	t, ok := u.findDevice(device)
 	if !ok {
-		return nil, problemf(api.NotFound, "no GPU, GPU instance or MIG device %.128q can be read on this node", device)
+		return nil, problemf(
+			api.NotFound,
+			"no GPU, GPU instance or MIG device %.128q can be read on this node",
+			device,
+		)
 	}
 
 	unconfirmed, p := u.unconfirmedAssignments(t)
@@ -42,8 +54,12 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 		return nil, p
 	}
 
-	done := &api.Confirmation{APIVersion: api.Version, Device: t.name(), Confirmed: []api.UnconfirmedHolder{},
-		Note: "there was nothing to confirm: everything that holds a device is known"}
+	done := &api.Confirmation{
+		APIVersion: api.Version,
+		Device:     t.name(),
+		Confirmed:  []api.UnconfirmedHolder{},
+		Note:       "there was nothing to confirm: everything that holds a device is known",
+	}
 	if len(unconfirmed) == 0 && u.pods.Incomplete == "" {
 		return done, nil
 	}
@@ -54,12 +70,19 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 	}
 
 	if !e.o.Assignments.ConfirmFree(u.pods.Epoch, free, unconfirmed) {
-		return nil, problemf(api.Unavailable, "the kubelet has restarted meanwhile: look again, and confirm again")
+		return nil, problemf(
+			api.Unavailable,
+			"the kubelet has restarted meanwhile: look again, and confirm again",
+		)
 	}
 
 	for _, a := range unconfirmed {
-		h := api.UnconfirmedHolder{Namespace: a.Holder.Namespace, Pod: a.Holder.Pod, Container: a.Holder.Name,
-			Reason: a.Holder.Unconfirmed}
+		h := api.UnconfirmedHolder{
+			Namespace: a.Holder.Namespace,
+			Pod:       a.Holder.Pod,
+			Container: a.Holder.Name,
+			Reason:    a.Holder.Unconfirmed,
+		}
 		if !slices.Contains(done.Confirmed, h) {
 			done.Confirmed = append(done.Confirmed, h)
 		}
@@ -67,12 +90,18 @@ func (e *Engine) ConfirmFree(ctx context.Context, by Actor, device string) (*api
 
 	pods := make([]string, 0, len(done.Confirmed))
 	for _, h := range done.Confirmed {
-		pods = append(pods, containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}))
+		pods = append(
+			pods,
+			containerName(gpu.Container{Namespace: h.Namespace, Pod: h.Pod, Name: h.Container}),
+		)
 	}
 
-	level.Info(e.o.Logger).Log("msg", "operator confirmed that a device is free", "device", done.Device, "operator",
-		by.Name,
-		"pods", strings.Join(pods, ", "))
+	level.Info(e.o.Logger).Log(
+		"msg", "operator confirmed that a device is free",
+		"device", done.Device,
+		"operator", by.Name,
+		"pods", strings.Join(pods, ", "),
+	)
 	done.Note = "this counts for 10 minutes, and no longer than until the kubelet or mig-exporter restarts"
 
 	return done, nil
@@ -125,7 +154,10 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 			return nil, t.refusal([]api.Hold{podHold(a.Holder)},
 				"it may hold another GPU as well, since the minor number of this one is not known")
 		case !t.contains(d):
-			return nil, t.refusal([]api.Hold{podHold(a.Holder)}, "it may hold more than that: confirm "+target{t.g, d}.name())
+			return nil, t.refusal(
+				[]api.Hold{podHold(a.Holder)},
+				"it may hold more than that: confirm "+target{t.g, d}.name(),
+			)
 		default:
 			within = append(within, a)
 		}
@@ -136,12 +168,19 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 
 // refusal returns the problem of a device that cannot be confirmed to be free.
 func (t target) refusal(holders []api.Hold, why string) *api.Problem {
-	p := problemf(api.Busy, "%s cannot be confirmed to be free: %s: %s", t.name(), holdsText(holders), why)
+	p := problemf(
+		api.Busy,
+		"%s cannot be confirmed to be free: %s: %s",
+		t.name(),
+		holdsText(holders),
+		why,
+	)
 
 	b := api.Blocker{GPU: t.g.UUID, Instance: t.name(), Holders: holders}
 	if t.at.Instance != gpu.Whole {
 		i := t.g.Instances[t.at.Instance]
-		b.Profile, b.Placement = i.Profile, i.Placement
+		b.Profile = i.Profile
+		b.Placement = i.Placement
 	}
 
 	p.Blocking = []api.Blocker{b}
@@ -173,7 +212,8 @@ func (u *usage) holdsOn(t target) []api.Hold {
 	var users []api.Hold
 
 	for _, h := range all {
-		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess || h.Kind == api.HoldHandle && !isMonitor(h.What)
+		uses := h.Kind == api.HoldPod || h.Kind == api.HoldProcess ||
+			h.Kind == api.HoldHandle && !isMonitor(h.What)
 		if uses && !slices.Contains(users, h) {
 			users = append(users, h)
 		}
@@ -197,7 +237,8 @@ func (t target) contains(d gpu.DeviceIndex) bool {
 	case t.at.Instance != d.Instance:
 		return false
 	default:
-		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute || len(t.g.Instances[d.Instance].ComputeInstances) == 1
+		return t.at.Compute == gpu.Whole || t.at.Compute == d.Compute ||
+			len(t.g.Instances[d.Instance].ComputeInstances) == 1
 	}
 }
 
@@ -221,13 +262,19 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 		case ci.UUID != "":
 			refs = append(refs, gpu.DeviceRef{MIG: ci.UUID})
 		default:
-			refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)})
+			refs = append(
+				refs,
+				gpu.DeviceRef{GPU: t.g.UUID, Instance: gpu.Some(i.ID), Compute: gpu.Some(ci.ID)},
+			)
 		}
 	}
 
 	if all {
-		refs = append(refs, gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
-			ProfileID: gpu.Some(i.ProfileID)})
+		refs = append(
+			refs,
+			gpu.DeviceRef{GPU: t.g.UUID, PlacementStart: gpu.Some(i.Placement.Start),
+				ProfileID: gpu.Some(i.ProfileID)},
+		)
 	}
 
 	return refs

@@ -24,7 +24,8 @@ func (w *world) miss(pod string, d gpu.DeviceRef) {
 func TestConfirmFree(t *testing.T) {
 	instance := gpu.Some(gpu.InstanceID(3))
 	at7g := gpu.DeviceRef{GPU: gpu1, PlacementStart: gpu.Some(0), ProfileID: gpu.Some(uint32(0))}
-	first, other := gpu.DeviceRef{MIG: "MIG-first"}, gpu.DeviceRef{MIG: "MIG-other"}
+	first := gpu.DeviceRef{MIG: "MIG-first"}
+	other := gpu.DeviceRef{MIG: "MIG-other"}
 	ofInstance := gpu.DeviceRef{Minor: gpu.Some(1), Instance: instance}
 
 	gone := gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(gpu.InstanceID(9))}

@@ -29,8 +29,11 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	defer cancel()
 
 	if _, err := e.o.Cluster.Cordon(call); err != nil {
-		e.addWarning(op, "the node could not be cordoned (%s): pods may be given new devices before all is done",
-			reasonText(err))
+		e.addWarning(
+			op,
+			"the node could not be cordoned (%s): pods may be given new devices before all is done",
+			reasonText(err),
+		)
 	}
 
 	return nil
@@ -70,8 +73,16 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		defer cancel()
 
 		if err := e.o.Cluster.Uncordon(call); err != nil {
-			level.Warn(e.o.Logger).Log("msg", "node is still cordoned", "operation", op.Operation.ID, "err", err)
-			e.addWarning(op, "the node is still cordoned (%s): uncordoning is retried", reasonText(err))
+			level.Warn(e.o.Logger).Log(
+				"msg", "node is still cordoned",
+				"operation", op.Operation.ID,
+				"err", err,
+			)
+			e.addWarning(
+				op,
+				"the node is still cordoned (%s): uncordoning is retried",
+				reasonText(err),
+			)
 
 			return
 		}
@@ -83,7 +94,10 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 // retryUncordon uncordons the node if an operation that needs the cordon no more could not undo it.
 func (e *Engine) retryUncordon(ctx context.Context) {
 	e.mu.Lock()
-	at := slices.IndexFunc(e.operations, func(op *operation) bool { return op.Cordoned && !op.needsCordon() })
+	at := slices.IndexFunc(
+		e.operations,
+		func(op *operation) bool { return op.Cordoned && !op.needsCordon() },
+	)
 
 	var op *operation
 	if at >= 0 && e.current == nil && e.unusable == "" {

@@ -67,12 +67,17 @@ func prepared(t *testing.T, name string) (w *world, e *Engine, before, after str
 			t.Fatalf("prepared:\n%s", w.drawLayout())
 		}
 
-		w.points, w.calls, w.saves, w.hooks = 0, 0, 0, nil
+		w.points = 0
+		w.calls = 0
+		w.saves = 0
+		w.hooks = nil
 
 		return w, e, mixedAfter, mixedBefore
 	}
 
-	w.points, w.calls, w.saves = 0, 0, 0
+	w.points = 0
+	w.calls = 0
+	w.saves = 0
 
 	return w, e, mixedBefore, mixedAfter
 }
@@ -110,7 +115,8 @@ func TestCrashBetweenAnyTwoSteps(t *testing.T) {
 			died := true
 			synctest.Test(t, func(t *testing.T) {
 				w, e, before, after := prepared(t, name)
-				w.points, w.dieAt = 0, n
+				w.points = 0
+				w.dieAt = n
 				started := begin(t, w, e)
 				e.drive(t)
 				died = w.dead
@@ -151,7 +157,8 @@ func TestCrashDuringRollBack(t *testing.T) {
 
 				return nil
 			}
-			w.points, w.dieAt = 0, n
+			w.points = 0
+			w.dieAt = n
 			_, _ = e.start(t, mixed())
 			e.drive(t)
 			died = w.dead

@@ -137,7 +137,9 @@ var (
 	// deleted or replaced under the running program. Open uses the one that is there now.
 	ErrStateReplaced = errors.New("state folder was replaced while it was in use")
 	// ErrStateForeign says that a state folder which is opened again has other documents than those saved last.
-	ErrStateForeign = errors.New("state folder was changed by another program: stop that one, and restart this one")
+	ErrStateForeign = errors.New(
+		"state folder was changed by another program: stop that one, and restart this one",
+	)
 )
 
 // Observer counts operations.

@@ -16,9 +16,16 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	for n, g := range gpus {
 		list[n].UUID, list[n].Minor, list[n].Up = g.UUID, g.Minor, true
 		for _, i := range g.Instances {
-			gi := gpu.GPUInstance{ID: i.ID, ProfileID: gpu.Some(i.ProfileID), Placement: gpu.Some(i.Placement)}
+			gi := gpu.GPUInstance{
+				ID:        i.ID,
+				ProfileID: gpu.Some(i.ProfileID),
+				Placement: gpu.Some(i.Placement),
+			}
 			for _, c := range i.ComputeInstances {
-				gi.ComputeInstances = append(gi.ComputeInstances, gpu.ComputeInstance{ID: c.ID, UUID: c.UUID})
+				gi.ComputeInstances = append(
+					gi.ComputeInstances,
+					gpu.ComputeInstance{ID: c.ID, UUID: c.UUID},
+				)
 			}
 
 			list[n].Instances = append(list[n].Instances, gi)
@@ -56,8 +63,16 @@ func migDevices(gpus []mig.GPULayout) []migDevice {
 		for m, i := range g.Instances {
 			for k, c := range i.ComputeInstances {
 				if c.UUID != "" {
-					list = append(list, migDevice{gpu.DeviceIndex{GPU: n, Instance: m, Compute: k}, c.UUID, i.ID, c.ID,
-						profileOf(i, c)})
+					list = append(
+						list,
+						migDevice{
+							gpu.DeviceIndex{GPU: n, Instance: m, Compute: k},
+							c.UUID,
+							i.ID,
+							c.ID,
+							profileOf(i, c),
+						},
+					)
 				}
 			}
 		}
@@ -86,7 +101,9 @@ func lacking(others, list []migDevice) []migDevice {
 
 	for _, d := range list {
 		if !slices.ContainsFunc(others, func(o migDevice) bool {
-			o.at.Instance, o.at.Compute = d.at.Instance, d.at.Compute
+			o.at.Instance = d.at.Instance
+			o.at.Compute = d.at.Compute
+
 			return o == d
 		}) {
 			alone = append(alone, d)
@@ -100,7 +117,8 @@ func lacking(others, list []migDevice) []migDevice {
 // that it does, by what it offers; of all of them if it returned an error. An offer of an existing device is none
 // of a destroyed one, unless its resource is that of the destroyed one's profile.
 func (t *deviceChanges) compareOffers(offers []gpu.Offer, err error) (missing, stale []string) {
-	existing, gone := map[gpu.DeviceIndex]bool{}, map[gpu.DeviceIndex]bool{}
+	existing := map[gpu.DeviceIndex]bool{}
+	gone := map[gpu.DeviceIndex]bool{}
 	misnamed := map[gpu.DeviceIndex]string{} // destroyed devices: by which resource the device in their place is offered
 	wholeOffered := false
 
@@ -166,5 +184,6 @@ func resourceNamesProfile(resource, profile string) bool {
 
 // isOffered reports whether the device is offered, alone or as a part of its GPU instance.
 func (d migDevice) isOffered(offered map[gpu.DeviceIndex]bool) bool {
-	return offered[d.at] || offered[gpu.DeviceIndex{GPU: d.at.GPU, Instance: d.at.Instance, Compute: gpu.Whole}]
+	return offered[d.at] ||
+		offered[gpu.DeviceIndex{GPU: d.at.GPU, Instance: d.at.Instance, Compute: gpu.Whole}]
 }

@@ -123,9 +123,14 @@ func TestSettlingByEveryName(t *testing.T) {
 // TestHolds has each form of reference hold what it means on the second GPU, whose minor number is 1, with GPU
 // instance 3 at 0; and all of the GPU if it names it and no existing instance.
 func TestHolds(t *testing.T) {
-	third, first := gpu.Some(gpu.InstanceID(3)), gpu.Some(1)
+	third := gpu.Some(gpu.InstanceID(3))
+	first := gpu.Some(1)
 
-	whole, instance, compute, nothing := "GPU", "instance", "compute", ""
+	whole := "GPU"
+	instance := "instance"
+	compute := "compute"
+
+	nothing := ""
 	for name, tt := range map[string]struct {
 		ref  gpu.DeviceRef
 		want string
@@ -248,9 +253,12 @@ func TestSettlingOfDestruction(t *testing.T) {
 				op := e.applied(t, second(map[string]api.DeviceRequest{}))
 				took := time.Since(k.begun)
 
-				state, cordonedBy := api.Succeeded, ""
+				state := api.Succeeded
+				cordonedBy := ""
+
 				if tt.waits != nil {
-					state, cordonedBy = api.Unsettled, "me"
+					state = api.Unsettled
+					cordonedBy = "me"
 				}
 
 				cmptest.Equal(t, "state of the operation", op.State, state)
@@ -385,7 +393,9 @@ func TestSettlingByProfile(t *testing.T) {
 			ComputeInstances: []mig.ComputeInstance{{UUID: uuid, Slices: slices}}}}
 	}
 
-	single, media := instance("1g.5gb", 1), instance("1g.5gb+me", 1)
+	single := instance("1g.5gb", 1)
+
+	media := instance("1g.5gb+me", 1)
 	for name, tt := range map[string]struct {
 		before, after []mig.Instance
 		resources     []string // by which the device is offered

@@ -11,7 +11,8 @@ import (
 // hang waits until a call for a silent GPU is given up, and returns its error.
 func (w *world) hang(ctx context.Context, only ...gpu.UUID) map[gpu.UUID]error {
 	w.mu.Lock()
-	id, known := w.silent, w.silent != "" && w.hung == w.silent
+	id := w.silent
+	known := w.silent != "" && w.hung == w.silent
 	w.mu.Unlock()
 
 	if id == "" || len(only) > 0 && !slices.Contains(only, id) {
@@ -33,7 +34,8 @@ func (w *world) hang(ctx context.Context, only ...gpu.UUID) map[gpu.UUID]error {
 func (w *world) answer() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.silent, w.hung = "", ""
+	w.silent = ""
+	w.hung = ""
 	w.look()
 }
 

@@ -200,9 +200,13 @@ func (e *Engine) reportState() {
 	defer e.announcing.Unlock()
 
 	e.mu.Lock()
-	now, unsettled, unrestored := e.state(), e.countUnsettled(), e.listUnrestored()
-	isNews, changed := now != e.reportedState, unsettled != e.unsettled
-	e.reportedState, e.unsettled = now, unsettled
+	now := e.state()
+	unsettled := e.countUnsettled()
+	unrestored := e.listUnrestored()
+	isNews := now != e.reportedState
+	changed := unsettled != e.unsettled
+	e.reportedState = now
+	e.unsettled = unsettled
 	e.mu.Unlock()
 
 	if isNews && e.o.Observer != nil {
@@ -223,7 +227,8 @@ func (e *Engine) setUnusable(err error) {
 	e.mu.Lock()
 	reason := "the state folder cannot be used: " + stateText(err)
 
-	repeated := e.unusable == reason || e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
+	repeated := e.unusable == reason ||
+		e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
 	if !repeated {
 		e.unusable = reason
 	}
@@ -231,7 +236,10 @@ func (e *Engine) setUnusable(err error) {
 	e.mu.Unlock()
 
 	if !repeated {
-		level.Error(e.o.Logger).Log("msg", "partition control is read-only: cannot use its state folder", "err", err)
+		level.Error(e.o.Logger).Log(
+			"msg", "partition control is read-only: cannot use its state folder",
+			"err", err,
+		)
 	}
 
 	e.reportState()

@@ -37,7 +37,10 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 		return false
 	}
 
-	level.Warn(e.o.Logger).Log("msg", "left an operation to the next start", "operation", op.Operation.ID)
+	level.Warn(e.o.Logger).Log(
+		"msg", "left an operation to the next start",
+		"operation", op.Operation.ID,
+	)
 	e.addNote(op, "the exporter stops; its next start finishes this operation")
 
 	return true
@@ -152,7 +155,13 @@ func (e *Engine) commit(op *operation) error {
 
 // doStep performs one step. It saves the step before it begins, and the outcome afterwards. The error says why it was
 // not done; the part of the operation then has what is known of the GPU.
-func (e *Engine) doStep(ctx context.Context, op *operation, s mig.Step, at stepRef, force []string) error {
+func (e *Engine) doStep(
+	ctx context.Context,
+	op *operation,
+	s mig.Step,
+	at stepRef,
+	force []string,
+) error {
 	p := op.part(s.GPU)
 	if err := e.beginChanges(p); err != nil {
 		e.setStep(op, at, api.StepFailed, nil, err)
@@ -205,7 +214,8 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 		done, err := e.performOnce(ctx, p, s, force, rollback)
 
 		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
-		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) || n == maxStepTries ||
+		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) ||
+			n == maxStepTries ||
 			ctx.Err() != nil {
 			return done, err
 		}
@@ -249,9 +259,15 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 		return nil, cmp.Or(err, gpu.ErrDriver)
 	case mig.SameInstances(out.Instances, p.Expected) && !(reported && isCreation(s)):
 		p.Pending = nil
-		return nil, cmp.Or(err, fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver))
+
+		return nil, cmp.Or(
+			err,
+			fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver),
+		)
 	case notAfter == nil && !isRefused(err):
-		p.Pending, p.Changed, p.Expected = nil, true, after
+		p.Pending = nil
+		p.Changed = true
+		p.Expected = after
 
 		if err != nil {
 			return nil, err
@@ -271,7 +287,8 @@ func isRefused(err error) bool {
 		return false
 	}
 
-	return errors.Is(err, gpu.ErrInsufficientResources) || errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrNotFound)
+	return errors.Is(err, gpu.ErrInsufficientResources) || errors.Is(err, gpu.ErrInUse) ||
+		errors.Is(err, gpu.ErrNotFound)
 }
 
 // foreignError says that another client has changed a GPU in the middle of an operation.
@@ -321,7 +338,13 @@ func sleep(ctx context.Context, d time.Duration) {
 // checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last
 // poll knows of activity counts for compute instances: nothing is active if there is none any more. Of one that
 // the operation has created itself, which the poll may not have seen yet, only activity that was seen counts.
-func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []string, own bool) error {
+func (e *Engine) checkHolders(
+	ctx context.Context,
+	p *part,
+	s mig.Step,
+	force []string,
+	own bool,
+) error {
 	g := p.live()
 	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not exist: %w", gpu.ErrNotFound)
@@ -339,7 +362,12 @@ func (e *Engine) checkHolders(ctx context.Context, p *part, s mig.Step, force []
 		return nil
 	}
 
-	problem := problemf(api.Busy, "%s came into use: %s", blocking[0].Instance, holdsText(blocking[0].Holders))
+	problem := problemf(
+		api.Busy,
+		"%s came into use: %s",
+		blocking[0].Instance,
+		holdsText(blocking[0].Holders),
+	)
 	problem.Blocking = blocking
 
 	return withHint(problem)
@@ -350,7 +378,11 @@ func (u *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
 	return findGPU(u.gpus, u.unreadable, id)
 }
 
-func findGPU(gpus []mig.GPULayout, unreadable map[gpu.UUID]error, id gpu.UUID) (mig.GPULayout, error) {
+func findGPU(
+	gpus []mig.GPULayout,
+	unreadable map[gpu.UUID]error,
+	id gpu.UUID,
+) (mig.GPULayout, error) {
 	if at := slices.IndexFunc(gpus, func(g mig.GPULayout) bool { return g.UUID == id }); at >= 0 {
 		return gpus[at], nil
 	}
@@ -382,8 +414,11 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 		}
 
 		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
-			return fmt.Errorf("the layout read back is not the planned one: %s is still to be done: %w",
-				stepText(left[0]), gpu.ErrDriver)
+			return fmt.Errorf(
+				"the layout read back is not the planned one: %s is still to be done: %w",
+				stepText(left[0]),
+				gpu.ErrDriver,
+			)
 		}
 	}
 

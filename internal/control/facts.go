@@ -53,8 +53,15 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
 		m := u.marks[g.UUID]
 
-		list = append(list, fmt.Sprintf("GPU %s changed by other clients %d times, reports of the driver lost %d times",
-			g.UUID, m.Foreign, m.Gaps))
+		list = append(
+			list,
+			fmt.Sprintf(
+				"GPU %s changed by other clients %d times, reports of the driver lost %d times",
+				g.UUID,
+				m.Foreign,
+				m.Gaps,
+			),
+		)
 		for _, i := range g.Instances {
 			list = append(list, u.instanceFacts(g, i, gone)...)
 		}
@@ -74,7 +81,9 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bo
 		p.compute = gpu.Some(at)
 		name := fmt.Sprintf("compute instance %d (%s at %s) in %s", ci.ID, ci.UUID, at, name)
 		list = append(list, name)
-		list = append(list, holdFacts(name, u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
+		list = append(
+			list,
+			holdFacts(name, u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}], gone[p])...)
 	}
 
 	return list

@@ -35,12 +35,19 @@ func failureOf(err error) *api.Problem {
 	case errors.Is(err, errInterrupted):
 		return problemf(api.DriverFailed, "%s", err)
 	case errors.As(err, &saving):
-		return problemf(api.ReadOnly, "the state folder could not be written, so nothing more was done: %s",
-			stateText(saving.err))
+		return problemf(
+			api.ReadOnly,
+			"the state folder could not be written, so nothing more was done: %s",
+			stateText(saving.err),
+		)
 	case isTimeout(err):
 		return problemf(api.StuckNode, "a driver call has not returned in time")
 	case errors.Is(err, gpu.ErrInsufficientResources):
-		return problemf(api.DriverFailed, "the driver has no room there: %s", gpu.ErrInsufficientResources)
+		return problemf(
+			api.DriverFailed,
+			"the driver has no room there: %s",
+			gpu.ErrInsufficientResources,
+		)
 	default:
 		return problemf(api.DriverFailed, "%s", reasonText(err))
 	}

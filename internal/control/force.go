@@ -29,8 +29,13 @@ func (u *usage) markBusy(force []string) *api.Problem {
 				lifted = lifted && forced
 			}
 
-			if name := bareName(g.UUID, i.ID); len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
-				lifted, used[name] = true, true
+			if name := bareName(
+				g.UUID,
+				i.ID,
+			); len(i.ComputeInstances) == 0 &&
+				slices.Contains(force, name) {
+				lifted = true
+				used[name] = true
 			}
 
 			i.Busy = !lifted && len(u.holds[unit{gpu: g.UUID, instance: i.ID}]) > 0
@@ -88,17 +93,31 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 					continue
 				}
 
-				holds := slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}], u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}])
+				holds := slices.Concat(
+					u.holds[unit{gpu: g.UUID, instance: i.ID}],
+					u.holds[unit{g.UUID, i.ID, gpu.Some(ci.ID)}],
+				)
 				for _, h := range holds {
 					switch {
 					case h.Kind == api.HoldProcess:
-						list = append(list,
-							fmt.Sprintf("the driver refuses to destroy %s while process %d runs on it: end that first, or all is "+
-								"rolled back", ci.UUID, h.PID))
+						list = append(
+							list,
+							fmt.Sprintf(
+								"the driver refuses to destroy %s while process %d runs on it: end that first, or all is "+
+									"rolled back",
+								ci.UUID,
+								h.PID,
+							),
+						)
 					case h.Kind == api.HoldUnknown && strings.HasPrefix(h.What, processCheck+":"):
-						list = append(list,
-							fmt.Sprintf("what runs on %s is not known: if anything does, the driver refuses to destroy it, and all is "+
-								"rolled back", ci.UUID))
+						list = append(
+							list,
+							fmt.Sprintf(
+								"what runs on %s is not known: if anything does, the driver refuses to destroy it, and all is "+
+									"rolled back",
+								ci.UUID,
+							),
+						)
 					}
 				}
 			}

@@ -239,7 +239,8 @@ func TestViewIsLost(t *testing.T) {
 				w.revive()
 				w.after = nil
 				c.change(w)
-				was, calls := w.drawLayout(), w.calls
+				was := w.drawLayout()
+				calls := w.calls
 				next := w.engine(t, c.options)
 				op := next.Operations().Operations[0]
 				cmptest.Equal(t, "state of the operation", op.State, api.Interrupted)

@@ -43,7 +43,8 @@ func TestOpenFilesStandInForHiddenProcesses(t *testing.T) {
 		},
 		"a process that is listed nevertheless": func() { w.processes[gpu1] = []gpu.Process{{PID: 9}} },
 	} {
-		w.asking, w.processes[gpu1] = nil, nil
+		w.asking = nil
+		w.processes[gpu1] = nil
 		use()
 
 		if _, err = e.Plan(t.Context(), everything, second(two3g)); err == nil {

@@ -23,10 +23,17 @@ func (e *Engine) HoldOperations(ctx context.Context) (release func(), err error)
 
 	switch {
 	case e.current != nil:
-		return nil, problemf(api.InProgress, "operation %s of partition control is %s", e.current.Operation.ID,
-			e.current.Operation.State)
+		return nil, problemf(
+			api.InProgress,
+			"operation %s of partition control is %s",
+			e.current.Operation.ID,
+			e.current.Operation.State,
+		)
 	case e.reserved:
-		return nil, problemf(api.InProgress, "a request to partition control is being checked; try again")
+		return nil, problemf(
+			api.InProgress,
+			"a request to partition control is being checked; try again",
+		)
 	}
 
 	e.reserved = true

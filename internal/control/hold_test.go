@@ -24,7 +24,8 @@ func TestRebuildAfterAcceptedHang(t *testing.T) {
 		}
 		op := e.applied(t, second(two3g))
 		cmptest.Equal(t, "state of the operation", op.State, api.Stuck)
-		w.after, w.hung = nil, ""
+		w.after = nil
+		w.hung = ""
 
 		if _, err := e.Accept(t.Context(), everything, op.ID); err != nil {
 			t.Fatal(err)
@@ -52,7 +53,9 @@ func TestOneOfTwoGPUsAnswers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := crashed(t, mixed(), 8)
-				w.silent, w.hung, w.unversion = gpu1, hung, true
+				w.silent = gpu1
+				w.hung = hung
+				w.unversion = true
 				w.look()
 				e, stop := w.running(t, nil)
 				time.Sleep(time.Hour)
@@ -110,7 +113,8 @@ func TestRebuildWhileWaiting(t *testing.T) {
 				}
 				e.drive(t)
 				w.revive()
-				w.saving, w.unversion = nil, true
+				w.saving = nil
+				w.unversion = true
 				w.look()
 
 				e, stop := w.running(t, nil)

@@ -51,7 +51,10 @@ func (e *Engine) recordHook(op *operation, r api.HookResult) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	at := slices.IndexFunc(op.Operation.Hooks, func(old api.HookResult) bool { return slices.Equal(old.Argv, r.Argv) })
+	at := slices.IndexFunc(
+		op.Operation.Hooks,
+		func(old api.HookResult) bool { return slices.Equal(old.Argv, r.Argv) },
+	)
 	if at >= 0 {
 		op.Operation.Hooks[at] = r
 	} else {
@@ -77,13 +80,22 @@ func (e *Engine) awaitedHooks(op *operation) []string {
 
 // hookEnvironment names for a hook what has changed: the MIG devices of the operation's GPUs before and after, by
 // commas.
-func (e *Engine) hookEnvironment(ctx context.Context, op *operation, state api.OperationState) []string {
+func (e *Engine) hookEnvironment(
+	ctx context.Context,
+	op *operation,
+	state api.OperationState,
+) []string {
 	var gpus, before, now []string
 
 	live, _, err := e.readLayouts(ctx, op.gpus()...)
 	for _, id := range op.gpus() {
 		gpus = append(gpus, string(id))
-		if g, missing := findGPU(live, nil, id); err == nil && missing == nil && op.Operation.Verb != api.VerbMode {
+		if g, missing := findGPU(
+			live,
+			nil,
+			id,
+		); err == nil && missing == nil &&
+			op.Operation.Verb != api.VerbMode {
 			now = append(now, uuids(g.Instances)...)
 		}
 	}

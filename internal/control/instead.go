@@ -29,8 +29,14 @@ func (u *usage) checkView(op *operation) *api.Problem {
 		}
 
 		if why != "" && problem == nil {
-			problem = problemf(api.StalePlan, "operation %s cannot be rolled back, because of GPU %d (%s): %s",
-				op.Operation.ID, g.Index, g.UUID, why)
+			problem = problemf(
+				api.StalePlan,
+				"operation %s cannot be rolled back, because of GPU %d (%s): %s",
+				op.Operation.ID,
+				g.Index,
+				g.UUID,
+				why,
+			)
 			problem.Operation = op.Operation.ID
 		}
 	}
@@ -51,7 +57,10 @@ func specOf(g mig.GPULayout, instances []mig.Instance) api.Spec {
 	}
 
 	for profile, d := range devices {
-		split := slices.ContainsFunc(d.Each, func(r api.DeviceRequest) bool { return r.Compute != nil })
+		split := slices.ContainsFunc(
+			d.Each,
+			func(r api.DeviceRequest) bool { return r.Compute != nil },
+		)
 		if !split {
 			devices[profile] = api.DeviceRequest{Count: len(d.Each)}
 		}
@@ -65,7 +74,8 @@ func requestFor(profiles []gpu.Profile, i mig.Instance) api.DeviceRequest {
 	r := api.DeviceRequest{Count: 1}
 
 	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == i.ProfileID })
-	if at >= 0 && len(i.ComputeInstances) == 1 && i.ComputeInstances[0].Slices == profiles[at].ComputeSlices {
+	if at >= 0 && len(i.ComputeInstances) == 1 &&
+		i.ComputeInstances[0].Slices == profiles[at].ComputeSlices {
 		return r
 	}
 

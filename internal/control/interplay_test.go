@@ -81,7 +81,8 @@ func TestRollBackBeforeTheFirstPoll(t *testing.T) {
 
 		e.drive(t)
 		w.revive()
-		w.after, w.snapshot = nil, nil
+		w.after = nil
+		w.snapshot = nil
 		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
 	})
 }
@@ -118,7 +119,8 @@ func TestEverythingAtOnce(t *testing.T) {
 			time.Sleep(time.Minute)
 			cancel()
 			all.Wait()
-			w.before, w.saving = nil, nil
+			w.before = nil
+			w.saving = nil
 			e.repairStore()
 
 			if state := e.State(); w.states[len(w.states)-1] != state {
@@ -293,7 +295,8 @@ func TestStuckForADay(t *testing.T) {
 		}
 
 		e.mu.Lock()
-		size, events := len(w.documents.History), len(e.operations[0].events)
+		size := len(w.documents.History)
+		events := len(e.operations[0].events)
 		e.mu.Unlock()
 		state := e.now(t, op.ID).State
 		cmptest.Equal(t, "state", state, api.Stuck)
@@ -429,14 +432,16 @@ func TestCordonIsUndoneLater(t *testing.T) {
 func TestPlanOnlyFinishesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, before, after := prepared(t, "apply to two GPUs")
-		w.points, w.dieAt = 0, 20
+		w.points = 0
+		w.dieAt = 20
 
 		if _, err := e.start(t, mixed()); err != nil {
 			t.Fatal(err)
 		}
 
 		e.drive(t)
-		half, calls := w.drawLayout(), w.calls
+		half := w.drawLayout()
+		calls := w.calls
 		w.revive()
 
 		for range 2 {

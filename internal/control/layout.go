@@ -50,7 +50,10 @@ func withoutIDs(after []mig.Instance) []mig.Instance {
 	for _, i := range after {
 		n := mig.Instance{Placed: i.Placed}
 		for _, c := range i.ComputeInstances {
-			n.ComputeInstances = append(n.ComputeInstances, mig.ComputeInstance{Slices: c.Slices, Placement: c.Placement})
+			n.ComputeInstances = append(
+				n.ComputeInstances,
+				mig.ComputeInstance{Slices: c.Slices, Placement: c.Placement},
+			)
 		}
 
 		list = append(list, n)
@@ -84,8 +87,17 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 		}
 
 		if at < 0 {
-			goes = append(goes, mig.Step{Op: mig.DestroyInstance, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile,
-				Placement: i.Placement, Instance: gpu.Some(i.ID)})
+			goes = append(
+				goes,
+				mig.Step{
+					Op:        mig.DestroyInstance,
+					GPU:       id,
+					ProfileID: i.ProfileID,
+					Profile:   i.Profile,
+					Placement: i.Placement,
+					Instance:  gpu.Some(i.ID),
+				},
+			)
 			continue
 		}
 
@@ -94,8 +106,16 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 
 	for _, w := range wanted {
 		if !slices.ContainsFunc(live, func(i mig.Instance) bool { return samePlace(i, w) }) {
-			comes = append(comes, mig.Step{Op: mig.CreateInstance, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
-				Placement: w.Placement})
+			comes = append(
+				comes,
+				mig.Step{
+					Op:        mig.CreateInstance,
+					GPU:       id,
+					ProfileID: w.ProfileID,
+					Profile:   w.Profile,
+					Placement: w.Placement,
+				},
+			)
 			comes = append(comes, createComputes(id, w, nil)...)
 		}
 	}
@@ -104,9 +124,17 @@ func stepsBetween(id gpu.UUID, live, wanted []mig.Instance) []mig.Step {
 }
 
 func destroyCompute(id gpu.UUID, i mig.Instance, n int, at gpu.Placement) mig.Step {
-	return mig.Step{Op: mig.DestroyCompute, GPU: id, ProfileID: i.ProfileID, Profile: i.Profile, Placement: i.Placement,
-		Compute: gpu.Some(at), UUID: i.ComputeInstances[n].UUID, Instance: gpu.Some(i.ID),
-		ComputeID: gpu.Some(i.ComputeInstances[n].ID)}
+	return mig.Step{
+		Op:        mig.DestroyCompute,
+		GPU:       id,
+		ProfileID: i.ProfileID,
+		Profile:   i.Profile,
+		Placement: i.Placement,
+		Compute:   gpu.Some(at),
+		UUID:      i.ComputeInstances[n].UUID,
+		Instance:  gpu.Some(i.ID),
+		ComputeID: gpu.Some(i.ComputeInstances[n].ID),
+	}
 }
 
 func createComputes(id gpu.UUID, w mig.Instance, existing []gpu.Placement) []mig.Step {
@@ -114,8 +142,11 @@ func createComputes(id gpu.UUID, w mig.Instance, existing []gpu.Placement) []mig
 
 	for _, at := range mig.ComputePlacements(w) {
 		if !slices.Contains(existing, at) {
-			steps = append(steps, mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
-				Placement: w.Placement, Compute: gpu.Some(at)})
+			steps = append(
+				steps,
+				mig.Step{Op: mig.CreateCompute, GPU: id, ProfileID: w.ProfileID, Profile: w.Profile,
+					Placement: w.Placement, Compute: gpu.Some(at)},
+			)
 		}
 	}
 
@@ -130,7 +161,8 @@ var errOtherStep = errors.New("the instances are not those after the step")
 func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mig.Instance, error) {
 	// What the step adds is taken away again, from a copy of what was read; what it takes away, from one of what was
 	// before.
-	added, removed := copyInstances(read), copyInstances(before)
+	added := copyInstances(read)
+	removed := copyInstances(before)
 
 	list := &removed
 	if isCreation(s) {
@@ -143,7 +175,10 @@ func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mi
 
 	after := copyInstances(read)
 	for n := range after {
-		at := slices.IndexFunc(before, func(i mig.Instance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) })
+		at := slices.IndexFunc(
+			before,
+			func(i mig.Instance) bool { return i.ID == after[n].ID && samePlace(i, after[n]) },
+		)
 		if at >= 0 {
 			keepUUIDs(after[n].ComputeInstances, before[at].ComputeInstances)
 		}
@@ -183,7 +218,10 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 		return true
 	}
 
-	k := slices.IndexFunc(*computes, func(c mig.ComputeInstance) bool { return c.Placement == gpu.Some(place) })
+	k := slices.IndexFunc(
+		*computes,
+		func(c mig.ComputeInstance) bool { return c.Placement == gpu.Some(place) },
+	)
 	if k < 0 {
 		return false
 	}
@@ -240,14 +278,18 @@ func uuids(list []mig.Instance) []string {
 func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
-		d, i := &list[n], g.Instances[n]
+		d := &list[n]
+		i := g.Instances[n]
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 
-		d.Fate, d.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{gpu: g.UUID, instance: i.ID}]
+		d.Fate = fateOf(gone[p], api.Destroy)
+
+		d.Holders = u.holds[unit{gpu: g.UUID, instance: i.ID}]
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)
-			ci.Fate, ci.Holders = fateOf(gone[p], api.Destroy), u.holds[unit{g.UUID, i.ID, ci.ID}]
+			ci.Fate = fateOf(gone[p], api.Destroy)
+			ci.Holders = u.holds[unit{g.UUID, i.ID, ci.ID}]
 		}
 	}
 
@@ -284,7 +326,11 @@ func describeLayout(instances []mig.Instance) []api.Instance {
 		for n, at := range mig.ComputePlacements(i) {
 			ci := i.ComputeInstances[n]
 
-			dc := api.ComputeInstance{UUID: ci.UUID, Placement: at, Fate: fateOf(ci.New, api.Create)}
+			dc := api.ComputeInstance{
+				UUID:      ci.UUID,
+				Placement: at,
+				Fate:      fateOf(ci.New, api.Create),
+			}
 			if !ci.New {
 				dc.ID = gpu.Some(ci.ID)
 			}

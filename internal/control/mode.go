@@ -16,12 +16,21 @@ const modeWarning = "the driver itself may unbind or reset the device for this, 
 
 // SetMode asks for a MIG mode of an unused GPU without instances. It never resets the GPU: if the mode waits for
 // that, the operation's result says so.
-func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error) {
+func (e *Engine) SetMode(
+	ctx context.Context,
+	by Actor,
+	id gpu.UUID,
+	r api.ModeRequest,
+) (*api.Operation, error) {
 	switch {
 	case !by.Rights.Mode:
 		return nil, problemf(api.Forbidden, "%s may not change MIG modes", by.Name)
 	case r.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not take over GPUs from another owner (right take-over)",
+			by.Name,
+		)
 	case !e.o.Apply:
 		return nil, problemf(api.PlanOnly, "MIG modes are changed only with --control.mode=apply")
 	}
@@ -49,8 +58,13 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 
 	b := e.newRecord(ctx, api.VerbMode, by.Name, nil)
 	b.TakeOver = r.TakeOver
-	b.Operation.Mode = &api.ModeResult{GPU: id, Wanted: r.Enabled, Current: current, Pending: g.Pending.Or(current),
-		Holders: c.whole[id]}
+	b.Operation.Mode = &api.ModeResult{
+		GPU:     id,
+		Wanted:  r.Enabled,
+		Current: current,
+		Pending: g.Pending.Or(current),
+		Holders: c.whole[id],
+	}
 
 	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
@@ -74,12 +88,20 @@ func (e *Engine) SetMode(ctx context.Context, by Actor, id gpu.UUID, r api.ModeR
 // users; if the driver cannot do it with them, it says so, and they are named in the result.
 func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
-		p := problemf(api.Busy, "GPU %d (%s) has %d GPU instances: apply a layout without instances first", g.Index, g.UUID,
-			len(g.Instances))
+		p := problemf(
+			api.Busy,
+			"GPU %d (%s) has %d GPU instances: apply a layout without instances first",
+			g.Index,
+			g.UUID,
+			len(g.Instances),
+		)
 		for _, i := range g.Instances {
-			p.Blocking = append(p.Blocking, api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile,
-				Placement: i.Placement,
-				Holders:   u.holders(g, i)})
+			p.Blocking = append(
+				p.Blocking,
+				api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile,
+					Placement: i.Placement,
+					Holders:   u.holders(g, i)},
+			)
 		}
 
 		return withHint(p)
@@ -182,7 +204,11 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 		}
 
 		if err != nil {
-			return mig.ModeChange{}, problemf(api.Busy, "profiling has not released the GPU: %s", reasonText(err))
+			return mig.ModeChange{}, problemf(
+				api.Busy,
+				"profiling has not released the GPU: %s",
+				reasonText(err),
+			)
 		}
 	}
 
@@ -194,8 +220,12 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 
 // endMode ends a mode change. A mode that is pending counts as a success.
 func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChange) {
-	r := api.ModeResult{GPU: op.Operation.Mode.GPU, Wanted: op.Operation.Mode.Wanted, Current: change.Current,
-		Pending: change.Pending}
+	r := api.ModeResult{
+		GPU:     op.Operation.Mode.GPU,
+		Wanted:  op.Operation.Mode.Wanted,
+		Current: change.Current,
+		Pending: change.Pending,
+	}
 	if u, err := e.readUsage(ctx, r.GPU); err == nil {
 		r.Holders = u.whole[r.GPU]
 	}
@@ -293,5 +323,9 @@ func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed er
 	}
 
 	current := g.MIG.Or(false)
-	e.endMode(ctx, op, mig.ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed})
+	e.endMode(
+		ctx,
+		op,
+		mig.ModeChange{Current: current, Pending: g.Pending.Or(current), Activation: failed},
+	)
 }

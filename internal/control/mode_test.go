@@ -180,7 +180,8 @@ func TestCrashDuringModeChange(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := bare(t)
 			e := w.engine(t, nil)
-			w.points, w.dieAt = 0, n
+			w.points = 0
+			w.dieAt = n
 			_, _ = e.SetMode(t.Context(), everything, gpu1, api.ModeRequest{})
 			e.drive(t)
 			died = w.dead

@@ -215,7 +215,9 @@ func TestHangInMidOperation(t *testing.T) {
 		w, e, op := survives(t, api.Stuck, func(w *world) {
 			w.before = func(_ int, s mig.Step) error {
 				if s.Op == mig.DestroyInstance && s.GPU == gpu1 {
-					w.reading, w.hung = func() error { return gpu.ErrTimeout }, gpu1
+					w.reading = func() error { return gpu.ErrTimeout }
+					w.hung = gpu1
+
 					return gpu.ErrTimeout
 				}
 
@@ -236,7 +238,8 @@ func TestHangInMidOperation(t *testing.T) {
 			t.Errorf("state after a restart %s", next.State())
 		}
 
-		w.before, w.reading = nil, nil
+		w.before = nil
+		w.reading = nil
 		_, err = next.Rollback(t.Context(), everything, op.ID) // reading answers, and the call is still under way
 		isProblem(t, err, api.StuckNode)
 		w.hung = ""
@@ -258,7 +261,8 @@ func TestGPULostInMidOperation(t *testing.T) {
 				return nil
 			}
 		})
-		w.before, w.reading = nil, nil
+		w.before = nil
+		w.reading = nil
 		w.afterFailure(t, e, mixedBefore, mixedBefore)
 	})
 }
@@ -399,7 +403,8 @@ func TestRebootInMidOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		w.points, w.dieAt = 0, 12
+		w.points = 0
+		w.dieAt = 12
 		e.drive(t)
 		w.revive()
 

@@ -136,8 +136,15 @@ func (e *Engine) Operations() *api.Operations {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	list := &api.Operations{APIVersion: api.Version, State: e.state(), Recovering: e.recovering, Reason: e.unusable,
-		Blocked: e.blockedGPUs(), Unrestored: e.listUnrestored(), Operations: []api.Operation{}}
+	list := &api.Operations{
+		APIVersion: api.Version,
+		State:      e.state(),
+		Recovering: e.recovering,
+		Reason:     e.unusable,
+		Blocked:    e.blockedGPUs(),
+		Unrestored: e.listUnrestored(),
+		Operations: []api.Operation{},
+	}
 	for _, op := range slices.Backward(e.operations) {
 		list.Operations = append(list.Operations, *op.document())
 	}
@@ -164,7 +171,9 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 
 		for next := after; ; {
 			e.mu.Lock()
-			list, news, live := op.eventsAfter(next), op.news, op.live
+			list := op.eventsAfter(next)
+			news := op.news
+			live := op.live
 			e.mu.Unlock()
 
 			for _, ev := range list {
@@ -232,7 +241,13 @@ func (e *Engine) setState(op *operation, state api.OperationState, text string) 
 
 // setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; current are the
 // instances to be shown for it.
-func (e *Engine) setGPU(op *operation, id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
+func (e *Engine) setGPU(
+	op *operation,
+	id gpu.UUID,
+	state api.OperationState,
+	err error,
+	current []mig.Instance,
+) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
@@ -260,7 +275,13 @@ type stepRef struct {
 }
 
 // setStep changes the state of a step and adds an event. err is why it failed, or nil.
-func (e *Engine) setStep(op *operation, at stepRef, state api.StepState, done *mig.Done, err error) {
+func (e *Engine) setStep(
+	op *operation,
+	at stepRef,
+	state api.StepState,
+	done *mig.Done,
+	err error,
+) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
@@ -271,13 +292,24 @@ func (e *Engine) setStep(op *operation, at stepRef, state api.StepState, done *m
 
 	s := &list[at.index]
 
-	s.State, s.Done, s.Error = state, done, ""
+	s.State = state
+	s.Done = done
+
+	s.Error = ""
 	if err != nil {
 		s.Error = failureText(err)
 	}
 
 	copied := *s
-	e.addEvent(op, api.Event{Kind: api.EventStep, Step: &copied, Index: gpu.Some(at.index), Rollback: at.rollback})
+	e.addEvent(
+		op,
+		api.Event{
+			Kind:     api.EventStep,
+			Step:     &copied,
+			Index:    gpu.Some(at.index),
+			Rollback: at.rollback,
+		},
+	)
 }
 
 // addNote adds an event with a sentence for people.

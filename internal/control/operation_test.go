@@ -115,7 +115,8 @@ func TestStopInMidOperation(t *testing.T) {
 
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "me")
 
-		w.kubeletLags, w.after = false, nil
+		w.kubeletLags = false
+		w.after = nil
 		got = w.engine(t, nil).now(t, op.ID)
 		cmptest.Equal(t, "state of the operation after the next start", got.State, api.Succeeded)
 		cmptest.Equal(t, "cordoned by", w.cordonedBy, "")
@@ -128,7 +129,8 @@ func TestStopInMidOperation(t *testing.T) {
 func TestUnsettled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.kubeletLags, w.hookFails = true, true
+		w.kubeletLags = true
+		w.hookFails = true
 		e := w.engine(t, nil)
 		begun := time.Now()
 		op := e.applied(t, mixed())
@@ -336,7 +338,10 @@ func TestRestoreAfterReboot(t *testing.T) {
 				w := newWorld(t)
 				w.engine(t, nil).applied(t, mixed())
 
-				w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+				w.gpu(gpu0).Instances = nil
+				w.gpu(gpu1).Instances = nil
+
+				w.processes = map[gpu.UUID][]gpu.Process{}
 				if c.change != nil {
 					c.change(w)
 				}
@@ -361,7 +366,9 @@ func TestRestoreWaitsForTheDriver(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.engine(t, nil).applied(t, mixed())
-		w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+		w.gpu(gpu0).Instances = nil
+		w.gpu(gpu1).Instances = nil
+		w.processes = map[gpu.UUID][]gpu.Process{}
 		w.reading = func() error { return gpu.ErrNoDriver }
 		e := w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "boot-2" })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -388,9 +395,12 @@ func TestCrashDuringRestore(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t)
 			w.engine(t, nil).applied(t, mixed())
-			w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+			w.gpu(gpu0).Instances = nil
+			w.gpu(gpu1).Instances = nil
+			w.processes = map[gpu.UUID][]gpu.Process{}
 			reboot := func(o *Options) { o.Restore, o.BootID = true, "boot-2" }
-			w.points, w.dieAt = 0, n
+			w.points = 0
+			w.dieAt = n
 			w.engine(t, reboot)
 			died = w.dead
 			w.revive()

@@ -196,7 +196,9 @@ func TestHungOperationDelaysNoOther(t *testing.T) {
 			t.Fatal(b.State)
 		}
 
-		full, w.before, w.saving = false, nil, nil
+		full = false
+		w.before = nil
+		w.saving = nil
 		e.repairStore()
 
 		for range 100 {
@@ -215,7 +217,8 @@ func TestHungOperationDelaysNoOther(t *testing.T) {
 func TestAcceptedDamageIsAnnounced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, _, _ := survives(t, api.Succeeded, func(*world) {})
-		w.documents.OperationDamaged, w.documents.Operation = true, nil
+		w.documents.OperationDamaged = true
+		w.documents.Operation = nil
 		e := w.engine(t, nil)
 
 		op := e.Operations().Operations[0]
@@ -276,7 +279,8 @@ func TestRestoreOfSettling(t *testing.T) {
 		cancel()
 		e.settling.Wait()
 		w.revive()
-		w.gpu(gpu1).Instances, w.kubeletLags = nil, false
+		w.gpu(gpu1).Instances = nil
+		w.kubeletLags = false
 		w.look()
 
 		next := w.engine(t, func(o *Options) { o.Restore, o.BootID, o.SettleTimeout = true, "boot-2", time.Minute })
@@ -418,7 +422,8 @@ func TestKubeletStillOffersDestroyed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		e := w.engine(t, func(o *Options) {
-			o.Assignments, o.SettleTimeout = oldKubelet{kubelet{w}, w.gpu(gpu1).Instances[0].ComputeInstances[0].UUID}, time.Hour
+			o.Assignments = oldKubelet{kubelet{w}, w.gpu(gpu1).Instances[0].ComputeInstances[0].UUID}
+			o.SettleTimeout = time.Hour
 		})
 
 		a, err := e.start(t, second(two3g))

@@ -18,9 +18,17 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 	case !by.Rights.Plan:
 		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
 	case len(r.Force) > 0 && !by.Rights.Force:
-		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not force the destruction of busy instances",
+			by.Name,
+		)
 	case r.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not take over GPUs from another owner (right take-over)",
+			by.Name,
+		)
 	}
 
 	wanted, err := spec.Resolve(r.Spec, *e.named.Load())
@@ -61,7 +69,12 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 }
 
 // solve reads all GPUs, or only some, and returns the cheapest plan for them, with what was read.
-func (e *Engine) solve(ctx context.Context, wanted mig.Spec, force []string, only []gpu.UUID) (*usage, mig.NodePlan,
+func (e *Engine) solve(
+	ctx context.Context,
+	wanted mig.Spec,
+	force []string,
+	only []gpu.UUID,
+) (*usage, mig.NodePlan,
 	*api.Problem) {
 	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
 
@@ -90,13 +103,29 @@ func (e *Engine) solve(ctx context.Context, wanted mig.Spec, force []string, onl
 
 // mayBeElsewhere reports whether a problem can say that something does not exist which is only on another GPU than
 // those that were read: a name, or an instance that force names.
-func mayBeElsewhere(p *api.Problem) bool { return p.Type == api.BadSpec || p.Type == api.Unavailable }
+func mayBeElsewhere(p *api.Problem) bool {
+	return p.Type == api.BadSpec || p.Type == api.Unavailable
+}
 
 // buildPlan returns the API's plan of a planner's result.
-func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owners []string) *planned {
-	plan := &api.Plan{APIVersion: api.Version, ID: newID(), Created: e.o.Now(), Node: e.o.Hostname, GPUs: []api.PlanGPU{},
-		Steps: slices.Clone(node.Steps), Forced: forcedBy(r.Force, node.Steps), Owners: owners, TakeOver: r.TakeOver,
-		Warnings: slices.Clone(u.warnings)}
+func (e *Engine) buildPlan(
+	u *usage,
+	node mig.NodePlan,
+	r api.PlanRequest,
+	owners []string,
+) *planned {
+	plan := &api.Plan{
+		APIVersion: api.Version,
+		ID:         newID(),
+		Created:    e.o.Now(),
+		Node:       e.o.Hostname,
+		GPUs:       []api.PlanGPU{},
+		Steps:      slices.Clone(node.Steps),
+		Forced:     forcedBy(r.Force, node.Steps),
+		Owners:     owners,
+		TakeOver:   r.TakeOver,
+		Warnings:   slices.Clone(u.warnings),
+	}
 	if plan.Steps == nil {
 		plan.Steps = []mig.Step{}
 	}
@@ -114,9 +143,21 @@ func (e *Engine) buildPlan(u *usage, node mig.NodePlan, r api.PlanRequest, owner
 
 	for _, pg := range node.GPUs {
 		g := u.gpus[pg.GPU]
-		plan.GPUs = append(plan.GPUs,
-			api.PlanGPU{UUID: g.UUID, Index: g.Index, Name: g.Name, AxisUnits: axisLength(g.Profiles),
-				Before: u.describeInstances(g, gone), After: describeLayout(knownInstances(pg.After)), Left: pg.Left})
+		plan.GPUs = append(
+			plan.GPUs,
+			api.PlanGPU{
+				UUID:      g.UUID,
+				Index:     g.Index,
+				Name:      g.Name,
+				AxisUnits: axisLength(g.Profiles),
+				Before: u.describeInstances(
+					g,
+					gone,
+				),
+				After: describeLayout(knownInstances(pg.After)),
+				Left:  pg.Left,
+			},
+		)
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
 	}
 
@@ -162,7 +203,11 @@ func gpusOfPlan(p *api.Plan) []gpu.UUID {
 }
 
 // checkOwners returns a problem if other controllers manage the GPUs, or may manage them, unless they are taken over.
-func (e *Engine) checkOwners(ctx context.Context, gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
+func (e *Engine) checkOwners(
+	ctx context.Context,
+	gpus []gpu.UUID,
+	takeOver bool,
+) ([]string, *api.Problem) {
 	if len(gpus) == 0 {
 		return nil, nil
 	}
@@ -201,14 +246,20 @@ func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem
 	}
 
 	if o.err != nil {
-		return nil, problemf(api.ForeignOwner, "cannot determine whether another controller manages this node: %s",
-			clusterProblem(o.err))
+		return nil, problemf(
+			api.ForeignOwner,
+			"cannot determine whether another controller manages this node: %s",
+			clusterProblem(o.err),
+		)
 	}
 
 	list := owned(o.owners, gpus)
 	if len(list) > 0 && !takeOver {
-		return nil, problemf(api.ForeignOwner, "%s; let it make the change, or say that you take over",
-			strings.Join(list, ", "))
+		return nil, problemf(
+			api.ForeignOwner,
+			"%s; let it make the change, or say that you take over",
+			strings.Join(list, ", "),
+		)
 	}
 
 	return list, nil
@@ -243,7 +294,10 @@ func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 		list.Layouts = append(list.Layouts, l)
 	}
 
-	slices.SortFunc(list.Layouts, func(a, b api.NamedLayout) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(
+		list.Layouts,
+		func(a, b api.NamedLayout) int { return strings.Compare(a.Name, b.Name) },
+	)
 
 	return list, nil
 }

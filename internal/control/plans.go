@@ -45,7 +45,10 @@ func (p *plans) add(caller string, n *planned) {
 	}
 
 	own := callerPlans{name: caller}
-	if i := slices.IndexFunc(p.callers, func(c callerPlans) bool { return c.name == caller }); i >= 0 {
+	if i := slices.IndexFunc(
+		p.callers,
+		func(c callerPlans) bool { return c.name == caller },
+	); i >= 0 {
 		own = p.callers[i]
 		p.callers = slices.Delete(p.callers, i, i+1)
 	}
@@ -77,9 +80,12 @@ func (p *plans) get(id string) (*planned, *api.Problem) {
 
 	n, ok := p.byID[id]
 	if !ok {
-		return nil, problemf(api.NotFound,
+		return nil, problemf(
+			api.NotFound,
 			"this node has no plan %q: it was made for another node, before a restart, or many plans of its caller ago; "+
-				"plan again", id)
+				"plan again",
+			id,
+		)
 	}
 
 	return n, nil

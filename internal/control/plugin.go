@@ -16,7 +16,9 @@ const pluginRetry = 5 * time.Second
 // awaitPlugin restarts the device plugin once after the change, and returns what is waited for until its former pods
 // are gone; nil if nothing is, or the operator has not named the plugin.
 func (s *settlement) awaitPlugin(ctx context.Context) []string {
-	e, op := s.e, s.op
+	e := s.e
+	op := s.op
+
 	if e.o.DevicePlugin == nil {
 		return nil
 	}
@@ -42,7 +44,11 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 
 	gone, err := e.o.DevicePlugin.Gone(call, pods)
 	if err != nil {
-		return []string{"the API server to say whether the device plugin's former pod is gone (" + reasonText(err) + ")"}
+		return []string{
+			"the API server to say whether the device plugin's former pod is gone (" + reasonText(
+				err,
+			) + ")",
+		}
 	}
 
 	if !gone {
@@ -81,7 +87,12 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 
 	pods, err := e.o.DevicePlugin.Restart(call)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "cannot restart the device plugin", "operation", op.Operation.ID, "err", err)
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot restart the device plugin",
+			"operation", op.Operation.ID,
+			"err", err,
+		)
+
 		return err
 	}
 
@@ -96,8 +107,11 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 		e.addNote(o, "restarted the device plugin")
 	}
 
-	level.Info(e.o.Logger).Log("msg", "restarted the device plugin", "operation", op.Operation.ID, "pods",
-		strings.Join(pods, ","))
+	level.Info(e.o.Logger).Log(
+		"msg", "restarted the device plugin",
+		"operation", op.Operation.ID,
+		"pods", strings.Join(pods, ","),
+	)
 
 	return nil
 }
@@ -117,7 +131,8 @@ func (e *Engine) listUnserved(op *operation) []*operation {
 	for _, o := range e.operations {
 		// The current operation may still be rolled back.
 		state := o.Operation.State
-		if o != op && o != e.current && (state == api.Settling || state == api.Unsettled) && len(o.PluginPods) == 0 {
+		if o != op && o != e.current && (state == api.Settling || state == api.Unsettled) &&
+			len(o.PluginPods) == 0 {
 			list = append(list, o)
 		}
 	}
@@ -133,6 +148,10 @@ func (e *Engine) restartAfterRollback(ctx context.Context, op *operation) {
 	}
 
 	if err := e.restartPlugin(ctx, op); err != nil {
-		e.addWarning(op, "the device plugin could not be restarted (%s): restart its pod on this node", reasonText(err))
+		e.addWarning(
+			op,
+			"the device plugin could not be restarted (%s): restart its pod on this node",
+			reasonText(err),
+		)
 	}
 }

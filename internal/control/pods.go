@@ -43,7 +43,10 @@ func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 
 func podHold(h gpu.Holder) api.Hold {
 	if h.Unconfirmed != "" {
-		return api.Hold{Kind: api.HoldUnconfirmed, What: containerName(h.Container) + ": " + h.Unconfirmed}
+		return api.Hold{
+			Kind: api.HoldUnconfirmed,
+			What: containerName(h.Container) + ": " + h.Unconfirmed,
+		}
 	}
 
 	return api.Hold{Kind: api.HoldPod, What: containerName(h.Container)}

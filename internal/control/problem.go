@@ -70,8 +70,10 @@ func isTimeout(err error) bool {
 // driverProblem returns the problem document of GPUs that could not be read.
 func driverProblem(err error) *api.Problem {
 	if isTimeout(err) {
-		return problemf(api.StuckNode,
-			"the driver has not answered in time; metrics continue, and control resumes when it answers")
+		return problemf(
+			api.StuckNode,
+			"the driver has not answered in time; metrics continue, and control resumes when it answers",
+		)
 	}
 
 	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
@@ -114,7 +116,12 @@ func (u *usage) blocker(b mig.Blocking) api.Blocker {
 	g := u.gpus[b.GPU]
 	i := g.Instances[b.Instance]
 
-	d := api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile, Placement: i.Placement}
+	d := api.Blocker{
+		GPU:       g.UUID,
+		Instance:  instanceName(g, i),
+		Profile:   i.Profile,
+		Placement: i.Placement,
+	}
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
 		d.Holders = slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}],
@@ -167,12 +174,17 @@ func withHint(p *api.Problem) *api.Problem {
 	}
 
 	if claims {
-		ways = append(ways,
-			"let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)")
+		ways = append(
+			ways,
+			"let mig-exporter read claims (--kubernetes.node-name and the right get resourceclaims.resource.k8s.io)",
+		)
 	}
 
 	if len(ways) > 0 {
-		p.Detail += "; for unconfirmed holders " + strings.Join(ways, ", ") + ", or look whether anything uses the device " +
+		p.Detail += "; for unconfirmed holders " + strings.Join(
+			ways,
+			", ",
+		) + ", or look whether anything uses the device " +
 			"(crictl ps, nvidia-smi) and confirm that it is free (migctl confirm-free)"
 	}
 
@@ -191,7 +203,14 @@ func holdsText(list []api.Hold) string {
 func stepText(s mig.Step) string {
 	text := fmt.Sprintf("%s %s at %s of %s", s.Op, s.Profile, s.Placement, s.GPU)
 	if at, ok := s.Compute.Get(); ok {
-		text = fmt.Sprintf("%s compute %s in %s at %s of %s", s.Op, at, s.Profile, s.Placement, s.GPU)
+		text = fmt.Sprintf(
+			"%s compute %s in %s at %s of %s",
+			s.Op,
+			at,
+			s.Profile,
+			s.Placement,
+			s.GPU,
+		)
 	}
 
 	return text

@@ -21,7 +21,11 @@ type nodeReading struct {
 // driver waiting. A GPU that is named or needed, and was up at the last poll, has the call timeout to answer. It does
 // not wait for others for longer than answerTime, so that a GPU that hangs holds up no request about another one: a GPU
 // that is silent is unreadable.
-func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) ([]mig.GPULayout,
+func (e *Engine) readNode(
+	ctx context.Context,
+	needed func(gpu.Facts) bool,
+	only ...gpu.UUID,
+) ([]mig.GPULayout,
 	map[gpu.UUID]error, error) {
 	// The reading is not given up with the request: what is given up counts as hung, for an operation of the GPU too.
 	all := make(chan nodeReading, 1)
@@ -56,7 +60,11 @@ func (e *Engine) readNode(ctx context.Context, needed func(gpu.Facts) bool, only
 
 // readAnswering reads GPUs once more, those named or all of the last Snapshot, for a short time. It returns false if it
 // is worth to wait for another one: it is named or needed, and was up at the last poll.
-func (e *Engine) readAnswering(ctx context.Context, needed func(gpu.Facts) bool, only []gpu.UUID) (nodeReading,
+func (e *Engine) readAnswering(
+	ctx context.Context,
+	needed func(gpu.Facts) bool,
+	only []gpu.UUID,
+) (nodeReading,
 	bool) {
 	s := e.o.Poller.Current()
 	if s == nil || len(s.GPUs) == 0 {

@@ -60,7 +60,8 @@ type part struct {
 // live is the GPU with the instances that are expected on it.
 func (p *part) live() mig.GPULayout {
 	g := p.facts
-	g.UUID, g.Instances = p.GPU, p.Expected
+	g.UUID = p.GPU
+	g.Instances = p.Expected
 
 	return g
 }
@@ -116,8 +117,11 @@ func (e *Engine) save(document func() error) error {
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
 		level.Warn(e.o.Logger).
-			Log("msg", "state folder was replaced or deleted while in use; saving all documents again in the one that "+
-				"is there now")
+			Log(
+				"msg",
+				"state folder was replaced or deleted while in use; saving all documents again in the one that "+
+					"is there now",
+			)
 
 		if err = e.reopenStore(); err == nil {
 			err = document()
@@ -190,8 +194,13 @@ func (e *Engine) writeHistory() error {
 	e.mu.Lock()
 	e.dropOldOperations()
 
-	h := history{Layouts: e.layouts, Restored: e.restoredBoot, Unrestored: e.unrestored, SlotsUsed: e.slotsUsed,
-		Operations: []*record{}}
+	h := history{
+		Layouts:    e.layouts,
+		Restored:   e.restoredBoot,
+		Unrestored: e.unrestored,
+		SlotsUsed:  e.slotsUsed,
+		Operations: []*record{},
+	}
 	for _, op := range e.operations {
 		if op != e.current || !op.inSlots {
 			op.Revision++

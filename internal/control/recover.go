@@ -91,7 +91,10 @@ func (e *Engine) unfinished() []*operation {
 		return nil
 	}
 
-	return slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool { return op.Operation.State.Final() })
+	return slices.DeleteFunc(
+		slices.Clone(e.operations),
+		func(op *operation) bool { return op.Operation.State.Final() },
+	)
 }
 
 // load reads the state folder.
@@ -107,8 +110,10 @@ func (e *Engine) load(ctx context.Context) error {
 	}
 
 	var last record
-	if docs.Operation != nil && (json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
-		docs.OperationDamaged, last = true, record{}
+	if docs.Operation != nil &&
+		(json.Unmarshal(docs.Operation, &last) != nil || last.Operation.ID == "") {
+		docs.OperationDamaged = true
+		last = record{}
 	}
 
 	// An operation is saved in the slots before the history has it, or says that they are used.
@@ -117,7 +122,10 @@ func (e *Engine) load(ctx context.Context) error {
 	docs.OperationDamaged = docs.OperationDamaged || lost
 
 	records := h.Operations
-	if at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID }); at >= 0 {
+	if at := slices.IndexFunc(
+		records,
+		func(r *record) bool { return r.Operation.ID == last.Operation.ID },
+	); at >= 0 {
 		if records[at].Revision < last.Revision {
 			records[at] = &last
 		}
@@ -133,8 +141,11 @@ func (e *Engine) load(ctx context.Context) error {
 		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	}
 
-	e.loaded, e.unusable = true, ""
-	e.layouts, e.restoredBoot, e.unrestored = h.Layouts, h.Restored, h.Unrestored
+	e.loaded = true
+	e.unusable = ""
+	e.layouts = h.Layouts
+	e.restoredBoot = h.Restored
+	e.unrestored = h.Unrestored
 	e.slotsUsed = used
 
 	for _, r := range records {
@@ -147,8 +158,11 @@ func (e *Engine) load(ctx context.Context) error {
 	if damage != nil {
 		e.operations = append(e.operations, damage)
 		e.damaged = true
-		e.unusable = fmt.Sprintf("%s; look at the GPUs that it names, then: migctl accept %s", damage.Operation.Error.Detail,
-			damage.Operation.ID)
+		e.unusable = fmt.Sprintf(
+			"%s; look at the GPUs that it names, then: migctl accept %s",
+			damage.Operation.Error.Detail,
+			damage.Operation.ID,
+		)
 		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", e.unusable)
 	}
 
@@ -163,12 +177,18 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 
-	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder", "operation", docs.OperationDamaged,
-		"history", docs.HistoryDamaged)
+	level.Warn(e.o.Logger).Log(
+		"msg", "cannot read a document in the state folder",
+		"operation", docs.OperationDamaged,
+		"history", docs.HistoryDamaged,
+	)
 
 	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot compare the GPUs with the state folder",
+			"err", err,
+		)
 	}
 
 	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
@@ -199,8 +219,14 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 	for _, id := range suspect {
-		op.Operation.GPUs = append(op.Operation.GPUs,
-			api.OperationGPU{GPU: id, State: api.Degraded, Current: describeLayout(instancesOn(gpus, id))})
+		op.Operation.GPUs = append(
+			op.Operation.GPUs,
+			api.OperationGPU{
+				GPU:     id,
+				State:   api.Degraded,
+				Current: describeLayout(instancesOn(gpus, id)),
+			},
+		)
 	}
 
 	return op
@@ -209,7 +235,8 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 // resume finishes an operation that was not over when the last process ended.
 func (e *Engine) resume(ctx, safe context.Context, op *operation) {
 	e.mu.Lock()
-	e.current, op.live = op, true
+	e.current = op
+	op.live = true
 	e.mu.Unlock()
 	e.resumeOperation(safe, op)
 	e.clearCurrent(ctx, op)
@@ -268,7 +295,8 @@ func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 // endWithoutDriver ends an operation if what the state folder says is enough for that, or if it only waits for the
 // kubelet. It reports whether that is so.
 func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
-	begun := op.changed() || slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
+	begun := op.changed() ||
+		slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	rebooted := op.Boot != e.o.BootID
 
 	isMode := op.Operation.Verb == api.VerbMode
@@ -278,9 +306,18 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case op.Operation.State == api.Settling:
 	case !isMode && !begun && !isDegraded(op.Operation.State):
-		e.endOperation(ctx, op, api.Failed, problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted))
+		e.endOperation(
+			ctx,
+			op,
+			api.Failed,
+			problemf(api.DriverFailed, "%s, before anything was changed", errInterrupted),
+		)
 	case !isMode && rebooted:
-		e.endInterrupted(ctx, op, "the node was rebooted in the middle of the operation; instances do not survive that")
+		e.endInterrupted(
+			ctx,
+			op,
+			"the node was rebooted in the middle of the operation; instances do not survive that",
+		)
 	default:
 		return false
 	}
@@ -292,7 +329,10 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 // GPUs; it is empty if it can. The driver version must be known.
 func (e *Engine) resumeRefusal(op *operation) string {
 	if op.Driver != e.polledDriver() {
-		return cmp.Or(op.absence, "the driver version differs from the one that the operation began with")
+		return cmp.Or(
+			op.absence,
+			"the driver version differs from the one that the operation began with",
+		)
 	}
 
 	return op.absence
@@ -303,12 +343,17 @@ func (e *Engine) resumeRefusal(op *operation) string {
 func (e *Engine) longAbsence(op *operation) string {
 	away := e.began.Sub(op.Written)
 	if away < -time.Minute {
-		return fmt.Sprintf("the node's clock was set back, by %s at least, in the middle of the operation",
-			(-away).Round(time.Second))
+		return fmt.Sprintf(
+			"the node's clock was set back, by %s at least, in the middle of the operation",
+			(-away).Round(time.Second),
+		)
 	}
 
 	if away > maxAway {
-		return fmt.Sprintf("the exporter was away for %s in the middle of the operation", away.Round(time.Second))
+		return fmt.Sprintf(
+			"the exporter was away for %s in the middle of the operation",
+			away.Round(time.Second),
+		)
 	}
 
 	return ""
@@ -332,7 +377,14 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
 		level.Warn(e.o.Logger).
-			Log("msg", "cannot read the GPUs of an interrupted operation", "operation", op.Operation.ID, "err", err)
+			Log(
+				"msg",
+				"cannot read the GPUs of an interrupted operation",
+				"operation",
+				op.Operation.ID,
+				"err",
+				err,
+			)
 	}
 
 	for _, p := range op.Parts {
@@ -362,8 +414,11 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 
 // deferToApply leaves an operation to a start with --control.mode=apply.
 func (e *Engine) deferToApply(op *operation) {
-	p := problemf(api.PlanOnly, "%s, and this program only plans: it is rolled back by a start with --control.mode=apply",
-		errInterrupted)
+	p := problemf(
+		api.PlanOnly,
+		"%s, and this program only plans: it is rolled back by a start with --control.mode=apply",
+		errInterrupted,
+	)
 
 	for _, q := range op.Parts {
 		if !e.gpuState(op, q.GPU).Final() {

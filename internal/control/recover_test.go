@@ -61,7 +61,8 @@ func TestForceOfOneOfTwoComputeInstances(t *testing.T) {
 				gpu.Process{PID: uint32(9 + n), Instance: gpu.Some(seven.ID), Compute: gpu.Some(seven.ComputeInstances[n].ID)})
 		}
 
-		one, other := string(seven.ComputeInstances[0].UUID), string(seven.ComputeInstances[1].UUID)
+		one := string(seven.ComputeInstances[0].UUID)
+		other := string(seven.ComputeInstances[1].UUID)
 		_, err := e.Plan(t.Context(), everything, second(two3g, one))
 
 		p := isProblem(t, err, api.Infeasible)
@@ -121,7 +122,8 @@ func TestIdenticalInstanceOfAnotherClient(t *testing.T) {
 
 			e.drive(t)
 			w.revive()
-			w.saving, w.before = nil, nil
+			w.saving = nil
+			w.before = nil
 			next := w.engine(t, nil)
 
 			got := w.gpu(gpu1).Instances

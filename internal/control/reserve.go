@@ -85,13 +85,21 @@ func (e *Engine) claimReservation(retried *operation) *api.Problem {
 
 	switch {
 	case e.current != nil:
-		p := problemf(api.InProgress, "operation %s (%s) is %s", e.current.Operation.ID, e.current.Operation.Verb,
-			e.current.Operation.State)
+		p := problemf(
+			api.InProgress,
+			"operation %s (%s) is %s",
+			e.current.Operation.ID,
+			e.current.Operation.Verb,
+			e.current.Operation.State,
+		)
 		p.Operation = e.current.Operation.ID
 
 		return p
 	case e.recovering:
-		return problemf(api.InProgress, "what the last run of the exporter left is being finished; try again")
+		return problemf(
+			api.InProgress,
+			"what the last run of the exporter left is being finished; try again",
+		)
 	case e.reserved:
 		return problemf(api.InProgress, "another request is being checked; try again")
 	case e.unusable != "" && (retried == nil || retried.Operation.Verb != api.VerbRecovery):
@@ -128,21 +136,28 @@ func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState)
 }
 
 func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
-	kind, text := api.DegradedNode, "operation %s could not be rolled back on %s: retry its rollback, or accept the "+
+	kind := api.DegradedNode
+	text := "operation %s could not be rolled back on %s: retry its rollback, or accept the " +
 		"current layout"
 
 	switch state {
 	case api.Stuck:
-		kind, text = api.StuckNode, "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
+		kind = api.StuckNode
+		text = "a driver call of operation %s on %s has not returned: its rollback goes on when it does"
 	case api.Settling:
-		kind, text = api.InProgress, "operation %s waits until the kubelet shows the devices of %s: wait for it, or end "+
+		kind = api.InProgress
+		text = "operation %s waits until the kubelet shows the devices of %s: wait for it, or end " +
 			"that wait"
 	}
 
 	p := problemf(kind, text, op.Operation.ID, id)
 	if state == api.Stuck && op.resumes {
-		p.Detail = fmt.Sprintf("operation %s of the last run is not finished on %s yet: it waits for %s", op.Operation.ID, id,
-			strings.Join(op.Operation.WaitsFor, ", and for "))
+		p.Detail = fmt.Sprintf(
+			"operation %s of the last run is not finished on %s yet: it waits for %s",
+			op.Operation.ID,
+			id,
+			strings.Join(op.Operation.WaitsFor, ", and for "),
+		)
 	}
 
 	p.Operation = op.Operation.ID

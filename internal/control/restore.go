@@ -51,7 +51,8 @@ func (e *Engine) restoreLater(ctx context.Context) {
 		return
 	}
 
-	owners := e.askOwners(ctx) // without the reservation: while the API server hangs, requests are not refused
+	// without the reservation: while the API server hangs, requests are not refused
+	owners := e.askOwners(ctx)
 
 	for _, id := range due {
 		if ctx.Err() != nil || e.claimReservation(nil) != nil {
@@ -108,7 +109,11 @@ type restoring struct {
 
 // newRestore returns the operation that restores the layout of a GPU, without parts if the GPU has it; or why that
 // cannot be done. It never destroys anything: a GPU with instances of another client is left as it is.
-func (e *Engine) newRestore(ctx context.Context, id gpu.UUID, by restoring) (*record, api.RestoreReason,
+func (e *Engine) newRestore(
+	ctx context.Context,
+	id gpu.UUID,
+	by restoring,
+) (*record, api.RestoreReason,
 	*api.Problem) {
 	l, p := e.layoutToRestore(id)
 	if p != nil {
@@ -128,10 +133,21 @@ func (e *Engine) newRestore(ctx context.Context, id gpu.UUID, by restoring) (*re
 
 	switch destroys := slices.ContainsFunc(steps, func(s mig.Step) bool { return !isCreation(s) }); {
 	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
-		return nil, api.NotEmpty, problemf(api.LayoutChanged, "GPU %d (%s) has instances that this boot's operations "+
-			"have not made, and that a restore does not destroy: %s", g.Index, id, placesText(g.Instances))
+		return nil, api.NotEmpty, problemf(
+			api.LayoutChanged,
+			"GPU %d (%s) has instances that this boot's operations "+
+				"have not made, and that a restore does not destroy: %s",
+			g.Index,
+			id,
+			placesText(g.Instances),
+		)
 	case len(l.Instances) > 0 && !g.MIG.Or(false):
-		return nil, api.NotInMode, problemf(api.ModeDiffers, "MIG mode of GPU %d (%s) is off", g.Index, id)
+		return nil, api.NotInMode, problemf(
+			api.ModeDiffers,
+			"MIG mode of GPU %d (%s) is off",
+			g.Index,
+			id,
+		)
 	}
 
 	if by.owners == nil {
@@ -158,7 +174,11 @@ func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
 
 	at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == id })
 	if at < 0 {
-		return layout{}, problemf(api.NotFound, "no operation has made a layout of %s that could be restored", id)
+		return layout{}, problemf(
+			api.NotFound,
+			"no operation has made a layout of %s that could be restored",
+			id,
+		)
 	}
 
 	return e.layouts[at], nil
@@ -167,7 +187,11 @@ func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
 // readForRestore reads a GPU as it is now.
 func (e *Engine) readForRestore(ctx context.Context, id gpu.UUID) (mig.GPULayout, *api.Problem) {
 	if e.hasHungCall(id) {
-		return mig.GPULayout{}, problemf(api.StuckNode, "an earlier driver call for %s has not returned", id)
+		return mig.GPULayout{}, problemf(
+			api.StuckNode,
+			"an earlier driver call for %s has not returned",
+			id,
+		)
 	}
 
 	gpus, unreadable, err := e.readLayouts(ctx, id)
@@ -181,7 +205,12 @@ func (e *Engine) readForRestore(ctx context.Context, id gpu.UUID) (mig.GPULayout
 	}
 
 	if err != nil {
-		return g, problemf(api.Unavailable, "%s cannot be read, or is not there: %s", id, reasonText(err))
+		return g, problemf(
+			api.Unavailable,
+			"%s cannot be read, or is not there: %s",
+			id,
+			reasonText(err),
+		)
 	}
 
 	return g, nil
@@ -199,13 +228,22 @@ func placesText(list []mig.Instance) string {
 
 // Restore gives a GPU the layout again that operations have made, as an operation of its own. It destroys nothing. It
 // can be asked for at any time, also without --control.restore.
-func (e *Engine) Restore(ctx context.Context, by Actor, id gpu.UUID, r api.RestoreRequest) (*api.Operation, error) {
+func (e *Engine) Restore(
+	ctx context.Context,
+	by Actor,
+	id gpu.UUID,
+	r api.RestoreRequest,
+) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
 
 	if r.TakeOver && !by.Rights.TakeOver {
-		return nil, problemf(api.Forbidden, "%s may not take over GPUs from another owner (right take-over)", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not take over GPUs from another owner (right take-over)",
+			by.Name,
+		)
 	}
 
 	if p := e.reserve(ctx, nil, id); p != nil {
@@ -214,7 +252,11 @@ func (e *Engine) Restore(ctx context.Context, by Actor, id gpu.UUID, r api.Resto
 
 	defer e.releaseReservation()
 
-	started, _, p := e.newRestore(ctx, id, restoring{by: by.Name, takeOver: r.TakeOver, asked: true})
+	started, _, p := e.newRestore(
+		ctx,
+		id,
+		restoring{by: by.Name, takeOver: r.TakeOver, asked: true},
+	)
 	if p != nil {
 		return nil, p
 	}
@@ -224,7 +266,11 @@ func (e *Engine) Restore(ctx context.Context, by Actor, id gpu.UUID, r api.Resto
 
 // ForgetLayout forgets the layout that operations have made of a GPU, so that it is not restored: of a GPU that was
 // taken out of the node, or whose present layout is to stay. It changes no GPU.
-func (e *Engine) ForgetLayout(ctx context.Context, by Actor, id gpu.UUID) (*api.ForgottenLayout, error) {
+func (e *Engine) ForgetLayout(
+	ctx context.Context,
+	by Actor,
+	id gpu.UUID,
+) (*api.ForgottenLayout, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
@@ -241,7 +287,10 @@ func (e *Engine) ForgetLayout(ctx context.Context, by Actor, id gpu.UUID) (*api.
 	}
 
 	e.mu.Lock()
-	e.layouts = slices.DeleteFunc(slices.Clone(e.layouts), func(l layout) bool { return l.GPU == id })
+	e.layouts = slices.DeleteFunc(
+		slices.Clone(e.layouts),
+		func(l layout) bool { return l.GPU == id },
+	)
 	e.dropUnrestored(id)
 	e.mu.Unlock()
 	level.Info(e.o.Logger).Log("msg", "forgot the layout of a GPU", "gpu", id, "by", by.Name)
@@ -253,7 +302,11 @@ func (e *Engine) ForgetLayout(ctx context.Context, by Actor, id gpu.UUID) (*api.
 		return nil, failureProblem(err)
 	}
 
-	return &api.ForgottenLayout{APIVersion: api.Version, GPU: id, Forgotten: describeWanted(l.Instances)}, nil
+	return &api.ForgottenLayout{
+		APIVersion: api.Version,
+		GPU:        id,
+		Forgotten:  describeWanted(l.Instances),
+	}, nil
 }
 
 func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {

@@ -20,7 +20,9 @@ func rebooted(t *testing.T) *world {
 
 	w := newWorld(t)
 	w.engine(t, nil).applied(t, mixed())
-	w.gpu(gpu0).Instances, w.gpu(gpu1).Instances, w.processes = nil, nil, map[gpu.UUID][]gpu.Process{}
+	w.gpu(gpu0).Instances = nil
+	w.gpu(gpu1).Instances = nil
+	w.processes = map[gpu.UUID][]gpu.Process{}
 	w.look()
 
 	return w

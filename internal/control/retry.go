@@ -56,7 +56,11 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		level.Warn(e.o.Logger).Log("msg", "cannot read the GPUs of an accepted operation", "operation", id, "err", err)
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot read the GPUs of an accepted operation",
+			"operation", id,
+			"err", err,
+		)
 	}
 
 	for _, g := range op.Operation.GPUs {
@@ -75,7 +79,12 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	e.reportState()
 
 	if reason := e.Reason(); reason != "" {
-		return nil, problemf(api.ReadOnly, "operation %s is accepted, but that could not be saved yet: %s", id, reason)
+		return nil, problemf(
+			api.ReadOnly,
+			"operation %s is accepted, but that could not be saved yet: %s",
+			id,
+			reason,
+		)
 	}
 
 	return e.Operation(id)
@@ -84,8 +93,12 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 // acceptDamage writes all documents again. What was not over is accepted with them.
 func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
 	e.mu.Lock()
-	e.damaged, e.unusable = false, ""
-	open := slices.DeleteFunc(slices.Clone(e.operations), func(o *operation) bool { return o.Operation.State.Final() })
+	e.damaged = false
+	e.unusable = ""
+	open := slices.DeleteFunc(
+		slices.Clone(e.operations),
+		func(o *operation) bool { return o.Operation.State.Final() },
+	)
 	e.mu.Unlock()
 
 	for _, o := range open {
@@ -104,7 +117,9 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 }
 
 // isDegraded reports whether an operation in this state waits to be retried or accepted.
-func isDegraded(state api.OperationState) bool { return state == api.Degraded || state == api.Stuck }
+func isDegraded(state api.OperationState) bool {
+	return state == api.Degraded || state == api.Stuck
+}
 
 // retryProblem returns a problem unless an operation can be retried or accepted now.
 func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
@@ -113,13 +128,22 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	e.mu.Unlock()
 
 	if !isDegraded(state) {
-		return problemf(api.BadSpec, "operation %s is %s: there is nothing to %s", op.Operation.ID, state, what)
+		return problemf(
+			api.BadSpec,
+			"operation %s is %s: there is nothing to %s",
+			op.Operation.ID,
+			state,
+			what,
+		)
 	}
 
 	for _, g := range op.Operation.GPUs {
 		if !e.gpuState(op, g.GPU).Final() && e.hasHungCall(g.GPU) {
-			p := problemf(api.StuckNode,
-				"a driver call for %s has still not returned; try again, or reboot the node if it never does", g.GPU)
+			p := problemf(
+				api.StuckNode,
+				"a driver call for %s has still not returned; try again, or reboot the node if it never does",
+				g.GPU,
+			)
 			p.Operation = op.Operation.ID
 
 			return p
@@ -168,8 +192,11 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	e.mu.Unlock()
 
 	if _, err := e.retry(ctx, op, false); err != nil {
-		level.Debug(e.o.Logger).Log("msg", "cannot resume an operation yet", "operation", op.Operation.ID,
-			"err", err)
+		level.Debug(e.o.Logger).Log(
+			"msg", "cannot resume an operation yet",
+			"operation", op.Operation.ID,
+			"err", err,
+		)
 	}
 }
 
@@ -177,7 +204,11 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 // returned are left out.
 func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
 	if op.Operation.Verb == api.VerbRecovery {
-		return nil, problemf(api.ReadOnly, "what operation %s was about is not known: accept it", op.Operation.ID)
+		return nil, problemf(
+			api.ReadOnly,
+			"what operation %s was about is not known: accept it",
+			op.Operation.ID,
+		)
 	}
 
 	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
@@ -206,7 +237,8 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	}
 
 	e.mu.Lock()
-	op.live, e.current = true, op
+	op.live = true
+	e.current = op
 	op.Operation.State = api.RollingBack
 	e.mu.Unlock()
 	e.setState(op, api.RollingBack, "it is tried again to finish the operation")
@@ -245,8 +277,15 @@ func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 				state = api.Failed
 			}
 
-			e.endOperation(ctx, op, state,
-				problemf(api.LayoutChanged, "another client has changed the GPUs since: they are left as they are"))
+			e.endOperation(
+				ctx,
+				op,
+				state,
+				problemf(
+					api.LayoutChanged,
+					"another client has changed the GPUs since: they are left as they are",
+				),
+			)
 			e.reportState()
 		} else if reviewed {
 			_ = e.saveHistory() // if it cannot be saved, the engine is read-only

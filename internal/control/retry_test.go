@@ -30,7 +30,8 @@ func TestAccept(t *testing.T) {
 		w.hung = gpu0
 		_, err = e.Accept(t.Context(), everything, op.ID)
 		isProblem(t, err, api.StuckNode)
-		w.hung, w.before = "", nil
+		w.hung = ""
+		w.before = nil
 
 		got, err := e.Accept(t.Context(), everything, op.ID)
 		if err != nil {
@@ -60,7 +61,9 @@ func TestUnstick(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w, e, op := survives(t, api.Stuck, func(w *world) {
 			w.before = func(_ int, s mig.Step) error {
-				w.before, w.hung = nil, s.GPU
+				w.before = nil
+				w.hung = s.GPU
+
 				return gpu.ErrTimeout
 			}
 		})

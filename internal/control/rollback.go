@@ -19,7 +19,8 @@ import (
 func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
 	problem := failureProblem(cause)
 	e.mu.Lock()
-	op.Cause, op.Operation.Error = problem, problem
+	op.Cause = problem
+	op.Operation.Error = problem
 	e.mu.Unlock()
 	e.addNote(op, "%s", problem.Detail)
 	e.markForeign(ctx, op, cause)
@@ -49,7 +50,8 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		}
 	}
 
-	e.views.addForeign(foreign.gpu) // while the operation was at work, what was reported counted as its own
+	// while the operation was at work, what was reported counted as its own
+	e.views.addForeign(foreign.gpu)
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
 
@@ -117,7 +119,10 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 
 	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
 		e.mu.Lock()
-		op.Operation.Rollback = append(op.Operation.Rollback, api.OperationStep{Step: s, State: api.StepPending})
+		op.Operation.Rollback = append(
+			op.Operation.Rollback,
+			api.OperationStep{Step: s, State: api.StepPending},
+		)
 		at := stepRef{index: len(op.Operation.Rollback) - 1, rollback: true}
 		e.mu.Unlock()
 
@@ -135,7 +140,9 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error 
 // step that is pending.
 func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) error {
 	if e.hasHungCall(p.GPU) {
-		return &unreadError{fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout)}
+		return &unreadError{
+			fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout),
+		}
 	}
 
 	gpus, unreadable, err := e.readLayouts(ctx, p.GPU)
@@ -165,7 +172,8 @@ func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) erro
 	if p.Pending != nil {
 		if after, err := verifyOutcome(p.Expected, *p.Pending, g.Instances); err == nil {
 			op.endPendingStep(p, api.StepDone)
-			p.Expected, p.Changed = after, true
+			p.Expected = after
+			p.Changed = true
 
 			return nil
 		}
@@ -239,7 +247,8 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
 	e.setState(op, state, string(state))
 
-	_ = e.saveOperation(op) // if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	// if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	_ = e.saveOperation(op)
 	if !op.counted {
 		e.countOperation(op, state)
 	}
@@ -338,7 +347,12 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 
 // endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
 // unsettled keeps what it waits for, and its cordon as long as the kubelet may offer devices that do not exist.
-func (e *Engine) endOperation(ctx context.Context, op *operation, state api.OperationState, p *api.Problem) {
+func (e *Engine) endOperation(
+	ctx context.Context,
+	op *operation,
+	state api.OperationState,
+	p *api.Problem,
+) {
 	if state != api.Unsettled || op.offered {
 		e.uncordonNode(ctx, op)
 	}
@@ -386,8 +400,18 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	cordoned := op.Cordoned
 	e.mu.Unlock()
 
-	line := []any{"msg", "operation ended", "operation", op.Operation.ID, "verb", op.Operation.Verb, "by",
-		op.Operation.By, "state", state}
+	line := []any{
+		"msg",
+		"operation ended",
+		"operation",
+		op.Operation.ID,
+		"verb",
+		op.Operation.Verb,
+		"by",
+		op.Operation.By,
+		"state",
+		state,
+	}
 	if state == api.Unsettled {
 		line = append(line, "waits_for", strings.Join(waits, "; "), "cordoned", cordoned)
 	}
@@ -418,7 +442,10 @@ func (e *Engine) rememberLayouts(op *operation) {
 	}
 
 	for _, l := range all {
-		if at := slices.IndexFunc(e.layouts, func(c layout) bool { return c.GPU == l.GPU }); at >= 0 {
+		if at := slices.IndexFunc(
+			e.layouts,
+			func(c layout) bool { return c.GPU == l.GPU },
+		); at >= 0 {
 			e.layouts[at] = l
 		} else {
 			e.layouts = append(e.layouts, l)
@@ -430,6 +457,10 @@ func (e *Engine) rememberLayouts(op *operation) {
 
 func (e *Engine) countOperation(op *operation, state api.OperationState) {
 	if e.o.Observer != nil {
-		e.o.Observer.Operation(op.Operation.Verb, string(state), e.o.Now().Sub(op.Operation.Started))
+		e.o.Observer.Operation(
+			op.Operation.Verb,
+			string(state),
+			e.o.Now().Sub(op.Operation.Started),
+		)
 	}
 }

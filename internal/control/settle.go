@@ -39,8 +39,11 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 		e.mu.Lock()
 		cordoned := op.Cordoned
 		e.mu.Unlock()
-		level.Info(e.o.Logger).Log("msg", "left an operation that waits for the kubelet to the next start",
-			"operation", op.Operation.ID, "cordoned", cordoned)
+		level.Info(e.o.Logger).Log(
+			"msg", "left an operation that waits for the kubelet to the next start",
+			"operation", op.Operation.ID,
+			"cordoned", cordoned,
+		)
 
 		return
 	}
@@ -163,7 +166,9 @@ func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []st
 // expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was
 // changed, are read again.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
-	live, _, _ := e.readLayouts(ctx, op.gpus()...) // without it, references by minor number match nothing
+	live, _, _ := e.readLayouts(
+		ctx,
+		op.gpus()...) // without it, references by minor number match nothing
 
 	var list []mig.GPULayout
 
@@ -218,7 +223,12 @@ func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Ope
 		e.addWarning(op, "%s has said that nothing is left to be done", by.Name)
 		e.finishUnsettled(ctx, op)
 	default:
-		return nil, problemf(api.BadSpec, "operation %s is %s: it does not wait for the kubelet", id, state)
+		return nil, problemf(
+			api.BadSpec,
+			"operation %s is %s: it does not wait for the kubelet",
+			id,
+			state,
+		)
 	}
 
 	return e.Operation(id)
@@ -250,7 +260,10 @@ func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	all := slices.Concat(list.List, list.Unreadable)
 
 	return len(all) > 0 &&
-		!slices.ContainsFunc(all, func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") })
+		!slices.ContainsFunc(
+			all,
+			func(a gpu.Assignment) bool { return !strings.HasPrefix(a.Holder.Resource, "claim/") },
+		)
 }
 
 // waitingFor describes what an operation waits for. failed is the error of the kubelet's last answer, or nil.
@@ -265,7 +278,10 @@ func waitingFor(missing, stale []string, failed error) []string {
 	}
 
 	if len(stale) > 0 {
-		list = append(list, "the kubelet to stop offering "+strings.Join(stale, ", ")+", which was destroyed")
+		list = append(
+			list,
+			"the kubelet to stop offering "+strings.Join(stale, ", ")+", which was destroyed",
+		)
 	}
 
 	return list
@@ -283,7 +299,10 @@ func (e *Engine) setWaiting(op *operation, list []string) {
 
 	op.Operation.WaitsFor = list
 	if len(list) > 0 {
-		e.addEvent(op, api.Event{Kind: api.EventNote, Text: "waits for " + strings.Join(list, ", and for ")})
+		e.addEvent(
+			op,
+			api.Event{Kind: api.EventNote, Text: "waits for " + strings.Join(list, ", and for ")},
+		)
 	}
 }
 

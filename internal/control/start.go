@@ -13,7 +13,11 @@ import (
 
 // Start accepts a plan for execution, if its hash is the one given and still holds. When it returns, the operation is
 // on disk.
-func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*api.Operation, error) {
+func (e *Engine) Start(
+	ctx context.Context,
+	by Actor,
+	r api.OperationRequest,
+) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
 	}
@@ -25,10 +29,17 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	case r.Hash != n.plan.Hash:
 		return nil, problemf(api.StalePlan, "the hash is not that of plan %s: plan again", r.Plan)
 	case len(n.plan.Forced) > 0 && !by.Rights.Force:
-		return nil, problemf(api.Forbidden, "%s may not force the destruction of busy instances", by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not force the destruction of busy instances",
+			by.Name,
+		)
 	case n.plan.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(api.Forbidden, "%s may not take over GPUs that another controller manages (right take-over)",
-			by.Name)
+		return nil, problemf(
+			api.Forbidden,
+			"%s may not take over GPUs that another controller manages (right take-over)",
+			by.Name,
+		)
 	}
 
 	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
@@ -43,7 +54,8 @@ func (e *Engine) Start(ctx context.Context, by Actor, r api.OperationRequest) (*
 	}
 
 	started := e.newRecord(ctx, api.VerbApply, by.Name, n.plan.Steps)
-	started.Force, started.TakeOver = c.widenForce(n.plan.Forced), n.plan.TakeOver
+	started.Force = c.widenForce(n.plan.Forced)
+	started.TakeOver = n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
 
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
@@ -71,14 +83,20 @@ func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps 
 
 // addGPU adds a GPU that is to have the instances after.
 func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
-	if !slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool { return s.GPU == g.UUID }) {
+	if !slices.ContainsFunc(
+		r.Operation.Steps,
+		func(s api.OperationStep) bool { return s.GPU == g.UUID },
+	) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
 	}
 
 	before := copyInstances(g.Instances)
-	r.Parts = append(r.Parts, &part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
-		facts: g})
+	r.Parts = append(
+		r.Parts,
+		&part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
+			facts: g},
+	)
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
@@ -125,8 +143,15 @@ func (e *Engine) checkStillHolds(ctx context.Context, n *planned) (*usage, *api.
 }
 
 func (e *Engine) newHeader(verb api.Verb, by string) api.Operation {
-	return api.Operation{APIVersion: api.Version, ID: newID(), Verb: verb, By: by, State: api.Pending, Started: e.o.Now(),
-		Steps: []api.OperationStep{}}
+	return api.Operation{
+		APIVersion: api.Version,
+		ID:         newID(),
+		Verb:       verb,
+		By:         by,
+		State:      api.Pending,
+		Started:    e.o.Now(),
+		Steps:      []api.OperationStep{},
+	}
 }
 
 // acceptOperation saves an operation and hands it to Run. One without steps is over at once.
@@ -155,7 +180,8 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	}
 
 	op := newOperation(r)
-	op.task, op.live = t, true
+	op.task = t
+	op.live = true
 
 	err := e.reserveRoom(op)
 	if err == nil {
@@ -163,7 +189,11 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 	}
 
 	if err != nil {
-		return nil, problemf(api.ReadOnly, "the operation could not be saved, and nothing was done: %s", e.Reason())
+		return nil, problemf(
+			api.ReadOnly,
+			"the operation could not be saved, and nothing was done: %s",
+			e.Reason(),
+		)
 	}
 
 	e.mu.Lock()
@@ -200,15 +230,23 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	case !state.Final():
 		p := problemf(api.InProgress, "operation %s is %s", id, state)
 		if state == api.Settling {
-			p.Detail = fmt.Sprintf("operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
-				"then roll it back", id)
+			p.Detail = fmt.Sprintf(
+				"operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
+					"then roll it back",
+				id,
+			)
 		}
 
 		p.Operation = id
 
 		return nil, p
 	case !state.Committed():
-		return nil, problemf(api.BadSpec, "operation %s is %s: there is nothing to roll back", id, state)
+		return nil, problemf(
+			api.BadSpec,
+			"operation %s is %s: there is nothing to roll back",
+			id,
+			state,
+		)
 	case op.Operation.Verb == api.VerbMode:
 		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
 	}
@@ -256,7 +294,12 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 
 		list := stepsBetween(p.GPU, g.Instances, p.Before)
 		if len(list) > 0 && !g.MIG.Or(false) {
-			return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode on any more", g.Index, g.UUID)
+			return nil, problemf(
+				api.ModeDiffers,
+				"GPU %d (%s) has no MIG mode on any more",
+				g.Index,
+				g.UUID,
+			)
 		}
 
 		for _, s := range list {
@@ -307,7 +350,9 @@ func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.
 
 	name := cmp.Or(string(s.UUID), instanceName(g, i))
 
-	return []api.Blocker{{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds}}
+	return []api.Blocker{
+		{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds},
+	}
 }
 
 func isCreation(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }

@@ -41,7 +41,8 @@ func TestDamagedState(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w, _, _ := survives(t, api.Succeeded, func(*world) {})
 				c.damage(w)
-				was, calls := w.drawLayout(), w.calls
+				was := w.drawLayout()
+				calls := w.calls
 
 				e := w.engine(t, nil)
 				if len(c.blocked) == 0 {
@@ -76,7 +77,10 @@ func TestDamagedState(t *testing.T) {
 					t.Fatalf("accepted: %+v, %v", got, err)
 				}
 
-				w.documents.OperationDamaged, w.documents.HistoryDamaged, w.unreadable = false, false, nil
+				w.documents.OperationDamaged = false
+				w.documents.HistoryDamaged = false
+
+				w.unreadable = nil
 				for _, e := range []*Engine{e, w.engine(t, nil)} {
 					cmptest.Equal(t, "state of the engine", e.State(), idle)
 					cmptest.Equal(t, "layout", w.drawLayout(), was)
@@ -160,7 +164,8 @@ func TestDamageInMidOperation(t *testing.T) {
 		e.drive(t)
 		w.revive()
 		w.saving = nil
-		w.documents.Operation, w.documents.OperationDamaged = older, true
+		w.documents.Operation = older
+		w.documents.OperationDamaged = true
 		w.sound(t, w.engine(t, nil), mixedBefore, mixedBefore)
 	})
 }

@@ -125,8 +125,8 @@ func TestForcedPlanOutlivesReasons(t *testing.T) {
 	}
 
 	request := api.OperationRequest{Plan: plan.ID, Hash: plan.Hash}
-	w.pods.Incomplete, w.pods.List[0].Holder.Unconfirmed = "the kubelet does not answer: connection refused",
-		"in other words"
+	w.pods.Incomplete = "the kubelet does not answer: connection refused"
+	w.pods.List[0].Holder.Unconfirmed = "in other words"
 	w.miss("train-1", gpu.DeviceRef{MIG: sevenG})
 	_, err = e.Start(t.Context(), everything, request)
 	isProblem(t, err, api.StalePlan)
@@ -172,7 +172,9 @@ func TestModeOfUnconfirmedGPU(t *testing.T) {
 func TestFreeCovers(t *testing.T) {
 	instance, whole := gpu.Some(gpu.InstanceID(3)), unit{gpu: gpu1, instance: 3}
 
-	first, other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}, unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
+	first := unit{gpu1, 3, gpu.Some(gpu.ComputeID(0))}
+
+	other := unit{gpu1, 3, gpu.Some(gpu.ComputeID(1))}
 	for name, tt := range map[string]struct {
 		free []gpu.DeviceRef
 		held []unit

@@ -43,7 +43,8 @@ func (e *Engine) beginRestore() {
 
 	due := e.isRestoreDue()
 	if due {
-		e.restoredBoot, e.unrestored = e.o.BootID, nil
+		e.restoredBoot = e.o.BootID
+		e.unrestored = nil
 	}
 
 	for _, u := range e.unrestored { // what kept the last process from it may be gone
@@ -103,7 +104,10 @@ func (e *Engine) findUnrestored(id gpu.UUID) *unrestored {
 
 // dropUnrestored records that a GPU has the layout that is asked for. It is called with mu held.
 func (e *Engine) dropUnrestored(id gpu.UUID) {
-	e.unrestored = slices.DeleteFunc(slices.Clone(e.unrestored), func(u *unrestored) bool { return u.GPU == id })
+	e.unrestored = slices.DeleteFunc(
+		slices.Clone(e.unrestored),
+		func(u *unrestored) bool { return u.GPU == id },
+	)
 }
 
 // postponeRestore records why a GPU is not restored, and when it is tried again. by is the operation that failed, ""
@@ -123,7 +127,9 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	}
 
 	news := u.Reason != reason || u.Detail != detail || by != "" && u.Operation != by
-	u.Reason, u.Detail, u.Left = reason, detail, reason == api.NotEmpty
+	u.Reason = reason
+	u.Detail = detail
+	u.Left = reason == api.NotEmpty
 
 	if by != "" {
 		u.Operation = by
@@ -134,7 +140,12 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	e.mu.Unlock()
 
 	if news {
-		level.Warn(e.o.Logger).Log("msg", "did not restore the layout of a GPU", "gpu", id, "reason", reason, "err", detail)
+		level.Warn(e.o.Logger).Log(
+			"msg", "did not restore the layout of a GPU",
+			"gpu", id,
+			"reason", reason,
+			"err", detail,
+		)
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
 
@@ -148,7 +159,8 @@ func (e *Engine) recordRestore(op *operation) {
 		return
 	}
 
-	state, detail := op.Operation.State, "operation "+op.Operation.ID+" is "+string(op.Operation.State)
+	state := op.Operation.State
+	detail := "operation " + op.Operation.ID + " is " + string(op.Operation.State)
 	foreign := state == api.Interrupted
 
 	if p := op.Operation.Error; p != nil {
@@ -184,7 +196,8 @@ func (e *Engine) dropAttempt(id gpu.UUID) {
 
 	e.operations = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
 		return op.Operation.ID == u.Operation && op.Operation.Verb == api.VerbRestore && op.Operation.By == "system" &&
-			op.Operation.State.Final() && !op.Cordoned
+			op.Operation.State.Final() &&
+			!op.Cordoned
 	})
 }
 
@@ -198,7 +211,10 @@ func (e *Engine) listUnrestored() []api.Unrestored {
 			d.Next = u.again
 		}
 
-		if at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == u.GPU }); at >= 0 {
+		if at := slices.IndexFunc(
+			e.layouts,
+			func(l layout) bool { return l.GPU == u.GPU },
+		); at >= 0 {
 			d.Wanted = describeWanted(e.layouts[at].Instances)
 		}
 

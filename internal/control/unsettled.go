@@ -41,7 +41,8 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 // when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
 	s := &settlement{e: e, op: op}
-	hooksAt, delay := e.o.Now().Add(firstHookRetry), firstHookRetry
+	hooksAt := e.o.Now().Add(firstHookRetry)
+	delay := firstHookRetry
 
 	for e.isUnsettled(op) {
 		waits := s.lookAgain(ctx)
@@ -110,7 +111,9 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 		return
 	}
 
-	op.Operation.State, op.Operation.WaitsFor = api.Succeeded, nil
+	op.Operation.State = api.Succeeded
+
+	op.Operation.WaitsFor = nil
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
 			g.State = api.Succeeded
@@ -121,7 +124,10 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	e.mu.Unlock()
 
 	e.uncordonNode(ctx, op)
-	level.Info(e.o.Logger).Log("msg", "unsettled operation has succeeded", "operation", op.Operation.ID)
+	level.Info(e.o.Logger).Log(
+		"msg", "unsettled operation has succeeded",
+		"operation", op.Operation.ID,
+	)
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
 	e.reportState()
 }
@@ -153,9 +159,14 @@ func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
 		}
 	}
 
-	was, is := migDevices(before), migDevices(now)
-	t := deviceChanges{created: lacking(was, is), destroyed: lacking(is, was), before: devicesOf(before...),
-		after: devicesOf(now...)}
+	was := migDevices(before)
+	is := migDevices(now)
+	t := deviceChanges{
+		created:   lacking(was, is),
+		destroyed: lacking(is, was),
+		before:    devicesOf(before...),
+		after:     devicesOf(now...),
+	}
 
 	// A GPU whose MIG mode was switched on is no device any more.
 	if m := op.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {

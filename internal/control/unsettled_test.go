@@ -60,7 +60,8 @@ func TestUnsettledIsCured(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t)
-				w.kubeletLags, w.hookFails = tt.lags, tt.hookFails
+				w.kubeletLags = tt.lags
+				w.hookFails = tt.hookFails
 				e := w.engine(t, nil)
 				op := e.applied(t, second(two3g))
 				cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
@@ -108,7 +109,8 @@ func TestUnsettledIsCured(t *testing.T) {
 func TestUnsettledByWord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		w.kubeletLags, w.hookFails = true, true
+		w.kubeletLags = true
+		w.hookFails = true
 		e := w.engine(t, nil)
 		op := e.applied(t, second(two3g))
 		_, err := e.EndSettling(t.Context(), Actor{Name: "uid:7"}, op.ID)
@@ -214,7 +216,8 @@ func TestUnsettledIsRestored(t *testing.T) {
 		op := w.engine(t, nil).applied(t, second(two3g))
 		cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
 
-		w.gpu(gpu1).Instances, w.kubeletLags = nil, false
+		w.gpu(gpu1).Instances = nil
+		w.kubeletLags = false
 		w.look()
 		e := w.engine(t, func(o *Options) { o.Restore, o.BootID = true, "boot-2" })
 		wantText(t, "layout", w.drawLayout(), "1: 3g.20gb@0:4[0:3] 3g.20gb@4:4[0:3]")

@@ -32,7 +32,10 @@ type usage struct {
 }
 
 // readLayouts reads the layouts of all GPUs, or only of those named.
-func (e *Engine) readLayouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
+func (e *Engine) readLayouts(
+	ctx context.Context,
+	only ...gpu.UUID,
+) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
@@ -81,7 +84,11 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 
 // collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their instances, also what the last
 // poll found: activity and batch jobs.
-func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, only ...gpu.UUID) (*usage, error) {
+func (e *Engine) collectUsage(
+	ctx context.Context,
+	needed func(gpu.Facts) bool,
+	only ...gpu.UUID,
+) (*usage, error) {
 	marks := e.marks()
 
 	gpus, unreadable, err := e.readNode(ctx, needed, only...)
@@ -90,12 +97,16 @@ func (e *Engine) collectUsage(ctx context.Context, needed func(gpu.Facts) bool, 
 	}
 
 	u := e.collectHolders(ctx, gpus)
-	u.unreadable, u.marks = unreadable, marks
+	u.unreadable = unreadable
+	u.marks = marks
 	e.readAnew(ctx, gpus)
 	e.addLastPolls(u)
 
 	for id, err := range u.unreadable {
-		u.warnings = append(u.warnings, fmt.Sprintf("%s cannot be read and is left out: %v", id, err))
+		u.warnings = append(
+			u.warnings,
+			fmt.Sprintf("%s cannot be read and is left out: %v", id, err),
+		)
 	}
 
 	slices.Sort(u.warnings)
@@ -138,7 +149,8 @@ func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 // known.
 func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
-		ref.Minor, ref.GPU = gpu.None[int](), g.UUID
+		ref.Minor = gpu.None[int]()
+		ref.GPU = g.UUID
 	}
 
 	return devicesOf(g).Resolve(ref)
@@ -158,8 +170,11 @@ func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, fi
 	hidden := errors.Is(err, gpu.ErrPIDNamespace)
 	switch {
 	case hidden && filesKnown && len(g.Instances) > 0:
-		u.warnings = append(u.warnings, fmt.Sprintf("the driver does not list all processes on GPU %d: %s; its open files "+
-			"were checked instead, and the driver destroys nothing that a process runs on", g.Index, gpu.ErrPIDNamespace))
+		u.warnings = append(
+			u.warnings,
+			fmt.Sprintf("the driver does not list all processes on GPU %d: %s; its open files "+
+				"were checked instead, and the driver destroys nothing that a process runs on", g.Index, gpu.ErrPIDNamespace),
+		)
 	case err != nil && !(hidden && filesKnown):
 		u.addToGPU(g, unknownHold(processCheck, err))
 	}
@@ -192,13 +207,23 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 		switch {
 		case !h.Instance.Present() && on && isMonitor(h.Command):
 			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
-			u.warnings = append(u.warnings,
-				fmt.Sprintf("GPU %d is open in %s (process %d), a monitoring program, which holds no instance", g.Index, h.Command,
-					h.PID))
+			u.warnings = append(
+				u.warnings,
+				fmt.Sprintf(
+					"GPU %d is open in %s (process %d), a monitoring program, which holds no instance",
+					g.Index,
+					h.Command,
+					h.PID,
+				),
+			)
 		case !h.Instance.Present() && on && hasInstance(list, h.PID):
 			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
 		default:
-			u.addToDevice(g, gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute}, hold)
+			u.addToDevice(
+				g,
+				gpu.DeviceRef{GPU: g.UUID, Instance: h.Instance, Compute: h.Compute},
+				hold,
+			)
 		}
 	}
 
@@ -207,7 +232,10 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 
 // hasInstance reports whether a process has files of instances open: then it uses those, not the whole GPU.
 func hasInstance(list []Handle, pid uint32) bool {
-	return slices.ContainsFunc(list, func(h Handle) bool { return h.PID == pid && h.Instance.Present() })
+	return slices.ContainsFunc(
+		list,
+		func(h Handle) bool { return h.PID == pid && h.Instance.Present() },
+	)
 }
 
 // isMonitor reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
@@ -251,7 +279,11 @@ func reasonText(err error) string {
 	}
 
 	// The text before ErrDriver is the call, the text after it the driver's answer.
-	if _, said, ok := strings.Cut(err.Error(), gpu.ErrDriver.Error()); ok && errors.Is(err, gpu.ErrDriver) {
+	if _, said, ok := strings.Cut(
+		err.Error(),
+		gpu.ErrDriver.Error(),
+	); ok &&
+		errors.Is(err, gpu.ErrDriver) {
 		return gpu.ErrDriver.Error() + said
 	}
 

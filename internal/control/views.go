@@ -120,7 +120,8 @@ func (v *views) begin(id gpu.UUID) {
 	defer v.mu.Unlock()
 
 	g := v.of(id)
-	g.changing, g.unpolled = true, true
+	g.changing = true
+	g.unpolled = true
 }
 
 // end notes that an operation has read a GPU for the last time, and changes it no more. It does nothing if none was.
@@ -174,7 +175,8 @@ func (g *gpuView) observe(seen *gpu.GPU) {
 	}
 
 	if !own {
-		g.polled, g.unpolled = seen.MIG.LayoutGeneration, false
+		g.polled = seen.MIG.LayoutGeneration
+		g.unpolled = false
 	}
 }
 

@@ -51,7 +51,8 @@ func TestRollbackAfterRebuild(t *testing.T) {
 		op := e.applied(t, second(two3g))
 		settleOwn()
 		w.rebuild(gpu1)
-		calls, was := w.calls, w.drawLayout()
+		calls := w.calls
+		was := w.drawLayout()
 
 		_, err := e.Rollback(t.Context(), everything, op.ID)
 		wantInstead(t, err, "another client has changed the GPU since")

@@ -94,18 +94,27 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 		e.setGPU(op, id, api.Stuck, nil, nil)
 	}
 
-	p := problemf(api.StuckNode, "%s; it is finished once that is known: it waits for %s", errInterrupted,
-		strings.Join(waits, ", and for "))
+	p := problemf(
+		api.StuckNode,
+		"%s; it is finished once that is known: it waits for %s",
+		errInterrupted,
+		strings.Join(waits, ", and for "),
+	)
 	p.Operation = op.Operation.ID
 
 	e.mu.Lock()
 	told := slices.Equal(op.Operation.WaitsFor, waits)
-	op.Operation.Error, op.retryable, op.resumes = p, true, true
+	op.Operation.Error = p
+	op.retryable = true
+	op.resumes = true
 	e.mu.Unlock()
 
 	if !told {
-		level.Warn(e.o.Logger).Log("msg", "operation of the last run waits", "operation", op.Operation.ID, "for",
-			strings.Join(waits, ", "))
+		level.Warn(e.o.Logger).Log(
+			"msg", "operation of the last run waits",
+			"operation", op.Operation.ID,
+			"for", strings.Join(waits, ", "),
+		)
 	}
 
 	e.setWaiting(op, waits)
@@ -173,7 +182,8 @@ func (e *Engine) keepAlive() {
 
 	for _, op := range e.operations {
 		if op.Operation.State == api.Stuck && op.absence == "" {
-			op.Written, waiting = e.o.Now(), true
+			op.Written = e.o.Now()
+			waiting = true
 		}
 	}
 

@@ -195,7 +195,8 @@ func TestStuckAfterStop(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		cmptest.Equal(t, "state of the operation", e.now(t, started.ID).State, api.Stuck)
 		stop()
-		w.after, w.hung = nil, ""
+		w.after = nil
+		w.hung = ""
 		time.Sleep(5 * time.Second)
 		w.look()
 
@@ -299,7 +300,8 @@ func TestRequestAtTheEndOfAnOperation(t *testing.T) {
 				t.Errorf("%s: the next operation is refused: %v", ends, p)
 			}
 
-			w.saving, w.before = nil, nil
+			w.saving = nil
+			w.before = nil
 			stop()
 		})
 	}

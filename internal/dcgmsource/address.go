@@ -31,9 +31,14 @@ func (a Address) String() string {
 // ParseAddress reads host:port, host, [::1]:5555 or the path of a unix socket.
 func ParseAddress(s string) (Address, error) {
 	bad := func(why string) (Address, error) {
-		return Address{}, fmt.Errorf("address of a DCGM host engine %q: %s: expected host:port, host (port %s), [::1]:%s "+
-			"or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
-			s, why, defaultPort, defaultPort)
+		return Address{}, fmt.Errorf(
+			"address of a DCGM host engine %q: %s: expected host:port, host (port %s), [::1]:%s "+
+				"or the path of a unix socket, /run/nvidia/dcgm.sock or unix:///run/nvidia/dcgm.sock",
+			s,
+			why,
+			defaultPort,
+			defaultPort,
+		)
 	}
 
 	if path, scheme := strings.CutPrefix(s, "unix://"); scheme || strings.HasPrefix(s, "/") {
@@ -84,7 +89,8 @@ func isHost(host, whole string) bool {
 	}
 
 	valid := func(r rune) bool {
-		return r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z'
+		return r == '.' || r == '-' || r == '_' || r >= '0' && r <= '9' || r >= 'a' && r <= 'z' ||
+			r >= 'A' && r <= 'Z'
 	}
 
 	return host != "" && strings.IndexFunc(host, func(r rune) bool { return !valid(r) }) < 0

@@ -166,7 +166,10 @@ func (s *Source) watchGPUs() error {
 
 	// A GPU that is not wanted now stays in the group: to create the group again would cost the others their values.
 	missing := func(w *watch) bool {
-		return slices.ContainsFunc(s.ids, func(e Entity) bool { return !slices.Contains(w.entities, e) })
+		return slices.ContainsFunc(
+			s.ids,
+			func(e Entity) bool { return !slices.Contains(w.entities, e) },
+		)
 	}
 	if w := s.shared; w != nil && (w.forgotten() || missing(w)) {
 		s.shared = nil
@@ -190,7 +193,10 @@ func (s *Source) watchGPUs() error {
 		}
 
 		s.split = true
-		level.Debug(s.opts.Logger).Log("msg", "DCGM does not watch the GPUs together; watching each on its own", "err", err)
+		level.Debug(s.opts.Logger).Log(
+			"msg", "DCGM does not watch the GPUs together; watching each on its own",
+			"err", err,
+		)
 
 		return nil
 	}

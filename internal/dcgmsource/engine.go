@@ -111,11 +111,26 @@ const (
 
 // fieldsOf lists the fields of a level. Others would come as blanks, or with the parent's values.
 func fieldsOf(l Level) []uint16 {
-	ratios := []uint16{fieldGraphicsEngine, fieldSM, fieldOccupancy, fieldTensor, fieldFP64, fieldFP32, fieldFP16}
+	ratios := []uint16{
+		fieldGraphicsEngine,
+		fieldSM,
+		fieldOccupancy,
+		fieldTensor,
+		fieldFP64,
+		fieldFP32,
+		fieldFP16,
+	}
 
 	switch l {
 	case LevelGPU:
-		return append(ratios, fieldDRAM, fieldPCIeTransmit, fieldPCIeReceive, fieldNVLinkTransmit, fieldNVLinkReceive)
+		return append(
+			ratios,
+			fieldDRAM,
+			fieldPCIeTransmit,
+			fieldPCIeReceive,
+			fieldNVLinkTransmit,
+			fieldNVLinkReceive,
+		)
 	case LevelInstance:
 		return append(ratios, fieldDRAM)
 	default:

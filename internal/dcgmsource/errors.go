@@ -70,7 +70,11 @@ func failures() []failure {
 		{-6, "feature not supported", [2]error{gpu.ErrNotSupported}},
 		{-22, "gpu is not supported by dcgm", [2]error{gpu.ErrNotSupported}},
 		{-23, "incompatible with each other", [2]error{gpu.ErrNotSupported}},
-		{-33, "module of dcgm that is not currently loaded", [2]error{ErrNoModule, gpu.ErrNotSupported}},
+		{
+			-33,
+			"module of dcgm that is not currently loaded",
+			[2]error{ErrNoModule, gpu.ErrNotSupported},
+		},
 		{-36, "profiling is not supported", [2]error{gpu.ErrNotSupported}},
 		{-18, "gpu is lost", [2]error{gpu.ErrLost}},
 		{-19, "gpu requires reset", [2]error{gpu.ErrResetRequired}},

@@ -48,7 +48,9 @@ func newFake(gpus ...gpu.UUID) *fakeEngine {
 }
 
 func (e *fakeEngine) restart() {
-	e.groups, e.fields, e.watches = map[Group][]Entity{}, map[FieldGroup][]uint16{}, map[Group]FieldGroup{}
+	e.groups = map[Group][]Entity{}
+	e.fields = map[FieldGroup][]uint16{}
+	e.watches = map[Group]FieldGroup{}
 }
 
 func (e *fakeEngine) ask(op string, entities ...Entity) error {
@@ -154,7 +156,8 @@ func (e *fakeEngine) Latest(to []Value, entities []Entity, fields []uint16) ([]V
 		for _, f := range fields {
 			v := Value{Entity: of, Field: f, Type: TypeDouble, Micros: e.now.UnixMicro(), Double: worth(of, f)}
 			if !e.watched(of, f) {
-				v.Status, v.Double = statusNotWatched, blankDouble
+				v.Status = statusNotWatched
+				v.Double = blankDouble
 			} else if e.value != nil {
 				e.value(&v)
 			}
@@ -201,7 +204,8 @@ func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
 
 // use makes a Source with options.
 func (h *harness) use(opts Options) {
-	opts.Logger, opts.User = log.NewLogfmtLogger(&h.lines), func() int { return h.user }
+	opts.Logger = log.NewLogfmtLogger(&h.lines)
+	opts.User = func() int { return h.user }
 	opts.Now = func() time.Time { return h.engine.now }
 	h.source = New(h.engine, opts)
 }

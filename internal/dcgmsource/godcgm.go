@@ -32,7 +32,10 @@ func (l *library) Connect() (Session, error) {
 	defer l.mu.Unlock()
 
 	if l.open {
-		return nil, fmt.Errorf("connect to DCGM: %w: the last connection has not been closed", gpu.ErrUnavailable)
+		return nil, fmt.Errorf(
+			"connect to DCGM: %w: the last connection has not been closed",
+			gpu.ErrUnavailable,
+		)
 	}
 
 	if l.loaded == nil {
@@ -135,7 +138,12 @@ func (s *session) Devices() ([]GPUEntity, error) {
 // "" if the engine does not report a UUID.
 func uuidOf(id uint) gpu.UUID {
 	values, err := dcgm.EntitiesGetLatestValues(
-		[]dcgm.GroupEntityPair{{EntityGroupId: dcgm.FE_GPU, EntityId: id}}, []dcgm.Short{fieldUUID}, liveData)
+		[]dcgm.GroupEntityPair{
+			{EntityGroupId: dcgm.FE_GPU, EntityId: id},
+		},
+		[]dcgm.Short{fieldUUID},
+		liveData,
+	)
 	if err != nil || len(values) != 1 || values[0].Status != 0 || values[0].StringValue == nil {
 		return ""
 	}
@@ -234,7 +242,10 @@ func fieldHandle(f FieldGroup) dcgm.FieldHandle {
 }
 
 func (s *session) AddToGroup(g Group, e Entity) error {
-	return s.library.translate("add to group", dcgm.AddEntityToGroup(groupHandle(g), groupOf(e.Level), uint(e.ID)))
+	return s.library.translate(
+		"add to group",
+		dcgm.AddEntityToGroup(groupHandle(g), groupOf(e.Level), uint(e.ID)),
+	)
 }
 
 func (s *session) DestroyGroup(g Group) error {
@@ -243,8 +254,11 @@ func (s *session) DestroyGroup(g Group) error {
 
 // Watch keeps one sample: only the latest is read.
 func (s *session) Watch(g Group, f FieldGroup, every time.Duration) error {
-	return s.library.translate("watch", dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(),
-		0, 1))
+	return s.library.translate(
+		"watch",
+		dcgm.WatchFieldsWithGroupEx(fieldHandle(f), groupHandle(g), every.Microseconds(),
+			0, 1),
+	)
 }
 
 func (s *session) Unwatch(g Group, f FieldGroup) error {
@@ -254,7 +268,10 @@ func (s *session) Unwatch(g Group, f FieldGroup) error {
 func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Value, error) {
 	s.pairs = s.pairs[:0]
 	for _, e := range entities {
-		s.pairs = append(s.pairs, dcgm.GroupEntityPair{EntityGroupId: groupOf(e.Level), EntityId: uint(e.ID)})
+		s.pairs = append(
+			s.pairs,
+			dcgm.GroupEntityPair{EntityGroupId: groupOf(e.Level), EntityId: uint(e.ID)},
+		)
 	}
 
 	values, err := dcgm.EntitiesGetLatestValues(s.pairs, s.shorts(fields), 0)
@@ -270,7 +287,13 @@ func (s *session) Latest(to []Value, entities []Entity, fields []uint16) ([]Valu
 			continue
 		}
 
-		one := Value{Entity: entity, Field: uint16(v.FieldID), Type: byte(v.FieldType), Status: v.Status, Micros: v.TS}
+		one := Value{
+			Entity: entity,
+			Field:  uint16(v.FieldID),
+			Type:   byte(v.FieldType),
+			Status: v.Status,
+			Micros: v.TS,
+		}
 		switch one.Type {
 		case TypeDouble:
 			one.Double = v.Float64()

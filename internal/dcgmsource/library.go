@@ -75,11 +75,23 @@ const builtFor = "4.5"
 // up with the first call, and ends the process if the library lacks it.
 func functions() []string {
 	return []string{
-		"errorString", "dcgmInit", "dcgmShutdown", "dcgmStartEmbedded", "dcgmStopEmbedded", "dcgmConnect_v2",
+		"errorString",
+		"dcgmInit",
+		"dcgmShutdown",
+		"dcgmStartEmbedded",
+		"dcgmStopEmbedded",
+		"dcgmConnect_v2",
 		"dcgmDisconnect",
-		"dcgmGetEntityGroupEntities", "dcgmGetGpuInstanceHierarchy", "dcgmGroupCreate", "dcgmGroupAddEntity",
+		"dcgmGetEntityGroupEntities",
+		"dcgmGetGpuInstanceHierarchy",
+		"dcgmGroupCreate",
+		"dcgmGroupAddEntity",
 		"dcgmGroupDestroy",
-		"dcgmFieldGroupCreate", "dcgmFieldGroupDestroy", "dcgmWatchFields", "dcgmUnwatchFields", "dcgmUpdateAllFields",
+		"dcgmFieldGroupCreate",
+		"dcgmFieldGroupDestroy",
+		"dcgmWatchFields",
+		"dcgmUnwatchFields",
+		"dcgmUpdateAllFields",
 		"dcgmEntitiesGetLatestValues",
 	}
 }
@@ -107,8 +119,14 @@ func loadLibrary() (*loaded, error) {
 			file = target // its name contains the version
 		}
 		C.dlclose(l.handle) // so that another one can be installed and loaded
-		return nil, fmt.Errorf("load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
-			ErrLibrary, gpu.ErrUnavailable, file, strings.Join(missing, ", "), builtFor)
+		return nil, fmt.Errorf(
+			"load DCGM: %w: %w: %s lacks %s: install DCGM %s or later, or set --dcgm.mode=off",
+			ErrLibrary,
+			gpu.ErrUnavailable,
+			file,
+			strings.Join(missing, ", "),
+			builtFor,
+		)
 	}
 	return l, nil
 }
@@ -131,11 +149,17 @@ func (l *loaded) symbol(name string) unsafe.Pointer {
 // loadError returns the error for what the dynamic linker says: there is no library, or there is one that cannot be
 // used. If it needs another library that is missing, the text begins with the name of that one.
 func loadError(text string) error {
-	if strings.HasPrefix(text, libraryName+":") && strings.Contains(text, "No such file or directory") {
+	if strings.HasPrefix(text, libraryName+":") &&
+		strings.Contains(text, "No such file or directory") {
 		return fmt.Errorf("load DCGM: %w: %w", ErrNoLibrary, gpu.ErrUnavailable)
 	}
-	return fmt.Errorf("load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off", ErrLibrary,
-		gpu.ErrUnavailable, text, builtFor)
+	return fmt.Errorf(
+		"load DCGM: %w: %w: %s: install DCGM %s or later again, or set --dcgm.mode=off",
+		ErrLibrary,
+		gpu.ErrUnavailable,
+		text,
+		builtFor,
+	)
 }
 
 // ownVersion returns the library's version. It must have been initialized.
@@ -161,7 +185,14 @@ func (l *loaded) engineVersion(address Address) string {
 		isSocket = 1
 	}
 	var info C.versionInfo
-	if C.engineVersion(l.symbol("dcgmConnect_v2"), ask, l.symbol("dcgmDisconnect"), target, isSocket, &info) != 0 {
+	if C.engineVersion(
+		l.symbol("dcgmConnect_v2"),
+		ask,
+		l.symbol("dcgmDisconnect"),
+		target,
+		isSocket,
+		&info,
+	) != 0 {
 		return ""
 	}
 	return versionIn(&info)
@@ -187,9 +218,21 @@ func (l *library) explainVersion(err error) error {
 		orUnknown(l.loaded.ownVersion()), builtFor)
 	address, invalid := ParseAddress(l.address)
 	if l.mode == ModeEmbedded || invalid != nil {
-		return fmt.Errorf("%w; %s: install DCGM %s or later, then restart this program", err, here, builtFor)
+		return fmt.Errorf(
+			"%w; %s: install DCGM %s or later, then restart this program",
+			err,
+			here,
+			builtFor,
+		)
 	}
-	return fmt.Errorf("%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
-		"a new %s here takes a restart of this program", err, address, orUnknown(l.loaded.engineVersion(address)), here,
-		builtFor, libraryName)
+	return fmt.Errorf(
+		"%w; the host engine at %s is DCGM %s, %s: install one version, DCGM %s or later, in both places; "+
+			"a new %s here takes a restart of this program",
+		err,
+		address,
+		orUnknown(l.loaded.engineVersion(address)),
+		here,
+		builtFor,
+		libraryName,
+	)
 }

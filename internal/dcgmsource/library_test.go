@@ -55,7 +55,9 @@ func inChild(t *testing.T, folder string, env ...string) bool {
 // TestIncompleteLibrary: a library that lacks a function, is damaged, or needs what is not there is refused by name,
 // does not end the process, and is found once it is replaced.
 func TestIncompleteLibrary(t *testing.T) {
-	folder, lacked := os.Getenv("LD_LIBRARY_PATH"), []string{"errorString", "dcgmInit", "dcgmUpdateAllFields"}
+	folder := os.Getenv("LD_LIBRARY_PATH")
+	lacked := []string{"errorString", "dcgmInit", "dcgmUpdateAllFields"}
+
 	if os.Getenv(childVariable) == "" {
 		folder = t.TempDir()
 		for _, f := range lacked {

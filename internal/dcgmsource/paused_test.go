@@ -63,8 +63,10 @@ func TestPausedBeforeConnecting(t *testing.T) {
 		}
 
 		seconds := 12
+
 		if refuses {
-			h.engine.fail, seconds = fail, 1
+			h.engine.fail = fail
+			seconds = 1
 		} else {
 			h.engine.value = blank
 		}
@@ -84,8 +86,10 @@ func TestPausedBeforeConnecting(t *testing.T) {
 			seconds = 20
 		}
 
-		h.engine.fail, h.engine.value = nil, nil
-		got, when := h.after(4), fmt.Sprintf("refuses %v, when it goes on: ", refuses)
+		h.engine.fail = nil
+		h.engine.value = nil
+		got := h.after(4)
+		when := fmt.Sprintf("refuses %v, when it goes on: ", refuses)
 		cmptest.Equal(t, when+"GPU instances", len(got[uuidA].Instances), 2)
 		cmptest.Equal(t, when+"the other GPU is present", got[uuidB].GPU.SM.Present(), true)
 		cmptest.Equal(t, when+"paused", got[uuidA].Paused, false)

@@ -49,7 +49,8 @@ func TestRelease(t *testing.T) {
 func TestReleaseDoesNotHang(t *testing.T) {
 	h := mixed(t)
 	h.after(2)
-	inside, leave := make(chan struct{}), make(chan struct{})
+	inside := make(chan struct{})
+	leave := make(chan struct{})
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "hierarchy" {
 			close(inside)

@@ -111,8 +111,13 @@ func New(engine Connector, opts Options) *Source {
 		opts.Logger = log.NewNopLogger()
 	}
 
-	s := &Source{engine: engine, opts: opts, units: map[gpu.UUID]*profiledGPU{}, devices: map[gpu.UUID]uint32{},
-		restarted: map[gpu.UUID]uint64{}}
+	s := &Source{
+		engine:    engine,
+		opts:      opts,
+		units:     map[gpu.UUID]*profiledGPU{},
+		devices:   map[gpu.UUID]uint32{},
+		restarted: map[gpu.UUID]uint64{},
+	}
 	for l := range s.sets {
 		s.sets[l] = fieldsOf(Level(l))
 	}
@@ -142,8 +147,10 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	}
 
 	if s.paused.Load() > 0 {
-		return nil, fmt.Errorf("profile by DCGM: %w: released while a MIG mode changes or a GPU is released",
-			gpu.ErrUnavailable)
+		return nil, fmt.Errorf(
+			"profile by DCGM: %w: released while a MIG mode changes or a GPU is released",
+			gpu.ErrUnavailable,
+		)
 	}
 
 	now := s.opts.Now()
@@ -162,7 +169,11 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	s.retry = backoff{}
 	if !s.connected {
 		s.connected = true
-		level.Info(s.opts.Logger).Log("msg", "connected to DCGM", "mode", s.opts.Mode, "address", s.opts.Address)
+		level.Info(s.opts.Logger).Log(
+			"msg", "connected to DCGM",
+			"mode", s.opts.Mode,
+			"address", s.opts.Address,
+		)
 	}
 
 	s.startOver(now)
@@ -189,7 +200,9 @@ func (s *Source) startOver(now time.Time) {
 		return
 	}
 
-	level.Info(s.opts.Logger).Log("msg", "embedded DCGM lists other instances than the driver; restarting it")
+	level.Info(s.opts.Logger).Log(
+		"msg", "embedded DCGM lists other instances than the driver; restarting it",
+	)
 
 	if err := s.tearDown(); err != nil {
 		level.Debug(s.opts.Logger).Log("msg", "cannot stop embedded DCGM", "err", err)
@@ -202,7 +215,8 @@ func (s *Source) Retry() { s.again.Store(true) }
 // connect connects unless there is a session. Until the next attempt is due, it returns the last error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
-		s.retry, s.starts = backoff{}, startLimit{}
+		s.retry = backoff{}
+		s.starts = startLimit{}
 	}
 
 	if s.session != nil {
@@ -215,7 +229,10 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 
 	if s.opts.Mode == ModeEmbedded && len(snapshot.GPUs) == 0 {
 		// An engine in this process opens all GPUs, which the driver's source may have to leave alone.
-		return s.recordFailure(fmt.Errorf("%w: no GPU has been read from the driver", gpu.ErrUnavailable), now)
+		return s.recordFailure(
+			fmt.Errorf("%w: no GPU has been read from the driver", gpu.ErrUnavailable),
+			now,
+		)
 	}
 
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
@@ -257,7 +274,12 @@ func (s *Source) recordFailure(err error, now time.Time) error {
 			after = "a restart of this program"
 		}
 
-		s.lastErr = fmt.Errorf("%w; %d starts have failed: the next one is after %s", s.lastErr, maxStarts, after)
+		s.lastErr = fmt.Errorf(
+			"%w; %d starts have failed: the next one is after %s",
+			s.lastErr,
+			maxStarts,
+			after,
+		)
 	}
 
 	s.retry.failed(now)
@@ -271,8 +293,13 @@ func (s *Source) disconnect() {
 		level.Debug(s.opts.Logger).Log("msg", "cannot close the connection to DCGM", "err", err)
 	}
 
-	s.session, s.connected, s.shared, s.split, s.leftover, s.search, s.advised = nil, false, nil, false, nil, backoff{},
-		nil
+	s.session = nil
+	s.connected = false
+	s.shared = nil
+	s.split = false
+	s.leftover = nil
+	s.search = backoff{}
+	s.advised = nil
 	clear(s.units)
 	clear(s.devices)
 	s.named = [levels]bool{}

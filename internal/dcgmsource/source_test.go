@@ -34,7 +34,8 @@ func TestProfile(t *testing.T) {
 		t.Errorf("groups: %s", groups)
 	}
 
-	a, b := got[uuidA], got[uuidB]
+	a := got[uuidA]
+	b := got[uuidB]
 	cmptest.Equal(t, "source", a.Source, gpu.ActivityDCGM)
 	cmptest.Equal(t, "layout generation", a.LayoutGeneration, 1)
 
@@ -44,7 +45,8 @@ func TestProfile(t *testing.T) {
 
 	for i, field := range []uint16{1001, 1002, 1003, 1004, 1006, 1007, 1008, 1005} {
 		checkRatio(t, "GPU", b.GPU.All()[i], Entity{LevelGPU, 1}, field)
-		gi, ci := a.Instances[1], a.ComputeInstances[[2]uint32{2, 0}]
+		gi := a.Instances[1]
+		ci := a.ComputeInstances[[2]uint32{2, 0}]
 		checkRatio(t, "instance", gi.All()[i], Entity{LevelInstance, 7}, field)
 
 		whole := a.ComputeInstances[[2]uint32{1, 0}]
@@ -338,7 +340,8 @@ func TestRequiresRoot(t *testing.T) {
 func TestReconnect(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
-	attempts, down := []time.Duration{}, h.engine.now
+	attempts := []time.Duration{}
+	down := h.engine.now
 
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "connect" {
@@ -424,7 +427,9 @@ func TestGroupLimit(t *testing.T) {
 func TestCloseDoesNotHang(t *testing.T) {
 	h := mixed(t)
 	h.after(5)
-	inside, release, over := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	inside := make(chan struct{})
+	release := make(chan struct{})
+	over := make(chan struct{})
 	h.engine.fail = func(op string, _ []Entity) error {
 		if op == "hierarchy" {
 			close(inside)

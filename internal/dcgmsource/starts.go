@@ -22,7 +22,8 @@ type startLimit struct {
 
 // leavesThread reports whether a start failed in the library, which leaves a thread behind.
 func leavesThread(err error) bool {
-	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) && !errors.Is(err, ErrConnection)
+	return !errors.Is(err, ErrNoLibrary) && !errors.Is(err, ErrLibrary) &&
+		!errors.Is(err, ErrConnection)
 }
 
 // gpuLayout is what a start of an engine may depend on of one GPU.
@@ -35,7 +36,8 @@ type gpuLayout struct {
 
 // changed reports whether a start that failed may succeed now. It does not succeed because a GPU goes down.
 func (l gpuLayout) changed(from gpuLayout) bool {
-	return l.id != from.id || l.mig != from.mig || l.generation != from.generation || l.up && !from.up
+	return l.id != from.id || l.mig != from.mig || l.generation != from.generation ||
+		l.up && !from.up
 }
 
 // changed reports whether the GPUs have changed since the last call. If so, the count starts again.
@@ -45,8 +47,14 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if !g.Up && !g.MIG.Enabled.Present() { // keep the last known layout
-			if at := slices.IndexFunc(l.gpus, func(one gpuLayout) bool { return one.id == g.UUID }); at >= 0 {
-				l.next = append(l.next, gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false})
+			if at := slices.IndexFunc(
+				l.gpus,
+				func(one gpuLayout) bool { return one.id == g.UUID },
+			); at >= 0 {
+				l.next = append(
+					l.next,
+					gpuLayout{g.UUID, l.gpus[at].mig, l.gpus[at].generation, false},
+				)
 				continue
 			}
 		}
@@ -54,7 +62,11 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 		l.next = append(l.next, gpuLayout{g.UUID, g.MIG.Enabled, g.MIG.LayoutGeneration, g.Up})
 	}
 
-	same := slices.EqualFunc(l.next, l.gpus, func(now, before gpuLayout) bool { return !now.changed(before) })
+	same := slices.EqualFunc(
+		l.next,
+		l.gpus,
+		func(now, before gpuLayout) bool { return !now.changed(before) },
+	)
 
 	l.gpus, l.next = l.next, l.gpus
 	if !same {
@@ -67,7 +79,8 @@ func (l *startLimit) changed(s *gpu.Snapshot) bool {
 // versionIsFinal reports whether no start of an engine in this process can succeed any more: the library, which stays
 // loaded, is of another version.
 func (s *Source) versionIsFinal() bool {
-	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts && errors.Is(s.lastErr, ErrVersion)
+	return s.opts.Mode == ModeEmbedded && s.starts.failed >= maxStarts &&
+		errors.Is(s.lastErr, ErrVersion)
 }
 
 // needsRoot reports whether an engine in this process, which is not root, would not start: one does not while a GPU is
@@ -84,9 +97,14 @@ func (s *Source) explainStart(err error) error {
 	case s.opts.Mode != ModeEmbedded || user == 0:
 		return err
 	case errors.Is(err, ErrStart) && s.cannotStart:
-		return fmt.Errorf("%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU "+
-			"is in MIG mode: %s",
-			err, ErrRequiresRoot, user, s.rootAdvice())
+		return fmt.Errorf(
+			"%w: %w: this process runs as user %d, and a DCGM in it does not start without root while a GPU "+
+				"is in MIG mode: %s",
+			err,
+			ErrRequiresRoot,
+			user,
+			s.rootAdvice(),
+		)
 	case errors.Is(err, ErrRequiresRoot):
 		return fmt.Errorf("%w: %s", err, s.rootAdvice())
 	}

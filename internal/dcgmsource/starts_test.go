@@ -147,7 +147,8 @@ func TestStartedAgainAfterAChange(t *testing.T) {
 			return nil
 		}
 		g := &h.node.GPUs[0]
-		g.Instances, g.MIG.LayoutGeneration = nil, 2
+		g.Instances = nil
+		g.MIG.LayoutGeneration = 2
 		h.partition(0, 5, 7, 7)
 		got := h.after(20)[uuidA]
 

@@ -65,8 +65,11 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 	}
 
 	slices.SortFunc(u.next, func(a, b hierarchyNode) int {
-		return cmp.Or(cmp.Compare(a.entity.Level, b.entity.Level), cmp.Compare(a.instance, b.instance),
-			cmp.Compare(a.compute, b.compute))
+		return cmp.Or(
+			cmp.Compare(a.entity.Level, b.entity.Level),
+			cmp.Compare(a.instance, b.instance),
+			cmp.Compare(a.compute, b.compute),
+		)
 	})
 	markWhole(u.next)
 	u.rolled = g.MIG.Enabled.Or(false) &&
@@ -90,7 +93,8 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 		return nil
 	}
 
-	u.layout, u.since = g.MIG.LayoutGeneration, now
+	u.layout = g.MIG.LayoutGeneration
+	u.since = now
 
 	u.nodes = append(u.nodes[:0], u.next...)
 	for l := range u.byLevel {
@@ -116,7 +120,8 @@ func markWhole(nodes []hierarchyNode) {
 		}
 
 		n.whole = n.slices != 0 && slices.ContainsFunc(nodes, func(gi hierarchyNode) bool {
-			return gi.entity.Level == LevelInstance && gi.instance == n.instance && gi.slices == n.slices
+			return gi.entity.Level == LevelInstance && gi.instance == n.instance &&
+				gi.slices == n.slices
 		})
 	}
 }
@@ -136,7 +141,8 @@ func (s *Source) settled(u *profiledGPU, now time.Time) bool {
 // slices. A process without the privilege to list GPU instances (and so without their placements) does not see those
 // without compute instances.
 func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
-	hidden, count := true, 0
+	hidden := true
+	count := 0
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -157,7 +163,8 @@ func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
 	}
 
 	for _, n := range nodes {
-		if hidden && n.entity.Level == LevelInstance && isEmpty(nodes, n.instance) && !hasInstance(g, n.instance) {
+		if hidden && n.entity.Level == LevelInstance && isEmpty(nodes, n.instance) &&
+			!hasInstance(g, n.instance) {
 			count++
 		}
 	}
@@ -183,7 +190,10 @@ func listsOnce(nodes []hierarchyNode, l Level, instance, compute uint32, want gp
 }
 
 func hasInstance(g *gpu.GPU, instance uint32) bool {
-	return slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance })
+	return slices.ContainsFunc(
+		g.Instances,
+		func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance },
+	)
 }
 
 // isEmpty reports whether a GPU instance has no compute instance.
@@ -312,16 +322,25 @@ func (b *blankRun) add(r *reading, interval time.Duration, paused bool) bool {
 func (s *Source) explainStale() error {
 	switch {
 	case s.cannotStart:
-		return fmt.Errorf("map instances: %w: %w: the DCGM in this process is not started again, as it would not start "+
-			"while a GPU is in MIG mode",
-			ErrStale, ErrRequiresRoot)
+		return fmt.Errorf(
+			"map instances: %w: %w: the DCGM in this process is not started again, as it would not start "+
+				"while a GPU is in MIG mode",
+			ErrStale,
+			ErrRequiresRoot,
+		)
 	case s.opts.Mode == ModeEmbedded:
-		return fmt.Errorf("map instances: %w: embedded DCGM was restarted and still does not follow; restart this program",
-			ErrStale)
+		return fmt.Errorf(
+			"map instances: %w: embedded DCGM was restarted and still does not follow; restart this program",
+			ErrStale,
+		)
 	}
 
-	return fmt.Errorf("map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s", ErrStale,
-		hierarchyTimeout, s.opts.Address)
+	return fmt.Errorf(
+		"map instances: %w: it has not followed a change for %s; restart the nv-hostengine at %s",
+		ErrStale,
+		hierarchyTimeout,
+		s.opts.Address,
+	)
 }
 
 // watchUnit watches the GPU if GPUs are not watched together, and the instances as soon as they have settled.

@@ -187,13 +187,18 @@ func (r *reading) finish() {
 		r.into.Time = time.UnixMicro(r.newest)
 	}
 
-	u, p := r.unit, r.into
+	u := r.unit
+
+	p := r.into
 	if u.watches[LevelInstance] != nil {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}
 
 	if p.Instances != nil || u.watches[LevelCompute] != nil {
-		p.ComputeInstances = make(map[[2]uint32]gpu.Activity, len(u.nodes)-len(u.byLevel[LevelInstance]))
+		p.ComputeInstances = make(
+			map[[2]uint32]gpu.Activity,
+			len(u.nodes)-len(u.byLevel[LevelInstance]),
+		)
 	}
 
 	for i, n := range u.nodes { // GPU instances come first

@@ -24,7 +24,8 @@ type watch struct {
 // connection. It resets the counts of values.
 func (w *watch) forgotten() bool {
 	forgotten := w.asked > 0 && w.asked == w.unwatched
-	w.asked, w.unwatched = 0, 0
+	w.asked = 0
+	w.unwatched = 0
 
 	return forgotten
 }

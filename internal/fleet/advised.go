@@ -36,7 +36,9 @@ func (q *querier) queryAdvice() {
 // can be expected to be.
 func (g *GPU) follow(said advised, o *Options) {
 	knowsMore := o.Window > advisorWindow || isStricter(o.Advise)
-	refuses := knowsMore && g.Action != advise.ActionSlice && slices.Contains(refusalsByWork(), g.Reason) && !g.byLabel
+	refuses := knowsMore && g.Action != advise.ActionSlice &&
+		slices.Contains(refusalsByWork(), g.Reason) &&
+		!g.byLabel
 
 	switch {
 	case said.profile != "" && refuses:
@@ -53,7 +55,10 @@ func (g *GPU) follow(said advised, o *Options) {
 			g.fits = g.Profile
 		}
 
-		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(said.reason, o.Advise)
+		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(
+			said.reason,
+			o.Advise,
+		)
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown
 		}
@@ -71,11 +76,17 @@ func (g *GPU) followCandidate(said advised) {
 		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
 	}
 
-	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == said.profile }) {
+	if slices.ContainsFunc(
+		g.model.Profiles,
+		func(p gpu.Profile) bool { return p.Name == said.profile },
+	) {
 		g.Profile = said.profile
 	}
 
-	g.Action, g.Reason, g.Provisional, g.NotChecked = advise.ActionSlice, advise.ReasonNone, false, false
+	g.Action = advise.ActionSlice
+	g.Reason = advise.ReasonNone
+	g.Provisional = false
+	g.NotChecked = false
 }
 
 // followProvisional says that a slice would do, by the advisor's evidence of less than seven days. Its series do not
@@ -83,7 +94,8 @@ func (g *GPU) followCandidate(said advised) {
 func (g *GPU) followProvisional() {
 	if g.Action != advise.ActionSlice {
 		g.clearPrediction()
-		g.Action, g.Reason = advise.ActionSlice, advise.ReasonNone
+		g.Action = advise.ActionSlice
+		g.Reason = advise.ReasonNone
 		g.Explanation = "the right-sizing advisor of its node knows a slice that would do; ask migctl recommend there"
 	}
 
@@ -97,12 +109,20 @@ const advisorWindow = 8 * 24 * time.Hour
 func isStricter(o advise.Options) bool {
 	usual := advise.DefaultOptions()
 
-	return o.Strict && !usual.Strict || o.MaxStretch < usual.MaxStretch || o.Headroom > usual.Headroom ||
+	return o.Strict && !usual.Strict || o.MaxStretch < usual.MaxStretch ||
+		o.Headroom > usual.Headroom ||
 		o.TargetBusy < usual.TargetBusy
 }
 
 // refusalsByWork are the reasons for which a GPU stays as it is that follow from what its workload did.
 func refusalsByWork() []advise.Reason {
-	return []advise.Reason{advise.ReasonMemory, advise.ReasonMedia, advise.ReasonStretch, advise.ReasonBusy,
-		advise.ReasonPreallocated, advise.ReasonNVLink, advise.ReasonMultiGPU}
+	return []advise.Reason{
+		advise.ReasonMemory,
+		advise.ReasonMedia,
+		advise.ReasonStretch,
+		advise.ReasonBusy,
+		advise.ReasonPreallocated,
+		advise.ReasonNVLink,
+		advise.ReasonMultiGPU,
+	}
 }

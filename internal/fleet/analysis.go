@@ -100,7 +100,11 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 	}
 
 	slices.SortFunc(a.gpus, func(a, b *device) int {
-		return cmp.Or(cmp.Compare(a.cluster, b.cluster), cmp.Compare(a.node, b.node), cmp.Compare(a.uuid, b.uuid))
+		return cmp.Or(
+			cmp.Compare(a.cluster, b.cluster),
+			cmp.Compare(a.node, b.node),
+			cmp.Compare(a.uuid, b.uuid),
+		)
 	})
 
 	return nil
@@ -123,9 +127,15 @@ func (a *analysis) nothingFound() error {
 	}
 
 	return &QueryError{
-		URL: a.client.url, Reached: true,
-		Err: fmt.Errorf("there is no GPU in the %s before %s: none of %s has a sample%s", model.Duration(a.options.Window),
-			a.end.UTC().Format(time.RFC3339), strings.Join(families, ", "), where),
+		URL:     a.client.url,
+		Reached: true,
+		Err: fmt.Errorf(
+			"there is no GPU in the %s before %s: none of %s has a sample%s",
+			model.Duration(a.options.Window),
+			a.end.UTC().Format(time.RFC3339),
+			strings.Join(families, ", "),
+			where,
+		),
 		Hint: "does this Prometheus scrape mig-exporter or dcgm-exporter, and keep the history of that time? Check " +
 			"--match, --window and --time.",
 	}
@@ -139,7 +149,12 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		places = append(places, string(l))
 	}
 
-	query := render(d.inventory, strings.Join(a.options.Match, ","), window, strings.Join(places, ", "))
+	query := render(
+		d.inventory,
+		strings.Join(a.options.Match, ","),
+		window,
+		strings.Join(places, ", "),
+	)
 
 	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
@@ -176,7 +191,9 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 // addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of
 // those count.
 func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
-	uuid, name := string(row.Metric[d.uuid]), string(row.Metric[d.model])
+	uuid := string(row.Metric[d.uuid])
+	name := string(row.Metric[d.model])
+
 	if uuid == "" {
 		return
 	}
@@ -258,9 +275,12 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	}
 
 	wait.Wait()
-	slices.SortStableFunc(errs, func(a, b error) int { // the one that canceled the others comes first
-		return cmp.Compare(rankCanceled(a), rankCanceled(b))
-	})
+	slices.SortStableFunc(
+		errs,
+		func(a, b error) int { // the one that canceled the others comes first
+			return cmp.Compare(rankCanceled(a), rankCanceled(b))
+		},
+	)
 
 	return errs[0]
 }
@@ -282,7 +302,9 @@ func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	count, gpus := 0, 0
+	count := 0
+
+	gpus := 0
 	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
 		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break

@@ -50,9 +50,14 @@ const maxWarnings = 10
 // NewClient checks the options and returns a client. It does not connect.
 func NewClient(o ClientOptions) (*Client, error) {
 	u, err := url.Parse(o.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.RawQuery != "" || u.Fragment != "" {
-		return nil, fmt.Errorf("the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path "+
-			"prefix if it has one", o.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||
+		u.RawQuery != "" ||
+		u.Fragment != "" {
+		return nil, fmt.Errorf(
+			"the URL of Prometheus is %q; expected http://HOST:PORT or https://HOST:PORT, with the path "+
+				"prefix if it has one",
+			o.URL,
+		)
 	}
 
 	httpConfig := &config.DefaultHTTPClientConfig
@@ -66,12 +71,18 @@ func NewClient(o ClientOptions) (*Client, error) {
 		}
 	}
 
-	transport, err := config.NewRoundTripperFromConfig(*httpConfig, "migctl", config.WithUserAgent(o.UserAgent))
+	transport, err := config.NewRoundTripperFromConfig(
+		*httpConfig,
+		"migctl",
+		config.WithUserAgent(o.UserAgent),
+	)
 	if err != nil {
 		return nil, fmt.Errorf("use the HTTP client configuration %s: %w", o.ConfigFile, err)
 	}
 
-	client := &http.Client{Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects}}
+	client := &http.Client{
+		Transport: &checkedTransport{next: transport, follow: httpConfig.FollowRedirects},
+	}
 
 	c, err := api.NewClient(api.Config{Address: strings.TrimRight(o.URL, "/"), Client: client})
 	if err != nil {
@@ -132,9 +143,12 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // vector evaluates an expression at one instant.
 func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.Vector, error) {
-	value, err := c.queryServer(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
-		return c.api.Query(ctx, query, at)
-	})
+	value, err := c.queryServer(
+		ctx,
+		func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+			return c.api.Query(ctx, query, at)
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -149,9 +163,12 @@ func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.
 
 // matrix evaluates an expression at all steps of a range.
 func (c *Client) matrix(ctx context.Context, query string, r v1.Range) (model.Matrix, error) {
-	value, err := c.queryServer(ctx, func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
-		return c.api.QueryRange(ctx, query, r)
-	})
+	value, err := c.queryServer(
+		ctx,
+		func(ctx context.Context) (model.Value, v1.Warnings, v1.Infos, error) {
+			return c.api.QueryRange(ctx, query, r)
+		},
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -172,8 +189,14 @@ func (c *Client) unexpected(value model.Value, expected model.ValueType) error {
 	}
 
 	return &QueryError{
-		URL: c.url, Reached: true, Hint: foreignHint,
-		Err: fmt.Errorf("answered with JSON that is not of Prometheus' API: %s; expected a %s", got, expected),
+		URL:     c.url,
+		Reached: true,
+		Hint:    foreignHint,
+		Err: fmt.Errorf(
+			"answered with JSON that is not of Prometheus' API: %s; expected a %s",
+			got,
+			expected,
+		),
 	}
 }
 
@@ -189,7 +212,8 @@ const (
 func (c *Client) queryServer(
 	ctx context.Context, do func(context.Context) (model.Value, v1.Warnings, v1.Infos, error),
 ) (model.Value, error) {
-	busy, failed := 0, 0
+	busy := 0
+	failed := 0
 
 	for {
 		value, err := c.once(ctx, do)

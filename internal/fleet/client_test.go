@@ -255,7 +255,8 @@ func TestBusyServer(t *testing.T) {
 
 // TestFailingServer: a server that has answered is asked again if it fails, one that has not is given up.
 func TestFailingServer(t *testing.T) {
-	ok, bad := says(200, "application/json", emptyVector), says(502, "text/html", "<html>")
+	ok := says(200, "application/json", emptyVector)
+	bad := says(502, "text/html", "<html>")
 
 	c, waits := clientOf(t, serve(t, ok, bad, halfAnswer, ok, bad))
 	for range 2 {
@@ -319,7 +320,8 @@ func TestRedirects(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	moved, ok := says(308, "text/html", "", "Location", "/there"), says(200, "application/json", emptyVector)
+	moved := says(308, "text/html", "", "Location", "/there")
+	ok := says(200, "application/json", emptyVector)
 
 	c, _ := clientOf(t, serve(t, moved, ok))
 	if _, err := c.vector(t.Context(), "up", time.Now()); err != nil {

@@ -65,7 +65,10 @@ func (e *QueryError) Unwrap() error { return e.Err }
 // readServerError reads the error of an answer and closes it.
 func readServerError(resp *http.Response) *ServerError {
 	defer resp.Body.Close()
-	e := &ServerError{Status: resp.StatusCode, retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now())}
+	e := &ServerError{
+		Status:     resp.StatusCode,
+		retryAfter: retryAfter(resp.Header.Get("Retry-After"), time.Now()),
+	}
 
 	body, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
 	if err != nil {
@@ -74,7 +77,8 @@ func readServerError(resp *http.Response) *ServerError {
 
 	var document struct{ ErrorType, Error string }
 	if json.Unmarshal(body, &document) == nil {
-		e.Type, e.Message = document.ErrorType, document.Error
+		e.Type = document.ErrorType
+		e.Message = document.Error
 	} else if text := strings.TrimSpace(string(body)); !strings.HasPrefix(text, "<") {
 		e.Message = text[:min(len(text), 200)]
 	}
@@ -100,7 +104,8 @@ func retryAfter(header string, now time.Time) time.Duration {
 func isTooMuch(err error) bool {
 	var server *ServerError
 	if errors.As(err, &server) {
-		return server.Status == http.StatusUnprocessableEntity || server.Status == http.StatusRequestEntityTooLarge
+		return server.Status == http.StatusUnprocessableEntity ||
+			server.Status == http.StatusRequestEntityTooLarge
 	}
 
 	return errors.Is(err, errTooLong)
@@ -110,7 +115,9 @@ func isTooMuch(err error) bool {
 func isTransient(err error) bool {
 	var server *ServerError
 	if errors.As(err, &server) {
-		gateway := server.Status == http.StatusBadGateway || server.Status == http.StatusGatewayTimeout
+		gateway := server.Status == http.StatusBadGateway ||
+			server.Status == http.StatusGatewayTimeout
+
 		return gateway || server.Status == http.StatusServiceUnavailable && server.Type != "timeout"
 	}
 
@@ -122,7 +129,8 @@ func isTransient(err error) bool {
 
 // isClosed reports whether the other end closed the connection.
 func isClosed(err error) bool {
-	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET)
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
+		errors.Is(err, syscall.ECONNRESET)
 }
 
 const foreignHint = "check the host, the port and the path prefix of --prometheus.url."

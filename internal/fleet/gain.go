@@ -6,7 +6,8 @@ import "github.com/mig-exporter/mig-exporter/internal/advise"
 // that would have a GPU for itself frees none. It makes room, unless a GPU stands free: then nothing comes of it, and
 // the GPU stays as it is. What has room beside the slices of GPUs in MIG mode is not in the history.
 func weighGains(gpus []GPU) {
-	members, free := map[Key][]*GPU{}, map[Key]bool{}
+	members := map[Key][]*GPU{}
+	free := map[Key]bool{}
 
 	for i := range gpus {
 		g := &gpus[i]
@@ -58,6 +59,7 @@ func (g *GPU) setGain(gain advise.Gain) {
 	}
 
 	g.Explanation = g.Profile + " would do, and " + advise.NoGainText
-	g.Action, g.Reason = advise.ActionKeep, advise.ReasonNoGain
+	g.Action = advise.ActionKeep
+	g.Reason = advise.ReasonNoGain
 	g.clearPrediction()
 }

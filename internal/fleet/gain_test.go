@@ -21,7 +21,10 @@ func TestGains(t *testing.T) {
 			g := GPU{Cluster: cluster, Model: m.Name, Action: advise.ActionSlice, Profile: profile, model: m,
 				Provisional: true, StretchP95: &advise.Stretch{}, StartWith: &advise.PredictedServer{}}
 			if profile == "" {
-				g.Action, g.Provisional, g.StretchP95, g.StartWith = advise.ActionFree, false, nil, nil
+				g.Action = advise.ActionFree
+				g.Provisional = false
+				g.StretchP95 = nil
+				g.StartWith = nil
 			}
 
 			list = append(list, g)

@@ -53,9 +53,15 @@ type mediaUse struct {
 func newHistory(start time.Time, window time.Duration) *history {
 	steps := int(window / step)
 	h := &history{
-		start: start, held: make([]bool, steps), holders: make([]uint8, steps), namespaces: map[string]int{},
-		pods: map[podKey]bool{}, nvlink: math.NaN(), media: map[string]mediaUse{}, engines: map[string]*engineSteps{},
-		memory: make([]float64, int(window/hour)),
+		start:      start,
+		held:       make([]bool, steps),
+		holders:    make([]uint8, steps),
+		namespaces: map[string]int{},
+		pods:       map[podKey]bool{},
+		nvlink:     math.NaN(),
+		media:      map[string]mediaUse{},
+		engines:    map[string]*engineSteps{},
+		memory:     make([]float64, int(window/hour)),
 	}
 
 	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)
@@ -78,7 +84,13 @@ func unknownMeans(steps int) []float32 {
 
 // queryGPUs queries the history of GPUs of one exporter and judges them.
 func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
-	q := &querier{of: a, ctx: ctx, dialect: gpus[0].dialect, gpus: map[string]*history{}, selectors: a.selectors(gpus)}
+	q := &querier{
+		of:        a,
+		ctx:       ctx,
+		dialect:   gpus[0].dialect,
+		gpus:      map[string]*history{},
+		selectors: a.selectors(gpus),
+	}
 	for _, g := range gpus {
 		g.history = newHistory(a.end.Add(-a.options.Window), a.options.Window)
 		g.history.place = g.cluster + "/" + g.node
@@ -93,7 +105,8 @@ func (a *analysis) queryGPUs(ctx context.Context, gpus []*device) error {
 	}
 
 	for _, g := range gpus {
-		g.answer, g.history = a.summarize(g), nil
+		g.answer = a.summarize(g)
+		g.history = nil
 	}
 
 	return nil
@@ -117,7 +130,11 @@ func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 
 	var rows model.Vector
 
-	rows, q.err = q.of.client.vector(q.ctx, render(template, q.selectors, q.of.options.Window, ""), q.of.end)
+	rows, q.err = q.of.client.vector(
+		q.ctx,
+		render(template, q.selectors, q.of.options.Window, ""),
+		q.of.end,
+	)
 	for _, row := range rows {
 		if h := q.gpus[string(row.Metric[q.dialect.uuid])]; h != nil {
 			set(h, row)
@@ -143,14 +160,21 @@ func (q *querier) queryFacts() {
 
 // series evaluates an expression about GPUs at the steps of a range. set gets the index of a step.
 func (q *querier) series(
-	template string, gpus []*device, r v1.Range, set func(h *history, at int, labels model.Metric, value float64),
+	template string,
+	gpus []*device,
+	r v1.Range,
+	set func(h *history, at int, labels model.Metric, value float64),
 ) {
 	if q.err != nil || len(gpus) == 0 {
 		return
 	}
 
 	var rows model.Matrix
-	rows, q.err = q.of.client.matrix(q.ctx, render(template, q.of.selectors(gpus), q.of.options.Window, ""), r)
+	rows, q.err = q.of.client.matrix(
+		q.ctx,
+		render(template, q.of.selectors(gpus), q.of.options.Window, ""),
+		r,
+	)
 	count := int(r.End.Sub(r.Start)/r.Step) + 1
 
 	for _, row := range rows {
@@ -171,7 +195,11 @@ func (q *querier) series(
 func (q *querier) queryMeans(gpus []*device) {
 	steps := q.of.steps()
 	q.means(q.dialect.busy, gpus, func(h *history) []float32 { return h.busy })
-	q.means(q.dialect.utilization, unlike(gpus, (*history).isComplete), func(h *history) []float32 { return h.busy })
+	q.means(
+		q.dialect.utilization,
+		unlike(gpus, (*history).isComplete),
+		func(h *history) []float32 { return h.busy },
+	)
 	q.means(q.dialect.sms, gpus, func(h *history) []float32 { return h.sms })
 	q.means(q.dialect.bandwidth, gpus, func(h *history) []float32 { return h.bandwidth })
 	q.queryEngines(gpus)
@@ -189,9 +217,14 @@ func (q *querier) queryMeans(gpus []*device) {
 			func(h *history, at int, _ model.Metric, _ float64) { h.held[at] = true })
 	}
 
-	q.series(q.dialect.memory, gpus, q.of.hours(), func(h *history, at int, _ model.Metric, v float64) {
-		h.memory[at] = v
-	})
+	q.series(
+		q.dialect.memory,
+		gpus,
+		q.of.hours(),
+		func(h *history, at int, _ model.Metric, v float64) {
+			h.memory[at] = v
+		},
+	)
 }
 
 // queryEngines queries how many media engines the GPUs use that use any.
@@ -204,10 +237,15 @@ func (q *querier) queryEngines(gpus []*device) {
 		{q.dialect.engines, func(e *engineSteps) []float32 { return e.mean }},
 		{q.dialect.enginesMost, func(e *engineSteps) []float32 { return e.most }},
 	} {
-		q.series(of.template, using, q.of.steps(), func(h *history, at int, labels model.Metric, v float64) {
-			steps := of.values(h.engineOf(string(labels["engine"])))
-			steps[at] = max(steps[at], float32(min(v, 1)))
-		})
+		q.series(
+			of.template,
+			using,
+			q.of.steps(),
+			func(h *history, at int, labels model.Metric, v float64) {
+				steps := of.values(h.engineOf(string(labels["engine"])))
+				steps[at] = max(steps[at], float32(min(v, 1)))
+			},
+		)
 	}
 }
 
@@ -239,7 +277,8 @@ func (h *history) engineOf(name string) *engineSteps {
 func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
 	steps := q.of.steps()
 	count := int(q.of.options.Window / step)
-	found, several := map[*history][]float32{}, map[*history]bool{}
+	found := map[*history][]float32{}
+	several := map[*history]bool{}
 	add := func(h *history, at int, _ model.Metric, v float64) {
 		if found[h] == nil {
 			found[h] = unknownMeans(count)

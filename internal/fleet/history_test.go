@@ -13,7 +13,9 @@ import (
 // answerSeries answers range queries with the series of the first key that the query contains: JSON of values.
 func answerSeries(series map[string][]string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		kind, rows := "vector", []string(nil)
+		kind := "vector"
+		rows := []string(nil)
+
 		if r.URL.Path == "/api/v1/query_range" {
 			kind = "matrix"
 

@@ -20,14 +20,18 @@ type holdings map[string][]*holding
 // add notes that a GPU was held in a step by what the labels name. Without honor_labels the labels of a pod are
 // called exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
-	namespace, pod := labels["namespace"], labels["pod"]
+	namespace := labels["namespace"]
+
+	pod := labels["pod"]
 	if labels["exported_pod"] != "" {
-		namespace, pod = labels["exported_namespace"], labels["exported_pod"]
+		namespace = labels["exported_namespace"]
+		pod = labels["exported_pod"]
 	}
 
 	job := labels["hpc_job"]
 	if job != "" {
-		namespace, pod = "", ""
+		namespace = ""
+		pod = ""
 	}
 
 	if sharing := labels["sharing"]; sharing != "" && sharing != "exclusive" {
@@ -115,11 +119,13 @@ func (all holdings) finish(gpus map[string]*history) {
 func (all holdings) findOwners() {
 	for _, list := range all {
 		for _, one := range list {
-			h, last := one.gpu, lastTrue(one.steps)
+			h := one.gpu
+			last := lastTrue(one.steps)
 
 			later := last > h.ownedUntil || last == h.ownedUntil && one.owner > h.owner
 			if last >= len(one.steps)-stepsPerHour && later {
-				h.owner, h.ownedUntil = one.owner, last
+				h.owner = one.owner
+				h.ownedUntil = last
 			}
 		}
 	}

@@ -10,19 +10,34 @@ import (
 // jobLabels are the labels of pods that are parts of a job. mig-exporter serves those that --kubernetes.pod-label
 // names.
 func jobLabels() []string {
-	return []string{"training.kubeflow.org/job-name", "jobset.sigs.k8s.io/jobset-name", "leaderworkerset.sigs.k8s.io/name",
-		"ray.io/cluster", "batch.kubernetes.io/job-completion-index"}
+	return []string{
+		"training.kubeflow.org/job-name",
+		"jobset.sigs.k8s.io/jobset-name",
+		"leaderworkerset.sigs.k8s.io/name",
+		"ray.io/cluster",
+		"batch.kubernetes.io/job-completion-index",
+	}
 }
 
 // servedName is how mig-exporter serves a label of a pod.
 func servedName(label string) model.LabelName {
-	return model.LabelName("label_" + strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(label))
+	return model.LabelName(
+		"label_" + strings.NewReplacer(".", "_", "/", "_", "-", "_").Replace(label),
+	)
 }
 
 // jobOwners are the kinds of owners whose pods have one of these labels: those of Kubeflow's training operator, and
 // KubeRay's.
 func jobOwners() []string {
-	return []string{"PyTorchJob", "TFJob", "MPIJob", "XGBoostJob", "PaddleJob", "JAXJob", "RayCluster"}
+	return []string{
+		"PyTorchJob",
+		"TFJob",
+		"MPIJob",
+		"XGBoostJob",
+		"PaddleJob",
+		"JAXJob",
+		"RayCluster",
+	}
 }
 
 // jobOf returns what shows that a pod is one of several of a job, or may be; empty if nothing does.

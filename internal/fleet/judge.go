@@ -50,9 +50,16 @@ func (a *analysis) summarize(g *device) GPU {
 	g.first, g.last = h.firstSeen(), h.lastSeen()
 	a.assumeHeld(g)
 	answer := GPU{
-		UUID: g.uuid, Cluster: g.cluster, Node: g.node, Model: shortName(g.name), Exporter: g.dialect.name,
-		Namespace: h.mainNamespace(), Namespaces: len(h.namespaces), Owner: h.owner, Action: advise.ActionKeep,
-		byLabel: h.job != "" && !h.multi,
+		UUID:       g.uuid,
+		Cluster:    g.cluster,
+		Node:       g.node,
+		Model:      shortName(g.name),
+		Exporter:   g.dialect.name,
+		Namespace:  h.mainNamespace(),
+		Namespaces: len(h.namespaces),
+		Owner:      h.owner,
+		Action:     advise.ActionKeep,
+		byLabel:    h.job != "" && !h.multi,
 	}
 	a.mu.Lock()
 	known, total, ok := a.models.find(g.name, h.total)
@@ -75,7 +82,9 @@ func (a *analysis) summarize(g *device) GPU {
 	case !g.last.After(a.end.Add(-hour)):
 		answer.Reason = ReasonGone
 	case held == 0:
-		answer.Action, answer.Namespace = advise.ActionFree, ""
+		answer.Action = advise.ActionFree
+		answer.Namespace = ""
+
 		return answer
 	default:
 		h.addLinks(facts, known.Profiles)
@@ -86,7 +95,11 @@ func (a *analysis) summarize(g *device) GPU {
 		}
 
 		answer.model = known
-		answer.addEvidence(facts, math.IsNaN(h.nvlink), advise.Choose(gpuOf(&known, total), facts, o.Advise))
+		answer.addEvidence(
+			facts,
+			math.IsNaN(h.nvlink),
+			advise.Choose(gpuOf(&known, total), facts, o.Advise),
+		)
 
 		answer.Provisional = answer.Action == advise.ActionSlice && record.IsProvisional(a.end)
 		if isMixed && answer.Reason == advise.ReasonPreallocated {
@@ -117,7 +130,9 @@ func (a *analysis) assumeHeld(g *device) {
 // record returns the evidence on the GPU, and in how many steps it was held. A step without any sample between two in
 // which it was held is a gap.
 func (h *history) record() (record *advise.Record, held int) {
-	first, last := slices.Index(h.held, true), -1
+	first := slices.Index(h.held, true)
+	last := -1
+
 	for at, held := range h.held {
 		if held {
 			last = at
@@ -138,7 +153,10 @@ func (h *history) record() (record *advise.Record, held int) {
 
 		held++
 
-		window := advise.Window{End: h.start.Add(time.Duration(at+1) * step), Memory: optOf(h.memory[at/stepsPerHour])}
+		window := advise.Window{
+			End:    h.start.Add(time.Duration(at+1) * step),
+			Memory: optOf(h.memory[at/stepsPerHour]),
+		}
 		if h.held[at] && known {
 			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
@@ -157,7 +175,14 @@ func (h *history) enginesAt(at int) []advise.WindowEngines {
 
 	for _, name := range engineNames() {
 		if e := h.engines[name]; e != nil && e.most[at] > 0 {
-			list = append(list, advise.WindowEngines{Engine: name, Mean: float64(e.mean[at]), Most: float64(e.most[at])})
+			list = append(
+				list,
+				advise.WindowEngines{
+					Engine: name,
+					Mean:   float64(e.mean[at]),
+					Most:   float64(e.most[at]),
+				},
+			)
 		}
 	}
 
@@ -186,7 +211,10 @@ const minMediaSeen = 0.95
 // step in which something held the GPU, are a use of unknown quantity. Kinds that the model does not have need not be
 // read.
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
-	f.Shared, f.MultiGPU, f.NVLink = h.shared, h.multi || h.job != "", h.nvlink > advise.LinkFloor
+	f.Shared = h.shared
+	f.MultiGPU = h.multi || h.job != ""
+
+	f.NVLink = h.nvlink > advise.LinkFloor
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
 	}
@@ -194,7 +222,8 @@ func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	for _, engine := range engineNames() {
 		m := h.media[engine]
 
-		f.Evidence.MediaUnread = f.Evidence.MediaUnread || m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
+		f.Evidence.MediaUnread = f.Evidence.MediaUnread ||
+			m.seen < minMediaSeen && advise.HasEngine(profiles, engine)
 		if m.most > 0 {
 			f.Evidence.AddUnknownUse(engine)
 		}
@@ -231,10 +260,13 @@ func (h *history) lastSeen() time.Time {
 
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
-	best, most := "", 0
+	best := ""
+
+	most := 0
 	for name, count := range h.namespaces {
 		if count > most || count == most && name < best {
-			best, most = name, count
+			best = name
+			most = count
 		}
 	}
 

@@ -31,7 +31,8 @@ func narrow(o Options) *device {
 
 	h.total, h.nvlink, h.namespaces["vision"] = 81559<<20, 0, len(h.held)
 	h.told = true
-	h.arrived, h.stayed = true, true
+	h.arrived = true
+	h.stayed = true
 	d := native()
 
 	return &device{uuid: "GPU-1", cluster: "a", node: "n", name: "NVIDIA H100 80GB HBM3", modelCount: 1, dialect: &d,
@@ -72,12 +73,14 @@ func judgmentsOfHistories() map[string]judgment {
 			"keep start-unseen "},
 		"a new pod, of half an hour": {func(_ *device, h *history) { h.stayed = false }, "keep start-unseen "},
 		"at a context's size for an hour": {func(_ *device, h *history) {
-			h.arrived, h.memory[70] = false, 600<<20
+			h.arrived = false
+			h.memory[70] = 600 << 20
 		}, "slice  1g.10gb"},
 		"without memory for an hour": {func(_ *device, h *history) { h.arrived, h.memory[70] = false, 0 },
 			"slice  1g.10gb"},
 		"at a context's size in the end": {func(_ *device, h *history) {
-			h.arrived, h.memory[167] = false, 600<<20
+			h.arrived = false
+			h.memory[167] = 600 << 20
 		}, "keep start-unseen "},
 		"small all the time": {func(_ *device, h *history) {
 			h.arrived = false
@@ -304,7 +307,8 @@ func TestHoldersUntold(t *testing.T) {
 		clear(d.history.namespaces)
 		d.history.told = told
 		a := analysisOf(o)
-		a.client, a.gpus = &Client{}, []*device{d}
+		a.client = &Client{}
+		a.gpus = []*device{d}
 		d.answer = a.summarize(d)
 
 		want := advise.ActionSlice

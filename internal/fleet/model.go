@@ -84,8 +84,11 @@ func shortName(name string) string { return strings.TrimPrefix(name, "NVIDIA ") 
 
 // hasWords reports whether a name has all words of another one.
 func hasWords(name, other string) bool {
-	have, wanted := words(name), words(other)
-	return len(wanted) > 0 && !slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(have, w) })
+	have := words(name)
+	wanted := words(other)
+
+	return len(wanted) > 0 &&
+		!slices.ContainsFunc(wanted, func(w string) bool { return !slices.Contains(have, w) })
 }
 
 // words splits a name into letters and digits, in lower case.
@@ -103,10 +106,14 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 // priceOf returns the price of a GPU: of those whose words are all in its name or its model's, the one with the most
 // words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
-	best, found := Price{}, false
+	best := Price{}
+
+	found := false
 	for _, p := range prices {
-		if hasWords(name+" "+modelName, p.Model) && (!found || len(words(p.Model)) >= len(words(best.Model))) {
-			best, found = p, true
+		if hasWords(name+" "+modelName, p.Model) &&
+			(!found || len(words(p.Model)) >= len(words(best.Model))) {
+			best = p
+			found = true
 		}
 	}
 

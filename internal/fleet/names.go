@@ -56,7 +56,9 @@ func (m measure) perSeries() string {
 // perGPU is an expression for the mean of all samples of a GPU.
 func (m measure) perGPU(uuid model.LabelName) string {
 	sum := func(function string) string {
-		return "sum by (" + string(uuid) + ") (" + function + "(" + m.family + "{" + m.selector + "}[5m]))"
+		return "sum by (" + string(
+			uuid,
+		) + ") (" + function + "(" + m.family + "{" + m.selector + "}[5m]))"
 	}
 
 	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
@@ -70,7 +72,14 @@ const (
 
 // placeLabels are those that may name a GPU's node, the best first.
 func placeLabels() []model.LabelName {
-	return []model.LabelName{"node", "Hostname", "hostname", "kubernetes_node", "nodename", "instance"}
+	return []model.LabelName{
+		"node",
+		"Hostname",
+		"hostname",
+		"kubernetes_node",
+		"nodename",
+		"instance",
+	}
 }
 
 // dialects are the exporters that are known. A GPU that two of them serve is asked for under the first one's names.
@@ -86,7 +95,10 @@ func native() dialect {
 	}
 
 	return dialect{
-		name: "mig-exporter", family: "nvidia_gpu_info", uuid: "uuid", model: "name",
+		name:      "mig-exporter",
+		family:    "nvidia_gpu_info",
+		uuid:      "uuid",
+		model:     "name",
 		inventory: "sum by (uuid, name, $places) (count_over_time(nvidia_gpu_info{$sel}[$w]))",
 		holders: "group by ($places) (present_over_time(nvidia_gpu_pod_info{$sel}[$w]) or " +
 			"present_over_time(nvidia_gpu_hpc_job_info{$sel}[$w]) or present_over_time(nvidia_gpu_processes{$sel}[$w]))",
@@ -123,22 +135,34 @@ type dcgmNames struct {
 
 func oldNames() dcgmNames {
 	return dcgmNames{
-		release: "dcgm-exporter", used: "DCGM_FI_DEV_FB_USED", free: "DCGM_FI_DEV_FB_FREE",
+		release:     "dcgm-exporter",
+		used:        "DCGM_FI_DEV_FB_USED",
+		free:        "DCGM_FI_DEV_FB_FREE",
 		utilization: "DCGM_FI_DEV_GPU_UTIL",
-		encoder:     "DCGM_FI_DEV_ENC_UTIL", decode: "DCGM_FI_DEV_DEC_UTIL", busy: "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-		sms: "DCGM_FI_PROF_SM_ACTIVE", bandwidth: "DCGM_FI_PROF_DRAM_ACTIVE", nvlink: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-		mebibytes: " * 1048576", percent: " / 100", megabytes: " * 1e6",
+		encoder:     "DCGM_FI_DEV_ENC_UTIL",
+		decode:      "DCGM_FI_DEV_DEC_UTIL",
+		busy:        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+		sms:         "DCGM_FI_PROF_SM_ACTIVE",
+		bandwidth:   "DCGM_FI_PROF_DRAM_ACTIVE",
+		nvlink:      "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+		mebibytes:   " * 1048576",
+		percent:     " / 100",
+		megabytes:   " * 1e6",
 	}
 }
 
 func newNames() dcgmNames {
 	return dcgmNames{
-		release: "dcgm-exporter 4.9", used: "DCGM_FI_DEV_FB_USED_BYTES", free: "DCGM_FI_DEV_FB_FREE_BYTES",
-		utilization: "DCGM_FI_DEV_GPU_UTIL_RATIO", encoder: "DCGM_FI_DEV_ENC_UTIL_RATIO",
-		decode: "DCGM_FI_DEV_DEC_UTIL_RATIO",
-		busy:   "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO", sms: "DCGM_FI_PROF_SM_UTIL_RATIO",
-		bandwidth: "DCGM_FI_PROF_DRAM_UTIL_RATIO",
-		nvlink:    "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+		release:     "dcgm-exporter 4.9",
+		used:        "DCGM_FI_DEV_FB_USED_BYTES",
+		free:        "DCGM_FI_DEV_FB_FREE_BYTES",
+		utilization: "DCGM_FI_DEV_GPU_UTIL_RATIO",
+		encoder:     "DCGM_FI_DEV_ENC_UTIL_RATIO",
+		decode:      "DCGM_FI_DEV_DEC_UTIL_RATIO",
+		busy:        "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
+		sms:         "DCGM_FI_PROF_SM_UTIL_RATIO",
+		bandwidth:   "DCGM_FI_PROF_DRAM_UTIL_RATIO",
+		nvlink:      "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
 	}
 }
 
@@ -164,19 +188,28 @@ func dcgm(n dcgmNames) dialect {
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
 
 	return dialect{
-		name: n.release, family: n.used, uuid: "UUID", model: "modelName",
+		name:      n.release,
+		family:    n.used,
+		uuid:      "UUID",
+		model:     "modelName",
 		inventory: "sum by (UUID, modelName, $places) (count_over_time(" + n.used + "{$sel}[$w]))",
 		holders:   "group by ($places) (present_over_time(" + exported + "[$w]) or present_over_time(" + own + "[$w]))",
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
-		nvlink:  most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
-		media:   engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
-		engines: engines("avg_over_time"), enginesMost: engines("max_over_time"),
-		mig:  `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
-		busy: mean(n.busy, ""), utilization: mean(n.utilization, n.percent), sms: mean(n.sms, ""),
-		bandwidth: mean(n.bandwidth, ""),
-		held:      []string{"present_over_time(" + exported + "[5m])", "present_over_time(" + own + "[5m])"},
-		memory:    "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
+		nvlink:      most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
+		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
+		engines:     engines("avg_over_time"),
+		enginesMost: engines("max_over_time"),
+		mig:         `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
+		busy:        mean(n.busy, ""),
+		utilization: mean(n.utilization, n.percent),
+		sms:         mean(n.sms, ""),
+		bandwidth:   mean(n.bandwidth, ""),
+		held: []string{
+			"present_over_time(" + exported + "[5m])",
+			"present_over_time(" + own + "[5m])",
+		},
+		memory: "max by (UUID) (max_over_time(" + n.used + `{$sel,GPU_I_ID=""}[1h]))` + n.mebibytes,
 	}
 }
 
@@ -186,6 +219,13 @@ func render(template, selectors string, window time.Duration, places string) str
 		template = strings.ReplaceAll(template, "$sel,", "")
 	}
 
-	return strings.NewReplacer("$sel", selectors, "$w", model.Duration(window).String(), "$places", places).
+	return strings.NewReplacer(
+		"$sel",
+		selectors,
+		"$w",
+		model.Duration(window).String(),
+		"$places",
+		places,
+	).
 		Replace(template)
 }

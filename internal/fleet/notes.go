@@ -92,7 +92,8 @@ func rarest(reach, window time.Duration) string {
 
 // notes say what could not be seen, and what to do about it.
 func (a *analysis) notes(r *Report) []string {
-	notes, c := []string{coarser}, a.count(r)
+	notes := []string{coarser}
+	c := a.count(r)
 	add := func(n int, format string, args ...any) {
 		if n > 0 {
 			notes = append(notes, fmt.Sprintf(format, args...))
@@ -100,9 +101,15 @@ func (a *analysis) notes(r *Report) []string {
 	}
 
 	if c.gone == len(a.gpus) && !c.last.IsZero() {
-		notes = append(notes, fmt.Sprintf("The history has nothing on any GPU in the last hour before %s, so all of them "+
-			"count as gone: its last samples are of %s. Add --time=%[2]s to judge the time before.",
-			a.end.UTC().Format(time.RFC3339), c.last.UTC().Format(time.RFC3339)))
+		notes = append(
+			notes,
+			fmt.Sprintf(
+				"The history has nothing on any GPU in the last hour before %s, so all of them "+
+					"count as gone: its last samples are of %s. Add --time=%[2]s to judge the time before.",
+				a.end.UTC().Format(time.RFC3339),
+				c.last.UTC().Format(time.RFC3339),
+			),
+		)
 	}
 
 	fromDCGM := 0
@@ -110,36 +117,80 @@ func (a *analysis) notes(r *Report) []string {
 	for _, d := range dialects()[1:] {
 		n := c.exporters[d.name]
 		fromDCGM += n
-		add(n, "%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.", n, d.name)
+		add(
+			n,
+			"%d GPUs are known from %s alone, which has nothing on JPEG and optical flow engines.",
+			n,
+			d.name,
+		)
 	}
 
-	add(c.blind, "Of %d of the GPUs the history has no SM or DRAM activity: how much of them kernels fill is unknown, "+
-		"and nothing is recommended.", c.blind)
-	add(min(c.blind, fromDCGM), "dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
-		"which its default one leaves out.")
-	add(c.advised, "%d GPUs are judged by the right-sizing advisor of their node, whose evidence is finer.", c.advised)
-	add(c.links, "Of %d of the GPUs the history has no NVLink traffic: it is taken for none.", c.links)
-	add(c.unheld, "%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.", c.unheld)
-	add(c.untold, "%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
-		"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
-		c.untold)
-	add(r.Fleet.NotChecked, "%d of the slices have fewer media engines than the GPU, and their use is not in the "+
-		"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
-		"with --collector.media.",
-		r.Fleet.NotChecked)
-	add(r.Fleet.Idle, "Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
-		"they are needed.",
-		r.Fleet.Idle)
+	add(
+		c.blind,
+		"Of %d of the GPUs the history has no SM or DRAM activity: how much of them kernels fill is unknown, "+
+			"and nothing is recommended.",
+		c.blind,
+	)
+	add(
+		min(c.blind, fromDCGM),
+		"dcgm-exporter serves SM activity if DCGM_FI_PROF_SM_ACTIVE is in its counters file, "+
+			"which its default one leaves out.",
+	)
+	add(
+		c.advised,
+		"%d GPUs are judged by the right-sizing advisor of their node, whose evidence is finer.",
+		c.advised,
+	)
+	add(
+		c.links,
+		"Of %d of the GPUs the history has no NVLink traffic: it is taken for none.",
+		c.links,
+	)
+	add(
+		c.unheld,
+		"%d GPUs are in a cluster whose history names no pod or job: they count as held all the time.",
+		c.unheld,
+	)
+	add(
+		c.untold,
+		"%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
+			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
+		c.untold,
+	)
+	add(
+		r.Fleet.NotChecked,
+		"%d of the slices have fewer media engines than the GPU, and their use is not in the "+
+			"history: check what these workloads use of them (video, JPEG, optical flow). mig-exporter serves it "+
+			"with --collector.media.",
+		r.Fleet.NotChecked,
+	)
+	add(
+		r.Fleet.Idle,
+		"Nothing at all ran on %d of the GPUs that could be slices, although they were held: ask whether "+
+			"they are needed.",
+		r.Fleet.Idle,
+	)
 
-	add(c.unseen, "%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
-		"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
-		"and restarting one replica shows them; migctl recommend on the node remembers those that its exporter has seen. "+
-		"Peaks between two scrapes are in no history.", c.unseen)
-	add(r.Fleet.Share, "Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
-		"requests, but several such workloads could share a GPU (MPS or time-slicing).", r.Fleet.Share)
+	add(
+		c.unseen,
+		"%d of the GPUs stay as they are although a slice would do by what is in the history: what holds them "+
+			"started before it, and a start can need more memory than ever after. A longer --window may have their starts, "+
+			"and restarting one replica shows them; migctl recommend on the node remembers those that its exporter has seen. "+
+			"Peaks between two scrapes are in no history.",
+		c.unseen,
+	)
+	add(
+		r.Fleet.Share,
+		"Wide kernels run on %d of the GPUs that stay as they are, seldom: a slice would stretch their "+
+			"requests, but several such workloads could share a GPU (MPS or time-slicing).",
+		r.Fleet.Share,
+	)
 	noteOwners(&c, add)
-	add(r.Fleet.Provisional, "%d of the slices are provisional: there is evidence of less than seven days.",
-		r.Fleet.Provisional)
+	add(
+		r.Fleet.Provisional,
+		"%d of the slices are provisional: there is evidence of less than seven days.",
+		r.Fleet.Provisional,
+	)
 	a.notePrices(c, add)
 
 	for _, w := range a.client.Warnings() {
@@ -151,8 +202,11 @@ func (a *analysis) notes(r *Report) []string {
 	}
 
 	if a.options.Window < 7*24*time.Hour {
-		notes = append(notes, fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",
-			model.Duration(a.options.Window)))
+		notes = append(
+			notes,
+			fmt.Sprintf("The window is %s: every answer is provisional. Expected 7d or more.",
+				model.Duration(a.options.Window)),
+		)
 	}
 
 	return notes
@@ -160,23 +214,44 @@ func (a *analysis) notes(r *Report) []string {
 
 // noteOwners adds notes on what a patch moves beside what was looked at.
 func noteOwners(c *counts, add func(n int, format string, args ...any)) {
-	add(c.byReplica, "%d of the GPUs have the answer of another replica of their owner, which is weaker: a patch moves "+
-		"all replicas, on every node.", c.byReplica)
-	add(c.ownerless, "Of %d of the slices the owners are not in the history. A patch moves all replicas of an owner, on "+
-		"every node: compare the answers for them first.", c.ownerless)
-	add(c.hidden, "Of %d of the slices it is unknown whether their pods are parts of one job: the history has neither an "+
-		"advisor's answer nor labels that show it. Those of JobSet, LeaderWorkerSet and indexed Jobs are in it if "+
-		"--kubernetes.pod-label names them; migctl recommend on the node sees all.", c.hidden)
+	add(
+		c.byReplica,
+		"%d of the GPUs have the answer of another replica of their owner, which is weaker: a patch moves "+
+			"all replicas, on every node.",
+		c.byReplica,
+	)
+	add(
+		c.ownerless,
+		"Of %d of the slices the owners are not in the history. A patch moves all replicas of an owner, on "+
+			"every node: compare the answers for them first.",
+		c.ownerless,
+	)
+	add(
+		c.hidden,
+		"Of %d of the slices it is unknown whether their pods are parts of one job: the history has neither an "+
+			"advisor's answer nor labels that show it. Those of JobSet, LeaderWorkerSet and indexed Jobs are in it if "+
+			"--kubernetes.pod-label names them; migctl recommend on the node sees all.",
+		c.hidden,
+	)
 }
 
 // notePrices adds notes on prices that are missing, and on those that are not used.
 func (a *analysis) notePrices(c counts, add func(n int, format string, args ...any)) {
 	if len(a.options.Prices) > 0 {
-		add(c.unpriced, "%d of the freed GPUs have no --price: COST/WEEK leaves them out.", c.unpriced)
+		add(
+			c.unpriced,
+			"%d of the freed GPUs have no --price: COST/WEEK leaves them out.",
+			c.unpriced,
+		)
 	}
 
 	for _, p := range a.options.Prices {
-		add(count(!c.prices[p.Model]), "--price=%s=%g is used for no GPU: no model's name has these words, or another "+
-			"--price has more of them.", p.Model, p.Hour)
+		add(
+			count(!c.prices[p.Model]),
+			"--price=%s=%g is used for no GPU: no model's name has these words, or another "+
+				"--price has more of them.",
+			p.Model,
+			p.Hour,
+		)
 	}
 }

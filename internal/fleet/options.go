@@ -54,7 +54,10 @@ func (o *Options) Validate() error {
 	}
 
 	if !model.LegacyValidation.IsValidLabelName(o.ClusterLabel) {
-		return fmt.Errorf("--cluster-label is %q; expected the name of a label, as in cluster", o.ClusterLabel)
+		return fmt.Errorf(
+			"--cluster-label is %q; expected the name of a label, as in cluster",
+			o.ClusterLabel,
+		)
 	}
 
 	for _, m := range o.Match {
@@ -106,12 +109,20 @@ func checkPrices(prices []Price) error {
 
 	for _, p := range prices {
 		if !(p.Hour >= 0) || math.IsInf(p.Hour, 0) || len(words(p.Model)) == 0 {
-			return fmt.Errorf("--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50", p.Model, p.Hour)
+			return fmt.Errorf(
+				"--price is %s=%v; expected a model and a number from 0 on, as in H100=2.50",
+				p.Model,
+				p.Hour,
+			)
 		}
 
 		name := strings.Join(words(p.Model), " ")
 		if other, twice := priced[name]; twice {
-			return fmt.Errorf("--price has %q and %q; expected one price for each model", other, p.Model)
+			return fmt.Errorf(
+				"--price has %q and %q; expected one price for each model",
+				other,
+				p.Model,
+			)
 		}
 
 		priced[name] = p.Model
@@ -123,7 +134,10 @@ func checkPrices(prices []Price) error {
 // checkMatchers returns an error unless a text is one label matcher or several with commas. It goes into queries as
 // it is.
 func checkMatchers(text string) error {
-	wrong := fmt.Errorf("--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"", text)
+	wrong := fmt.Errorf(
+		"--match is %q; expected label matchers of PromQL, as in cluster=\"a\",env!~\"test|dev\"",
+		text,
+	)
 
 	start := regexp.MustCompile(`^\s*[a-zA-Z_][a-zA-Z0-9_]*\s*(=~|!~|!=|=)\s*`)
 	for rest := text; ; {

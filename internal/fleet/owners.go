@@ -28,19 +28,32 @@ func followWeakest(gpus []GPU) {
 	}
 
 	for _, list := range members {
-		moving := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.Action != advise.ActionSlice })
+		moving := slices.DeleteFunc(
+			slices.Clone(list),
+			func(g *GPU) bool { return g.Action != advise.ActionSlice },
+		)
 		if len(moving) == 0 || len(list) == 1 {
 			continue
 		}
 
 		if at := slices.IndexFunc(list, (*GPU).keepsReplicas); at >= 0 {
-			stayAll(moving, list[at].Reason, fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[at].Node, "-"),
-				list[at].Explanation))
+			stayAll(
+				moving,
+				list[at].Reason,
+				fmt.Sprintf("the one on node %s stays whole: %s", cmp.Or(list[at].Node, "-"),
+					list[at].Explanation),
+			)
 			continue
 		}
 
 		takeLargest(list, moving)
-		takeDoubts(moving, slices.ContainsFunc(list, func(g *GPU) bool { return g.needs() == "" || g.Provisional }))
+		takeDoubts(
+			moving,
+			slices.ContainsFunc(
+				list,
+				func(g *GPU) bool { return g.needs() == "" || g.Provisional },
+			),
+		)
 	}
 }
 
@@ -50,13 +63,16 @@ func (g *GPU) needs() string { return cmp.Or(g.Profile, g.fits) }
 // keepsReplicas reports whether the replica on a GPU must stay whole. One that has been there for less than a day, or
 // gains nothing where it is, can move.
 func (g *GPU) keepsReplicas() bool {
-	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence && g.Reason != advise.ReasonNoGain
+	return g.Action != advise.ActionSlice && g.Reason != advise.ReasonLittleEvidence &&
+		g.Reason != advise.ReasonNoGain
 }
 
 // stayAll keeps GPUs whole because of what holds for another replica of their owner.
 func stayAll(list []*GPU, reason advise.Reason, why string) {
 	for _, g := range list {
-		g.Action, g.Reason, g.ByReplica = advise.ActionKeep, reason, true
+		g.Action = advise.ActionKeep
+		g.Reason = reason
+		g.ByReplica = true
 		g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and %s", g.Owner, why)
 		g.clearPrediction()
 	}
@@ -64,14 +80,20 @@ func stayAll(list []*GPU, reason advise.Reason, why string) {
 
 // clearPrediction drops the slice, and all that is expected in it: another one is to be taken, or none.
 func (g *GPU) clearPrediction() {
-	g.Profile, g.StretchP95, g.Decided, g.StartWith, g.Provisional, g.NotChecked = "", nil, nil, nil, false, false
+	g.Profile = ""
+	g.StretchP95 = nil
+	g.Decided = nil
+	g.StartWith = nil
+	g.Provisional = false
+	g.NotChecked = false
 }
 
 // takeLargest gives the GPUs that move the largest profile that does for any replica of their owner. There is none that
 // does for all if they are of several models, or if a smaller one has what it has not, such as media engines.
 func takeLargest(list, moving []*GPU) {
 	known := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool { return g.needs() == "" })
-	if len(known) == 0 || !slices.ContainsFunc(known, func(g *GPU) bool { return g.needs() != known[0].needs() }) {
+	if len(known) == 0 ||
+		!slices.ContainsFunc(known, func(g *GPU) bool { return g.needs() != known[0].needs() }) {
 		return
 	}
 
@@ -81,21 +103,35 @@ func takeLargest(list, moving []*GPU) {
 		return
 	}
 
-	most := slices.MaxFunc(known, func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) })
+	most := slices.MaxFunc(
+		known,
+		func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) },
+	)
 	for _, g := range moving {
 		if g.Profile != most.needs() {
-			provisional, unchecked := g.Provisional, g.NotChecked
+			provisional := g.Provisional
+			unchecked := g.NotChecked
 			g.clearPrediction()
-			g.Profile, g.Provisional, g.NotChecked, g.ByReplica = most.needs(), provisional, unchecked, true
-			g.Explanation = fmt.Sprintf("a patch moves all replicas of %s, and the one on node %s needs %s", g.Owner,
-				cmp.Or(most.Node, "-"), most.needs())
+			g.Profile = most.needs()
+			g.Provisional = provisional
+			g.NotChecked = unchecked
+			g.ByReplica = true
+			g.Explanation = fmt.Sprintf(
+				"a patch moves all replicas of %s, and the one on node %s needs %s",
+				g.Owner,
+				cmp.Or(most.Node, "-"),
+				most.needs(),
+			)
 		}
 	}
 }
 
 // neededSize orders profiles of a model by memory and SMs.
 func (g *GPU) neededSize() int {
-	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool { return p.Name == g.needs() })
+	at := slices.IndexFunc(
+		g.model.Profiles,
+		func(p gpu.Profile) bool { return p.Name == g.needs() },
+	)
 	if at < 0 {
 		return 0
 	}
@@ -108,7 +144,8 @@ func takeDoubts(moving []*GPU, isProvisional bool) {
 	isUnchecked := slices.ContainsFunc(moving, func(g *GPU) bool { return g.NotChecked })
 	for _, g := range moving {
 		if g.Action == advise.ActionSlice {
-			g.Provisional, g.NotChecked = isProvisional, isUnchecked
+			g.Provisional = isProvisional
+			g.NotChecked = isUnchecked
 		}
 	}
 }

@@ -16,8 +16,12 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 	g := GPU{Cluster: "a", Node: node, Model: "H100 80GB HBM3", Owner: "vision/Deployment/resnet", Action: action,
 		Explanation: "as " + node + " has it", model: modelNamed("H100-80GB")}
 	if g.Reason = advise.Reason(word); action == advise.ActionSlice {
-		g.Reason, g.Profile, g.Decided, g.StretchP95 = "", word, &advise.Decided{}, &advise.Stretch{}
-		g.StartWith, g.Explanation = &advise.PredictedServer{}, "start it there with --gpu-memory-utilization=0.90"
+		g.Reason = ""
+		g.Profile = word
+		g.Decided = &advise.Decided{}
+		g.StretchP95 = &advise.Stretch{}
+		g.StartWith = &advise.PredictedServer{}
+		g.Explanation = "start it there with --gpu-memory-utilization=0.90"
 	}
 
 	for _, c := range change {
@@ -30,7 +34,8 @@ func replica(node string, action advise.Action, word string, change ...func(*GPU
 // TestTheWeakestReplicaDecides: one template moves all replicas of an owner, on whatever nodes they are.
 func TestTheWeakestReplicaDecides(t *testing.T) {
 	const slice, keep, unknown = advise.ActionSlice, advise.ActionKeep, advise.ActionUnknown
-	provisional, unchecked := func(g *GPU) { g.Provisional = true }, func(g *GPU) { g.NotChecked = true }
+	provisional := func(g *GPU) { g.Provisional = true }
+	unchecked := func(g *GPU) { g.NotChecked = true }
 	fits := func(profile string) func(*GPU) { return func(g *GPU) { g.fits = profile } }
 	another := func(g *GPU) { g.Owner = "vision/Deployment/other" }
 	elsewhere := func(g *GPU) { g.Cluster = "b" }
@@ -95,7 +100,8 @@ func TestTheWeakestReplicaDecides(t *testing.T) {
 // TestOwners: the owner is that of the pod that holds the GPU at the end of the window, if there is one.
 func TestOwners(t *testing.T) {
 	o := weekly()
-	all, d := holdings{}, narrow(o)
+	all := holdings{}
+	d := narrow(o)
 	h := d.history
 	steps := len(h.held)
 	hold := func(pod, workload string, from, to int) {

@@ -23,13 +23,17 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 
 	list := make([]slice, 0, len(wanted))
 	for i, name := range wanted {
-		if at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name }); at >= 0 {
+		if at := slices.IndexFunc(
+			profiles,
+			func(p gpu.Profile) bool { return p.Name == name },
+		); at >= 0 {
 			list = append(list, slice{at, i})
 		}
 	}
 
 	slices.SortFunc(list, func(a, b slice) int {
-		x, y := &profiles[a.profile], &profiles[b.profile]
+		x := &profiles[a.profile]
+		y := &profiles[b.profile]
 
 		return cmp.Or(cmp.Compare(y.MemorySlices, x.MemorySlices), cmp.Compare(y.SMs, x.SMs),
 			cmp.Compare(a.profile, b.profile), cmp.Compare(a.wanted, b.wanted))
@@ -51,7 +55,13 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 			gpus = append(gpus, place{})
 		}
 
-		gpus[at].profiles, gpus[at].wanted = append(gpus[at].profiles, s.profile), append(gpus[at].wanted, s.wanted)
+		gpus[at].profiles, gpus[at].wanted = append(
+			gpus[at].profiles,
+			s.profile,
+		), append(
+			gpus[at].wanted,
+			s.wanted,
+		)
 	}
 
 	return gpus

@@ -119,21 +119,29 @@ type GPU struct {
 
 // addEvidence fills in the evidence and what follows from it.
 func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
-	e, round := f.Evidence, advise.Round3
+	e := f.Evidence
+	round := advise.Round3
 	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
 	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
-	g.MediaUse, g.Server = e.MediaUse, e.Server
-	g.ActivityUnread, g.NVLinkUnread = e.ActivityUnread, nvlinkUnread
+	g.MediaUse = e.MediaUse
+	g.Server = e.Server
+	g.ActivityUnread = e.ActivityUnread
+	g.NVLinkUnread = nvlinkUnread
 
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
 	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
 
-	g.Action, g.Reason, g.Explanation = r.Action, r.Reason, r.Explanation
+	g.Action = r.Action
+	g.Reason = r.Reason
+
+	g.Explanation = r.Explanation
 	if r.Predicted != nil {
-		g.Profile, g.NotChecked, g.Decided = r.Recommended, r.NotChecked, &r.Predicted.Decided
+		g.Profile = r.Recommended
+		g.NotChecked = r.NotChecked
+		g.Decided = &r.Predicted.Decided
 
 		g.StartWith = r.Predicted.Server
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
@@ -145,8 +153,11 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 // report sums up.
 func (a *analysis) report() *Report {
 	r := &Report{
-		APIVersion: "mig-exporter/v1", Prometheus: a.client.url, Time: a.end.UTC(), WindowHours: a.options.Window.Hours(),
-		options: a.options.Advise,
+		APIVersion:  "mig-exporter/v1",
+		Prometheus:  a.client.url,
+		Time:        a.end.UTC(),
+		WindowHours: a.options.Window.Hours(),
+		options:     a.options.Advise,
 	}
 	nodes := map[[2]string]bool{}
 
@@ -187,8 +198,17 @@ func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	}
 
 	slices.SortFunc(groups, func(a, b Group) int {
-		return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Model, b.Model), cmp.Compare(b.FreedGPUs, a.FreedGPUs),
-			cmp.Compare(b.Slices, a.Slices), cmp.Compare(b.GPUs, a.GPUs), cmp.Compare(a.Namespace, b.Namespace))
+		return cmp.Or(
+			cmp.Compare(a.Cluster, b.Cluster),
+			cmp.Compare(a.Model, b.Model),
+			cmp.Compare(b.FreedGPUs, a.FreedGPUs),
+			cmp.Compare(
+				b.Slices,
+				a.Slices,
+			),
+			cmp.Compare(b.GPUs, a.GPUs),
+			cmp.Compare(a.Namespace, b.Namespace),
+		)
 	})
 
 	return groups
@@ -200,11 +220,16 @@ type Key struct{ cluster, model, namespace string }
 // sum adds up the GPUs of a group.
 func (a *analysis) sum(key Key, list []*GPU) Group {
 	group := Group{
-		Cluster: key.cluster, Model: key.model, Namespace: key.namespace, GPUs: len(list), Reasons: map[advise.Reason]int{},
+		Cluster:   key.cluster,
+		Model:     key.model,
+		Namespace: key.namespace,
+		GPUs:      len(list),
+		Reasons:   map[advise.Reason]int{},
 	}
 	var wanted []string
 	var known mig.Model
-	held, unknown := 0., 0
+	held := 0.
+	unknown := 0
 
 	for _, g := range list {
 		if g.Action != advise.ActionSlice {
@@ -229,7 +254,9 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
-		group.GPUHoursPerWeek = math.Round(held*float64(group.FreedGPUs)/float64(group.Slices)*10) / 10
+		group.GPUHoursPerWeek = math.Round(
+			held*float64(group.FreedGPUs)/float64(group.Slices)*10,
+		) / 10
 	}
 
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
@@ -250,9 +277,13 @@ func count(set bool) int {
 
 // add adds the numbers of a group.
 func (g *Group) add(more *Group) {
-	g.GPUs, g.Slices, g.FreedGPUs = g.GPUs+more.GPUs, g.Slices+more.Slices, g.FreedGPUs+more.FreedGPUs
+	g.GPUs = g.GPUs + more.GPUs
+	g.Slices = g.Slices + more.Slices
+	g.FreedGPUs = g.FreedGPUs + more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
-	g.Provisional, g.NotChecked, g.Idle = g.Provisional+more.Provisional, g.NotChecked+more.NotChecked, g.Idle+more.Idle
+	g.Provisional = g.Provisional + more.Provisional
+	g.NotChecked = g.NotChecked + more.NotChecked
+	g.Idle = g.Idle + more.Idle
 
 	g.Share += more.Share
 	for reason, n := range more.Reasons {

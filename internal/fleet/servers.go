@@ -30,14 +30,36 @@ func knownServers() []serverMetrics {
 	state := func(s string) string { return `nv_trt_llm_request_metrics{request_type="` + s + `"}` }
 
 	return []serverMetrics{
-		{kind: gpu.ServerVLLM, any: "vllm:num_requests_running",
-			cache: []string{"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"}, running: "vllm:num_requests_running",
-			waiting: "vllm:num_requests_waiting"},
-		{kind: gpu.ServerSGLang, any: "sglang:num_running_reqs", cache: []string{"sglang:token_usage"},
-			tokens: "sglang:max_total_num_tokens", running: "sglang:num_running_reqs", waiting: "sglang:num_queue_reqs"},
-		{kind: gpu.ServerTGI, any: "tgi_queue_size", running: "tgi_batch_current_size", waiting: "tgi_queue_size"},
-		{kind: gpu.ServerTriton, any: trt + `{kv_cache_block_type="max"}`, running: state("scheduled"),
-			waiting: state("waiting")},
+		{
+			kind: gpu.ServerVLLM,
+			any:  "vllm:num_requests_running",
+			cache: []string{
+				"vllm:kv_cache_usage_perc",
+				"vllm:gpu_cache_usage_perc",
+			},
+			running: "vllm:num_requests_running",
+			waiting: "vllm:num_requests_waiting",
+		},
+		{
+			kind:    gpu.ServerSGLang,
+			any:     "sglang:num_running_reqs",
+			cache:   []string{"sglang:token_usage"},
+			tokens:  "sglang:max_total_num_tokens",
+			running: "sglang:num_running_reqs",
+			waiting: "sglang:num_queue_reqs",
+		},
+		{
+			kind:    gpu.ServerTGI,
+			any:     "tgi_queue_size",
+			running: "tgi_batch_current_size",
+			waiting: "tgi_queue_size",
+		},
+		{
+			kind:    gpu.ServerTriton,
+			any:     trt + `{kv_cache_block_type="max"}`,
+			running: state("scheduled"),
+			waiting: state("waiting"),
+		},
 	}
 }
 
@@ -121,7 +143,11 @@ func (a *analysis) queryServers(ctx context.Context) error {
 		return nil
 	}
 
-	rows, err := a.client.vector(ctx, render(weightsQuery, "", a.options.Window, a.options.ClusterLabel), a.end)
+	rows, err := a.client.vector(
+		ctx,
+		render(weightsQuery, "", a.options.Window, a.options.ClusterLabel),
+		a.end,
+	)
 	if err != nil && !isTooMuch(err) {
 		return err
 	}
@@ -137,13 +163,18 @@ func (a *analysis) queryServers(ctx context.Context) error {
 }
 
 func (a *analysis) podOf(row *model.Sample) podKey {
-	return podKey{string(row.Metric[model.LabelName(a.options.ClusterLabel)]), string(row.Metric["namespace"]),
-		string(row.Metric["pod"])}
+	return podKey{
+		string(row.Metric[model.LabelName(a.options.ClusterLabel)]),
+		string(row.Metric["namespace"]),
+		string(row.Metric["pod"]),
+	}
 }
 
 // addServer adds a figure of a server.
 func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
-	key, value := a.podOf(row), float64(row.Value)
+	key := a.podOf(row)
+
+	value := float64(row.Value)
 	if key.pod == "" || !(value >= 0) {
 		return
 	}

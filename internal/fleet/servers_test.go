@@ -40,7 +40,9 @@ func TestServersOfAHistory(t *testing.T) {
 		"two in a pod":            {map[string]*advise.ServerHistory{"a": unclear}, false, unknown, ""},
 		"weights of one of three": {map[string]*advise.ServerHistory{"a": vllm(14), "b": vllm(0), "c": vllm(14)}, false, unknown, "model-memory"},
 	} {
-		d, s := narrow(o), analysisOf(o)
+		d := narrow(o)
+		s := analysisOf(o)
+
 		for i := range d.history.memory {
 			d.history.memory[i] = 60 * gib
 		}
@@ -70,7 +72,8 @@ func TestServersOfAHistory(t *testing.T) {
 // TestTwoServersInAPod: of two servers in a pod it is not known which one holds the cache.
 func TestTwoServersInAPod(t *testing.T) {
 	s := analysisOf(weekly())
-	s.options.ClusterLabel, s.servers = "cluster", map[podKey]*advise.ServerHistory{}
+	s.options.ClusterLabel = "cluster"
+	s.servers = map[podKey]*advise.ServerHistory{}
 	row := &model.Sample{Metric: model.Metric{"cluster": "a", "namespace": "ml", "pod": "p", "figure": figureSeen}}
 	s.addServer(gpu.ServerVLLM, row)
 	s.addServer(gpu.ServerVLLM, row)

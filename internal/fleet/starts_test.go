@@ -28,7 +28,8 @@ func TestStartsInTheHistory(t *testing.T) {
 		"an earlier one came":        {map[string][2]int{"a": {0, 168}, "b": {20, 30}}, [2]int{}, false},
 	} {
 		h := narrow(weekly()).history
-		h.arrived, h.stayed = false, false
+		h.arrived = false
+		h.stayed = false
 		clear(h.held)
 		clear(h.namespaces)
 		hours(c.lose[0], c.lose[1], func(at int) { h.busy[at] = nan })
@@ -49,7 +50,8 @@ func TestStartsInTheHistory(t *testing.T) {
 func TestStartOfProcesses(t *testing.T) {
 	for from, want := range map[int]bool{0: false, 10: true} {
 		h := narrow(weekly()).history
-		h.arrived, h.stayed = false, false
+		h.arrived = false
+		h.stayed = false
 		clear(h.namespaces)
 		hours(0, from, func(at int) { h.held[at] = false })
 		cmptest.Equal(t, "start", h.sawStart(), want)

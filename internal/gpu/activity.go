@@ -21,7 +21,16 @@ type Activity struct {
 
 // All returns pointers to every ratio, in the order of the fields.
 func (a *Activity) All() [8]*Opt[float64] {
-	return [8]*Opt[float64]{&a.GraphicsEngine, &a.SM, &a.SMOccupancy, &a.Tensor, &a.FP64, &a.FP32, &a.FP16, &a.DRAM}
+	return [8]*Opt[float64]{
+		&a.GraphicsEngine,
+		&a.SM,
+		&a.SMOccupancy,
+		&a.Tensor,
+		&a.FP64,
+		&a.FP32,
+		&a.FP16,
+		&a.DRAM,
+	}
 }
 
 // Media is how busy the media engines of a device are, each the mean over its engines of the kind, 0-1.

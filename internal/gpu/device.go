@@ -167,7 +167,8 @@ func (d *Devices) Cover(refs []DeviceRef) map[DeviceIndex]bool {
 	for g := range d.gpus {
 		whole := covered[DeviceIndex{g, Whole, Whole}]
 		for i := range d.gpus[g].Instances {
-			gi, computes := DeviceIndex{g, i, Whole}, len(d.gpus[g].Instances[i].ComputeInstances)
+			gi := DeviceIndex{g, i, Whole}
+			computes := len(d.gpus[g].Instances[i].ComputeInstances)
 			within := 0
 
 			for c := range computes {

@@ -71,7 +71,8 @@ func (d *Delta) addGPUChanges(was, now *GPU) {
 		d.WentDown = append(d.WentDown, now.UUID)
 	}
 
-	if now.Up && was.Up && (was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending) {
+	if now.Up && was.Up &&
+		(was.MIG.Enabled != now.MIG.Enabled || was.MIG.Pending != now.MIG.Pending) {
 		d.ModeChanged = append(d.ModeChanged, now.UUID)
 	}
 
@@ -108,7 +109,15 @@ func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			if !have[g.ComputeKey(gi, ci)] {
-				to = append(to, InstanceChange{Key: g.Key(gi), Compute: Some(ci.ID), Profile: ci.Profile, UUID: ci.UUID})
+				to = append(
+					to,
+					InstanceChange{
+						Key:     g.Key(gi),
+						Compute: Some(ci.ID),
+						Profile: ci.Profile,
+						UUID:    ci.UUID,
+					},
+				)
 			}
 		}
 	}

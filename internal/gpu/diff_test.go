@@ -21,7 +21,8 @@ func TestDiff(t *testing.T) {
 	gi := InstanceChange{Key: InstanceKey{"GPU-a", 1, 1}, Profile: "3g.20gb"}
 	ci := InstanceChange{Key: gi.Key, Compute: Some(ComputeID(0)), Profile: "3g.20gb", UUID: "MIG-x"}
 	again := func(c InstanceChange) InstanceChange { c.Key.Generation = 2; return c }
-	down, off := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
+	down := newMIGGPU("GPU-a", 1)
+	off := newMIGGPU("GPU-a", 1)
 	down.Up = false
 	off.MIG.Pending = Some(false)
 
@@ -52,7 +53,8 @@ func TestDiff(t *testing.T) {
 
 // TestDiffOfAComputeInstance: a compute instance that is created within a GPU instance that stays.
 func TestDiffOfAComputeInstance(t *testing.T) {
-	before, after := newMIGGPU("GPU-a", 1), newMIGGPU("GPU-a", 1)
+	before := newMIGGPU("GPU-a", 1)
+	after := newMIGGPU("GPU-a", 1)
 	after.MIG.LayoutGeneration = 2
 	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances,
 		ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})

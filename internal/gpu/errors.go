@@ -10,7 +10,9 @@ var (
 	// ErrNoPermission: the process lacks a right (root, or a MIG capability).
 	ErrNoPermission = errors.New("no permission")
 	// ErrPIDNamespace: this process is not known to be in the host's PID namespace, and sees all processes in no other.
-	ErrPIDNamespace = errors.New("processes are hidden outside of the host's PID namespace (hostPID)")
+	ErrPIDNamespace = errors.New(
+		"processes are hidden outside of the host's PID namespace (hostPID)",
+	)
 	// ErrNotFound: the entity does not exist, or no longer.
 	ErrNotFound = errors.New("not found")
 	// ErrReplaced: another entity has the place or the id of the one that was meant.

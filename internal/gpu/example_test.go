@@ -35,7 +35,8 @@ func ExampleDiff() {
 			Instances: []gpu.GPUInstance{{ID: 1, Generation: layout, Profile: profile}},
 		}}}
 	}
-	before, after := snapshot(1, "3g.20gb"), snapshot(2, "4g.20gb")
+	before := snapshot(1, "3g.20gb")
+	after := snapshot(2, "4g.20gb")
 	changes := gpu.Diff(before, after)
 	fmt.Printf("destroyed %s %+v\n", changes.Destroyed[0].Profile, changes.Destroyed[0].Key)
 	fmt.Printf("created   %s %+v\n", changes.Created[0].Profile, changes.Created[0].Key)

@@ -56,7 +56,9 @@ type LegacyMIG struct {
 func ParseMIGUUID(s string) (MIGUUID, Opt[LegacyMIG], error) {
 	bad := func() (MIGUUID, Opt[LegacyMIG], error) {
 		return "", None[LegacyMIG](), fmt.Errorf(
-			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>", s)
+			"MIG UUID %q: expected MIG-<uuid> or MIG-GPU-<uuid>/<GPU instance>/<compute instance>",
+			s,
+		)
 	}
 
 	rest, ok := strings.CutPrefix(s, "MIG-")

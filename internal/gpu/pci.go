@@ -32,8 +32,14 @@ func ParsePCIAddress(text string) (PCIAddress, bool) {
 
 // Compare orders addresses by domain, bus and device.
 func (a PCIAddress) Compare(b PCIAddress) int {
-	return cmp.Or(cmp.Compare(a.Domain, b.Domain), cmp.Compare(a.Bus, b.Bus), cmp.Compare(a.Device, b.Device))
+	return cmp.Or(
+		cmp.Compare(a.Domain, b.Domain),
+		cmp.Compare(a.Bus, b.Bus),
+		cmp.Compare(a.Device, b.Device),
+	)
 }
 
 // String returns the address as the kernel writes it.
-func (a PCIAddress) String() string { return fmt.Sprintf("%04x:%02x:%02x", a.Domain, a.Bus, a.Device) }
+func (a PCIAddress) String() string {
+	return fmt.Sprintf("%04x:%02x:%02x", a.Domain, a.Bus, a.Device)
+}

@@ -13,8 +13,15 @@ const MaxProcesses = 256
 func LargestFirst(list []Process) []Process {
 	sorted := slices.Clone(list)
 	slices.SortFunc(sorted, func(a, b Process) int {
-		return cmp.Or(cmp.Compare(b.MemoryBytes.Or(0), a.MemoryBytes.Or(0)), cmp.Compare(a.PID, b.PID),
-			cmp.Compare(a.Instance.Or(0), b.Instance.Or(0)), cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)))
+		return cmp.Or(
+			cmp.Compare(b.MemoryBytes.Or(0), a.MemoryBytes.Or(0)),
+			cmp.Compare(a.PID, b.PID),
+			cmp.Compare(
+				a.Instance.Or(0),
+				b.Instance.Or(0),
+			),
+			cmp.Compare(a.Compute.Or(0), b.Compute.Or(0)),
+		)
 	})
 
 	return sorted

@@ -27,7 +27,10 @@ func ParsePlacement(s string) (Placement, error) {
 
 	b, bOK := ParseDecimal(size)
 	if !ok || !aOK || !bOK || b == 0 || a > maxAxis || b > maxAxis {
-		return Placement{}, fmt.Errorf("placement %q: expected start:size in units of the placement axis, such as 4:4", s)
+		return Placement{}, fmt.Errorf(
+			"placement %q: expected start:size in units of the placement axis, such as 4:4",
+			s,
+		)
 	}
 
 	return Placement{Start: int(a), Size: int(b)}, nil

@@ -49,10 +49,13 @@ type PodServer struct {
 // ParseModelMemory reads a number of bytes in the binary units of Kubernetes, "14Gi" or "800Mi", as the annotation
 // mig-exporter.dev/model-memory has it.
 func ParseModelMemory(value string) (bytes uint64, ok bool) {
-	number, unit := value, 1.
+	number := value
+	unit := 1.
+
 	for suffix, bytes := range map[string]float64{"Mi": 1 << 20, "Gi": 1 << 30} {
 		if cut, ok := strings.CutSuffix(value, suffix); ok {
-			number, unit = cut, bytes
+			number = cut
+			unit = bytes
 		}
 	}
 

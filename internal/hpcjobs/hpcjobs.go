@@ -73,7 +73,11 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 	f.logFaulty(faulty)
 
 	if len(faulty) > 0 {
-		return jobs, fmt.Errorf("job mapping: the jobs of %d devices are not known: %w", len(faulty), gpu.ErrUnavailable)
+		return jobs, fmt.Errorf(
+			"job mapping: the jobs of %d devices are not known: %w",
+			len(faulty),
+			gpu.ErrUnavailable,
+		)
 	}
 
 	return jobs, nil
@@ -83,14 +87,20 @@ func (f *Folder) Jobs(devices []gpu.JobDevice) (gpu.Jobs, error) {
 func (f *Folder) logFaulty(faulty map[string]string) {
 	for _, name := range slices.Sorted(maps.Keys(faulty)) {
 		if f.logged[name] != faulty[name] {
-			level.Warn(f.logger).Log("msg", "ignoring a job file; the devices of other files keep their jobs",
-				"file", filepath.Join(f.path, name), "err", faulty[name])
+			level.Warn(f.logger).Log(
+				"msg", "ignoring a job file; the devices of other files keep their jobs",
+				"file", filepath.Join(f.path, name),
+				"err", faulty[name],
+			)
 		}
 	}
 
 	for _, name := range slices.Sorted(maps.Keys(f.logged)) {
 		if _, still := faulty[name]; !still {
-			level.Info(f.logger).Log("msg", "job file is no longer ignored", "file", filepath.Join(f.path, name))
+			level.Info(f.logger).Log(
+				"msg", "job file is no longer ignored",
+				"file", filepath.Join(f.path, name),
+			)
 		}
 	}
 
@@ -154,11 +164,23 @@ func parseJobs(text string) ([]string, error) {
 		case job == "" || slices.Contains(jobs, job):
 			continue
 		case len(job) > maxJob:
-			return nil, fmt.Errorf("line %d has %d bytes: expected a job id of at most %d", number, len(job), maxJob)
+			return nil, fmt.Errorf(
+				"line %d has %d bytes: expected a job id of at most %d",
+				number,
+				len(job),
+				maxJob,
+			)
 		case strings.ContainsFunc(job, func(r rune) bool { return !unicode.IsPrint(r) }):
-			return nil, fmt.Errorf("line %d is %q: expected a job id without control characters", number, job)
+			return nil, fmt.Errorf(
+				"line %d is %q: expected a job id without control characters",
+				number,
+				job,
+			)
 		case len(jobs) == maxJobs:
-			return nil, fmt.Errorf("more than %d jobs: expected those that hold one device", maxJobs)
+			return nil, fmt.Errorf(
+				"more than %d jobs: expected those that hold one device",
+				maxJobs,
+			)
 		}
 
 		jobs = append(jobs, job)

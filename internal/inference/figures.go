@@ -60,7 +60,10 @@ func servers() []server {
 // vllm returns vLLM's metrics. Version 1 renamed the use of the cache; both have the old name for a while.
 func vllm() server {
 	return server{
-		kind: gpu.ServerVLLM, info: "vllm:cache_config_info", blockTokens: "block_size", blocks: "num_gpu_blocks",
+		kind:        gpu.ServerVLLM,
+		info:        "vllm:cache_config_info",
+		blockTokens: "block_size",
+		blocks:      "num_gpu_blocks",
 		metrics: []metric{
 			{name: "vllm:num_requests_running", figure: running},
 			{name: "vllm:num_requests_waiting", figure: waiting},
@@ -80,7 +83,10 @@ func vllm() server {
 // sglang returns SGLang's metrics. Releases differ in where they say how large the cache is.
 func sglang() server {
 	return server{
-		kind: gpu.ServerSGLang, info: "sglang:cache_config_info", blockTokens: "page_size", blocks: "num_pages",
+		kind:        gpu.ServerSGLang,
+		info:        "sglang:cache_config_info",
+		blockTokens: "page_size",
+		blocks:      "num_pages",
 		metrics: []metric{
 			{name: "sglang:num_running_reqs", figure: running},
 			{name: "sglang:num_queue_reqs", figure: waiting},
@@ -170,9 +176,15 @@ func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
 	s.addBlocks()
 
 	return gpu.ServerFigures{
-		Kind: kind, Running: s[running], Waiting: s[waiting], CacheUse: s[cacheUse], CacheTokens: s[cacheTokens],
-		PromptTokens: s[promptTokens], GeneratedTokens: s[generatedTokens],
-		FinishedRequests: s[requests], ServiceSeconds: s.serviceSeconds(),
+		Kind:             kind,
+		Running:          s[running],
+		Waiting:          s[waiting],
+		CacheUse:         s[cacheUse],
+		CacheTokens:      s[cacheTokens],
+		PromptTokens:     s[promptTokens],
+		GeneratedTokens:  s[generatedTokens],
+		FinishedRequests: s[requests],
+		ServiceSeconds:   s.serviceSeconds(),
 	}
 }
 

@@ -65,7 +65,8 @@ func knownLines(text []byte) (io.Reader, error) {
 	}
 
 	var known bytes.Buffer
-	lines, squaredLabels := 0, 0
+	lines := 0
+	squaredLabels := 0
 
 	for line := range bytes.Lines(text) {
 		name := line
@@ -78,13 +79,19 @@ func knownLines(text []byte) (io.Reader, error) {
 		}
 
 		if lines++; lines > maxLines || len(line) > maxLine {
-			return nil, fmt.Errorf("has more than %d lines of its server's metrics, or one of more than %d bytes", maxLines,
-				maxLine)
+			return nil, fmt.Errorf(
+				"has more than %d lines of its server's metrics, or one of more than %d bytes",
+				maxLines,
+				maxLine,
+			)
 		}
 
 		labels := bytes.Count(line, []byte("=")) // at most, since a value may have some
 		if squaredLabels += labels * labels; squaredLabels > maxSquaredLabels {
-			return nil, fmt.Errorf("has too many labels; expected 16 at most in each of %d lines", maxLines)
+			return nil, fmt.Errorf(
+				"has too many labels; expected 16 at most in each of %d lines",
+				maxLines,
+			)
 		}
 
 		known.Write(line)
@@ -139,12 +146,18 @@ func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 	tokens := 0.
 
 	for _, info := range infos {
-		blocks, size := numberOf(info, s.blocks), numberOf(info, s.blockTokens)
+		blocks := numberOf(info, s.blocks)
+
+		size := numberOf(info, s.blockTokens)
 		if cacheTokens.isUsable(blocks * size) {
 			tokens += blocks * size
 		}
 
-		if share := numberOf(info, "gpu_memory_utilization"); s.kind == gpu.ServerVLLM && share > 0 && share <= 1 {
+		if share := numberOf(
+			info,
+			"gpu_memory_utilization",
+		); s.kind == gpu.ServerVLLM && share > 0 &&
+			share <= 1 {
 			f.Fraction = gpu.Some(share)
 		}
 	}

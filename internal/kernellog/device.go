@@ -57,7 +57,9 @@ func (f *file) checkKind(path string) error {
 	var stat unix.Stat_t
 	var failure error
 
-	if err := f.conn.Control(func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) }); err != nil {
+	if err := f.conn.Control(
+		func(fd uintptr) { failure = unix.Fstat(int(fd), &stat) },
+	); err != nil {
 		return err
 	}
 
@@ -65,13 +67,28 @@ func (f *file) checkKind(path string) error {
 		return fmt.Errorf("stat %s: %w", path, failure)
 	}
 
-	major, minor := unix.Major(stat.Rdev), unix.Minor(stat.Rdev)
+	major := unix.Major(stat.Rdev)
+
+	minor := unix.Minor(stat.Rdev)
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
-		return fmt.Errorf("%w: %s is no character device; want %d:%d", gpu.ErrNotFound, path, logMajor, logMinor)
+		return fmt.Errorf(
+			"%w: %s is no character device; want %d:%d",
+			gpu.ErrNotFound,
+			path,
+			logMajor,
+			logMinor,
+		)
 	case major != logMajor || minor != logMinor:
-		return fmt.Errorf("%w: %s is the character device %d:%d, want %d:%d", gpu.ErrNotFound, path, major, minor,
-			logMajor, logMinor)
+		return fmt.Errorf(
+			"%w: %s is the character device %d:%d, want %d:%d",
+			gpu.ErrNotFound,
+			path,
+			major,
+			minor,
+			logMajor,
+			logMinor,
+		)
 	}
 
 	return nil

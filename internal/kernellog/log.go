@@ -58,7 +58,12 @@ type Log struct {
 // Start reads what the log has, and begins to follow it. Close ends that. A log that cannot be read is tried again, and
 // State has the reason.
 func Start(opts Options) *Log {
-	l := &Log{opts: opts, quit: make(chan struct{}), done: make(chan struct{}), startedAt: opts.Uptime()}
+	l := &Log{
+		opts:      opts,
+		quit:      make(chan struct{}),
+		done:      make(chan struct{}),
+		startedAt: opts.Uptime(),
+	}
 	failure := l.begin()
 
 	l.started = true
@@ -92,8 +97,10 @@ func (l *Log) Close() {
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines, lost = l.lines, l.lost
-	l.lines, l.lost = nil, false
+	lines = l.lines
+	lost = l.lost
+	l.lines = nil
+	l.lost = false
 
 	return lines, lost
 }
@@ -107,7 +114,12 @@ func (l *Log) State() gpu.SourceState {
 		l.lastUp = l.opts.Now()
 	}
 
-	return gpu.SourceState{Name: gpu.SourceKernelLog, Up: l.device != nil, LastSuccess: l.lastUp, Err: l.err}
+	return gpu.SourceState{
+		Name:        gpu.SourceKernelLog,
+		Up:          l.device != nil,
+		LastSuccess: l.lastUp,
+		Err:         l.err,
+	}
 }
 
 // run follows the log until Close. open is whether it can be read now.
@@ -180,7 +192,8 @@ func (l *Log) drop(failure error) bool {
 		_ = l.device.Close() // it does not work any more
 	}
 
-	l.device, l.err = nil, failure
+	l.device = nil
+	l.err = failure
 
 	return !l.closed
 }
@@ -232,7 +245,11 @@ func (l *Log) addRecord(record string, live bool) {
 	}
 
 	x := gpu.LoggedXID{
-		PCI: found.pci, Instance: found.instance, Compute: found.compute, XID: found.xid, Time: l.opts.Now(),
+		PCI:         found.pci,
+		Instance:    found.instance,
+		Compute:     found.compute,
+		XID:         found.xid,
+		Time:        l.opts.Now(),
 		BeforeStart: !live && (!l.started || h.uptime < l.startedAt),
 	}
 	if !live {

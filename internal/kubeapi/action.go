@@ -39,7 +39,8 @@ func resourceOf(path string) (resource string, named bool) {
 	case len(parts) > 2 && parts[0] == "api":
 		parts = parts[2:]
 	case len(parts) > 3 && parts[0] == "apis":
-		group, parts = "."+parts[1], parts[3:]
+		group = "." + parts[1]
+		parts = parts[3:]
 	default:
 		return "", false
 	}

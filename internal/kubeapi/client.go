@@ -31,10 +31,14 @@ const defaultLimit = 4 << 20
 
 // InClusterServer returns the URL of the API server of the cluster that this process runs in, from its environment.
 func InClusterServer(getenv func(string) string) (string, error) {
-	host, port := getenv("KUBERNETES_SERVICE_HOST"), getenv("KUBERNETES_SERVICE_PORT")
+	host := getenv("KUBERNETES_SERVICE_HOST")
+
+	port := getenv("KUBERNETES_SERVICE_PORT")
 	if host == "" || port == "" {
-		return "", fmt.Errorf("not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w",
-			gpu.ErrNotFound)
+		return "", fmt.Errorf(
+			"not in a Kubernetes cluster: KUBERNETES_SERVICE_HOST and _PORT are not set: %w",
+			gpu.ErrNotFound,
+		)
 	}
 
 	return "https://" + net.JoinHostPort(host, port), nil
@@ -80,7 +84,11 @@ func New(opts Options) (*Client, error) {
 	}
 
 	if server.Scheme != "https" || server.Host == "" {
-		return nil, fmt.Errorf("API server %q: expected https://<host>:<port>: %w", opts.Server, gpu.ErrInvalidArgument)
+		return nil, fmt.Errorf(
+			"API server %q: expected https://<host>:<port>: %w",
+			opts.Server,
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	refuse := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
@@ -162,7 +170,11 @@ func (c *Client) Do(ctx context.Context, r Request, answer any) error {
 }
 
 // sendAndRead sends the request and calls read with the body of a successful response.
-func (c *Client) sendAndRead(ctx context.Context, r Request, read func(body io.Reader) error) error {
+func (c *Client) sendAndRead(
+	ctx context.Context,
+	r Request,
+	read func(body io.Reader) error,
+) error {
 	if err := c.sendRequest(ctx, r, read); err != nil {
 		return fmt.Errorf("%s: %w", r.requiredRight(), err)
 	}
@@ -170,7 +182,11 @@ func (c *Client) sendAndRead(ctx context.Context, r Request, read func(body io.R
 	return nil
 }
 
-func (c *Client) sendRequest(ctx context.Context, r Request, read func(body io.Reader) error) error {
+func (c *Client) sendRequest(
+	ctx context.Context,
+	r Request,
+	read func(body io.Reader) error,
+) error {
 	request, err := c.newHTTPRequest(ctx, r)
 	if err != nil {
 		return err
@@ -186,7 +202,9 @@ func (c *Client) sendRequest(ctx context.Context, r Request, read func(body io.R
 		return err
 	}
 
-	if err := read(http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit))); err != nil {
+	if err := read(
+		http.MaxBytesReader(nil, response.Body, cmp.Or(r.Limit, defaultLimit)),
+	); err != nil {
 		return unansweredError(ctx, fmt.Errorf("read the answer: %w", err))
 	}
 

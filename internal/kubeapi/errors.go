@@ -35,7 +35,11 @@ func (e *RefusedError) Error() string {
 		return fmt.Sprintf("%s (401 Unauthorized): %v", e.Refusal(), gpu.ErrNoPermission)
 	}
 
-	return fmt.Sprintf("the API server refuses it (403 Forbidden): %s: %v", e.Refusal(), gpu.ErrNoPermission)
+	return fmt.Sprintf(
+		"the API server refuses it (403 Forbidden): %s: %v",
+		e.Refusal(),
+		gpu.ErrNoPermission,
+	)
 }
 
 // Refusal returns what is missing, in words that a response to a user may contain.
@@ -68,7 +72,9 @@ func statusError(r Request, response *http.Response) error {
 	kind := gpu.ErrUnavailable
 
 	switch response.StatusCode {
-	case http.StatusOK, http.StatusCreated, http.StatusAccepted: // the last: a deletion that goes on
+	case http.StatusOK,
+		http.StatusCreated,
+		http.StatusAccepted: // the last: a deletion that goes on
 		return nil
 	case http.StatusUnauthorized:
 		return &RefusedError{Right: r.requiredRight(), Credentials: true}
@@ -95,5 +101,6 @@ func namesObject(body io.Reader) bool {
 		} `json:"details"`
 	}
 
-	return json.NewDecoder(io.LimitReader(body, maxStatus)).Decode(&status) == nil && status.Details.Name != ""
+	return json.NewDecoder(io.LimitReader(body, maxStatus)).Decode(&status) == nil &&
+		status.Details.Name != ""
 }

@@ -76,7 +76,8 @@ func (t *transport) currentTransport() (*http.Transport, error) {
 		t.current.CloseIdleConnections()
 	}
 
-	t.ca, t.current = ca, &http.Transport{
+	t.ca = ca
+	t.current = &http.Transport{
 		Proxy:             http.ProxyFromEnvironment,
 		TLSClientConfig:   &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12},
 		ForceAttemptHTTP2: true,

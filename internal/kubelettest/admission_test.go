@@ -116,7 +116,9 @@ func (w *profileWatch) isComplete() error {
 		return err
 	}
 
-	known, gpus := len(families["nvidia_gpu_allocated"].GetMetric()), len(families["nvidia_gpu_info"].GetMetric())
+	known := len(families["nvidia_gpu_allocated"].GetMetric())
+
+	gpus := len(families["nvidia_gpu_info"].GetMetric())
 	if known < gpus {
 		return fmt.Errorf("%s: of %d of %d GPUs it is known whether they are allocated", w.name, known, gpus)
 	}
@@ -236,7 +238,9 @@ func TestKubeletRestartWithSlowAdmission(t *testing.T) {
 func (c *cluster) restartWith(t *testing.T, pod *corev1.Pod, watches []*profileWatch) bool {
 	t.Helper()
 
-	done, end := make(chan struct{}), sync.WaitGroup{}
+	done := make(chan struct{})
+
+	end := sync.WaitGroup{}
 	for _, w := range watches {
 		end.Go(func() {
 			tick := time.NewTicker(200 * time.Millisecond)

@@ -157,7 +157,9 @@ func checkChurn(t *testing.T, lives []life, scrapes []observed) {
 
 	for i := range lives {
 		l := &lives[i]
-		first, owned, last := time.Time{}, time.Time{}, time.Time{}
+		first := time.Time{}
+		owned := time.Time{}
+		last := time.Time{}
 
 		for _, s := range scrapes {
 			shown := slices.ContainsFunc(s.holders, func(h holder) bool { return l.isShownBy(h) })

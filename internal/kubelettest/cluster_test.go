@@ -78,7 +78,8 @@ func reportError(err error) { fmt.Println(err) }
 // pluginDevices returns the ids that the device plugins offer, by resource, in every form that there is, and records
 // which device each of them means.
 func (c *cluster) pluginDevices() map[string][]string {
-	d, offers := c.layout, map[string][]string{}
+	d := c.layout
+	offers := map[string][]string{}
 	offer := func(resource, device, format string, args ...any) {
 		id := fmt.Sprintf(format, args...)
 		offers[resource] = append(offers[resource], id)

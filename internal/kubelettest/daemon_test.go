@@ -27,12 +27,15 @@ func (d *daemon) start() error {
 	defer log.Close()
 	d.process = exec.Command(d.command[0], d.command[1:]...)
 
-	d.process.Stdout, d.process.Stderr = log, log
+	d.process.Stdout = log
+
+	d.process.Stderr = log
 	if err := d.process.Start(); err != nil {
 		return fmt.Errorf("start %s: %w", d.name, err)
 	}
 
-	process, ended := d.process, make(chan struct{})
+	process := d.process
+	ended := make(chan struct{})
 	d.ended = ended
 	go func() {
 		_ = process.Wait() // it is stopped by a signal

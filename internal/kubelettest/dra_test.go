@@ -110,8 +110,10 @@ func (n *node) claim(ctx context.Context, namespace, name string, admin bool, de
 		result := resourceapi.DeviceRequestAllocationResult{
 			Request: request, Driver: draDriverName, Pool: nodeName, Device: device,
 		}
+
 		if admin {
-			exact.AdminAccess, result.AdminAccess = &admin, &admin
+			exact.AdminAccess = &admin
+			result.AdminAccess = &admin
 		}
 
 		requests = append(requests, resourceapi.DeviceRequest{Name: request, Exactly: exact})

@@ -176,7 +176,8 @@ func (n *node) installPluginRights(ctx context.Context, m *manifest) error {
 func (m *manifest) pod(suffix string, args ...string) *corev1.Pod {
 	template := m.daemonSet.Spec.Template.DeepCopy()
 	pod := &corev1.Pod{ObjectMeta: template.ObjectMeta, Spec: template.Spec}
-	pod.Namespace, pod.Name = m.namespace, m.daemonSet.Name+"-"+suffix
+	pod.Namespace = m.namespace
+	pod.Name = m.daemonSet.Name + "-" + suffix
 	pod.OwnerReferences = []metav1.OwnerReference{
 		*metav1.NewControllerRef(&m.daemonSet, appsv1.SchemeGroupVersion.WithKind("DaemonSet")),
 	}

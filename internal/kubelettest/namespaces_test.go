@@ -67,7 +67,9 @@ func preparePrivateHost(workspace string) error {
 
 // coverWithOverlay lets processes of this namespace write below a folder of the host, into the workspace.
 func coverWithOverlay(workspace, dir string) error {
-	upper, work := filepath.Join(workspace, "upper", dir), filepath.Join(workspace, "work", dir)
+	upper := filepath.Join(workspace, "upper", dir)
+
+	work := filepath.Join(workspace, "work", dir)
 	for _, made := range []string{upper, work} {
 		if err := os.MkdirAll(made, 0o755); err != nil {
 			return err

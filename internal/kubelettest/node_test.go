@@ -256,7 +256,9 @@ current-context: x
 `
 
 func (n *node) startKubelet() error {
-	config, access := filepath.Join(n.workspace, "kubelet.yaml"), filepath.Join(n.workspace, "kubeconfig")
+	config := filepath.Join(n.workspace, "kubelet.yaml")
+
+	access := filepath.Join(n.workspace, "kubeconfig")
 	if err := errors.Join(
 		os.WriteFile(config, fmt.Appendf(nil, kubeletConfig, n.pki.certFile("ca"), cgroupName(n.workspace)), 0o644),
 		os.WriteFile(access, fmt.Appendf(nil, kubeconfig, apiServer, n.pki.certFile("ca"), n.pki.certFile("kubelet"),

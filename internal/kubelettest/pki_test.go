@@ -30,7 +30,9 @@ func newAuthority(dir string) (*authority, error) {
 
 	a := &authority{dir: dir, key: key}
 	template := newTemplate(pkix.Name{CommonName: "kubelettest"})
-	template.IsCA, template.BasicConstraintsValid, template.KeyUsage = true, true, x509.KeyUsageCertSign
+	template.IsCA = true
+	template.BasicConstraintsValid = true
+	template.KeyUsage = x509.KeyUsageCertSign
 	a.cert = template
 
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)

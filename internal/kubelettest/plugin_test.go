@@ -108,7 +108,8 @@ func checkUnsettled(want float64) error {
 func TestControlUnsettled(t *testing.T) {
 	c := startShared(t)
 	c.awaitHolders(t, nil)
-	small, large := c.plugins["nvidia.com/mig-1g.5gb"], c.plugins["nvidia.com/mig-3g.20gb"]
+	small := c.plugins["nvidia.com/mig-1g.5gb"]
+	large := c.plugins["nvidia.com/mig-3g.20gb"]
 	offered, _ := small.offered()
 	c.replaceExporter(t, "u1n5t", "--control.device-plugin=", "--control.settle-timeout=5s")
 
@@ -206,7 +207,8 @@ func (c *cluster) replacePlugin(former *corev1.Pod, offered []string) error {
 	}
 
 	ended := time.Now()
-	small, large := c.plugins["nvidia.com/mig-1g.5gb"], c.plugins["nvidia.com/mig-3g.20gb"]
+	small := c.plugins["nvidia.com/mig-1g.5gb"]
+	large := c.plugins["nvidia.com/mig-3g.20gb"]
 	small.offer()
 
 	if _, err := c.createPod(c.ctx, newPluginPod("plugin-b")); err != nil {
@@ -278,7 +280,9 @@ func TestDevicePluginPolicy(t *testing.T) {
 	c.run(t, other)
 
 	exporter := c.bind(t, c.installed[0].pod("elsewhere"))
-	own, another, unbound := c.ownToken(t), c.tokenFor(t, exporter), c.tokenFor(t, nil)
+	own := c.ownToken(t)
+	another := c.tokenFor(t, exporter)
+	unbound := c.tokenFor(t, nil)
 
 	const node, labels, owner = "pods of the node that its token was issued for", "device plugin's pods", "a DaemonSet owns"
 	for _, call := range []struct {

@@ -250,7 +250,8 @@ func TestOpenFilesOfOtherProcesses(t *testing.T) {
 			Capabilities: &corev1.Capabilities{Drop: []corev1.Capability{"ALL"}, Add: pod.add},
 		}
 		reader := newPod("monitoring", pod.name, container)
-		reader.Spec.HostPID, reader.Spec.RestartPolicy = true, corev1.RestartPolicyNever
+		reader.Spec.HostPID = true
+		reader.Spec.RestartPolicy = corev1.RestartPolicyNever
 
 		created, err := c.client.CoreV1().Pods("monitoring").Create(c.ctx, reader, metav1.CreateOptions{})
 		if err != nil {

@@ -80,7 +80,8 @@ func (w *watch) checkScrape() {
 		return
 	}
 
-	now, shown := time.Now(), map[string][]string{}
+	now := time.Now()
+	shown := map[string][]string{}
 	confirmed := true
 
 	for _, h := range holdersOf(families) {

@@ -133,7 +133,8 @@ func superviseRun() error {
 func command(role, workspace string) *exec.Cmd {
 	c := exec.Command("/proc/self/exe", os.Args[1:]...)
 	c.Env = append(os.Environ(), roleVariable+"="+role, workspaceVariable+"="+workspace)
-	c.Stdout, c.Stderr = os.Stdout, os.Stderr
+	c.Stdout = os.Stdout
+	c.Stderr = os.Stderr
 
 	return c
 }
@@ -159,7 +160,9 @@ func killedRun() error {
 		return err
 	}
 
-	lines, up := bufio.NewScanner(r), false
+	lines := bufio.NewScanner(r)
+
+	up := false
 	for lines.Scan() {
 		if up = lines.Text() == parked; up {
 			break

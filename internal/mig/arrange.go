@@ -155,11 +155,14 @@ func (a *arranger) judgeArrangement() {
 	}
 
 	if a.best == nil || slices.Compare(c[:], a.bestCost[:]) < 0 {
-		a.best, a.bestCost = append([]gpu.Placement{}, a.chosen...), c
+		a.best = append([]gpu.Placement{}, a.chosen...)
+		a.bestCost = c
 	}
 }
 
-func (a *arranger) pinned(i int) bool { return a.existing.Busy || a.existing.ComputeInstances[i].Busy }
+func (a *arranger) pinned(i int) bool {
+	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
+}
 
 // alignment is the number of slices at whose multiples a compute instance can certainly be placed: by NVIDIA's open
 // kernel modules any start will do, by its emulated GPUs (go-nvml) only these.

@@ -27,7 +27,8 @@ type Placed struct {
 // stranded. Free compute slices are as many as the best further instances together could have; the rest is stranded.
 func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	shape := shapeOf(profiles)
-	empty, now := newOccupancy(shape, profiles, nil), newOccupancy(shape, profiles, placed)
+	empty := newOccupancy(shape, profiles, nil)
+	now := newOccupancy(shape, profiles, placed)
 	var c gpu.Capacity
 	var coverable uint64
 
@@ -121,9 +122,15 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 
 // profileOf finds an instance's profile; for an unknown one it returns what the name says.
 func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
-	byID := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.ID == instance.ProfileID })
+	byID := slices.IndexFunc(
+		profiles,
+		func(p gpu.Profile) bool { return p.ID == instance.ProfileID },
+	)
 
-	byName := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == instance.Profile })
+	byName := slices.IndexFunc(
+		profiles,
+		func(p gpu.Profile) bool { return p.Name == instance.Profile },
+	)
 	switch {
 	case byID >= 0 && (byName < 0 || profiles[byID].Name == instance.Profile):
 		return profiles[byID]
@@ -162,7 +169,8 @@ const (
 
 // creatable reports whether one more instance of the profile is possible, at any placement.
 func (o occupancy) creatable(p gpu.Profile) bool {
-	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p)) && o.left.cover(countsOf(p))
+	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p)) &&
+		o.left.cover(countsOf(p))
 }
 
 // free lists the placements that an instance of the profile could have now.
@@ -188,7 +196,9 @@ func (o occupancy) count(p gpu.Profile) int {
 	free := o.free(p)
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
 
-	n, end := 0, 0
+	n := 0
+
+	end := 0
 	for _, placement := range free {
 		if placement.Start >= end {
 			n, end = n+1, placement.End()

@@ -36,14 +36,22 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
-			return nil, &SpecError{fmt.Sprintf("need %d: count %d, SMs %d: expected 0 or more", i, n.Count, n.SMs)}
+			return nil, &SpecError{
+				fmt.Sprintf("need %d: count %d, SMs %d: expected 0 or more", i, n.Count, n.SMs),
+			}
 		}
 
 		total += min(n.Count, maxDemand+1)
 	}
 
 	if total > maxDemand {
-		return nil, &SpecError{fmt.Sprintf("%d or more instances: expected at most %d in one demand", total, maxDemand)}
+		return nil, &SpecError{
+			fmt.Sprintf(
+				"%d or more instances: expected at most %d in one demand",
+				total,
+				maxDemand,
+			),
+		}
 	}
 
 	d := newDemand(w, gpus, needs)
@@ -55,16 +63,27 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 		if k.fitsNowhere() {
 			n := needs[k.needs[0]]
 
-			return nil, &InfeasibleError{GPU: -1,
-				Reason: fmt.Sprintf("need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
-					k.needs[0], n.MemoryBytes, n.SMs)}
+			return nil, &InfeasibleError{
+				GPU: -1,
+				Reason: fmt.Sprintf(
+					"need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
+					k.needs[0],
+					n.MemoryBytes,
+					n.SMs,
+				),
+			}
 		}
 	}
 
 	if d.parts > maxParts {
-		return nil, &SpecError{fmt.Sprintf("a demand of %d instances of %d different kinds can be split up in too many "+
-			"ways: ask for some of them at a time",
-			total, len(d.kinds))}
+		return nil, &SpecError{
+			fmt.Sprintf(
+				"a demand of %d instances of %d different kinds can be split up in too many "+
+					"ways: ask for some of them at a time",
+				total,
+				len(d.kinds),
+			),
+		}
 	}
 
 	best := d.solve(keepBusy)
@@ -180,7 +199,8 @@ func (d *demand) digit(part, kind int) int {
 // every smaller one.
 func (d *demand) options(at int, p busyPolicy) []*option {
 	g := d.seenBy(p, at)
-	groups, known := d.groups(at), map[string]*option{}
+	groups := d.groups(at)
+	known := map[string]*option{}
 	room := roomOf(g, p)
 
 	fits := make([][]*searchProfile, len(d.kinds))
@@ -284,7 +304,10 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 		for i := range g.Instances {
 			if o.gone>>i&1 == 0 {
 				kept := g.Instances[i]
-				kept.ComputeInstances = asItIs(profileOf(g.Profiles, kept.Placed).ComputeSlices, &kept)
+				kept.ComputeInstances = asItIs(
+					profileOf(g.Profiles, kept.Placed).ComputeSlices,
+					&kept,
+				)
 				after = append(after, kept)
 			}
 		}
@@ -308,8 +331,10 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
 	if d.solve(ignoreBusy) == nil {
-		problem.Reason = fmt.Sprintf("%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
-			total)
+		problem.Reason = fmt.Sprintf(
+			"%d more instances do not fit on the GPUs with MIG on, not even if they were empty",
+			total,
+		)
 
 		return problem
 	}
@@ -318,8 +343,11 @@ func (d *demand) infeasible(total int) error {
 
 	without := d.solve(replaceBusy)
 	if without == nil {
-		problem.Reason = fmt.Sprintf("%d more instances do not fit beside the existing ones: idle ones would only be "+
-			"created again", total)
+		problem.Reason = fmt.Sprintf(
+			"%d more instances do not fit beside the existing ones: idle ones would only be "+
+				"created again",
+			total,
+		)
 
 		return problem
 	}
@@ -342,7 +370,11 @@ func (d *demand) infeasible(total int) error {
 		}
 	}
 
-	problem.Reason = fmt.Sprintf("%d more instances fit only without %s, busy", total, strings.Join(parts, ", "))
+	problem.Reason = fmt.Sprintf(
+		"%d more instances fit only without %s, busy",
+		total,
+		strings.Join(parts, ", "),
+	)
 
 	return problem
 }

@@ -107,9 +107,13 @@ func TestDemandsAreMetAsBruteForceWould(t *testing.T) {
 			g := newNaiveGPU(m)
 			rng := rand.New(rand.NewPCG(11, uint64(len(m.Name))))
 
-			rounds, gpus, feasible := 60, 2, 0
+			rounds := 60
+			gpus := 2
+			feasible := 0
+
 			if len(g.reachable) < 100 {
-				rounds, gpus = 400, 3
+				rounds = 400
+				gpus = 3
 			}
 
 			for range rounds {
@@ -152,7 +156,8 @@ func (g *naiveGPU) naiveDemand(layouts [][]naiveExisting, needs []Need, minding 
 
 	for c := range all[[2]int{needs[0].Count, needs[1].Count}] {
 		if !ok || c.less(best) {
-			best, ok = c, true
+			best = c
+			ok = true
 		}
 	}
 
@@ -255,7 +260,8 @@ func (g *naiveGPU) checkNeeds(t *testing.T, planned *PlannedGPU, needs []Need, m
 
 func TestDemandThatCannotBe(t *testing.T) {
 	g := newNaiveGPU(model(t, "A100-40GB"))
-	off, pendingOff := g.nodeGPU(0, nil), g.nodeGPU(0, nil)
+	off := g.nodeGPU(0, nil)
+	pendingOff := g.nodeGPU(0, nil)
 	off.MIG, off.Pending = gpu.Some(false), gpu.Some(true)
 	pendingOff.Pending = gpu.Some(false)
 	on := []GPULayout{g.nodeGPU(0, nil)}

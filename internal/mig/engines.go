@@ -37,7 +37,10 @@ func engineTotals(profiles []gpu.Profile) engineCounts {
 	}
 
 	largest := slices.MaxFunc(profiles, func(a, b gpu.Profile) int {
-		return cmp.Or(cmp.Compare(a.ComputeSlices, b.ComputeSlices), cmp.Compare(a.MemorySlices, b.MemorySlices))
+		return cmp.Or(
+			cmp.Compare(a.ComputeSlices, b.ComputeSlices),
+			cmp.Compare(a.MemorySlices, b.MemorySlices),
+		)
 	})
 	if !largest.Engines.Present() {
 		return totals

@@ -23,15 +23,19 @@ func TestMaximalLayoutsThatNeedMoreEnginesThanThereAre(t *testing.T) {
 			t.Errorf("%s: the engines of the whole GPU are not known", m.Name)
 		}
 
-		tooFew, tooFewDecoders := 0, 0
+		tooFew := 0
+		tooFewDecoders := 0
 
 		for _, layout := range g.reachable {
 			var sum gpu.Engines
 
 			for _, x := range layout {
 				e := m.Profiles[x.profile].Engines.Or(gpu.Engines{})
-				sum.Copy, sum.Decoder, sum.Encoder = sum.Copy+e.Copy, sum.Decoder+e.Decoder, sum.Encoder+e.Encoder
-				sum.JPEG, sum.OFA = sum.JPEG+e.JPEG, sum.OFA+e.OFA
+				sum.Copy = sum.Copy + e.Copy
+				sum.Decoder = sum.Decoder + e.Decoder
+				sum.Encoder = sum.Encoder + e.Encoder
+				sum.JPEG = sum.JPEG + e.JPEG
+				sum.OFA = sum.OFA + e.OFA
 			}
 
 			decoders := sum.Decoder > whole.Decoder
@@ -69,7 +73,9 @@ func TestEnginesForbidNoBaseLayout(t *testing.T) {
 			return strings.ContainsAny(p.Name, "+-")
 		})
 
-		with, without := newNaiveGPU(base), newNaiveGPU(withoutEngines(base))
+		with := newNaiveGPU(base)
+
+		without := newNaiveGPU(withoutEngines(base))
 		if len(with.reachable) != len(without.reachable) || len(with.reachable) < 10 {
 			t.Errorf("%s: %d layouts, without engines %d", m.Name, len(with.reachable), len(without.reachable))
 		}

@@ -42,18 +42,37 @@ func (e *ModeError) Error() string {
 	pending, _ := e.Pending.Get()
 	switch {
 	case !ok:
-		return fmt.Sprintf("GPU %d (%s) has no MIG mode, and the layout is for one with MIG", e.Index, e.UUID)
+		return fmt.Sprintf(
+			"GPU %d (%s) has no MIG mode, and the layout is for one with MIG",
+			e.Index,
+			e.UUID,
+		)
 	case current == e.Wanted:
-		return fmt.Sprintf("GPU %d (%s) has MIG %s until its next reset, and the layout is for one where it stays %s",
-			e.Index, e.UUID, onOff(current), onOff(e.Wanted))
+		return fmt.Sprintf(
+			"GPU %d (%s) has MIG %s until its next reset, and the layout is for one where it stays %s",
+			e.Index,
+			e.UUID,
+			onOff(current),
+			onOff(e.Wanted),
+		)
 	case e.Pending.Present() && pending == e.Wanted:
-		return fmt.Sprintf("GPU %d (%s) has MIG %s, and %s is pending until its next reset: the layout can be planned "+
-			"after that",
-			e.Index, e.UUID, onOff(current), onOff(e.Wanted))
+		return fmt.Sprintf(
+			"GPU %d (%s) has MIG %s, and %s is pending until its next reset: the layout can be planned "+
+				"after that",
+			e.Index,
+			e.UUID,
+			onOff(current),
+			onOff(e.Wanted),
+		)
 	}
 
-	return fmt.Sprintf("GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",
-		e.Index, e.UUID, onOff(current), onOff(e.Wanted))
+	return fmt.Sprintf(
+		"GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",
+		e.Index,
+		e.UUID,
+		onOff(current),
+		onOff(e.Wanted),
+	)
 }
 
 func onOff(on bool) string {
@@ -93,7 +112,13 @@ type ProfileError struct {
 }
 
 func (e *ProfileError) Error() string {
-	return fmt.Sprintf("profile %q: GPU %d (%s) offers %s", e.Profile, e.Index, e.Model, strings.Join(e.Offers, ", "))
+	return fmt.Sprintf(
+		"profile %q: GPU %d (%s) offers %s",
+		e.Profile,
+		e.Index,
+		e.Model,
+		strings.Join(e.Offers, ", "),
+	)
 }
 
 // SpecError says that a spec asks for what cannot be on any node: a negative count, compute instances that are larger

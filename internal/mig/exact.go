@@ -39,7 +39,8 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
 		kept: map[[2]int]*arrangement{}}
 	s := search{watch: w, judgeLayout: e.judgeLayout}
-	slicesWanted, shape := 0, shapeOf(g.Profiles)
+	slicesWanted := 0
+	shape := shapeOf(g.Profiles)
 
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
@@ -93,12 +94,20 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	for _, w := range wants {
 		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
 		if at < 0 {
-			at = slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile })
+			at = slices.IndexFunc(
+				g.Profiles,
+				func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile },
+			)
 		}
 
 		if at < 0 {
-			return nil, &ProfileError{GPU: position, Index: g.Index, Model: g.Name, Profile: w.Profile,
-				Offers: offers(g.Profiles)}
+			return nil, &ProfileError{
+				GPU:     position,
+				Index:   g.Index,
+				Model:   g.Name,
+				Profile: w.Profile,
+				Offers:  offers(g.Profiles),
+			}
 		}
 
 		p := g.Profiles[at]
@@ -124,7 +133,9 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	for i := 1; i < len(list); i++ {
 		list[i].group = list[i-1].group
 
-		a, b := list[i-1], list[i]
+		a := list[i-1]
+
+		b := list[i]
 		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
 			list[i].group++
 		}
@@ -139,19 +150,29 @@ func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 		return []int{p.ComputeSlices}, nil
 	}
 
-	possible, sum := computeSizes(p.ComputeSlices), 0
+	possible := computeSizes(p.ComputeSlices)
+	sum := 0
+
 	for _, size := range computes {
 		if !slices.Contains(possible, size) {
-			return nil, &SpecError{fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
-				p.Name, size, strings.Trim(fmt.Sprint(possible), "[]"))}
+			return nil, &SpecError{
+				fmt.Sprintf("profile %s: a compute instance of %d slices: expected one of %s",
+					p.Name, size, strings.Trim(fmt.Sprint(possible), "[]")),
+			}
 		}
 
 		sum += size
 	}
 
 	if sum > p.ComputeSlices {
-		return nil, &SpecError{fmt.Sprintf("profile %s: compute instances of %d slices together: it has %d", p.Name, sum,
-			p.ComputeSlices)}
+		return nil, &SpecError{
+			fmt.Sprintf(
+				"profile %s: compute instances of %d slices together: it has %d",
+				p.Name,
+				sum,
+				p.ComputeSlices,
+			),
+		}
 	}
 
 	sizes := slices.Clone(computes)
@@ -202,7 +223,13 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	}
 
 	if e.best != nil &&
-		c.compare(cost{busy: e.bestCost.busy, instances: e.bestCost.instances, computes: e.bestCost.computes}) > 0 {
+		c.compare(
+			cost{
+				busy:      e.bestCost.busy,
+				instances: e.bestCost.instances,
+				computes:  e.bestCost.computes,
+			},
+		) > 0 {
 		return
 	}
 
@@ -210,7 +237,8 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 
 	c.left = -rank
 	if e.best == nil || c.compare(e.bestCost) < 0 {
-		e.best, e.bestCost = append([]fitted{}, chosen...), c
+		e.best = append([]fitted{}, chosen...)
+		e.bestCost = c
 	}
 }
 
@@ -231,12 +259,14 @@ func (e *exact) costOf(chosen []fitted, existing int) cost {
 
 // inUse reports whether anything of an instance is busy: then it cannot go as a whole.
 func (i *Instance) inUse() bool {
-	return i.Busy || slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
+	return i.Busy ||
+		slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
 // keeps returns how a present instance is kept in a layout, nil if it is destroyed.
 func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
-	own, at := e.own[existing], e.gpu.Instances[existing].Placement
+	own := e.own[existing]
+	at := e.gpu.Instances[existing].Placement
 
 	k := slices.IndexFunc(chosen, func(f fitted) bool { return f.at == at && f.profile.same(own) })
 	if k < 0 {
@@ -274,7 +304,10 @@ func (e *exact) after() []Instance {
 	for _, f := range e.best {
 		if !keeps[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
-			list = append(list, Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true})
+			list = append(
+				list,
+				Instance{Placed: placedAt(f), ComputeInstances: a.computes, New: true},
+			)
 		}
 	}
 
@@ -297,13 +330,20 @@ func (e *exact) blocked(position int, wants []Want) error {
 
 		if a != nil {
 			for _, compute := range a.busy {
-				problem.Blocking = append(problem.Blocking, Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)})
+				problem.Blocking = append(
+					problem.Blocking,
+					Blocking{GPU: position, Instance: i, Compute: gpu.Some(compute)},
+				)
 			}
 		}
 	}
 
-	problem.Reason = fmt.Sprintf("GPU %d: %s fit only without %s, busy", e.gpu.Index, describe(wants),
-		e.gpu.names(problem.Blocking))
+	problem.Reason = fmt.Sprintf(
+		"GPU %d: %s fit only without %s, busy",
+		e.gpu.Index,
+		describe(wants),
+		e.gpu.names(problem.Blocking),
+	)
 
 	return problem
 }

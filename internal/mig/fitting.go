@@ -67,7 +67,10 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 			continue
 		}
 
-		r.inWay = append(r.inWay, obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()})
+		r.inWay = append(
+			r.inWay,
+			obstacle{set: units(instance.Placement), weight: g.costOf(i).weight()},
+		)
 	}
 
 	return r
@@ -75,12 +78,18 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 
 // withoutExisting returns profiles without the placements at which there is such an instance already: destroyed and
 // created again it would be no further one.
-func (r *room) withoutExisting(g *GPULayout, p busyPolicy, profiles []*searchProfile) []*searchProfile {
+func (r *room) withoutExisting(
+	g *GPULayout,
+	p busyPolicy,
+	profiles []*searchProfile,
+) []*searchProfile {
 	list := make([]*searchProfile, 0, len(profiles))
 	for _, profile := range profiles {
 		left := *profile
 
-		left.Placements, left.sets = nil, nil
+		left.Placements = nil
+		left.sets = nil
+
 		for k, at := range profile.Placements {
 			exists := slices.ContainsFunc(r.existing(g, p), func(i int) bool {
 				return g.Instances[i].Placement == at && r.own[i].same(profile)
@@ -190,16 +199,27 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	}
 
 	if f.best != nil {
-		if bound := f.best.cost; c.compare(cost{busy: bound.busy, instances: bound.instances, computes: bound.computes,
-			touched: bound.touched}) > 0 {
+		if bound := f.best.cost; c.compare(
+			cost{busy: bound.busy, instances: bound.instances, computes: bound.computes,
+				touched: bound.touched},
+		) > 0 {
 			return
 		}
 	}
 
 	if len(may) > 0 {
-		i, rest := may[0], may[1:]
-		if len(chosen) == 0 || o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
-			f.tryKeeping(o.with(f.own[i], units(f.gpu.Instances[i].Placement)), chosen, rest, c, gone)
+		i := may[0]
+
+		rest := may[1:]
+		if len(chosen) == 0 ||
+			o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
+			f.tryKeeping(
+				o.with(f.own[i], units(f.gpu.Instances[i].Placement)),
+				chosen,
+				rest,
+				c,
+				gone,
+			)
 		}
 
 		if len(chosen) > 0 { // nothing goes for nothing

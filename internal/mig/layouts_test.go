@@ -41,7 +41,9 @@ func TestNumberOfMaximalLayouts(t *testing.T) {
 			t.Errorf("%s %q: %d maximal layouts, want %d", c.model, c.profiles, got, c.want)
 		}
 
-		g, naive := newNaiveGPU(m), 0
+		g := newNaiveGPU(m)
+		naive := 0
+
 		for _, layout := range g.reachable {
 			if g.maximal(layout) {
 				naive++
@@ -67,7 +69,8 @@ func withoutEngines(m Model) Model {
 // countMaximal counts the maximal layouts that contain the placed instances. Beyond those it takes instances from left
 // to right only, so that it meets every layout once.
 func countMaximal(profiles []gpu.Profile, placed []Placed, from int) int {
-	n, maximal := 0, true
+	n := 0
+	maximal := true
 
 	for _, p := range profiles {
 		for _, placement := range FreePlacements(profiles, placed, p) {

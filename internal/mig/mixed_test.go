@@ -110,7 +110,8 @@ func TestKindsThatAreAlikeOnAGPU(t *testing.T) {
 // What exists can exist, also if the profiles that the driver reports suggest that there is no room for it:
 // such a GPU takes nothing away from what others can do.
 func TestInstancesThatTheProfilesDoNotExplain(t *testing.T) {
-	a, b := unexplored(model(t, "A100-40GB")), unexplored(model(t, "A100-40GB"))
+	a := unexplored(model(t, "A100-40GB"))
+	b := unexplored(model(t, "A100-40GB"))
 	strange := a.nodeGPU(0, nil)
 
 	strange.Profiles = slices.DeleteFunc(slices.Clone(a.profiles), func(p gpu.Profile) bool { return p.ComputeSlices > 3 })
@@ -138,7 +139,9 @@ func manySelectors() []Rule {
 }
 
 func BenchmarkManySelectors(b *testing.B) {
-	gpus, rules := mixedNode(b, 16), manySelectors()
+	gpus := mixedNode(b, 16)
+	rules := manySelectors()
+
 	for i := range gpus {
 		gpus[i].PCIBusID = fmt.Sprintf("00000000:%02X:00.0", i)
 	}

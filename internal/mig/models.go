@@ -51,7 +51,8 @@ func Models() []Model {
 	decoder.DisallowUnknownFields()
 
 	if err := decoder.Decode(&entries); err != nil {
-		panic(fmt.Sprintf("mig: embedded models.json: %v", err)) // part of the program, and decoded by its tests
+		// part of the program, and decoded by its tests
+		panic(fmt.Sprintf("mig: embedded models.json: %v", err))
 	}
 
 	models := make([]Model, 0, len(entries))

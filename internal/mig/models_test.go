@@ -89,7 +89,9 @@ func TestGeometryTablesAreComplete(t *testing.T) {
 	for _, m := range modelsWithPlacements(t) {
 		capacity := CapacityOf(m.Profiles, nil)
 
-		ids, largest := map[uint32]bool{}, gpu.Profile{}
+		ids := map[uint32]bool{}
+		largest := gpu.Profile{}
+
 		for i, p := range m.Profiles {
 			if ids[p.ID] {
 				t.Errorf("%s %s: its id %d is another's, too", m.Name, p.Name, p.ID)
@@ -155,7 +157,9 @@ func TestA100ListGPUInstanceProfiles(t *testing.T) {
 			continue
 		}
 
-		p, c := m.Profiles[i], capacity.Profiles[i]
+		p := m.Profiles[i]
+
+		c := capacity.Profiles[i]
 		if c.Available != row.total || c.Max != row.total {
 			t.Errorf("%s: free/total %d/%d, want %d/%d", row.name, c.Available, c.Max, row.total, row.total)
 		}

@@ -55,14 +55,16 @@ func naiveEnginesOf(m Model) []naiveEngines {
 		func(e gpu.Engines) int { return e.JPEG }, func(e gpu.Engines) int { return e.OFA },
 	} {
 		var k naiveEngines
-		told, shared := false, false
+		told := false
+		shared := false
 
 		for _, p := range m.Profiles {
 			e, ok := p.Engines.Get()
 
 			k.takes = append(k.takes, kind(e))
 			if p.ComputeSlices == m.ComputeSlices && p.Placements[0].Size == m.AxisUnits {
-				k.has, told = kind(e), ok
+				k.has = kind(e)
+				told = ok
 			}
 		}
 
@@ -96,7 +98,10 @@ func (g *naiveGPU) enumerate(layout []naiveInstance, next int) {
 // allowed: no unit belongs to two instances, no more compute slices and engines than there are, one instance with media
 // extensions.
 func (g *naiveGPU) allowed(layout []naiveInstance) bool {
-	owned, compute, media := make([]bool, g.axis), 0, 0
+	owned := make([]bool, g.axis)
+	compute := 0
+	media := 0
+
 	for _, x := range layout {
 		p := g.profiles[x.profile]
 		for u := p.Placements[x.placement].Start; u < p.Placements[x.placement].Start+p.Placements[x.placement].Size; u++ {
@@ -153,7 +158,9 @@ func (g *naiveGPU) compute(layout []naiveInstance) int {
 
 // available is the largest subset of a profile's placements that the layout allows.
 func (g *naiveGPU) available(layout []naiveInstance, profile int) int {
-	most, placements := 0, len(g.profiles[profile].Placements)
+	most := 0
+
+	placements := len(g.profiles[profile].Placements)
 	for subset := range 1 << placements {
 		var more []naiveInstance
 

@@ -38,7 +38,9 @@ func (c naiveCost) less(d naiveCost) bool { return slices.Compare(c[:], d[:]) < 
 
 // naiveKeep is the least number of compute instances of an existing instance that go if it is kept with other sizes.
 func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool) (gone int, ok bool) {
-	has, unreported := []int{}, false
+	has := []int{}
+	unreported := false
+
 	for _, c := range s.computes {
 		has = append(has, c.size)
 		unreported = unreported || c.unreported && c.size != slicesOfInstance
@@ -53,7 +55,10 @@ func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool)
 	}
 
 	for subset := range 1 << len(s.computes) {
-		left, taken, lost, allowed := slices.Clone(sizes), make([]bool, slicesOfInstance), 0, true
+		left := slices.Clone(sizes)
+		taken := make([]bool, slicesOfInstance)
+		lost := 0
+		allowed := true
 
 		for i, c := range s.computes {
 			if subset>>i&1 == 0 {
@@ -76,7 +81,8 @@ func naiveKeep(slicesOfInstance int, s naiveExisting, sizes []int, minding bool)
 		}
 
 		if allowed && naivePack(taken, left) && (!ok || lost < gone) {
-			gone, ok = lost, true
+			gone = lost
+			ok = true
 		}
 	}
 
@@ -122,7 +128,8 @@ func (g *naiveGPU) naiveBest(existing []naiveExisting, wants []naiveWant, mindin
 
 			c[3] = -left
 			if allowed && (!ok || c.less(best)) {
-				best, ok = c, true
+				best = c
+				ok = true
 			}
 		})
 	}
@@ -208,7 +215,10 @@ func (g *naiveGPU) naiveCostOf(existing []naiveExisting, layout []naiveInstance,
 ) (naiveCost, bool) {
 	var c naiveCost
 
-	kept, computesKept, computesWanted := 0, 0, 0
+	kept := 0
+	computesKept := 0
+
+	computesWanted := 0
 	for _, w := range wants {
 		computesWanted += len(w.sizes)
 	}

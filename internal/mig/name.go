@@ -29,14 +29,18 @@ const (
 // ParseName reads a profile's name in the driver's form.
 func ParseName(s string) (Name, error) {
 	bad := func(expected string) (Name, error) {
-		return Name{}, fmt.Errorf("profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb", s,
-			expected)
+		return Name{}, fmt.Errorf(
+			"profile name %q: expected %s, in a form such as 1g.5gb, 1g.5gb+me or 1c.3g.20gb",
+			s,
+			expected,
+		)
 	}
 	var n Name
 
 	rest := s
 	if part, after, ok := cutNumber(rest, "c."); ok {
-		n.Part, rest = part, after
+		n.Part = part
+		rest = after
 	}
 
 	var ok bool
@@ -110,7 +114,9 @@ const maxNameNumber = 1 << 20
 // areAttributes reports whether s is a sequence of attributes: a sign and words of lower-case letters and digits
 // joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
-	inWord, started := false, s == ""
+	inWord := false
+
+	started := s == ""
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '+' || c == '-':
@@ -118,7 +124,8 @@ func areAttributes(s string) bool {
 				return false
 			}
 
-			inWord, started = false, true
+			inWord = false
+			started = true
 		case c == '.':
 			if !inWord {
 				return false

@@ -99,7 +99,9 @@ var ErrNotTried = errors.New("nothing was changed, because the GPU could not be 
 
 // ErrNotAsAsked says that the driver reported the success of a creation, and that what was to be created does not
 // have the placement that was asked for: the driver did something else, or another client has changed it since.
-var ErrNotAsAsked = errors.New("the driver reported success, and what it created is not as requested")
+var ErrNotAsAsked = errors.New(
+	"the driver reported success, and what it created is not as requested",
+)
 
 // LayoutWatcher receives what the driver reports of the GPUs' layouts. Its methods return at once, and call nothing of
 // their caller.

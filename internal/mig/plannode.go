@@ -41,7 +41,10 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	}
 
 	order := slices.Clone(plan.GPUs)
-	slices.SortStableFunc(order, func(a, b PlannedGPU) int { return cmp.Compare(gpus[a.GPU].Index, gpus[b.GPU].Index) })
+	slices.SortStableFunc(
+		order,
+		func(a, b PlannedGPU) int { return cmp.Compare(gpus[a.GPU].Index, gpus[b.GPU].Index) },
+	)
 
 	for _, p := range order {
 		plan.Steps = append(plan.Steps, stepsBetween(&gpus[p.GPU], p.After)...)
@@ -95,18 +98,27 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 // check finds what is wrong with a rule on any GPU.
 func (r *Rule) check(gpus []GPULayout) error {
 	for _, s := range r.GPUs {
-		if s != AllGPUs && !slices.ContainsFunc(gpus, func(g GPULayout) bool { return Names(s, &g.Facts) }) {
+		if s != AllGPUs &&
+			!slices.ContainsFunc(gpus, func(g GPULayout) bool { return Names(s, &g.Facts) }) {
 			return &SelectorError{Selector: s, Has: listed(gpus)}
 		}
 	}
 
 	for _, w := range r.Want {
 		if w.Count < 0 || w.Count > maxUnits {
-			return &SpecError{fmt.Sprintf("%d of profile %q: expected 0 to %d", w.Count, w.Profile, maxUnits)}
+			return &SpecError{
+				fmt.Sprintf("%d of profile %q: expected 0 to %d", w.Count, w.Profile, maxUnits),
+			}
 		}
 
 		if w.Count > 0 && !r.Enabled {
-			return &SpecError{fmt.Sprintf("%d of profile %q while MIG is to be off: expected no instances", w.Count, w.Profile)}
+			return &SpecError{
+				fmt.Sprintf(
+					"%d of profile %q while MIG is to be off: expected no instances",
+					w.Count,
+					w.Profile,
+				),
+			}
 		}
 	}
 
@@ -118,24 +130,40 @@ func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) 
 
 // inModeFor returns a *ModeError unless the GPU is in the mode that the rule's layout is for, now and after a reset.
 func (g *GPULayout) inModeFor(position int, r *Rule) error {
-	current, pending := g.MIG.Or(false), g.Pending.Or(g.MIG.Or(false))
+	current := g.MIG.Or(false)
+
+	pending := g.Pending.Or(g.MIG.Or(false))
 	if current == r.Enabled && pending == r.Enabled {
 		return nil
 	}
 
-	return &ModeError{GPU: position, UUID: g.UUID, Index: g.Index, Current: g.MIG, Pending: g.Pending, Wanted: r.Enabled}
+	return &ModeError{
+		GPU:     position,
+		UUID:    g.UUID,
+		Index:   g.Index,
+		Current: g.MIG,
+		Pending: g.Pending,
+		Wanted:  r.Enabled,
+	}
 }
 
 // planned returns the plan of a GPU that is to have the instances after, in any order.
 func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
-	slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+	slices.SortStableFunc(
+		after,
+		func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) },
+	)
 
 	var all []Placed
 	for _, a := range after {
 		all = append(all, a.Placed)
 	}
 
-	left, _ := newOccupancy(shapeOf(g.Profiles), g.Profiles, all).largest(searchProfiles(g.Profiles))
+	left, _ := newOccupancy(
+		shapeOf(g.Profiles),
+		g.Profiles,
+		all,
+	).largest(searchProfiles(g.Profiles))
 
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }
@@ -175,7 +203,9 @@ func stepsBetween(g *GPULayout, after []Instance) []Step {
 
 		for i := range g.Instances {
 			if g.Instances[i].isKeptAs(a) {
-				destroyComputes = append(destroyComputes, g.destroyMissing(&g.Instances[i], a.ComputeInstances)...)
+				destroyComputes = append(
+					destroyComputes,
+					g.destroyMissing(&g.Instances[i], a.ComputeInstances)...)
 			}
 		}
 	}
@@ -195,7 +225,10 @@ func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) 
 	var list []Step
 
 	for _, c := range instance.ComputeInstances {
-		if !slices.ContainsFunc(after, func(a ComputeInstance) bool { return !a.New && a.ID == c.ID }) {
+		if !slices.ContainsFunc(
+			after,
+			func(a ComputeInstance) bool { return !a.New && a.ID == c.ID },
+		) {
 			list = append(list, g.destroyCompute(instance, c))
 		}
 	}

@@ -148,7 +148,8 @@ func TestPlansAreAsGoodAsBruteForce(t *testing.T) {
 			g := newNaiveGPU(m)
 			rng := rand.New(rand.NewPCG(7, uint64(len(m.Name))))
 			requests := g.requests()
-			plans, feasible := 0, 0
+			plans := 0
+			feasible := 0
 
 			for n := range max(len(g.reachable), len(requests)) {
 				layout := g.reachable[n%len(g.reachable)]

@@ -41,5 +41,8 @@ func preferred(p gpu.Profile, s shape) []gpu.Placement {
 		return len(starts)
 	}
 
-	return slices.SortedStableFunc(slices.Values(p.Placements), func(a, b gpu.Placement) int { return rank(a) - rank(b) })
+	return slices.SortedStableFunc(
+		slices.Values(p.Placements),
+		func(a, b gpu.Placement) int { return rank(a) - rank(b) },
+	)
 }

@@ -17,7 +17,9 @@ func TestCapacityAgreesWithBruteForceOnEveryReachableLayout(t *testing.T) {
 
 			empty := CapacityOf(m.Profiles, nil)
 			for _, layout := range g.reachable {
-				got, want := CapacityOf(m.Profiles, g.placed(layout)), g.capacity(layout)
+				got := CapacityOf(m.Profiles, g.placed(layout))
+
+				want := g.capacity(layout)
 				for i := range want.Profiles {
 					want.Profiles[i].Max = empty.Profiles[i].Available
 				}

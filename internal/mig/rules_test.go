@@ -16,7 +16,8 @@ import (
 // ruleNode is a node of four: an A100, an A30 that is busy, one with MIG off and one that has none.
 func ruleNode(t *testing.T) []GPULayout {
 	t.Helper()
-	a100, a30 := newNaiveGPU(model(t, "A100-40GB")), newNaiveGPU(model(t, "A30-24GB"))
+	a100 := newNaiveGPU(model(t, "A100-40GB"))
+	a30 := newNaiveGPU(model(t, "A30-24GB"))
 	gpus := []GPULayout{a100.nodeGPU(0, nil), a30.nodeGPU(1, nil), a100.nodeGPU(2, nil), a100.nodeGPU(3, nil)}
 	gpus[0].Name, gpus[1].Name, gpus[1].PCIDevice = "NVIDIA A100-SXM4-40GB", "NVIDIA A30", 0x20B710DE
 	gpus[1].Instances = []Instance{{

@@ -124,7 +124,10 @@ func leastNeeds(items []item) []atLeast {
 			}
 		}
 
-		list[n] = atLeast{units: list[n+1].units + least.units, compute: list[n+1].compute + least.compute}
+		list[n] = atLeast{
+			units:   list[n+1].units + least.units,
+			compute: list[n+1].compute + least.compute,
+		}
 	}
 
 	return list
@@ -147,7 +150,8 @@ func (s *search) placeItems(o occupancy) {
 		return
 	}
 
-	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() || s.isHopeless != nil && s.isHopeless(o) {
+	if s.least[n].compute > o.compute || s.least[n].units > o.unitsLeft() ||
+		s.isHopeless != nil && s.isHopeless(o) {
 		return
 	}
 
@@ -228,7 +232,8 @@ func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
 	for _, p := range profiles {
 		if size := p.rank(); size > rank && o.has(p) &&
 			slices.ContainsFunc(p.sets, o.isFree) {
-			name, rank = p.Name, size
+			name = p.Name
+			rank = size
 		}
 	}
 
@@ -261,7 +266,10 @@ func (c cost) compare(d cost) int {
 
 func (c cost) plus(d cost) cost {
 	return cost{
-		busy: c.busy + d.busy, instances: c.instances + d.instances, computes: c.computes + d.computes,
-		touched: c.touched + d.touched, left: min(c.left, d.left),
+		busy:      c.busy + d.busy,
+		instances: c.instances + d.instances,
+		computes:  c.computes + d.computes,
+		touched:   c.touched + d.touched,
+		left:      min(c.left, d.left),
 	}
 }

@@ -17,11 +17,15 @@ const AllGPUs = "all"
 func ruleFor(g *GPULayout, rules []Rule) *Rule {
 	for i := len(rules) - 1; i >= 0; i-- {
 		r := &rules[i]
-		if len(r.PCIDevices) > 0 && (g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
+		if len(r.PCIDevices) > 0 &&
+			(g.PCIDevice == 0 || !slices.Contains(r.PCIDevices, g.PCIDevice)) {
 			continue
 		}
 
-		named := slices.ContainsFunc(r.GPUs, func(name string) bool { return Names(name, &g.Facts) })
+		named := slices.ContainsFunc(
+			r.GPUs,
+			func(name string) bool { return Names(name, &g.Facts) },
+		)
 
 		all := slices.Contains(r.GPUs, AllGPUs) && (g.MIG.Present() || !r.Enabled)
 		if named || all {
@@ -41,7 +45,9 @@ func Names(selector string, g *gpu.Facts) bool {
 
 	const tail = len("07:00.0") // where bus ids differ: a spec may have many thousands of selectors
 
-	mine, other := len(g.PCIBusID)-tail, len(selector)-tail
+	mine := len(g.PCIBusID) - tail
+
+	other := len(selector) - tail
 	if mine < 0 || other < 0 || !strings.EqualFold(g.PCIBusID[mine:], selector[other:]) {
 		return false
 	}

@@ -45,7 +45,11 @@ func (c cost) weight() weight {
 }
 
 func (w weight) plus(v weight) weight {
-	return weight{w.busyInstances + v.busyInstances, w.computesTouched + v.computesTouched, min(w.left, v.left)}
+	return weight{
+		w.busyInstances + v.busyInstances,
+		w.computesTouched + v.computesTouched,
+		min(w.left, v.left),
+	}
 }
 
 // isLess reports whether w is the weight of a better cost.
@@ -193,7 +197,11 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 
 			sum := before.list[part].plus(more)
 			if old := &next.list[part+own]; old.met < 0 || sum.isLess(&old.weight) {
-				*old = way{weight: sum, met: int32(part), own: int32(own)} //nolint:gosec // fewer than maxParts
+				*old = way{
+					weight: sum,
+					met:    int32(part),
+					own:    int32(own),
+				} //nolint:gosec // fewer than maxParts
 			}
 		}
 	}

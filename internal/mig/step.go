@@ -58,9 +58,17 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 
 	at := s.IndexIn(after)
 	if s.Op == CreateInstance {
-		after = append(after,
-			Instance{ID: d.Instance, Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement}})
-		slices.SortStableFunc(after, func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) })
+		after = append(
+			after,
+			Instance{
+				ID:     d.Instance,
+				Placed: Placed{ProfileID: s.ProfileID, Profile: s.Profile, Placement: s.Placement},
+			},
+		)
+		slices.SortStableFunc(
+			after,
+			func(a, b Instance) int { return cmp.Compare(a.Placement.Start, b.Placement.Start) },
+		)
 
 		return after
 	}
@@ -84,7 +92,12 @@ func AfterStep(before []Instance, s Step, d Done) []Instance {
 			}
 		}
 	case CreateCompute:
-		created := ComputeInstance{ID: d.ComputeID.Or(0), UUID: d.UUID, Slices: place.Size, Placement: s.Compute}
+		created := ComputeInstance{
+			ID:        d.ComputeID.Or(0),
+			UUID:      d.UUID,
+			Slices:    place.Size,
+			Placement: s.Compute,
+		}
 		computes := append(slices.Clone(after[at].ComputeInstances), created)
 		slices.SortFunc(computes, func(a, b ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
 		after[at].ComputeInstances = computes

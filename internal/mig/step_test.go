@@ -76,7 +76,8 @@ func TestAfterStep(t *testing.T) {
 func TestSameInstances(t *testing.T) {
 	list := func(change func(i *mig.Instance)) []mig.Instance {
 		i := existing(1, 9, 0, 4, computeAt(0, 0, 1))
-		i.Profile, i.ComputeInstances[0].UUID = "3g.20gb", "MIG-1"
+		i.Profile = "3g.20gb"
+		i.ComputeInstances[0].UUID = "MIG-1"
 		change(&i)
 
 		return []mig.Instance{i}

@@ -38,7 +38,8 @@ func namesOf(placed []Placed) string {
 // wastedBy returns what the alert MigSlicesStranded computes from the metrics of a GPU: slices that are stranded by
 // where the instances are, not by which they are.
 func wastedBy(c gpu.Capacity) (compute, memory int) {
-	unusedCompute, unusedMemory := c.Compute.Free+c.Compute.Stranded, c.Memory.Free+c.Memory.Stranded
+	unusedCompute := c.Compute.Free + c.Compute.Stranded
+	unusedMemory := c.Memory.Free + c.Memory.Stranded
 
 	compute = c.Compute.Stranded - max(0, unusedCompute-unusedMemory)
 	if unusedCompute > 0 {
@@ -59,7 +60,8 @@ func TestStrandedByPlacement(t *testing.T) {
 		type stranded struct{ compute, memory int }
 		best := map[string]stranded{}
 		eachLayout(plain, nil, 0, func(placed []Placed) {
-			c, name := CapacityOf(m.Profiles, placed), namesOf(placed)
+			c := CapacityOf(m.Profiles, placed)
+			name := namesOf(placed)
 
 			least, known := best[name]
 			if !known {
@@ -71,7 +73,8 @@ func TestStrandedByPlacement(t *testing.T) {
 
 		wasteful := 0
 		eachLayout(plain, nil, 0, func(placed []Placed) {
-			c, least := CapacityOf(m.Profiles, placed), best[namesOf(placed)]
+			c := CapacityOf(m.Profiles, placed)
+			least := best[namesOf(placed)]
 
 			compute, memory := wastedBy(c)
 			if compute != c.Compute.Stranded-least.compute || memory != c.Memory.Stranded-least.memory {

@@ -68,13 +68,17 @@ func (a Axis) LayOut(instances []gpu.Opt[gpu.Placement]) []Segment {
 
 	for u, instance := range at {
 		stranded := instance == Room && known && !usable[u]
-		if n := len(segments); n > 0 && segments[n-1].Instance == instance && segments[n-1].Stranded == stranded {
+		if n := len(segments); n > 0 && segments[n-1].Instance == instance &&
+			segments[n-1].Stranded == stranded {
 			segments[n-1].Size++
 			continue
 		}
 
-		segments = append(segments, Segment{Placement: gpu.Placement{Start: u, Size: 1}, Instance: instance,
-			Stranded: stranded})
+		segments = append(
+			segments,
+			Segment{Placement: gpu.Placement{Start: u, Size: 1}, Instance: instance,
+				Stranded: stranded},
+		)
 	}
 
 	return segments

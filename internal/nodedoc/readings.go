@@ -25,7 +25,12 @@ func finiteActivity(a gpu.Activity) gpu.Activity {
 }
 
 func finiteMedia(m gpu.Media) gpu.Media {
-	return gpu.Media{Encoder: Finite(m.Encoder), Decoder: Finite(m.Decoder), JPEG: Finite(m.JPEG), OFA: Finite(m.OFA)}
+	return gpu.Media{
+		Encoder: Finite(m.Encoder),
+		Decoder: Finite(m.Decoder),
+		JPEG:    Finite(m.JPEG),
+		OFA:     Finite(m.OFA),
+	}
 }
 
 func newPower(g *gpu.GPU) Power {
@@ -51,7 +56,11 @@ func newClocks(c gpu.Clocks) Clocks {
 }
 
 func newClockEvent(r *gpu.ReasonSeconds) ClockEvent {
-	return ClockEvent{Reason: r.Reason, Active: r.Active, Seconds: Finite(gpu.Some(r.Seconds.Value))}
+	return ClockEvent{
+		Reason:  r.Reason,
+		Active:  r.Active,
+		Seconds: Finite(gpu.Some(r.Seconds.Value)),
+	}
 }
 
 func newPCIe(g *gpu.GPU) PCIe {

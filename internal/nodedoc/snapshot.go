@@ -130,8 +130,14 @@ func newGPU(g *gpu.GPU) GPU {
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
 		PersistenceMode:  r.PersistenceMode,
-		Use:              newUse(count(r.Processes), g.Allocated, g.ConfirmedFree, g.Holders, g.Jobs),
-		XIDs:             newXIDs(g),
+		Use: newUse(
+			count(r.Processes),
+			g.Allocated,
+			g.ConfirmedFree,
+			g.Holders,
+			g.Jobs,
+		),
+		XIDs: newXIDs(g),
 
 		UnavailableEvents:    countEvents(g.Totals.Unavailable),
 		RecoveryActionEvents: countEvents(g.Totals.RecoveryActions),
@@ -197,8 +203,13 @@ func newCompute(c *gpu.ComputeInstance) ComputeInstance {
 	}
 }
 
-func newUse(processes gpu.Opt[int], allocated gpu.Opt[bool], confirmedFree bool, holders []gpu.Holder,
-	jobs []string) Use {
+func newUse(
+	processes gpu.Opt[int],
+	allocated gpu.Opt[bool],
+	confirmedFree bool,
+	holders []gpu.Holder,
+	jobs []string,
+) Use {
 	return Use{Processes: processes, Allocated: allocated, ConfirmedFree: confirmedFree,
 		Holders: each(holders, newHolder), Jobs: jobs}
 }
@@ -229,7 +240,8 @@ func newHolder(h *gpu.Holder) Holder {
 		Replica:   h.Replica,
 	}
 	if h.Unconfirmed != "" {
-		view.Confirmed, view.UnconfirmedReason = gpu.Some(false), h.Unconfirmed
+		view.Confirmed = gpu.Some(false)
+		view.UnconfirmedReason = h.Unconfirmed
 	}
 
 	for _, l := range h.Labels {

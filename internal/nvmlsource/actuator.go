@@ -36,7 +36,9 @@ type gpuQueue struct {
 // Actuator returns the Actuator of the Source's GPUs.
 func (s *Source) Actuator() *Actuator { return s.actuator }
 
-func newActuator(s *Source) *Actuator { return &Actuator{source: s, queues: map[queueKey]*gpuQueue{}} }
+func newActuator(s *Source) *Actuator {
+	return &Actuator{source: s, queues: map[queueKey]*gpuQueue{}}
+}
 
 // Hung reports whether a call that reads or changes a GPU was given up and has not returned yet.
 func (a *Actuator) Hung(id gpu.UUID) bool {
@@ -102,7 +104,12 @@ func abandonedError(ctx context.Context) error {
 
 // runQueued waits for the slot of the queue and calls do, in a goroutine that it abandons when ctx ends. Like a Read it
 // keeps NVML loaded.
-func runQueued[T any](ctx context.Context, a *Actuator, key queueKey, do func() (T, error)) (T, error) {
+func runQueued[T any](
+	ctx context.Context,
+	a *Actuator,
+	key queueKey,
+	do func() (T, error),
+) (T, error) {
 	var none T
 
 	q, err := a.acquire(ctx, key)
@@ -180,14 +187,24 @@ func (a *Actuator) stateOf(id gpu.UUID) (*gpuState, error) {
 
 	if gpu.UUID(validUTF8(uuid)) != id {
 		g.advanceTo(phaseLost)
-		return nil, fmt.Errorf("GPU %s: %w: its handle is that of %s", id, gpu.ErrReplaced, validUTF8(uuid))
+
+		return nil, fmt.Errorf(
+			"GPU %s: %w: its handle is that of %s",
+			id,
+			gpu.ErrReplaced,
+			validUTF8(uuid),
+		)
 	}
 
 	return g, nil
 }
 
 // rediscovered returns a GPU after a lookup. The error of one that was known before is why it is missing now.
-func (a *Actuator) rediscovered(id gpu.UUID, before *gpuState, missing []gpu.MissingGPU) (*gpuState, error) {
+func (a *Actuator) rediscovered(
+	id gpu.UUID,
+	before *gpuState,
+	missing []gpu.MissingGPU,
+) (*gpuState, error) {
 	if g := a.source.stateOf(id); g != nil {
 		return g, nil
 	}

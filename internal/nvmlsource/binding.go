@@ -151,7 +151,9 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
-	if ret := l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS); ret != nvml.SUCCESS {
+	if ret := l.nvml.InitWithFlags(
+		nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS,
+	); ret != nvml.SUCCESS {
 		return none, ret
 	}
 
@@ -235,7 +237,8 @@ func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
 
 	e, ret := s.set.Wait(timeoutMillis)
 	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
-		e.GpuInstanceId, e.ComputeInstanceId = NoInstance, NoInstance
+		e.GpuInstanceId = NoInstance
+		e.ComputeInstanceId = NoInstance
 	}
 
 	return Event{

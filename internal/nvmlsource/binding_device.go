@@ -41,8 +41,11 @@ func (d device) GetTemperature() (int, nvml.Return) {
 		return int(t.Temperature), ret
 	}
 
-	old, ret := call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) },
-		"nvmlDeviceGetTemperature")
+	old, ret := call(
+		d.lib,
+		func() (uint32, nvml.Return) { return d.dev.GetTemperature(nvml.TEMPERATURE_GPU) },
+		"nvmlDeviceGetTemperature",
+	)
 
 	return int(old), ret
 }
@@ -65,8 +68,11 @@ func (d device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 	info, ret := handler.V2()
 
 	return nvml.GpuFabricInfo_v3{
-		ClusterUuid: info.ClusterUuid, Status: info.Status, CliqueId: info.CliqueId, State: info.State,
-		HealthMask: info.HealthMask,
+		ClusterUuid: info.ClusterUuid,
+		Status:      info.Status,
+		CliqueId:    info.CliqueId,
+		State:       info.State,
+		HealthMask:  info.HealthMask,
 	}, ret
 }
 
@@ -76,7 +82,11 @@ func (d device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
 		return d.dev.GetCurrentClocksEventReasons()
 	}
 
-	return call(d.lib, d.dev.GetCurrentClocksThrottleReasons, "nvmlDeviceGetCurrentClocksThrottleReasons")
+	return call(
+		d.lib,
+		d.dev.GetCurrentClocksThrottleReasons,
+		"nvmlDeviceGetCurrentClocksThrottleReasons",
+	)
 }
 
 func (d device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
@@ -104,7 +114,11 @@ func (d device) RegisterEvents(types uint64, set EventSet) nvml.Return {
 }
 
 func (d device) GetFanSpeed(fan int) (uint32, nvml.Return) {
-	return call(d.lib, func() (uint32, nvml.Return) { return d.dev.GetFanSpeed_v2(fan) }, "nvmlDeviceGetFanSpeed_v2")
+	return call(
+		d.lib,
+		func() (uint32, nvml.Return) { return d.dev.GetFanSpeed_v2(fan) },
+		"nvmlDeviceGetFanSpeed_v2",
+	)
 }
 
 func (d device) GetEncoderUtilization() (uint32, nvml.Return) {

@@ -60,21 +60,30 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	get.NumMetrics, get.Sample1, get.Sample2 = uint32(len(metrics)), first.sample, second.sample
+	get.NumMetrics = uint32(len(metrics))
+	get.Sample1 = first.sample
+
+	get.Sample2 = second.sample
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}
 
 	ret := l.nvml.GpmMetricsGet(get)
 	for i := range metrics {
-		metrics[i].Value, metrics[i].Return = get.Metrics[i].Value, nvml.Return(get.Metrics[i].NvmlReturn)
+		metrics[i].Value, metrics[i].Return = get.Metrics[i].Value, nvml.Return(
+			get.Metrics[i].NvmlReturn,
+		)
 	}
 
 	return ret
 }
 
 // fillSample fills a sample by a function of NVML, if the library has it.
-func (l *library) fillSample(symbol string, s GPMSample, take func(nvml.GpmSample) nvml.Return) nvml.Return {
+func (l *library) fillSample(
+	symbol string,
+	s GPMSample,
+	take func(nvml.GpmSample) nvml.Return,
+) nvml.Return {
 	sample, ok := s.(gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
@@ -102,7 +111,9 @@ func (d device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 	return support.IsSupportedDevice != 0, ret
 }
 
-func (d device) GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+func (d device) GetProcessUtilization(
+	lastSeen uint64,
+) ([]nvml.ProcessUtilizationSample, nvml.Return) {
 	samples, ret := call(d.lib, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
 		return d.dev.GetProcessUtilization(lastSeen)
 	}, "nvmlDeviceGetProcessUtilization")

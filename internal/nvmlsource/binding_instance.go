@@ -35,7 +35,10 @@ func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
 func (d device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
 	gi, ret := change(d.lib, func() (nvml.GpuInstance, nvml.Return) {
-		return d.dev.CreateGpuInstanceWithPlacement(&nvml.GpuInstanceProfileInfo{Id: profileID}, &at)
+		return d.dev.CreateGpuInstanceWithPlacement(
+			&nvml.GpuInstanceProfileInfo{Id: profileID},
+			&at,
+		)
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -59,7 +62,8 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 // know. Only the shared engine profile exists (nvml.h). The first version of the call reports no placement, which is
 // 0 then.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
-	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") || !g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
+	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") ||
+		!g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -100,8 +104,14 @@ func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Re
 }
 
 // GetComputeInstancesOf: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
-func (g gpuInstanceHandle) GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return) {
-	info := nvml.ComputeInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
+func (g gpuInstanceHandle) GetComputeInstancesOf(
+	profileID uint32,
+	capacity int,
+) ([]ComputeInstance, nvml.Return) {
+	info := nvml.ComputeInstanceProfileInfo{
+		Id:            profileID,
+		InstanceCount: capacityFor(uint32(capacity)),
+	}
 
 	handles, ret := call(g.lib, func() ([]nvml.ComputeInstance, nvml.Return) {
 		return g.gi.GetComputeInstances(&info)
@@ -118,9 +128,14 @@ func (g gpuInstanceHandle) GetComputeInstancesOf(profileID uint32, capacity int)
 	return list, ret
 }
 
-func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(
+	profile int,
+) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	return call(g.lib, func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-		return g.gi.GetComputeInstanceProfileInfo(profile, nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED)
+		return g.gi.GetComputeInstanceProfileInfo(
+			profile,
+			nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+		)
 	}, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
 }
 
@@ -128,7 +143,9 @@ func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(profile int) (nvml.Comp
 func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) (
 	[]nvml.ComputeInstancePlacement, nvml.Return) {
 	return call(g.lib, func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
-		return g.gi.GetComputeInstancePossiblePlacements(&nvml.ComputeInstanceProfileInfo{Id: profileID})
+		return g.gi.GetComputeInstancePossiblePlacements(
+			&nvml.ComputeInstanceProfileInfo{Id: profileID},
+		)
 	}, "nvmlGpuInstanceGetComputeInstancePossiblePlacements")
 }
 
@@ -136,7 +153,10 @@ func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32
 func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
 	ci, ret := change(g.lib, func() (nvml.ComputeInstance, nvml.Return) {
-		return g.gi.CreateComputeInstanceWithPlacement(&nvml.ComputeInstanceProfileInfo{Id: profileID}, &at)
+		return g.gi.CreateComputeInstanceWithPlacement(
+			&nvml.ComputeInstanceProfileInfo{Id: profileID},
+			&at,
+		)
 	})
 	if ret != nvml.SUCCESS {
 		return nil, ret
@@ -160,8 +180,18 @@ type computeInstanceHandle struct {
 }
 
 func (c computeInstanceHandle) GetInfo() (ComputeInstanceInfo, nvml.Return) {
-	info, ret := call(c.lib, c.ci.GetInfo, "nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo")
-	return ComputeInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
+	info, ret := call(
+		c.lib,
+		c.ci.GetInfo,
+		"nvmlComputeInstanceGetInfo_v2",
+		"nvmlComputeInstanceGetInfo",
+	)
+
+	return ComputeInstanceInfo{
+		ID:        info.Id,
+		ProfileID: info.ProfileId,
+		Placement: info.Placement,
+	}, ret
 }
 
 func (c computeInstanceHandle) Destroy() nvml.Return {

@@ -22,7 +22,9 @@ func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
 // GetGpuInstanceProfileInfo tries the struct versions from new to old. An unknown version and an unknown profile are
 // both ERROR_INVALID_ARGUMENT, so the oldest call decides. The versioned ones are documented as not supported while MIG
 // is off, the unversioned one is not (nvml.h).
-func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+func (d device) GetGpuInstanceProfileInfo(
+	profile int,
+) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
 		handler := d.dev.GetGpuInstanceProfileInfoV(profile)
 		if info, ret := handler.V3(); !isOlderVersion(ret) {
@@ -44,7 +46,9 @@ func (d device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileI
 // isOlderVersion reports whether an answer to a versioned call leaves it to an older version.
 func isOlderVersion(ret nvml.Return) bool {
 	switch ret {
-	case nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_ARGUMENT_VERSION_MISMATCH, nvml.ERROR_NOT_SUPPORTED,
+	case nvml.ERROR_INVALID_ARGUMENT,
+		nvml.ERROR_ARGUMENT_VERSION_MISMATCH,
+		nvml.ERROR_NOT_SUPPORTED,
 		nvml.ERROR_FUNCTION_NOT_FOUND:
 		return true
 	}
@@ -54,21 +58,38 @@ func isOlderVersion(ret nvml.Return) bool {
 
 func fromV2(v nvml.GpuInstanceProfileInfo_v2) nvml.GpuInstanceProfileInfo_v3 {
 	return nvml.GpuInstanceProfileInfo_v3{
-		Id: v.Id, SliceCount: v.SliceCount, InstanceCount: v.InstanceCount, MultiprocessorCount: v.MultiprocessorCount,
-		CopyEngineCount: v.CopyEngineCount, DecoderCount: v.DecoderCount, EncoderCount: v.EncoderCount,
-		JpegCount: v.JpegCount, OfaCount: v.OfaCount, MemorySizeMB: v.MemorySizeMB, Name: v.Name,
+		Id:                  v.Id,
+		SliceCount:          v.SliceCount,
+		InstanceCount:       v.InstanceCount,
+		MultiprocessorCount: v.MultiprocessorCount,
+		CopyEngineCount:     v.CopyEngineCount,
+		DecoderCount:        v.DecoderCount,
+		EncoderCount:        v.EncoderCount,
+		JpegCount:           v.JpegCount,
+		OfaCount:            v.OfaCount,
+		MemorySizeMB:        v.MemorySizeMB,
+		Name:                v.Name,
 	}
 }
 
 func fromV1(v nvml.GpuInstanceProfileInfo) nvml.GpuInstanceProfileInfo_v3 {
 	return nvml.GpuInstanceProfileInfo_v3{
-		Id: v.Id, SliceCount: v.SliceCount, InstanceCount: v.InstanceCount, MultiprocessorCount: v.MultiprocessorCount,
-		CopyEngineCount: v.CopyEngineCount, DecoderCount: v.DecoderCount, EncoderCount: v.EncoderCount,
-		JpegCount: v.JpegCount, OfaCount: v.OfaCount, MemorySizeMB: v.MemorySizeMB,
+		Id:                  v.Id,
+		SliceCount:          v.SliceCount,
+		InstanceCount:       v.InstanceCount,
+		MultiprocessorCount: v.MultiprocessorCount,
+		CopyEngineCount:     v.CopyEngineCount,
+		DecoderCount:        v.DecoderCount,
+		EncoderCount:        v.EncoderCount,
+		JpegCount:           v.JpegCount,
+		OfaCount:            v.OfaCount,
+		MemorySizeMB:        v.MemorySizeMB,
 	}
 }
 
-func (d device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
+func (d device) GetGpuInstancePossiblePlacements(
+	profileID uint32,
+) ([]nvml.GpuInstancePlacement, nvml.Return) {
 	return call(d.lib, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
 		return d.dev.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
 	}, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements")

@@ -17,7 +17,11 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	}
 
 	var events [maxSystemEvents]nvml.SystemEventData_v1
-	request := nvml.SystemEventSetWaitRequest{Set: *l.system, Data: &events[0], DataSize: maxSystemEvents}
+	request := nvml.SystemEventSetWaitRequest{
+		Set:      *l.system,
+		Data:     &events[0],
+		DataSize: maxSystemEvents,
+	}
 	request.Version = nvml.STRUCT_VERSION(request, 1)
 
 	// The request, which cgo checks, points to memory of Go.

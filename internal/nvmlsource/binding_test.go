@@ -199,7 +199,8 @@ func checkOldGPU(t *testing.T, g gpu.GPU) {
 		t.Fatalf("instances %+v", g.Instances)
 	}
 
-	gi, ci := g.Instances[0], g.Instances[0].ComputeInstances[0]
+	gi := g.Instances[0]
+	ci := g.Instances[0].ComputeInstances[0]
 	cmptest.Equal(t, "GPU instance", gi.ID, 2)
 	cmptest.Equal(t, "its profile", gi.Profile, "3g.20gb")
 	cmptest.Equal(t, "its placement", gi.Placement, gpu.Some(gpu.Placement{Start: 4, Size: 4}))

@@ -41,7 +41,9 @@ func newCallMeter() *callMeter {
 	m := &callMeter{functions: map[string]*classMeter{}, classes: map[gpu.CallClass]*classMeter{}}
 	for function, class := range gpu.ClassifiedCalls() {
 		if m.classes[class] == nil {
-			m.classes[class] = &classMeter{burdens: class == gpu.CallExclusive || class == gpu.CallUnknown}
+			m.classes[class] = &classMeter{
+				burdens: class == gpu.CallExclusive || class == gpu.CallUnknown,
+			}
 		}
 
 		m.functions[function] = m.classes[class]
@@ -100,7 +102,10 @@ func (s *Source) DriverUse() []gpu.CallUse {
 			continue
 		}
 
-		list = append(list, gpu.CallUse{Class: class, Calls: m.calls.Load(), Took: time.Duration(m.nanos.Load())})
+		list = append(
+			list,
+			gpu.CallUse{Class: class, Calls: m.calls.Load(), Took: time.Duration(m.nanos.Load())},
+		)
 	}
 
 	return list

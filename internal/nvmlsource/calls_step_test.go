@@ -38,7 +38,8 @@ func newStepBench(t *testing.T, fault string) *stepBench {
 	b.poll(0)
 	list := b.layouts()
 	g := list[len(list)-1]
-	b.gpu, b.expected = g.UUID, g.Instances
+	b.gpu = g.UUID
+	b.expected = g.Instances
 
 	processes, err := b.source.Actuator().Processes(t.Context(), g.UUID)
 	if err != nil || len(processes) != 5 {

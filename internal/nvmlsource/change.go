@@ -15,7 +15,10 @@ import (
 func (c *stepCall) createInstance() (mig.Done, error) {
 	want := GPUInstanceInfo{
 		ProfileID: c.step.ProfileID,
-		Placement: nvml.GpuInstancePlacement{Start: uint32(c.step.Placement.Start), Size: uint32(c.step.Placement.Size)},
+		Placement: nvml.GpuInstancePlacement{
+			Start: uint32(c.step.Placement.Start),
+			Size:  uint32(c.step.Placement.Size),
+		},
 	}
 	var created MutableInstance
 
@@ -43,7 +46,11 @@ func (c *stepCall) createInstance() (mig.Done, error) {
 }
 
 // createCompute creates a compute instance at the step's placement in a GPU instance, with the same errors.
-func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstance) (mig.Done, error) {
+func (c *stepCall) createCompute(
+	t *tables,
+	at gpu.InstanceID,
+	gi MutableInstance,
+) (mig.Done, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
 		return mig.Done{}, fmt.Errorf("%w: no place for a compute instance", gpu.ErrInvalidArgument)
@@ -58,10 +65,13 @@ func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstanc
 
 	var created ComputeInstance
 
-	err = c.callDriver("nvmlGpuInstanceCreateComputeInstanceWithPlacement", func() (ret nvml.Return) {
-		created, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
-		return ret
-	})
+	err = c.callDriver(
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement",
+		func() (ret nvml.Return) {
+			created, ret = gi.CreateComputeInstanceWithPlacement(want.ProfileID, want.Placement)
+			return ret
+		},
+	)
 	if err != nil {
 		return mig.Done{}, err
 	}
@@ -70,8 +80,13 @@ func (c *stepCall) createCompute(t *tables, at gpu.InstanceID, gi MutableInstanc
 
 	err = c.source.checkReturn("nvmlComputeInstanceGetInfo", ret)
 	if want.ID = info.ID; err == nil && info != want {
-		err = fmt.Errorf("%w: it is at %d:%d, profile %d", gpu.ErrReplaced, info.Placement.Start, info.Placement.Size,
-			info.ProfileID)
+		err = fmt.Errorf(
+			"%w: it is at %d:%d, profile %d",
+			gpu.ErrReplaced,
+			info.Placement.Start,
+			info.Placement.Size,
+			info.ProfileID,
+		)
 	}
 
 	done := mig.Done{Instance: at, ComputeID: gpu.Some(gpu.ComputeID(info.ID))}
@@ -117,18 +132,30 @@ func (c *stepCall) chooseProfile(t *tables, gi MutableInstance,
 		}
 
 		places, ret := gi.GetComputeInstancePossiblePlacements(info.Id)
-		if err := c.source.checkReturn("nvmlGpuInstanceGetComputeInstancePossiblePlacements", ret); err != nil {
+		if err := c.source.checkReturn(
+			"nvmlGpuInstanceGetComputeInstancePossiblePlacements",
+			ret,
+		); err != nil {
 			return 0, place, err
 		}
 
-		if k := slices.IndexFunc(places,
-			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start }); k >= 0 {
-			id, place, most = info.Id, places[k], info.MultiprocessorCount
+		if k := slices.IndexFunc(
+			places,
+			func(p nvml.ComputeInstancePlacement) bool { return int(p.Start) == at.Start },
+		); k >= 0 {
+			id = info.Id
+			place = places[k]
+			most = info.MultiprocessorCount
 		}
 	}
 
 	if most == 0 {
-		return 0, place, fmt.Errorf("%w: no compute profile has %d slices at %d", gpu.ErrInvalidArgument, at.Size, at.Start)
+		return 0, place, fmt.Errorf(
+			"%w: no compute profile has %d slices at %d",
+			gpu.ErrInvalidArgument,
+			at.Size,
+			at.Start,
+		)
 	}
 
 	return id, place, nil

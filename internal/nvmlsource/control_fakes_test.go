@@ -65,7 +65,8 @@ func (i spyInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIns
 
 	if profile == nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE_REV1 && i.spy.rev1SMs > 0 {
 		info, ret := i.mutable().GetComputeInstanceProfileInfo(nvml.COMPUTE_INSTANCE_PROFILE_1_SLICE)
-		info.Id, info.MultiprocessorCount = uint32(profile), i.spy.rev1SMs
+		info.Id = uint32(profile)
+		info.MultiprocessorCount = i.spy.rev1SMs
 
 		return info, ret
 	}

@@ -10,7 +10,12 @@ import (
 
 // queryPerformanceState queries the performance state; it is absent if the driver reports NVML_PSTATE_UNKNOWN.
 func (r *gpuRead) queryPerformanceState(q *querier) gpu.Opt[int] {
-	state, err := query(q, "nvmlDeviceGetPerformanceState", gpu.ReadingClocks, r.dev.GetPerformanceState)
+	state, err := query(
+		q,
+		"nvmlDeviceGetPerformanceState",
+		gpu.ReadingClocks,
+		r.dev.GetPerformanceState,
+	)
 	if err != nil || state < nvml.PSTATE_0 || state > nvml.PSTATE_15 {
 		return gpu.None[int]()
 	}
@@ -27,7 +32,12 @@ func (r *gpuRead) queryFans(q *querier) (list []gpu.Fan) {
 	for i := range min(count, maxFans) {
 		call := fmt.Sprintf("nvmlDeviceGetFanSpeed_v2(%d)", i)
 
-		percent, err := query(q, call, gpu.ReadingFans, func() (uint32, nvml.Return) { return r.dev.GetFanSpeed(i) })
+		percent, err := query(
+			q,
+			call,
+			gpu.ReadingFans,
+			func() (uint32, nvml.Return) { return r.dev.GetFanSpeed(i) },
+		)
 		if err == nil {
 			list = append(list, gpu.Fan{Index: i, Speed: float64(percent) / 100})
 		}

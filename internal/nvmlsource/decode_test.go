@@ -25,7 +25,9 @@ func fieldValue(kind nvml.ValueType, bits uint64) *nvml.FieldValue {
 func TestFieldValuesAreDecodedByType(t *testing.T) {
 	const dirt = 0xDEADBEEF_00000000 // what a short value leaves in the union
 
-	none, noCount := gpu.None[float64](), gpu.None[uint64]()
+	none := gpu.None[float64]()
+
+	noCount := gpu.None[uint64]()
 	for _, c := range []struct {
 		name     string
 		kind     nvml.ValueType
@@ -228,7 +230,8 @@ func TestProcessesThatAreNotLocated(t *testing.T) {
 		}
 		countProcesses(instances, c.list)
 
-		one, two := &instances[0], &instances[1]
+		one := &instances[0]
+		two := &instances[1]
 		cmptest.Equal(t, what, [5]gpu.Opt[int]{
 			one.Processes, one.ComputeInstances[0].Processes,
 			two.Processes, two.ComputeInstances[0].Processes, two.ComputeInstances[1].Processes,

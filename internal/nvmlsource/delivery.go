@@ -103,8 +103,11 @@ func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
 	switch d {
 	case notDelivered:
 		e := gpu.ReadError{
-			Reading:    gpu.ReadingEvents,
-			Err:        fmt.Errorf("events of a GPU in MIG mode: %w: the driver does not deliver them", gpu.ErrNoPermission),
+			Reading: gpu.ReadingEvents,
+			Err: fmt.Errorf(
+				"events of a GPU in MIG mode: %w: the driver does not deliver them",
+				gpu.ErrNoPermission,
+			),
 			Remembered: g.deniedEvents,
 		}
 		g.deniedEvents = true

@@ -84,7 +84,8 @@ func (s *Source) listGPUs(timeout time.Duration) error {
 
 	if err != nil {
 		if errors.Is(err, gpu.ErrNoDriver) { // the driver was unloaded: all handles are invalid
-			s.initialised, s.versioned = false, false
+			s.initialised = false
+			s.versioned = false
 			s.replaceSlots(nil)
 		}
 
@@ -169,7 +170,10 @@ func (s *Source) readVersions() error {
 		return err
 	}
 
-	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
+	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn(
+		"nvmlSystemGetNVMLVersion",
+		ret,
+	) == nil {
 		s.driver.NVML = validUTF8(version)
 	}
 
@@ -195,7 +199,8 @@ func (s *Source) enumerate(timeout time.Duration) error {
 	}
 
 	same := count == len(s.slots)
-	if same && !slices.ContainsFunc(s.slots, func(at slot) bool { return !at.skipped && !at.usable() }) {
+	if same &&
+		!slices.ContainsFunc(s.slots, func(at slot) bool { return !at.skipped && !at.usable() }) {
 		if s.inventory.Driver != s.driver { // the first, of a node without GPUs
 			s.replaceSlots(s.slots)
 		}
@@ -223,7 +228,8 @@ func (s *Source) enumerate(timeout time.Duration) error {
 
 	for i, found := range s.lookUp(unknown, timeout) {
 		next[i] = s.slotOf(i, found)
-		if errors.Is(next[i].err, gpu.ErrVersionMismatch) || errors.Is(next[i].err, gpu.ErrNoDriver) {
+		if errors.Is(next[i].err, gpu.ErrVersionMismatch) ||
+			errors.Is(next[i].err, gpu.ErrNoDriver) {
 			return next[i].err
 		}
 	}
@@ -258,8 +264,17 @@ func (s *Source) replaceSlots(next []slot) {
 
 		if gpus[at.state.uuid] != nil {
 			// If the driver has renumbered its GPUs, the next lookup finds the GPU that is at this index now.
-			next[i] = slot{err: fmt.Errorf("GPU %d: %w: its UUID is also that of another GPU", i, gpu.ErrDriver)}
-			s.inventory.Missing = append(s.inventory.Missing, gpu.MissingGPU{Index: i, Err: next[i].err})
+			next[i] = slot{
+				err: fmt.Errorf(
+					"GPU %d: %w: its UUID is also that of another GPU",
+					i,
+					gpu.ErrDriver,
+				),
+			}
+			s.inventory.Missing = append(
+				s.inventory.Missing,
+				gpu.MissingGPU{Index: i, Err: next[i].err},
+			)
 			continue
 		}
 

@@ -208,7 +208,9 @@ func TestStaleHandleIsLookedUpAgain(t *testing.T) {
 func TestHungRead(t *testing.T) {
 	n := newNode(t, "", twoWhole)
 	ids := n.discover()
-	hung, release, done := make(chan struct{}), make(chan struct{}), make(chan error)
+	hung := make(chan struct{})
+	release := make(chan struct{})
+	done := make(chan error)
 	n.spy.do("GetPowerUsage", func() { close(hung); <-release })
 	go func() {
 		_, err := n.source.Read(ids[0])

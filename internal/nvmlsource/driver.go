@@ -78,7 +78,11 @@ type Entity interface {
 	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
 	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
 	// GetMemoryErrorCounter counts, of a MIG device, the errors that it has had.
-	GetMemoryErrorCounter(nvml.MemoryErrorType, nvml.EccCounterType, nvml.MemoryLocation) (uint64, nvml.Return)
+	GetMemoryErrorCounter(
+		nvml.MemoryErrorType,
+		nvml.EccCounterType,
+		nvml.MemoryLocation,
+	) (uint64, nvml.Return)
 	// GpmSampleGet fills a sample; of a MIG device, with the counters of its compute instance.
 	GpmSampleGet(GPMSample) nvml.Return
 }
@@ -164,7 +168,10 @@ type MutableDevice interface {
 	Device
 	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is in force.
 	SetMigMode(mode int) (activation, ret nvml.Return)
-	CreateGpuInstanceWithPlacement(profileID uint32, at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return)
+	CreateGpuInstanceWithPlacement(
+		profileID uint32,
+		at nvml.GpuInstancePlacement,
+	) (MutableInstance, nvml.Return)
 }
 
 // MutableInstance is a GPUInstance of a MutableDevice.
@@ -175,8 +182,13 @@ type MutableInstance interface {
 	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
 	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
 	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
-	GetComputeInstancePossiblePlacements(profileID uint32) ([]nvml.ComputeInstancePlacement, nvml.Return)
-	CreateComputeInstanceWithPlacement(profileID uint32, at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return)
+	GetComputeInstancePossiblePlacements(
+		profileID uint32,
+	) ([]nvml.ComputeInstancePlacement, nvml.Return)
+	CreateComputeInstanceWithPlacement(
+		profileID uint32,
+		at nvml.ComputeInstancePlacement,
+	) (ComputeInstance, nvml.Return)
 	Destroy() nvml.Return
 }
 

@@ -56,7 +56,8 @@ func driverError(op string, ret nvml.Return) error {
 // losesDevice reports whether an error means that the GPU as a whole no longer answers. So does ErrInvalidArgument of
 // calls whose only argument is the GPU's handle; readMode and queryMemory handle that.
 func losesDevice(err error) bool {
-	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) || errors.Is(err, gpu.ErrNoDriver) ||
+	return errors.Is(err, gpu.ErrLost) || errors.Is(err, gpu.ErrResetRequired) ||
+		errors.Is(err, gpu.ErrNoDriver) ||
 		errors.Is(err, gpu.ErrVersionMismatch)
 }
 

@@ -71,9 +71,12 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	unused := !q.running && q.stopped
 	q.running = q.running || starts
 
-	quit, ended := q.quit, q.ended
+	quit := q.quit
+
+	ended := q.ended
 	if starts && !q.haltedAt.IsZero() {
-		q.overflow = q.overflow || time.Since(q.haltedAt) >= maxSetGap // events may have been missed
+		q.overflow = q.overflow ||
+			time.Since(q.haltedAt) >= maxSetGap // events may have been missed
 	}
 
 	q.mu.Unlock()
@@ -91,7 +94,9 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	q.mu.Lock()
 	q.gpus = gpus
-	idle, running, logged := q.stopped || len(gpus) == 0, q.running, q.setErr != nil
+	idle := q.stopped || len(gpus) == 0
+	running := q.running
+	logged := q.setErr != nil
 	q.mu.Unlock()
 
 	if idle || running {
@@ -104,8 +109,10 @@ func (q *eventQueue) startQueue(gpus []*gpuState) bool {
 	}
 
 	if !logged {
-		level.Warn(q.opts.Logger).Log("msg", "cannot create an event queue; XIDs are not received until there is one",
-			"err", err)
+		level.Warn(q.opts.Logger).Log(
+			"msg", "cannot create an event queue; XIDs are not received until there is one",
+			"err", err,
+		)
 	}
 
 	return !errors.Is(err, gpu.ErrNotSupported) // readings find changes of the layout, too
@@ -139,7 +146,8 @@ func (q *eventQueue) stopLocked() (ended <-chan struct{}) {
 func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) {
 	defer close(ended)
 	defer q.dropSet()
-	backoff, broken := minBackoff, false
+	backoff := minBackoff
+	broken := false
 
 	for {
 		select {
@@ -170,7 +178,8 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 				q.send(gpu.Event{Kind: gpu.EventsLost, Time: q.opts.Now()})
 			}
 
-			backoff, broken = minBackoff, false
+			backoff = minBackoff
+			broken = false
 			q.deliverOverflow()
 
 			if ret == nvml.SUCCESS {
@@ -178,7 +187,12 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 			}
 		default:
 			level.Warn(q.opts.Logger).
-				Log("msg", "event queue failed; creating it again", "err", driverError("nvmlEventSetWait", ret))
+				Log(
+					"msg",
+					"event queue failed; creating it again",
+					"err",
+					driverError("nvmlEventSetWait", ret),
+				)
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()
@@ -191,7 +205,8 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 func (q *eventQueue) currentSet() *queueSet {
 	q.mu.Lock()
 	set := q.set
-	broken, released := set != nil && set.broken, set != nil && set.released
+	broken := set != nil && set.broken
+	released := set != nil && set.released
 	q.mu.Unlock()
 
 	switch {
@@ -278,7 +293,8 @@ func (q *eventQueue) deliver(e Event) {
 	out := gpu.Event{GPU: q.uuidOf(e.Device), Time: q.opts.Now()}
 	switch {
 	case e.Type&nvml.EventTypeXidCriticalError != 0:
-		out.Kind, out.XID = gpu.EventXID, e.Data
+		out.Kind = gpu.EventXID
+		out.XID = e.Data
 	case e.Type&nvml.EventMigConfigChange != 0:
 		out.Kind = gpu.EventMIGChange
 		q.reportChange(e.Device, out.GPU)

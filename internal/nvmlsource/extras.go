@@ -66,7 +66,9 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 	defer r.state.meter.countFor(false)
 
 	for i := range gi.ComputeInstances {
-		ci, of := &gi.ComputeInstances[i], &state.computes[i]
+		ci := &gi.ComputeInstances[i]
+
+		of := &state.computes[i]
 		if r.slow {
 			q := r.newQuerier(of.answers)
 			of.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(of))
@@ -93,7 +95,9 @@ func (r *gpuRead) queryDeviceECC(q *querier, device MIGDevice) []gpu.ECCCount {
 		return nil
 	}
 
-	return []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: count}}
+	return []gpu.ECCCount{
+		{Severity: "uncorrected", Lifetime: "volatile", Location: "sram", Count: count},
+	}
 }
 
 // computePCIe computes the PCIe traffic of a GPU instance over the last window, if that is asked for, and counts the
@@ -105,7 +109,8 @@ func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 	w.rates = gpu.LinkRates{}
 
 	q := r.newQuerier(state.answers)
-	if !r.extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 || q.checkRefused(call, gpu.ReadingPCIe) != nil {
+	if !r.extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 ||
+		q.checkRefused(call, gpu.ReadingPCIe) != nil {
 		return 0
 	}
 

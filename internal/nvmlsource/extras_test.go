@@ -75,7 +75,8 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 	wanted := nvmlsource.Extras{InstanceECC: true}
 	n := extrasNode(t, &wanted)
 	ids := n.discover()
-	h200, a100 := n.read(ids[0]), n.read(ids[1])
+	h200 := n.read(ids[0])
+	a100 := n.read(ids[1])
 	noErrors(t, h200)
 	noErrors(t, a100)
 
@@ -161,7 +162,8 @@ func TestFabric(t *testing.T) {
 	wanted := nvmlsource.Extras{Fabric: true}
 	n := extrasNode(t, &wanted)
 	ids := n.discover()
-	h200, a100 := n.read(ids[0]), n.read(ids[1])
+	h200 := n.read(ids[0])
+	a100 := n.read(ids[1])
 	noErrors(t, h200)
 	noErrors(t, a100)
 	const none = "00000000-0000-0000-0000-000000000000"
@@ -193,7 +195,8 @@ func TestFabric(t *testing.T) {
 		cmptest.Equal(t, "fabric", n.read(ids[0]).Readings.Fabric, c.want)
 	}
 
-	wanted.Fabric, n.spy.fabric = false, nil
+	wanted.Fabric = false
+	n.spy.fabric = nil
 	n.advance(15 * time.Second)
 	n.spy.taken()
 	cmptest.Equal(t, "not wanted", n.read(ids[0]).Readings.Fabric, gpu.None[gpu.Fabric]())

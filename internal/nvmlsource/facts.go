@@ -13,11 +13,14 @@ import (
 // with the slow tier, and what was not supported when unsupported calls are tried again. The errors are reported until
 // then.
 func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
-	st, f := &r.state.static, &r.state.facts
+	st := &r.state.static
+
+	f := &r.state.facts
 	if due := !st.complete || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
 		q := r.newQuerier(r.state.answers)
 		r.queryFacts(&q, f)
-		st.errs, st.complete = q.errs, r.lost == nil
+		st.errs = q.errs
+		st.complete = r.lost == nil
 	}
 
 	facts := *f
@@ -31,10 +34,30 @@ func (r *gpuRead) queryFacts(q *querier, f *gpu.Facts) {
 	queryFact(q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { f.Name = validUTF8(name) })
 	queryFact(q, "nvmlDeviceGetArchitecture", r.dev.GetArchitecture,
 		func(a nvml.DeviceArchitecture) { f.Architecture = architecture(a) })
-	queryFact(q, "nvmlDeviceGetSerial", r.dev.GetSerial, func(serial string) { f.Serial = validUTF8(serial) })
-	queryFact(q, "nvmlDeviceGetVbiosVersion", r.dev.GetVbiosVersion, func(version string) { f.VBIOS = validUTF8(version) })
-	queryFact(q, "nvmlDeviceGetMinorNumber", r.dev.GetMinorNumber, func(minor int) { f.Minor = gpu.Some(minor) })
-	queryFact(q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) })
+	queryFact(
+		q,
+		"nvmlDeviceGetSerial",
+		r.dev.GetSerial,
+		func(serial string) { f.Serial = validUTF8(serial) },
+	)
+	queryFact(
+		q,
+		"nvmlDeviceGetVbiosVersion",
+		r.dev.GetVbiosVersion,
+		func(version string) { f.VBIOS = validUTF8(version) },
+	)
+	queryFact(
+		q,
+		"nvmlDeviceGetMinorNumber",
+		r.dev.GetMinorNumber,
+		func(minor int) { f.Minor = gpu.Some(minor) },
+	)
+	queryFact(
+		q,
+		"nvmlDeviceGetPciInfo",
+		r.dev.GetPciInfo,
+		func(pci nvml.PciInfo) { f.PCIBusID = pciBusID(pci) },
+	)
 
 	st := &r.state.static
 	if !st.answered[callSMs] {
@@ -94,7 +117,13 @@ func (r *gpuRead) querySMs(q *querier) gpu.Opt[int] {
 // capability is unknown.
 func coresPerSM(major, minor int) int {
 	switch {
-	case major == 5, major == 6 && minor != 0, major == 8 && minor != 0, major == 9, major == 10, major == 11, major == 12:
+	case major == 5,
+		major == 6 && minor != 0,
+		major == 8 && minor != 0,
+		major == 9,
+		major == 10,
+		major == 11,
+		major == 12:
 		return 128
 	case major == 6, major == 7, major == 8:
 		return 64
@@ -106,10 +135,16 @@ func coresPerSM(major, minor int) int {
 // architecture returns the name of an answer of nvmlDeviceGetArchitecture; "" if it is unknown.
 func architecture(a nvml.DeviceArchitecture) string {
 	names := [...]string{
-		nvml.DEVICE_ARCH_KEPLER: "Kepler", nvml.DEVICE_ARCH_MAXWELL: "Maxwell", nvml.DEVICE_ARCH_PASCAL: "Pascal",
-		nvml.DEVICE_ARCH_VOLTA: "Volta", nvml.DEVICE_ARCH_TURING: "Turing", nvml.DEVICE_ARCH_AMPERE: "Ampere",
-		nvml.DEVICE_ARCH_ADA:    "Ada",
-		nvml.DEVICE_ARCH_HOPPER: "Hopper", nvml.DEVICE_ARCH_BLACKWELL: "Blackwell", nvml.DEVICE_ARCH_RUBIN: "Rubin",
+		nvml.DEVICE_ARCH_KEPLER:    "Kepler",
+		nvml.DEVICE_ARCH_MAXWELL:   "Maxwell",
+		nvml.DEVICE_ARCH_PASCAL:    "Pascal",
+		nvml.DEVICE_ARCH_VOLTA:     "Volta",
+		nvml.DEVICE_ARCH_TURING:    "Turing",
+		nvml.DEVICE_ARCH_AMPERE:    "Ampere",
+		nvml.DEVICE_ARCH_ADA:       "Ada",
+		nvml.DEVICE_ARCH_HOPPER:    "Hopper",
+		nvml.DEVICE_ARCH_BLACKWELL: "Blackwell",
+		nvml.DEVICE_ARCH_RUBIN:     "Rubin",
 	}
 	if uint64(a) >= uint64(len(names)) {
 		return ""

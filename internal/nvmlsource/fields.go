@@ -30,27 +30,53 @@ func fields(links *linkCounters) []field {
 	list := []field{
 		{id: nvml.FI_DEV_MEMORY_TEMP, name: "MEMORY_TEMP", reading: gpu.ReadingTemperature,
 			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.MemoryCelsius = floatValue(v) }},
-		{id: nvml.FI_DEV_PCIE_COUNT_TX_BYTES, name: "PCIE_COUNT_TX_BYTES", reading: gpu.ReadingPCIe,
-			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) }},
+		{
+			id:      nvml.FI_DEV_PCIE_COUNT_TX_BYTES,
+			name:    "PCIE_COUNT_TX_BYTES",
+			reading: gpu.ReadingPCIe,
+			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.TransmitBytes = uintValue(v) },
+		},
 		{id: nvml.FI_DEV_PCIE_COUNT_RX_BYTES, name: "PCIE_COUNT_RX_BYTES", reading: gpu.ReadingPCIe,
 			take: func(r *gpu.Readings, v *nvml.FieldValue) { r.PCIe.ReceiveBytes = uintValue(v) }},
-		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, name: "NVLINK_THROUGHPUT_DATA_TX", scope: allLinks,
+		{
+			id:      nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX,
+			name:    "NVLINK_THROUGHPUT_DATA_TX",
+			scope:   allLinks,
 			reading: gpu.ReadingNVLink,
-			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) }},
-		{id: nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX, name: "NVLINK_THROUGHPUT_DATA_RX", scope: allLinks,
+			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.TransmitBytes = kibibytes(v) },
+		},
+		{
+			id:      nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX,
+			name:    "NVLINK_THROUGHPUT_DATA_RX",
+			scope:   allLinks,
 			reading: gpu.ReadingNVLink,
-			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) }},
+			take:    func(r *gpu.Readings, v *nvml.FieldValue) { r.NVLink.ReceiveBytes = kibibytes(v) },
+		},
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, "crc_flit"),
 		linkErrors(nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL, "crc_data"),
 		linkErrors(nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, "replay"),
 		linkErrors(nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL, "recovery"),
-		{id: nvml.FI_DEV_NVLINK_LINK_COUNT, name: "NVLINK_LINK_COUNT", slow: true, reading: gpu.ReadingNVLink,
-			take: func(_ *gpu.Readings, v *nvml.FieldValue) { links.takeCount(v) }},
-		{id: nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, name: "NVLINK_COUNT_XMIT_BYTES", slow: true,
+		{
+			id:      nvml.FI_DEV_NVLINK_LINK_COUNT,
+			name:    "NVLINK_LINK_COUNT",
+			slow:    true,
 			reading: gpu.ReadingNVLink,
-			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.byLink = uintValue(v).Present() }},
-		{id: nvml.FI_DEV_GET_GPU_RECOVERY_ACTION, name: "GET_GPU_RECOVERY_ACTION", slow: true, reading: gpu.ReadingRecovery,
-			take: takeRecovery},
+			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.takeCount(v) },
+		},
+		{
+			id:      nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES,
+			name:    "NVLINK_COUNT_XMIT_BYTES",
+			slow:    true,
+			reading: gpu.ReadingNVLink,
+			take:    func(_ *gpu.Readings, v *nvml.FieldValue) { links.byLink = uintValue(v).Present() },
+		},
+		{
+			id:      nvml.FI_DEV_GET_GPU_RECOVERY_ACTION,
+			name:    "GET_GPU_RECOVERY_ACTION",
+			slow:    true,
+			reading: gpu.ReadingRecovery,
+			take:    takeRecovery,
+		},
 	}
 	for i := range list {
 		list[i].call = "nvmlDeviceGetFieldValues(" + list[i].name + ")"
@@ -62,10 +88,16 @@ func fields(links *linkCounters) []field {
 // linkErrors returns the field that counts a kind of NVLink errors.
 func linkErrors(id uint32, kind string) field {
 	return field{
-		id: id, slow: true, reading: gpu.ReadingNVLink, name: "NVLINK_" + strings.ToUpper(kind) + "_ERROR_COUNT_TOTAL",
+		id:      id,
+		slow:    true,
+		reading: gpu.ReadingNVLink,
+		name:    "NVLINK_" + strings.ToUpper(kind) + "_ERROR_COUNT_TOTAL",
 		take: func(r *gpu.Readings, v *nvml.FieldValue) {
 			if count, ok := uintValue(v).Get(); ok {
-				r.NVLink.Errors = append(r.NVLink.Errors, gpu.NVLinkErrors{Kind: kind, Count: count})
+				r.NVLink.Errors = append(
+					r.NVLink.Errors,
+					gpu.NVLinkErrors{Kind: kind, Count: count},
+				)
 			}
 		},
 	}
@@ -78,20 +110,26 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 	r.chooseFields()
 	tiers := struct{ fast, slow tier }{fast: before} // of one allocation
 	// Two queriers, for the errors of each tier.
-	fastQuerier, slowQuerier := r.newQuerier(g.answers), r.newQuerier(g.answers)
+	fastQuerier := r.newQuerier(g.answers)
+	slowQuerier := r.newQuerier(g.answers)
 
 	err := r.queryFields(&fastQuerier)
 	if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
-		last, to := &g.slow.readings, &tiers.slow.readings
-		to.NVLink.Errors, to.RecoveryAction = last.NVLink.Errors, last.RecoveryAction
+		last := &g.slow.readings
+		to := &tiers.slow.readings
+		to.NVLink.Errors = last.NVLink.Errors
+		to.RecoveryAction = last.RecoveryAction
 	}
 
 	lacking := map[gpu.Reading]bool{} // readings whose error is recorded
 
 	for i, f := range g.chosen {
-		q, to := &fastQuerier, &tiers.fast.readings
+		q := &fastQuerier
+		to := &tiers.fast.readings
+
 		if f.slow {
-			q, to = &slowQuerier, &tiers.slow.readings
+			q = &slowQuerier
+			to = &tiers.slow.readings
 		}
 
 		if err == nil {
@@ -102,7 +140,8 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 		}
 	}
 
-	tiers.fast.errs, tiers.slow.errs = append(before.errs, fastQuerier.errs...), slowQuerier.errs
+	tiers.fast.errs = append(before.errs, fastQuerier.errs...)
+	tiers.slow.errs = slowQuerier.errs
 
 	return tiers.fast, tiers.slow
 }
@@ -111,7 +150,9 @@ func (r *gpuRead) readFields(before tier) (fast, slow tier) {
 func (r *gpuRead) chooseFields() {
 	g := r.state
 
-	g.values, g.chosen = g.values[:0], g.chosen[:0]
+	g.values = g.values[:0]
+
+	g.chosen = g.chosen[:0]
 	for i := range g.fields {
 		f := &g.fields[i]
 		if !g.answers.unsupported[f.call] && (r.slow || !f.slow) {
@@ -165,8 +206,10 @@ func (q *querier) takeField(f *field, v *nvml.FieldValue, to *gpu.Readings) {
 
 func takeRecovery(r *gpu.Readings, v *nvml.FieldValue) {
 	actions := [...]gpu.RecoveryAction{
-		nvml.GPU_RECOVERY_ACTION_NONE: gpu.RecoveryNone, nvml.GPU_RECOVERY_ACTION_GPU_RESET: gpu.RecoveryReset,
-		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT: gpu.RecoveryReboot, nvml.GPU_RECOVERY_ACTION_DRAIN_P2P: gpu.RecoveryDrain,
+		nvml.GPU_RECOVERY_ACTION_NONE:                gpu.RecoveryNone,
+		nvml.GPU_RECOVERY_ACTION_GPU_RESET:           gpu.RecoveryReset,
+		nvml.GPU_RECOVERY_ACTION_NODE_REBOOT:         gpu.RecoveryReboot,
+		nvml.GPU_RECOVERY_ACTION_DRAIN_P2P:           gpu.RecoveryDrain,
 		nvml.GPU_RECOVERY_ACTION_DRAIN_AND_RESET:     gpu.RecoveryDrainAndReset,
 		nvml.GPU_RECOVERY_ACTION_RECOVER_IMEX_DOMAIN: gpu.RecoveryIMEXDomain,
 	}
@@ -206,7 +249,8 @@ func uintValue(v *nvml.FieldValue) gpu.Opt[uint64] {
 	switch nvml.ValueType(int32(v.ValueType)) {
 	case nvml.VALUE_TYPE_UNSIGNED_INT:
 		return gpu.Some(uint64(binary.NativeEndian.Uint32(v.Value[:4])))
-	case nvml.VALUE_TYPE_UNSIGNED_LONG, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG: // long has 64 bits where this driver runs
+	case nvml.VALUE_TYPE_UNSIGNED_LONG,
+		nvml.VALUE_TYPE_UNSIGNED_LONG_LONG: // long has 64 bits where this driver runs
 		return gpu.Some(bits)
 	case nvml.VALUE_TYPE_UNSIGNED_SHORT:
 		return gpu.Some(uint64(binary.NativeEndian.Uint16(v.Value[:2])))

@@ -92,7 +92,8 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	errs = r.readGPMSupport()
 	since := r.source.opts.Now().Sub(g.lastAt)
 
-	early := !g.lastAt.IsZero() && since >= 0 && since < minWindow // the metrics of the last window stay
+	early := !g.lastAt.IsZero() && since >= 0 &&
+		since < minWindow // the metrics of the last window stay
 	if g.support != gpmSupported || g.restart || early {
 		return false, errs
 	}
@@ -133,7 +134,8 @@ func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 
 // sampleEntities samples the GPU, and all instances of the tree if they are of its last scan.
 func (r *gpuRead) sampleEntities() {
-	g, t := r.state, &r.state.tree
+	g := r.state
+	t := &r.state.tree
 	defer func() { g.gpm.lastAt = r.source.opts.Now() }() // calls may have taken long since the reading began
 	const sample, migSample = "nvmlGpmSampleGet", "nvmlGpmMigSampleGet"
 	r.sampleInto(&g.gpm.own, g.answers, sample, r.dev.GpmSampleGet)
@@ -144,7 +146,8 @@ func (r *gpuRead) sampleEntities() {
 
 	for i := range t.states {
 		e := &t.states[i]
-		if len(e.computes) == 0 && !t.hidden { // nothing can run there, and the driver has no counters of it
+		if len(e.computes) == 0 &&
+			!t.hidden { // nothing can run there, and the driver has no counters of it
 			e.window.reset(nil)
 			continue
 		}
@@ -161,7 +164,12 @@ func (r *gpuRead) sampleEntities() {
 }
 
 // sampleInto takes one sample of an entity into its window. If that fails the window starts again.
-func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(GPMSample) nvml.Return) {
+func (r *gpuRead) sampleInto(
+	w *window,
+	cached answers,
+	call string,
+	take func(GPMSample) nvml.Return,
+) {
 	q := r.newQuerier(cached)
 	if q.checkRefused(call, gpu.ReadingActivity) != nil {
 		w.reset(q.errs)
@@ -186,12 +194,17 @@ func (r *gpuRead) sampleInto(w *window, cached answers, call string, take func(G
 	}
 
 	w.samples[0], w.samples[1] = w.samples[1], w.samples[0]
-	w.count, w.errs = min(w.count+1, 2), nil
+	w.count = min(w.count+1, 2)
+	w.errs = nil
 }
 
 // reset drops the metrics of a window, and its counters.
 func (w *window) reset(errs []gpu.ReadError) {
-	w.count, w.errs, w.activity, w.rates, w.media = 0, errs, gpu.Activity{}, gpu.LinkRates{}, gpu.Media{}
+	w.count = 0
+	w.errs = errs
+	w.activity = gpu.Activity{}
+	w.rates = gpu.LinkRates{}
+	w.media = gpu.Media{}
 }
 
 // activityRead is the activity that a reading found of a GPU as a whole.
@@ -223,7 +236,8 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 
 	g.restart = false
 	r.addActivity(layout.instances, sampled)
-	activity.ratios, activity.rates = g.own.activity, g.own.rates
+	activity.ratios = g.own.activity
+	activity.rates = g.own.rates
 
 	return activity, g.own.reportErrors(nil, sampled)
 }
@@ -293,7 +307,9 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 // computeWindow computes the first count metrics of a window, and counts those that are no numbers. Each has a return
 // code of its own.
 func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
-	w.activity, w.rates = gpu.Activity{}, gpu.LinkRates{}
+	w.activity = gpu.Activity{}
+
+	w.rates = gpu.LinkRates{}
 	if w.count < 2 || r.lost != nil {
 		return 0
 	}
@@ -305,7 +321,10 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
 	}
 
-	if err := r.source.checkReturn(call, r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)); err != nil {
+	if err := r.source.checkReturn(
+		call,
+		r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics),
+	); err != nil {
 		if losesDevice(err) {
 			r.lost = err
 		}
@@ -318,8 +337,12 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 
 	const mebi = 1 << 20
 	ratios := w.activity.All()
-	rates := [...]*gpu.Opt[float64]{&w.rates.PCIeReceive, &w.rates.PCIeTransmit, &w.rates.NVLinkReceive,
-		&w.rates.NVLinkTransmit}
+	rates := [...]*gpu.Opt[float64]{
+		&w.rates.PCIeReceive,
+		&w.rates.PCIeTransmit,
+		&w.rates.NVLinkReceive,
+		&w.rates.NVLinkTransmit,
+	}
 
 	for i := range metrics {
 		var valid bool
@@ -355,12 +378,16 @@ func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 // addActivity adds the metrics of the windows to instances, which are in the order of the tree.
 func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
 	for i := range instances {
-		gi, e := &instances[i], &r.state.tree.states[i]
-		gi.Activity, gi.Media, gi.Rates = e.window.activity, e.window.media, e.window.rates
+		gi := &instances[i]
+		e := &r.state.tree.states[i]
+		gi.Activity = e.window.activity
+		gi.Media = e.window.media
+		gi.Rates = e.window.rates
 
 		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
 		for j := range gi.ComputeInstances {
-			ci, w := &gi.ComputeInstances[j], &e.computes[j].window
+			ci := &gi.ComputeInstances[j]
+			w := &e.computes[j].window
 			ci.Activity = w.activity
 			ci.Errors = w.reportErrors(ci.Errors, sampled)
 		}

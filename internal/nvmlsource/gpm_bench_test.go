@@ -78,7 +78,9 @@ func (p *profiledBench) poll(b *testing.B) {
 // BenchmarkGPM is what profiling adds to polls at 10 Hz of eight H100 in seven instances each: the difference between
 // two nodes that are polled in turn, one with GPM and one without, as percent of one core.
 func BenchmarkGPM(b *testing.B) {
-	off, on := newProfiledBench(b, false), newProfiledBench(b, true)
+	off := newProfiledBench(b, false)
+
+	on := newProfiledBench(b, true)
 	for b.Loop() {
 		off.poll(b)
 		on.poll(b)

@@ -49,7 +49,8 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 		}
 	}
 
-	from, to := before.(*spySample), after.(*spySample)
+	from := before.(*spySample)
+	to := after.(*spySample)
 
 	ret := s.Library.GpmMetricsGet(from.real, to.real, metrics)
 	for i := range metrics {

@@ -29,7 +29,8 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 	expect := func(when string, source gpu.ActivitySource, values bool) {
 		t.Helper()
 		n.advance(time.Second)
-		g, other := n.read(ids[1]), n.read(ids[0])
+		g := n.read(ids[1])
+		other := n.read(ids[0])
 		cmptest.Equal(t, when+": source", g.ActivitySource, source)
 		cmptest.Equal(t, when+": the GPU has activity", g.Activity.SM.Present(), values)
 		cmptest.Equal(t, when+": the instance has activity", g.Instances[0].Activity.SM.Present(), values)

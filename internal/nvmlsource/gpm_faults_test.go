@@ -194,7 +194,9 @@ func TestNoSampleIsFreedUnderACall(t *testing.T) {
 	n := profiledNode(t, gpmScenario)
 	ids := n.discover()
 	n.poll(ids[0])
-	hangs, returns, done := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	hangs := make(chan struct{})
+	returns := make(chan struct{})
+	done := make(chan struct{})
 	n.spy.do("GpmSampleGet", func() {
 		close(hangs)
 		<-returns

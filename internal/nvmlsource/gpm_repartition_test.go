@@ -41,7 +41,10 @@ func (c *partitioner) changeLayout(layout int) {
 		must(c.t, c.DestroyGPUInstance(0, p.id))
 	}
 
-	c.layout, c.parts, c.number = layout, nil, map[[2]int]int{}
+	c.layout = layout
+	c.parts = nil
+
+	c.number = map[[2]int]int{}
 	for _, p := range c.layouts[layout] {
 		var err error
 		p.id, err = c.CreateGPUInstance(0, p.profile, gpu.Some(p.start))
@@ -119,7 +122,8 @@ func (c *partitioner) check(g gpu.GPU) (values int) {
 // served.
 func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	id := c.discover()[0]
-	calls, at := 0, -1
+	calls := 0
+	at := -1
 	done := 0
 	c.spy.always(func() {
 		if calls++; calls == at {
@@ -130,7 +134,9 @@ func (c *partitioner) run(layoutChanges int, next func() int) (values int) {
 	random := rand.New(rand.NewPCG(4, 2))
 
 	for round := 0; done < layoutChanges; round++ {
-		calls, at = 0, -1
+		calls = 0
+
+		at = -1
 		if round%4 < 2 { // two in a row, then time for a window
 			at = 1 + random.IntN(60)
 		}

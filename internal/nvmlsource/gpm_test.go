@@ -60,7 +60,9 @@ func TestActivityByGPM(t *testing.T) {
 	}
 
 	n.advance(time.Second)
-	whole, split, old := n.read(ids[0]), n.read(ids[1]), n.read(ids[2])
+	whole := n.read(ids[0])
+	split := n.read(ids[1])
+	old := n.read(ids[2])
 	cmptest.Equal(t, "source of a whole GPU", whole.ActivitySource, gpu.ActivityGPM)
 	cmptest.Equal(t, "activity of a whole GPU", whole.Activity, gpu.Activity{
 		GraphicsEngine: gpu.Some(1.0), SM: gpu.Some(0.5), SMOccupancy: gpu.Some(0.125), Tensor: gpu.Some(0.2),
@@ -71,7 +73,8 @@ func TestActivityByGPM(t *testing.T) {
 		PCIeReceive: gpu.Some(100.0 * mebi), PCIeTransmit: gpu.Some(100.0 * mebi), NVLinkReceive: gpu.Some(50.0 * mebi),
 		NVLinkTransmit: gpu.Some(50.0 * mebi),
 	}, approx())
-	one, two := split.Instances[0], split.Instances[1]
+	one := split.Instances[0]
+	two := split.Instances[1]
 	cmptest.Equal(t, "SM activity of a GPU instance", one.Activity.SM, gpu.Some(0.5), approx())
 	cmptest.Equal(t, "DRAM activity of a GPU instance", one.Activity.DRAM, gpu.Some(0.1), approx())
 	cmptest.Equal(t, "SM activity of its compute instance", one.ComputeInstances[0].Activity.SM, gpu.Some(0.5), approx())

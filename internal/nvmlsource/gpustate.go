@@ -124,8 +124,14 @@ const (
 )
 
 func newGPUState(uuid gpu.UUID, h Device, index int) *gpuState {
-	g := &gpuState{uuid: uuid, handle: h, answers: newAnswers(), ecc: eccCounters(), metrics: gpmMetrics(),
-		static: newStatic()}
+	g := &gpuState{
+		uuid:    uuid,
+		handle:  h,
+		answers: newAnswers(),
+		ecc:     eccCounters(),
+		metrics: gpmMetrics(),
+		static:  newStatic(),
+	}
 	g.fields = fields(&g.links)
 	g.index.Store(int64(index))
 

@@ -17,7 +17,12 @@ import (
 // listed runs on the GPU, and others may. Their ids are not the host's then, with drivers before 535.113.01 they
 // are.
 func (a *Actuator) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	list, err := runQueued(ctx, a, queueKey{id: id}, func() ([]gpu.Process, error) { return a.processes(id) })
+	list, err := runQueued(
+		ctx,
+		a,
+		queueKey{id: id},
+		func() ([]gpu.Process, error) { return a.processes(id) },
+	)
 	if err == nil {
 		err = a.source.opts.ProcessesHidden
 	}
@@ -43,12 +48,19 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	mps, ret := g.handle.GetMPSComputeRunningProcesses()
 
 	mpsErr := a.source.checkReturn("nvmlDeviceGetMPSComputeRunningProcesses", ret)
-	if err := errors.Join(computeErr, unlessNotOffered(graphicsErr), unlessNotOffered(mpsErr)); err != nil {
+	if err := errors.Join(
+		computeErr,
+		unlessNotOffered(graphicsErr),
+		unlessNotOffered(mpsErr),
+	); err != nil {
 		return nil, err
 	}
 
 	list := mergeProcesses(compute, graphics, mps)
-	if slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }) {
+	if slices.ContainsFunc(
+		list,
+		func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() },
+	) {
 		mode, err := a.readModeOf(g)
 		if err != nil {
 			return nil, err

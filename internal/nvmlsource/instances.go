@@ -21,7 +21,10 @@ type layoutRead struct {
 
 // readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance has vanished, the
 // layout has changed since the scan, and the tree is read again first. The errors are those of the tree, too.
-func (r *gpuRead) readInstances(tree treeRead, treeErrs []gpu.ReadError) (layoutRead, []gpu.ReadError) {
+func (r *gpuRead) readInstances(
+	tree treeRead,
+	treeErrs []gpu.ReadError,
+) (layoutRead, []gpu.ReadError) {
 	var denials []gpu.ReadError // of attempts that are repeated
 
 	for {
@@ -77,7 +80,8 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 
 	lists := &r.state.processes
 	errs := slices.Clone(lists.errs)
-	layout.processErr, layout.processErrKept = lists.err, lists.errKept
+	layout.processErr = lists.err
+	layout.processErrKept = lists.errKept
 	markRemembered(lists.errs)
 	lists.errKept = true
 
@@ -104,7 +108,9 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	for i := range list {
 		gi := &list[i]
 		// it was counted as the GPU's
-		gi.Up, gi.Errors = false, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
+		gi.Up = false
+
+		gi.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
 		for j := range gi.ComputeInstances {
 			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
 		}
@@ -120,8 +126,11 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 
 	instances = t.cloneInstances()
 	for i := range instances {
-		gi, state := &instances[i], &t.states[i]
-		if len(gi.ComputeInstances) == 0 { // no handle reports its memory; its size is that of the profile
+		gi := &instances[i]
+		state := &t.states[i]
+
+		// no handle reports its memory; its size is that of the profile
+		if len(gi.ComputeInstances) == 0 {
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
 			}
@@ -131,7 +140,12 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 
 		q := r.newQuerier(state.answers)
 
-		m, err := query(&q, "nvmlDeviceGetMemoryInfo", gpu.ReadingMemory, t.handleOf(&state.computes[0]).GetMemoryInfo)
+		m, err := query(
+			&q,
+			"nvmlDeviceGetMemoryInfo",
+			gpu.ReadingMemory,
+			t.handleOf(&state.computes[0]).GetMemoryInfo,
+		)
 		if err == nil {
 			gi.Memory = memoryOf(m)
 		}
@@ -184,7 +198,9 @@ func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err er
 func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 	for i := range instances {
 		for j := range instances[i].ComputeInstances {
-			ci, own := &instances[i].ComputeInstances[j], &t.states[i].computes[j].own
+			ci := &instances[i].ComputeInstances[j]
+
+			own := &t.states[i].computes[j].own
 			if !own.asked {
 				continue
 			}
@@ -198,5 +214,8 @@ func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 
 // isUnreadable reports whether an entity could not be read for another reason than a lack of rights.
 func isUnreadable(errs []gpu.ReadError) bool {
-	return slices.ContainsFunc(errs, func(e gpu.ReadError) bool { return !errors.Is(e.Err, gpu.ErrNoPermission) })
+	return slices.ContainsFunc(
+		errs,
+		func(e gpu.ReadError) bool { return !errors.Is(e.Err, gpu.ErrNoPermission) },
+	)
 }

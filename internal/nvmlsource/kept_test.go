@@ -52,7 +52,8 @@ func TestPlacementsOfAReplacedComputeInstance(t *testing.T) {
 			n.advance(tt.after)
 			after, _ := n.quiet(id, gpu.ReadCues{})
 
-			was, is := before.Instances[0].ComputeInstances[0], after.Instances[0].ComputeInstances[0]
+			was := before.Instances[0].ComputeInstances[0]
+			is := after.Instances[0].ComputeInstances[0]
 			cmptest.Equal(t, "the UUID", is.UUID, was.UUID)
 			cmptest.Equal(t, "the placement before", was.Placement, gpu.Some(tt.from))
 			cmptest.Equal(t, "the placement after", is.Placement, gpu.Some(tt.to))
@@ -98,7 +99,9 @@ processes: [{device: "0/3g.20gb@0/0", workload: a, for: 4500ms}, {device: "0/3g.
 	n.advance(400 * time.Millisecond)
 	after, _ := n.quiet(id, gpu.ReadCues{})
 
-	was, is := before.Readings.Processes.Or(nil), after.Readings.Processes.Or(nil)
+	was := before.Readings.Processes.Or(nil)
+
+	is := after.Readings.Processes.Or(nil)
 	if len(was) != 1 || len(is) != 1 || was[0].PID == is[0].PID {
 		t.Errorf("processes %+v before the change and %+v after it, want one each, and another one", was, is)
 	}

@@ -16,7 +16,10 @@ import (
 // Layouts reads GPUs as they are now, by index, without Busy: all, or only those named. A GPU that cannot be read, or
 // not completely, is left out of the list and its error is in the map, by index if its UUID is not known. No call is
 // made for other GPUs than those named, unless one of these has to be looked up.
-func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayout, map[gpu.UUID]error, error) {
+func (a *Actuator) Layouts(
+	ctx context.Context,
+	only ...gpu.UUID,
+) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
 
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
@@ -45,7 +48,12 @@ func (a *Actuator) Layouts(ctx context.Context, only ...gpu.UUID) ([]mig.GPULayo
 	var reading sync.WaitGroup
 	for i, id := range ids {
 		reading.Go(func() {
-			list[i], errs[i] = runQueued(ctx, a, queueKey{id: id}, func() (mig.GPULayout, error) { return a.readLayout(id) })
+			list[i], errs[i] = runQueued(
+				ctx,
+				a,
+				queueKey{id: id},
+				func() (mig.GPULayout, error) { return a.readLayout(id) },
+			)
 		})
 	}
 
@@ -99,8 +107,15 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 	}
 
 	layout := mig.GPULayout{
-		Facts:     gpu.Facts{UUID: g.uuid, Index: int(g.index.Load()), PCIBusID: t.pciBusID, Name: t.name},
-		PCIDevice: t.pciDevice, MIG: mode.enabled, Pending: mode.pending,
+		Facts: gpu.Facts{
+			UUID:     g.uuid,
+			Index:    int(g.index.Load()),
+			PCIBusID: t.pciBusID,
+			Name:     t.name,
+		},
+		PCIDevice: t.pciDevice,
+		MIG:       mode.enabled,
+		Pending:   mode.pending,
 	}
 
 	minor, ret := g.handle.GetMinorNumber()
@@ -133,7 +148,8 @@ func (a *Actuator) readLayoutOnce(g *gpuState) (mig.GPULayout, error) {
 		return mig.GPULayout{}, err
 	}
 
-	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) || !after.addUUIDs(devices) {
+	if after.mode != mode || !mig.SameInstances(before.instances, after.instances) ||
+		!after.addUUIDs(devices) {
 		return mig.GPULayout{}, errTorn
 	}
 
@@ -170,7 +186,11 @@ func (p partition) addUUIDs(devices map[computeKey]gpu.MIGUUID) bool {
 }
 
 // readDevices reads the UUIDs of the MIG devices of a GPU, or only that of one compute instance.
-func (a *Actuator) readDevices(g *gpuState, most int, only gpu.Opt[computeKey]) (map[computeKey]gpu.MIGUUID, error) {
+func (a *Actuator) readDevices(
+	g *gpuState,
+	most int,
+	only gpu.Opt[computeKey],
+) (map[computeKey]gpu.MIGUUID, error) {
 	found := map[computeKey]gpu.MIGUUID{}
 
 	for h, err := range a.source.migDevices(g.handle, most) {

@@ -23,7 +23,9 @@ func TestLinkCounters(t *testing.T) {
 			}
 
 			from := links[i/linkFieldCount]
-			v.NvmlReturn, v.ValueType, v.Value = from.NvmlReturn, from.ValueType, from.Value
+			v.NvmlReturn = from.NvmlReturn
+			v.ValueType = from.ValueType
+			v.Value = from.Value
 		}
 
 		return c.add("call")

@@ -33,8 +33,14 @@ func linkFields() [linkFieldCount]linkField {
 		linkReceive:        {id: nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES},
 		firstLinkError:     {id: nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, kind: "receive"},
 		firstLinkError + 1: {id: nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS, kind: "effective"},
-		firstLinkError + 2: {id: nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, kind: "recovery"},
-		firstLinkError + 3: {id: nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS, kind: "recovery_failed"},
+		firstLinkError + 2: {
+			id:   nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS,
+			kind: "recovery",
+		},
+		firstLinkError + 3: {
+			id:   nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS,
+			kind: "recovery_failed",
+		},
 	}
 }
 
@@ -77,7 +83,8 @@ func (c *linkCounters) add(call string) error {
 
 	for i := range c.values {
 		v := &c.values[i]
-		link, field := i/linkFieldCount, i%linkFieldCount
+		link := i / linkFieldCount
+		field := i % linkFieldCount
 
 		switch ret := nvml.Return(int32(v.NvmlReturn)); ret {
 		case nvml.SUCCESS:
@@ -85,7 +92,8 @@ func (c *linkCounters) add(call string) error {
 				c.addCounter(&c.last[link][field], &c.totals[field], now)
 			}
 
-		case nvml.ERROR_NOT_SUPPORTED, nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
+		case nvml.ERROR_NOT_SUPPORTED,
+			nvml.ERROR_INVALID_ARGUMENT: // the link is not there, or down
 		default:
 			if failed == nil {
 				failed = driverError(call, ret)

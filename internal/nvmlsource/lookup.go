@@ -52,7 +52,12 @@ func (s *Source) lookUp(indexes []int, timeout time.Duration) map[int]found {
 	for _, index := range indexes {
 		answer, ok := s.lookups[index].awaitAnswer(&expired)
 		if !ok {
-			answers[index] = found{err: fmt.Errorf("nvmlDeviceGetHandleByIndex: %w: it has not returned yet", gpu.ErrTimeout)}
+			answers[index] = found{
+				err: fmt.Errorf(
+					"nvmlDeviceGetHandleByIndex: %w: it has not returned yet",
+					gpu.ErrTimeout,
+				),
+			}
 			continue
 		}
 

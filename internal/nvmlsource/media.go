@@ -19,10 +19,34 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 	}
 
 	return gpu.Media{
-		Encoder: queryScaled(q, "nvmlDeviceGetEncoderUtilization", gpu.ReadingMedia, r.dev.GetEncoderUtilization, 100),
-		Decoder: queryScaled(q, "nvmlDeviceGetDecoderUtilization", gpu.ReadingMedia, r.dev.GetDecoderUtilization, 100),
-		JPEG:    queryScaled(q, "nvmlDeviceGetJpgUtilization", gpu.ReadingMedia, r.dev.GetJpgUtilization, 100),
-		OFA:     queryScaled(q, "nvmlDeviceGetOfaUtilization", gpu.ReadingMedia, r.dev.GetOfaUtilization, 100),
+		Encoder: queryScaled(
+			q,
+			"nvmlDeviceGetEncoderUtilization",
+			gpu.ReadingMedia,
+			r.dev.GetEncoderUtilization,
+			100,
+		),
+		Decoder: queryScaled(
+			q,
+			"nvmlDeviceGetDecoderUtilization",
+			gpu.ReadingMedia,
+			r.dev.GetDecoderUtilization,
+			100,
+		),
+		JPEG: queryScaled(
+			q,
+			"nvmlDeviceGetJpgUtilization",
+			gpu.ReadingMedia,
+			r.dev.GetJpgUtilization,
+			100,
+		),
+		OFA: queryScaled(
+			q,
+			"nvmlDeviceGetOfaUtilization",
+			gpu.ReadingMedia,
+			r.dev.GetOfaUtilization,
+			100,
+		),
 	}
 }
 
@@ -44,14 +68,34 @@ const kindsOfMedia = 4
 
 func mediaKinds() [kindsOfMedia]mediaKind {
 	return [...]mediaKind{
-		{"nvmlGpmMetricsGet(decoders)", nvml.GPM_METRIC_NVDEC_0_UTIL, nvml.GPM_METRIC_NVDEC_7_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Decoder }, func(e *gpu.Engines) int { return e.Decoder }},
-		{"nvmlGpmMetricsGet(JPEG engines)", nvml.GPM_METRIC_NVJPG_0_UTIL, nvml.GPM_METRIC_NVJPG_7_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.JPEG }, func(e *gpu.Engines) int { return e.JPEG }},
-		{"nvmlGpmMetricsGet(OFA engines)", nvml.GPM_METRIC_NVOFA_0_UTIL, nvml.GPM_METRIC_NVOFA_1_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.OFA }, func(e *gpu.Engines) int { return e.OFA }},
-		{"nvmlGpmMetricsGet(encoders)", nvml.GPM_METRIC_NVENC_0_UTIL, nvml.GPM_METRIC_NVENC_3_UTIL,
-			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Encoder }, func(e *gpu.Engines) int { return e.Encoder }},
+		{
+			"nvmlGpmMetricsGet(decoders)",
+			nvml.GPM_METRIC_NVDEC_0_UTIL,
+			nvml.GPM_METRIC_NVDEC_7_UTIL,
+			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Decoder },
+			func(e *gpu.Engines) int { return e.Decoder },
+		},
+		{
+			"nvmlGpmMetricsGet(JPEG engines)",
+			nvml.GPM_METRIC_NVJPG_0_UTIL,
+			nvml.GPM_METRIC_NVJPG_7_UTIL,
+			func(m *gpu.Media) *gpu.Opt[float64] { return &m.JPEG },
+			func(e *gpu.Engines) int { return e.JPEG },
+		},
+		{
+			"nvmlGpmMetricsGet(OFA engines)",
+			nvml.GPM_METRIC_NVOFA_0_UTIL,
+			nvml.GPM_METRIC_NVOFA_1_UTIL,
+			func(m *gpu.Media) *gpu.Opt[float64] { return &m.OFA },
+			func(e *gpu.Engines) int { return e.OFA },
+		},
+		{
+			"nvmlGpmMetricsGet(encoders)",
+			nvml.GPM_METRIC_NVENC_0_UTIL,
+			nvml.GPM_METRIC_NVENC_3_UTIL,
+			func(m *gpu.Media) *gpu.Opt[float64] { return &m.Encoder },
+			func(e *gpu.Engines) int { return e.Encoder },
+		},
 	}
 }
 
@@ -154,7 +198,8 @@ func (k *mediaKind) most(engines gpu.Opt[gpu.Engines]) int {
 // meanUtilization returns the mean over the engines of a kind that have a value, of which the instance has at most so
 // many: a driver may report 0 for engines that do not exist, too. It counts the values that are no numbers.
 func meanUtilization(metrics []GPMMetric, most int) (mean gpu.Opt[float64], invalid int) {
-	sum, count := 0.0, 0
+	sum := 0.0
+	count := 0
 
 	for i := range metrics {
 		value, valid := metrics[i].valueIn(0.01)

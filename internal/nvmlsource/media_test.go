@@ -79,7 +79,9 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 func TestMediaEngines(t *testing.T) {
 	wanted := true
 	n, ids := mediaNode(t, &wanted)
-	whole, split, old := n.poll(ids[0]), n.poll(ids[1]), n.poll(ids[2])
+	whole := n.poll(ids[0])
+	split := n.poll(ids[1])
+	old := n.poll(ids[2])
 	cmptest.Equal(t, "a whole GPU", whole.Readings.Media,
 		gpu.Media{Encoder: gpu.Some(0.5), Decoder: gpu.Some(0.25), JPEG: gpu.Some(0.1), OFA: gpu.Some(0.25)}, approx())
 	cmptest.Equal(t, "a GPU with MIG", split.Readings.Media, gpu.Media{})
@@ -107,7 +109,8 @@ func TestMediaForRightSizing(t *testing.T) {
 	ids := n.discover()
 	n.poll(ids[1])
 	n.advance(time.Second)
-	whole, split := n.poll(ids[0]), n.poll(ids[1])
+	whole := n.poll(ids[0])
+	split := n.poll(ids[1])
 	cmptest.Equal(t, "decoders of a whole GPU", whole.Readings.Media.Decoder, gpu.Some(0.25))
 	cmptest.Equal(t, "decoders of a GPU instance", split.Instances[0].Media.Decoder, gpu.Some(0.5), approx())
 }
@@ -225,7 +228,9 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 		return asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) || asksFor(metrics, nvml.GPM_METRIC_NVJPG_0_UTIL)
 	}
 
-	decoder, jpeg := gpu.Some(0.5), gpu.Some(0.2)
+	decoder := gpu.Some(0.5)
+
+	jpeg := gpu.Some(0.2)
 	for _, c := range []struct {
 		about   string
 		refused func([]nvmlsource.GPMMetric) bool
@@ -262,7 +267,8 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 				calls = 0
 				n.advance(time.Second)
 				g := n.read(id)
-				gi, about := g.Instances[0], fmt.Sprintf("%s refused with %d: ", c.about, ret)
+				gi := g.Instances[0]
+				about := fmt.Sprintf("%s refused with %d: ", c.about, ret)
 				cmptest.Equal(t, about+"media engines", gi.Media, c.want, approx())
 				cmptest.Equal(t, about+"there is activity", gi.Activity.SM.Present(), true)
 				cmptest.Equal(t, about+"errors of the instance", gi.Errors, nil)

@@ -118,7 +118,8 @@ faults: [{at: 1m, gpu: 0, kind: xid, xid: 74}, {at: 1m, gpu: 1, kind: xid, xid: 
 		ids := n.discover()
 		n.read(ids[0])
 		n.read(ids[1])
-		inside, leave := make(chan struct{}), make(chan struct{})
+		inside := make(chan struct{})
+		leave := make(chan struct{})
 		n.spy.do("Wait", func() {
 			close(inside)
 			<-leave
@@ -271,7 +272,8 @@ func TestSamplesAfterTheModeIsSet(t *testing.T) {
 func TestSetMIGModeBesideAReadThatHangs(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB}\n")
 	id := n.discover()[0]
-	hangs, release := make(chan struct{}), make(chan struct{})
+	hangs := make(chan struct{})
+	release := make(chan struct{})
 	n.spy.do("GetPowerUsage", func() {
 		close(hangs)
 		<-release

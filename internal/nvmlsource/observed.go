@@ -143,7 +143,10 @@ func (d observedDevice) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Re
 	return observedMIG{MIGDevice: m, observer: d.observer}, ret
 }
 
-func (d observedDevice) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
+func (d observedDevice) GetGpuInstances(
+	profileID uint32,
+	capacity int,
+) ([]GPUInstance, nvml.Return) {
 	const function = "nvmlDeviceGetGpuInstances"
 	defer d.observer.EndCall(function, d.observer.BeginCall(function))
 
@@ -200,7 +203,9 @@ type observedInstance struct {
 
 type observedMutableInstance struct{ observedInstance }
 
-func (i observedMutableInstance) mutable() MutableInstance { return i.GPUInstance.(MutableInstance) }
+func (i observedMutableInstance) mutable() MutableInstance {
+	return i.GPUInstance.(MutableInstance)
+}
 
 func (i observedMutableInstance) GetComputeInstancesOf(profileID uint32,
 	capacity int) ([]ComputeInstance, nvml.Return) {

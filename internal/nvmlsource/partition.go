@@ -81,7 +81,8 @@ func (a *Actuator) readExpected(g *gpuState, expected []mig.Instance) (view, err
 			return view{}, err
 		}
 
-		if mig.SameInstances(v.instances, expected) || last != nil && mig.SameInstances(v.instances, last.instances) {
+		if mig.SameInstances(v.instances, expected) ||
+			last != nil && mig.SameInstances(v.instances, last.instances) {
 			return v, nil
 		}
 
@@ -115,10 +116,16 @@ func (a *Actuator) readModeOf(g *gpuState) (modeState, error) {
 // readPartition lists the instances of every profile, those without compute instances included.
 func (a *Actuator) readPartition(g *gpuState, t *tables) (partition, error) {
 	if len(t.profiles) == 0 {
-		return partition{}, fmt.Errorf("%w: the driver does not list the GPU instances", gpu.ErrNotSupported)
+		return partition{}, fmt.Errorf(
+			"%w: the driver does not list the GPU instances",
+			gpu.ErrNotSupported,
+		)
 	}
 
-	p := partition{handles: map[gpu.InstanceID]GPUInstance{}, computes: map[computeKey]ComputeInstance{}}
+	p := partition{
+		handles:  map[gpu.InstanceID]GPUInstance{},
+		computes: map[computeKey]ComputeInstance{},
+	}
 	infos := map[uint32]GPUInstanceInfo{}
 
 	for i := range t.profiles {
@@ -195,7 +202,10 @@ func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error
 
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
 		for _, info := range list {
-			err = cmp.Or(err, add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))))
+			err = cmp.Or(
+				err,
+				add(info, min(int(info.Placement.Size), t.computeSlices(at.ProfileID))),
+			)
 		}
 
 		completeComputes(at)
@@ -258,6 +268,9 @@ func addCompute(at *mig.Instance, info ComputeInstanceInfo, slices int) {
 
 // completeComputes orders the compute instances and fills in the placements that the driver does not report.
 func completeComputes(at *mig.Instance) {
-	slices.SortFunc(at.ComputeInstances, func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(
+		at.ComputeInstances,
+		func(a, b mig.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) },
+	)
 	at.FillComputePlacements()
 }

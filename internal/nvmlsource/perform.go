@@ -23,7 +23,11 @@ import (
 // after which the instance is still there is gpu.ErrDriver. What the step is about must be among the instances as the
 // step describes it; otherwise nothing is changed and the error is gpu.ErrNotFound or gpu.ErrReplaced. Outcome.Done
 // is what the driver says of a step that succeeded.
-func (a *Actuator) PerformStep(ctx context.Context, s mig.Step, expected []mig.Instance) (mig.Outcome, error) {
+func (a *Actuator) PerformStep(
+	ctx context.Context,
+	s mig.Step,
+	expected []mig.Instance,
+) (mig.Outcome, error) {
 	out, err := runQueued(ctx, a, queueKey{id: s.GPU, changes: true}, func() (mig.Outcome, error) {
 		g, err := a.stateOf(s.GPU)
 		if err != nil {
@@ -77,12 +81,18 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 
 	after := mig.AfterStep(c.expected, c.step, done)
 	if err != nil {
-		done, after = mig.Done{}, c.expected
+		done = mig.Done{}
+		after = c.expected
 	}
 
 	now, readErr := c.readExpected(c.gpu, after)
 	if readErr != nil {
-		return mig.Outcome{Done: done}, errors.Join(err, fmt.Errorf("read the instances after the step: %w", readErr))
+		return mig.Outcome{
+				Done: done,
+			}, errors.Join(
+				err,
+				fmt.Errorf("read the instances after the step: %w", readErr),
+			)
 	}
 
 	out := mig.Outcome{Done: done, Instances: now.instances, Read: true}
@@ -123,7 +133,10 @@ func (c *stepCall) performStep(before view) (mig.Done, error) {
 
 		done := mig.Done{Instance: at.ID, ComputeID: gpu.Some(ci.ID), UUID: c.step.UUID}
 
-		return done, c.callDriver("nvmlComputeInstanceDestroy", before.computes[computeKey{at.ID, ci.ID}].Destroy)
+		return done, c.callDriver(
+			"nvmlComputeInstanceDestroy",
+			before.computes[computeKey{at.ID, ci.ID}].Destroy,
+		)
 	}
 
 	return mig.Done{}, fmt.Errorf("%w: no such step", gpu.ErrInvalidArgument)
@@ -151,8 +164,12 @@ func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
 			return at, nil
 		case at.Placement.Overlaps(c.step.Placement):
-			return nil, fmt.Errorf("GPU instance: %w: GPU instance %d of profile %s has its place", gpu.ErrReplaced, at.ID,
-				at.Profile)
+			return nil, fmt.Errorf(
+				"GPU instance: %w: GPU instance %d of profile %s has its place",
+				gpu.ErrReplaced,
+				at.ID,
+				at.Profile,
+			)
 		}
 	}
 
@@ -164,7 +181,10 @@ func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	place, ok := c.step.Compute.Get()
 	if !ok {
-		return mig.ComputeInstance{}, fmt.Errorf("%w: the place of the compute instance is missing", gpu.ErrInvalidArgument)
+		return mig.ComputeInstance{}, fmt.Errorf(
+			"%w: the place of the compute instance is missing",
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	uuid := c.expectedUUID(at.ID)
@@ -174,9 +194,14 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 		known := uuid[ci.ID]
 		switch {
 		case !where.Overlaps(place):
-		case where != place, ci.ID != c.step.ComputeID.Or(ci.ID), known != "" && c.step.UUID != "" && known != c.step.UUID:
-			return mig.ComputeInstance{}, fmt.Errorf("compute instance: %w: compute instance %d has its place", gpu.ErrReplaced,
-				ci.ID)
+		case where != place,
+			ci.ID != c.step.ComputeID.Or(ci.ID),
+			known != "" && c.step.UUID != "" && known != c.step.UUID:
+			return mig.ComputeInstance{}, fmt.Errorf(
+				"compute instance: %w: compute instance %d has its place",
+				gpu.ErrReplaced,
+				ci.ID,
+			)
 		default:
 			return ci, nil
 		}

@@ -378,7 +378,8 @@ func TestStepsThatHangInEachCall(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			p := newPerformer(t)
-			a, s := p.source.Actuator(), step(p)
+			a := p.source.Actuator()
+			s := step(p)
 			returns := make(chan struct{})
 			p.spy.do(call, func() { <-returns })
 			p.spy.taken()

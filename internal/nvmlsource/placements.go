@@ -63,11 +63,19 @@ func queryPlacements(q *querier, gi *gpu.GPUInstance, handle GPUInstance) {
 		gi.ComputeInstances[i].Placement = gpu.None[gpu.Placement]()
 	}
 
-	list, _ := query(q, "nvmlGpuInstanceGetComputeInstances", gpu.ReadingMIG, handle.GetComputeInstances)
+	list, _ := query(
+		q,
+		"nvmlGpuInstanceGetComputeInstances",
+		gpu.ReadingMIG,
+		handle.GetComputeInstances,
+	)
 	for _, info := range list {
 		for i := range gi.ComputeInstances {
-			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) && info.Placement.Size > 0 {
-				ci.Placement = gpu.Some(gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)})
+			if ci := &gi.ComputeInstances[i]; ci.ID == gpu.ComputeID(info.ID) &&
+				info.Placement.Size > 0 {
+				ci.Placement = gpu.Some(
+					gpu.Placement{Start: int(info.Placement.Start), Size: int(info.Placement.Size)},
+				)
 			}
 		}
 	}

@@ -57,21 +57,32 @@ func (p *privilege) markMissing(reading gpu.Reading) {
 
 	p.logged[reading] = true
 
-	missing, needs := string(reading), "root"
+	missing := string(reading)
+	needs := "root"
+
 	switch reading {
 	case gpu.ReadingMIG:
-		missing, needs = "GPU instances without a compute instance, placements and what could still be created", needsConfig
+		missing = "GPU instances without a compute instance, placements and what could still be created"
+		needs = needsConfig
 	case hiddenDevices:
-		missing, needs = "MIG devices, with all that is read of them", needsMonitor
+		missing = "MIG devices, with all that is read of them"
+		needs = needsMonitor
 	case gpu.ReadingMemory:
-		missing, needs = "memory of MIG GPUs as a whole", needsMonitor
+		missing = "memory of MIG GPUs as a whole"
+		needs = needsMonitor
 	case gpu.ReadingProcesses:
-		missing, needs = "processes of MIG GPUs", needsMonitor
+		missing = "processes of MIG GPUs"
+		needs = needsMonitor
 	case gpu.ReadingEvents:
-		missing, needs = "XIDs of MIG GPUs and reports of changes of their layouts", needsMonitor
+		missing = "XIDs of MIG GPUs and reports of changes of their layouts"
+		needs = needsMonitor
 	}
 
-	level.Warn(p.logger).Log("msg", "no permission; readings are left out", "missing", missing, "needs", needs)
+	level.Warn(p.logger).Log(
+		"msg", "no permission; readings are left out",
+		"missing", missing,
+		"needs", needs,
+	)
 }
 
 // hiddenProcesses stands for processes of other PID namespaces, which no right of the driver's shows.
@@ -105,5 +116,8 @@ func (p *privilege) markRegained(reading gpu.Reading) {
 	}
 
 	delete(p.logged, reading)
-	level.Info(p.logger).Log("msg", "permission is granted again; readings are no longer left out", "reading", reading)
+	level.Info(p.logger).Log(
+		"msg", "permission is granted again; readings are no longer left out",
+		"reading", reading,
+	)
 }

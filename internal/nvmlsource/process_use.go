@@ -23,7 +23,8 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 
 	samples, ret := r.dev.GetProcessUtilization(r.state.processesSeen)
 	if ret == nvml.ERROR_NOT_FOUND { // no process was active
-		samples, ret = nil, nvml.SUCCESS
+		samples = nil
+		ret = nvml.SUCCESS
 	}
 
 	if q.recordReturn(call, gpu.ReadingProcesses, ret) != nil {

@@ -63,7 +63,8 @@ func clearInstances(list []gpu.Process) {
 // hasNoInstance reports whether a list lacks the instances of all its processes, as the first form of the call does
 // (nvmlProcessInfo_v1_t): then only the MIG devices' own lists have them.
 func hasNoInstance(list []gpu.Process) bool {
-	return len(list) > 0 && !slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
+	return len(list) > 0 &&
+		!slices.ContainsFunc(list, func(p gpu.Process) bool { return p.Instance.Present() })
 }
 
 // mergeProcesses merges lists by process and instance. The lists overlap: a process may both compute and draw, and
@@ -135,7 +136,8 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 
 	for i := range instances {
 		gi := &instances[i]
-		count, located := 0, true
+		count := 0
+		located := true
 
 		counts := make([]int, len(gi.ComputeInstances))
 		for _, p := range list {

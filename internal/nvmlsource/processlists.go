@@ -60,7 +60,8 @@ const idleMemory = 64 << 20
 // read again because memory moves: they fail while the driver is ill, which more exclusive calls do not cure.
 func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 	lists := &r.state.processes
-	if !lists.known || r.rescans > 0 || r.cues.Changed || r.mustReadAnew() || len(used) != len(lists.used) {
+	if !lists.known || r.rescans > 0 || r.cues.Changed || r.mustReadAnew() ||
+		len(used) != len(lists.used) {
 		return true
 	}
 
@@ -77,7 +78,8 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 		before, knewBefore := lists.used[i].Get()
 
 		moved := known != knewBefore || now != before
-		if moved && (r.cues.FollowMemory || known != knewBefore || now > idleMemory != (before > idleMemory)) {
+		if moved &&
+			(r.cues.FollowMemory || known != knewBefore || now > idleMemory != (before > idleMemory)) {
 			return true
 		}
 	}
@@ -127,14 +129,18 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 		vanished = gone
 
 		if ownErr == nil {
-			list, err = own, nil
+			list = own
+			err = nil
 		}
 	}
 
 	lists := &r.state.processes
-	lists.known, lists.used = true, used
-	lists.list, lists.errs = list, q.errs
-	lists.err, lists.errKept = err, false
+	lists.known = true
+	lists.used = used
+	lists.list = list
+	lists.errs = q.errs
+	lists.err = err
+	lists.errKept = false
 
 	return vanished
 }
@@ -144,25 +150,33 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 func (r *gpuRead) hasOwnLists() bool {
 	t := &r.state.tree
 
-	return r.source.opts.ProcessesHidden == nil && t.known && !t.hidden && r.state.static.mostMIG.Present()
+	return r.source.opts.ProcessesHidden == nil && t.known && !t.hidden &&
+		r.state.static.mostMIG.Present()
 }
 
 // queryMPS lists the clients of MPS if that is due: once a minute, after a failure, where devices are shared, and for
 // callers that need what there is now.
 func (r *gpuRead) queryMPS(q *querier) ([]nvml.ProcessInfo, error) {
 	kept := &r.state.processes.mps
-	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && !r.cues.Asked && len(kept.infos) == 0 {
+	if kept.isRecent(r.now, mpsEvery) && !kept.failed && !r.cues.MPS && !r.cues.Asked &&
+		len(kept.infos) == 0 {
 		return nil, nil
 	}
 
-	return r.queryKept(q, kept, "nvmlDeviceGetMPSComputeRunningProcesses", r.dev.GetMPSComputeRunningProcesses)
+	return r.queryKept(
+		q,
+		kept,
+		"nvmlDeviceGetMPSComputeRunningProcesses",
+		r.dev.GetMPSComputeRunningProcesses,
+	)
 }
 
 // queryGraphics lists the processes that draw. Under MIG none can, except on models whose instances have graphics.
 func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
-	if r.state.mode.enabled.Or(false) && !slices.ContainsFunc(r.state.static.profiles, func(p profileEntry) bool {
-		return strings.Contains(p.Name, "+gfx")
-	}) {
+	if r.state.mode.enabled.Or(false) &&
+		!slices.ContainsFunc(r.state.static.profiles, func(p profileEntry) bool {
+			return strings.Contains(p.Name, "+gfx")
+		}) {
 		return nil, nil
 	}
 
@@ -174,7 +188,9 @@ func (r *gpuRead) queryGraphics(q *querier) ([]nvml.ProcessInfo, error) {
 // used as long as that is valid, with an error of the step. Then the processes are not known, which the error says.
 func (r *gpuRead) queryKept(q *querier, kept *keptList, call string,
 	list func() ([]nvml.ProcessInfo, nvml.Return)) ([]nvml.ProcessInfo, error) {
-	infos, err := []nvml.ProcessInfo(nil), q.refusalOf(call)
+	infos := []nvml.ProcessInfo(nil)
+
+	err := q.refusalOf(call)
 	if err == nil {
 		var ret nvml.Return
 		infos, ret = list()

@@ -59,7 +59,8 @@ func (r *gpuRead) queryProfiles(q *querier) {
 func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress) {
 	const call = "nvmlDeviceGetGpuInstanceProfileInfo"
 	var entries []profileEntry
-	unnamed, progress := false, profilesListed
+	unnamed := false
+	progress := profilesListed
 
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
@@ -79,7 +80,8 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 			enum < nvml.GPU_INSTANCE_PROFILE_COUNT:
 			continue
 		case losesDevice(err):
-			r.lost, progress = err, profilesIncomplete
+			r.lost = err
+			progress = profilesIncomplete
 		case !errors.Is(err, gpu.ErrInvalidArgument): // which would be the end
 			progress = profilesIncomplete
 
@@ -122,15 +124,23 @@ func (r *gpuRead) queryPlacements(q *querier) {
 	for i := range entries {
 		e := &entries[i]
 
-		placements, err := query(q, call, gpu.ReadingMIG, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
-			return r.dev.GetGpuInstancePossiblePlacements(e.ID)
-		})
+		placements, err := query(
+			q,
+			call,
+			gpu.ReadingMIG,
+			func() ([]nvml.GpuInstancePlacement, nvml.Return) {
+				return r.dev.GetGpuInstancePossiblePlacements(e.ID)
+			},
+		)
 		if err != nil {
 			return // for lack of privilege, mostly; it is the same for every profile
 		}
 
 		for _, p := range placements {
-			e.Placements = append(e.Placements, gpu.Placement{Start: int(p.Start), Size: int(p.Size)})
+			e.Placements = append(
+				e.Placements,
+				gpu.Placement{Start: int(p.Start), Size: int(p.Size)},
+			)
 			e.MemorySlices = int(p.Size)
 		}
 

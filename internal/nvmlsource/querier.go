@@ -17,7 +17,11 @@ type answers struct {
 }
 
 func newAnswers() answers {
-	return answers{unsupported: map[string]bool{}, denied: map[string]error{}, refused: map[gpu.Reading]bool{}}
+	return answers{
+		unsupported: map[string]bool{},
+		denied:      map[string]error{},
+		refused:     map[gpu.Reading]bool{},
+	}
 }
 
 // querier makes the calls of one step of a reading, about one entity. A call that is not supported is cached and
@@ -36,7 +40,12 @@ func (r *gpuRead) newQuerier(cached answers) querier { return querier{gpuRead: r
 // query makes one call, unless its refusal is cached, and returns its answer, or zero with the error. The errors that
 // a user has to know of are added to those of the step, too. The call is named by the function of NVML, with its
 // argument if it is made with several.
-func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) (T, error) {
+func query[T any](
+	q *querier,
+	call string,
+	reading gpu.Reading,
+	f func() (T, nvml.Return),
+) (T, error) {
 	var none T
 	if err := q.checkRefused(call, reading); err != nil {
 		return none, err
@@ -51,7 +60,12 @@ func query[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvm
 }
 
 // queryOpt is query for an answer that is a reading.
-func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
+func queryOpt[T any](
+	q *querier,
+	call string,
+	reading gpu.Reading,
+	f func() (T, nvml.Return),
+) gpu.Opt[T] {
 	answer, err := query(q, call, reading, f)
 	if err != nil {
 		return gpu.None[T]()
@@ -61,8 +75,13 @@ func queryOpt[T any](q *querier, call string, reading gpu.Reading, f func() (T, 
 }
 
 // queryScaled is query for a number in a fraction of the reading's unit, such as 1000 for mW.
-func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return),
-	fraction float64) gpu.Opt[float64] {
+func queryScaled[T int | uint32 | uint64](
+	q *querier,
+	call string,
+	reading gpu.Reading,
+	f func() (T, nvml.Return),
+	fraction float64,
+) gpu.Opt[float64] {
 	answer, err := query(q, call, reading, f)
 	if err != nil {
 		return gpu.None[float64]()
@@ -73,7 +92,12 @@ func queryScaled[T int | uint32 | uint64](q *querier, call string, reading gpu.R
 
 // queryKnown is query for a call with an argument that not every driver knows. A driver answers such a call as one
 // with an invalid argument, and it is cached like one that is not supported.
-func queryKnown[T any](q *querier, call string, reading gpu.Reading, f func() (T, nvml.Return)) gpu.Opt[T] {
+func queryKnown[T any](
+	q *querier,
+	call string,
+	reading gpu.Reading,
+	f func() (T, nvml.Return),
+) gpu.Opt[T] {
 	if q.checkRefused(call, reading) != nil {
 		return gpu.None[T]()
 	}
@@ -180,7 +204,8 @@ func (q *querier) addError(reading gpu.Reading, err error) {
 
 	e := gpu.ReadError{Reading: reading, Err: err}
 	if errors.Is(err, gpu.ErrNoPermission) || errors.Is(err, gpu.ErrPIDNamespace) {
-		e.Remembered, q.refused[reading] = q.refused[reading], true
+		e.Remembered = q.refused[reading]
+		q.refused[reading] = true
 	}
 
 	q.errs = append(q.errs, e)

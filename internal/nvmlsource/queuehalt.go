@@ -39,7 +39,8 @@ func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 		return q.halted, nil
 	}
 
-	ended, closed := q.stopLocked(), make(chan struct{})
+	ended := q.stopLocked()
+	closed := make(chan struct{})
 	q.halted, q.haltedAt = closed, time.Now()
 	go func() {
 		defer s.leave()
@@ -94,6 +95,10 @@ func (q *eventQueue) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.quit, q.ended, q.halted = make(chan struct{}), make(chan struct{}), nil
-	q.running, q.stopped, q.lostGPU, q.setErr = false, false, false, nil
-	q.gpus, q.registrations = nil, map[Device]*registration{}
+	q.running = false
+	q.stopped = false
+	q.lostGPU = false
+	q.setErr = nil
+	q.gpus = nil
+	q.registrations = map[Device]*registration{}
 }

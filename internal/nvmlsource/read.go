@@ -85,7 +85,8 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	fast, slow := r.readFields(r.readFast()) // the fields of both tiers, by one call
 	slow = r.readSlow(slow)
 	r.memory = fast.readings.Memory
-	layout, layoutErrs := r.readInstances(tree, treeErrs) // late: it finds what has vanished since the scan
+	// late: it finds what has vanished since the scan
+	layout, layoutErrs := r.readInstances(tree, treeErrs)
 
 	activity, activityErrs := r.readActivity(sampled, &layout)
 	if r.lost != nil {
@@ -94,13 +95,28 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 
 	readings := joinTiers(fast.readings, slow.readings)
 	readings.Processes = layout.processes
-	errs := slices.Concat(modeErrs, sampleErrs, layoutErrs, fast.errs, activityErrs, factErrs, slow.errs,
-		layout.detailErrs)
+	errs := slices.Concat(
+		modeErrs,
+		sampleErrs,
+		layoutErrs,
+		fast.errs,
+		activityErrs,
+		factErrs,
+		slow.errs,
+		layout.detailErrs,
+	)
 	markRemembered(factErrs, slow.errs, layout.detailErrs)
 	g := gpu.GPU{
-		Facts: facts, Up: true, Errors: errs,
-		Readings: readings, MIG: r.migState(mode), Instances: layout.instances,
-		Activity: activity.ratios, ActivitySource: activity.source, Rates: activity.rates, InvalidActivity: activity.invalid,
+		Facts:           facts,
+		Up:              true,
+		Errors:          errs,
+		Readings:        readings,
+		MIG:             r.migState(mode),
+		Instances:       layout.instances,
+		Activity:        activity.ratios,
+		ActivitySource:  activity.source,
+		Rates:           activity.rates,
+		InvalidActivity: activity.invalid,
 	}
 
 	// Last: what was answered above shows whether we have the right to events.
@@ -156,7 +172,11 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 
 // migState returns what the reading has found of MIG, besides the instances.
 func (r *gpuRead) migState(mode modeState) gpu.MIGState {
-	return gpu.MIGState{Enabled: mode.enabled, Pending: mode.pending, DevicesHidden: r.state.tree.hidden}
+	return gpu.MIGState{
+		Enabled:       mode.enabled,
+		Pending:       mode.pending,
+		DevicesHidden: r.state.tree.hidden,
+	}
 }
 
 // markRemembered marks errors that are reported again until what failed is read again.
@@ -203,13 +223,17 @@ func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 		delete(q.unsupported, call)
 
 		if mode.enabled.Present() {
-			q.errs = append(q.errs, gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)})
+			q.errs = append(
+				q.errs,
+				gpu.ReadError{Reading: gpu.ReadingMIG, Err: driverError(call, ret)},
+			)
 		}
 	}
 
 	if mode.enabled != r.state.mode.enabled {
 		r.forgetAnswers()
-		r.state.gpm.support, r.state.gpm.restart = gpmUnknown, true
+		r.state.gpm.support = gpmUnknown
+		r.state.gpm.restart = true
 		r.state.static = newStatic()
 		r.state.facts = gpu.Facts{}
 		r.state.processes = processLists{}

@@ -85,7 +85,9 @@ func TestProfilesAreNamedWithMIGOnAndOff(t *testing.T) {
 	n := newNode(t, "", whole+"\n"+twoCIs)
 	ids := n.discover()
 
-	off, on := n.read(ids[0]).Profiles, n.read(ids[1]).Profiles
+	off := n.read(ids[0]).Profiles
+
+	on := n.read(ids[1]).Profiles
 	if len(off) == 0 || len(off) != len(on) {
 		t.Fatalf("%d profiles with MIG off, %d with MIG on", len(off), len(on))
 	}

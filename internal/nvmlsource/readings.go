@@ -19,14 +19,25 @@ func (r *gpuRead) readFast() tier {
 	var to gpu.Readings
 	to.Memory = r.queryMemory(&q)
 
-	u, err := query(&q, "nvmlDeviceGetUtilizationRates", gpu.ReadingUtilization, r.dev.GetUtilizationRates)
+	u, err := query(
+		&q,
+		"nvmlDeviceGetUtilizationRates",
+		gpu.ReadingUtilization,
+		r.dev.GetUtilizationRates,
+	)
 	if err == nil {
 		to.Utilization = gpu.Some(float64(u.Gpu) / 100)
 		to.MemoryCopy = gpu.Some(float64(u.Memory) / 100)
 	}
 
 	to.Media = r.queryMedia(&q)
-	to.PowerWatts = queryScaled(&q, "nvmlDeviceGetPowerUsage", gpu.ReadingPower, r.dev.GetPowerUsage, 1000)
+	to.PowerWatts = queryScaled(
+		&q,
+		"nvmlDeviceGetPowerUsage",
+		gpu.ReadingPower,
+		r.dev.GetPowerUsage,
+		1000,
+	)
 
 	to.EnergyJoules = queryScaled(&q, "nvmlDeviceGetTotalEnergyConsumption", gpu.ReadingEnergy,
 		r.dev.GetTotalEnergyConsumption, 1000)
@@ -34,7 +45,13 @@ func (r *gpuRead) readFast() tier {
 		to.EnergyAt = r.source.opts.Now()
 	}
 
-	to.TemperatureCelsius = queryScaled(&q, "nvmlDeviceGetTemperature", gpu.ReadingTemperature, r.dev.GetTemperature, 1)
+	to.TemperatureCelsius = queryScaled(
+		&q,
+		"nvmlDeviceGetTemperature",
+		gpu.ReadingTemperature,
+		r.dev.GetTemperature,
+		1,
+	)
 	to.ClockHertz = gpu.Clocks{
 		SM:       r.queryClock(&q, "nvmlDeviceGetClockInfo(SM)", nvml.CLOCK_SM),
 		Memory:   r.queryClock(&q, "nvmlDeviceGetClockInfo(MEM)", nvml.CLOCK_MEM),
@@ -62,27 +79,53 @@ func (r *gpuRead) readSlow(fields tier) tier {
 
 	r.state.meter.countFor(true)
 	defer r.state.meter.countFor(false)
-	q, to := r.newQuerier(r.state.answers), fields.readings
+	q := r.newQuerier(r.state.answers)
+	to := fields.readings
 	to.PowerLimitWatts = queryScaled(&q, "nvmlDeviceGetEnforcedPowerLimit", gpu.ReadingPower,
 		r.dev.GetEnforcedPowerLimit, 1000)
 
-	replays, err := query(&q, "nvmlDeviceGetPcieReplayCounter", gpu.ReadingPCIe, r.dev.GetPcieReplayCounter)
+	replays, err := query(
+		&q,
+		"nvmlDeviceGetPcieReplayCounter",
+		gpu.ReadingPCIe,
+		r.dev.GetPcieReplayCounter,
+	)
 	if err == nil && replays >= 0 {
 		to.PCIe.Replays = gpu.Some(uint64(replays))
 	}
 
-	to.PCIe.LinkWidth = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkWidth", gpu.ReadingPCIe, r.dev.GetCurrPcieLinkWidth)
+	to.PCIe.LinkWidth = queryOpt(
+		&q,
+		"nvmlDeviceGetCurrPcieLinkWidth",
+		gpu.ReadingPCIe,
+		r.dev.GetCurrPcieLinkWidth,
+	)
 
 	to.PCIe.LinkGeneration = queryOpt(&q, "nvmlDeviceGetCurrPcieLinkGeneration", gpu.ReadingPCIe,
 		r.dev.GetCurrPcieLinkGeneration)
-	if mode, err := query(&q, "nvmlDeviceGetComputeMode", gpu.ReadingInventory, r.dev.GetComputeMode); err == nil {
+	if mode, err := query(
+		&q,
+		"nvmlDeviceGetComputeMode",
+		gpu.ReadingInventory,
+		r.dev.GetComputeMode,
+	); err == nil {
 		to.ExclusiveComputeMode = gpu.Some(mode == nvml.COMPUTEMODE_EXCLUSIVE_PROCESS)
 	}
 
-	to.TemperatureMarginCelsius = queryScaled(&q, "nvmlDeviceGetMarginTemperature", gpu.ReadingTemperature,
-		r.dev.GetMarginTemperature, 1)
+	to.TemperatureMarginCelsius = queryScaled(
+		&q,
+		"nvmlDeviceGetMarginTemperature",
+		gpu.ReadingTemperature,
+		r.dev.GetMarginTemperature,
+		1,
+	)
 
-	persistence, err := query(&q, "nvmlDeviceGetPersistenceMode", gpu.ReadingInventory, r.dev.GetPersistenceMode)
+	persistence, err := query(
+		&q,
+		"nvmlDeviceGetPersistenceMode",
+		gpu.ReadingInventory,
+		r.dev.GetPersistenceMode,
+	)
 	if err == nil {
 		to.PersistenceMode = gpu.Some(persistence == nvml.FEATURE_ENABLED)
 	}
@@ -97,26 +140,34 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	}
 
 	to.RemappedRows = r.queryRows(&q)
-	r.state.slow, r.state.slowAt = tier{readings: to, errs: append(fields.errs, q.errs...)}, r.now
+	r.state.slow = tier{readings: to, errs: append(fields.errs, q.errs...)}
+	r.state.slowAt = r.now
 
 	return r.state.slow
 }
 
 // joinTiers adds the readings of the slow tier to those of the fast tier.
 func joinTiers(fast, slow gpu.Readings) gpu.Readings {
-	fast.PowerLimitWatts, fast.Fans = slow.PowerLimitWatts, slow.Fans
-	fast.TemperatureMarginCelsius, fast.TemperatureThresholds = slow.TemperatureMarginCelsius,
-		slow.TemperatureThresholds
-	fast.PCIe.Replays, fast.PCIe.LinkWidth, fast.PCIe.LinkGeneration = slow.PCIe.Replays, slow.PCIe.LinkWidth,
-		slow.PCIe.LinkGeneration
+	fast.PowerLimitWatts = slow.PowerLimitWatts
+	fast.Fans = slow.Fans
+	fast.TemperatureMarginCelsius = slow.TemperatureMarginCelsius
+	fast.TemperatureThresholds = slow.TemperatureThresholds
+	fast.PCIe.Replays = slow.PCIe.Replays
+	fast.PCIe.LinkWidth = slow.PCIe.LinkWidth
+	fast.PCIe.LinkGeneration = slow.PCIe.LinkGeneration
 
-	fast.NVLink.Errors, fast.ECC, fast.RemappedRows = slow.NVLink.Errors, slow.ECC, slow.RemappedRows
-	if slow.NVLink.TransmitBytes.Present() || slow.NVLink.ReceiveBytes.Present() { // they are counted by link
+	fast.NVLink.Errors = slow.NVLink.Errors
+	fast.ECC = slow.ECC
+
+	fast.RemappedRows = slow.RemappedRows
+	if slow.NVLink.TransmitBytes.Present() ||
+		slow.NVLink.ReceiveBytes.Present() { // they are counted by link
 		fast.NVLink = slow.NVLink
 	}
 
 	fast.Fabric = slow.Fabric
-	fast.RecoveryAction, fast.ExclusiveComputeMode = slow.RecoveryAction, slow.ExclusiveComputeMode
+	fast.RecoveryAction = slow.RecoveryAction
+	fast.ExclusiveComputeMode = slow.ExclusiveComputeMode
 	fast.PersistenceMode = slow.PersistenceMode
 
 	return fast
@@ -154,7 +205,12 @@ func memoryOf(m nvml.Memory_v2) gpu.Memory {
 }
 
 func (r *gpuRead) queryClock(q *querier, call string, domain nvml.ClockType) gpu.Opt[float64] {
-	megahertz, err := query(q, call, gpu.ReadingClocks, func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) })
+	megahertz, err := query(
+		q,
+		call,
+		gpu.ReadingClocks,
+		func() (uint32, nvml.Return) { return r.dev.GetClockInfo(domain) },
+	)
 	if err != nil {
 		return gpu.None[float64]()
 	}
@@ -188,13 +244,21 @@ func (r *gpuRead) queryThresholds(q *querier) (list []gpu.TemperatureThreshold) 
 
 // queryRows queries the remapped rows, which drivers do not report while the GPU has GPU instances.
 func (r *gpuRead) queryRows(q *querier) gpu.Opt[gpu.RemappedRows] {
-	return queryOpt(q, "nvmlDeviceGetRemappedRows", gpu.ReadingRowRemap, func() (gpu.RemappedRows, nvml.Return) {
-		correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
+	return queryOpt(
+		q,
+		"nvmlDeviceGetRemappedRows",
+		gpu.ReadingRowRemap,
+		func() (gpu.RemappedRows, nvml.Return) {
+			correctable, uncorrectable, pending, failure, ret := r.dev.GetRemappedRows()
 
-		return gpu.RemappedRows{
-			Correctable: uint64(correctable), Uncorrectable: uint64(uncorrectable), Pending: pending, Failure: failure,
-		}, ret
-	})
+			return gpu.RemappedRows{
+				Correctable:   uint64(correctable),
+				Uncorrectable: uint64(uncorrectable),
+				Pending:       pending,
+				Failure:       failure,
+			}, ret
+		},
+	)
 }
 
 // eccCounter is one kind of ECC error count.
@@ -211,10 +275,15 @@ const eccTotal = nvml.MEMORY_LOCATION_COUNT
 // eccCounters returns every kind of count; most GPUs have few.
 func eccCounters() []eccCounter {
 	locations := []string{
-		nvml.MEMORY_LOCATION_L1_CACHE: "l1_cache", nvml.MEMORY_LOCATION_L2_CACHE: "l2_cache",
-		nvml.MEMORY_LOCATION_DEVICE_MEMORY: "device_memory", nvml.MEMORY_LOCATION_REGISTER_FILE: "register_file",
-		nvml.MEMORY_LOCATION_TEXTURE_MEMORY: "texture_memory", nvml.MEMORY_LOCATION_TEXTURE_SHM: "texture_shared_memory",
-		nvml.MEMORY_LOCATION_CBU: "cbu", nvml.MEMORY_LOCATION_SRAM: "sram", eccTotal: "total",
+		nvml.MEMORY_LOCATION_L1_CACHE:       "l1_cache",
+		nvml.MEMORY_LOCATION_L2_CACHE:       "l2_cache",
+		nvml.MEMORY_LOCATION_DEVICE_MEMORY:  "device_memory",
+		nvml.MEMORY_LOCATION_REGISTER_FILE:  "register_file",
+		nvml.MEMORY_LOCATION_TEXTURE_MEMORY: "texture_memory",
+		nvml.MEMORY_LOCATION_TEXTURE_SHM:    "texture_shared_memory",
+		nvml.MEMORY_LOCATION_CBU:            "cbu",
+		nvml.MEMORY_LOCATION_SRAM:           "sram",
+		eccTotal:                            "total",
 	}
 	var list []eccCounter
 
@@ -227,7 +296,11 @@ func eccCounters() []eccCounter {
 				}
 
 				list = append(list, eccCounter{
-					ECCCount: gpu.ECCCount{Severity: severityName, Lifetime: lifetimeName, Location: locationName},
+					ECCCount: gpu.ECCCount{
+						Severity: severityName,
+						Lifetime: lifetimeName,
+						Location: locationName,
+					},
 					severity: nvml.MemoryErrorType(severity),
 					lifetime: nvml.EccCounterType(lifetime),
 					location: nvml.MemoryLocation(location),

@@ -26,8 +26,14 @@ type readMeter struct {
 
 // newReadMeter returns a meter for the readings of one GPU.
 func newReadMeter(node *callMeter, opts *Options) *readMeter {
-	return &readMeter{callMeter: node, now: opts.Now, hangs: opts.HangsAfter, long: opts.LongReading,
-		origin: opts.Now().Add(-1), use: &usage{}}
+	return &readMeter{
+		callMeter: node,
+		now:       opts.Now,
+		hangs:     opts.HangsAfter,
+		long:      opts.LongReading,
+		origin:    opts.Now().Add(-1),
+		use:       &usage{},
+	}
 }
 
 // BeginCall counts a call, and notes when it began.
@@ -58,7 +64,8 @@ func (m *readMeter) beginReading(slow, once bool) {
 		m.tier = tierOnce
 	}
 
-	m.fast, m.slow = !once, slow && !once
+	m.fast = !once
+	m.slow = slow && !once
 	m.spent = [tierCount]time.Duration{}
 }
 

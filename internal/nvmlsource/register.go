@@ -62,7 +62,8 @@ func (r *registration) reportsChanges() bool {
 
 // isDue reports whether a GPU is to be registered for kinds that it lacks.
 func (r *registration) isDue(g *gpuState, now time.Time) bool {
-	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() || r.suspect && !g.isIn(phaseRead) {
+	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() ||
+		r.suspect && !g.isIn(phaseRead) {
 		return false
 	}
 
@@ -84,7 +85,8 @@ func (q *eventQueue) renewSet() error {
 		return q.setErr
 	}
 
-	q.set, q.setErr = &queueSet{EventSet: set, freed: make(chan struct{})}, nil
+	q.set = &queueSet{EventSet: set, freed: make(chan struct{})}
+	q.setErr = nil
 
 	current := make(map[Device]*registration, len(q.gpus))
 	for h, r := range q.registrations {
@@ -245,11 +247,21 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 			continue
 		}
 
-		r.uuid, r.state, r.busy, r.triedAt, r.pause, r.overdue = g.uuid, g, true, now, 0, false
+		r.uuid = g.uuid
+		r.state = g
+		r.busy = true
+		r.triedAt = now
+		r.pause = 0
+		r.overdue = false
 		q.set.users++
 		q.registering.Add(1)
 
-		return registerAttempt{state: g, registration: r, set: q.set, kinds: eventKinds &^ (r.kinds | r.harmful)}, true
+		return registerAttempt{
+			state:        g,
+			registration: r,
+			set:          q.set,
+			kinds:        eventKinds &^ (r.kinds | r.harmful),
+		}, true
 	}
 
 	return registerAttempt{}, false
@@ -303,11 +315,14 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 
 	late := q.set != nil && q.set != a.set
 	if r := a.registration; late {
-		r.busy, r.state = false, nil
+		r.busy = false
+		r.state = nil
 	} else {
 		before := r.reportsChanges()
 		r.harmful |= harmful
-		r.busy, r.kinds, r.breaks = false, r.kinds|done, broken && harmful == 0
+		r.busy = false
+		r.kinds = r.kinds | done
+		r.breaks = broken && harmful == 0
 
 		inUse := q.set == a.set // else it was dropped, and there is no other one yet
 		if q.watcher != nil && inUse && !before && r.reportsChanges() {
@@ -331,7 +346,8 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 
 // recordErrors records the errors of a call, by kind.
 func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
-	r.suspect, r.err = false, errs[nvml.EventTypeXidCriticalError]
+	r.suspect = false
+	r.err = errs[nvml.EventTypeXidCriticalError]
 	r.reported = false
 
 	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
@@ -341,7 +357,8 @@ func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 		}
 
 		// A library that does not know a kind of event may call that an invalid argument.
-		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) && !errors.Is(err, gpu.ErrInvalidArgument) {
+		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) &&
+			!errors.Is(err, gpu.ErrInvalidArgument) {
 			r.pause = soon
 		}
 
@@ -357,7 +374,11 @@ func (q *eventQueue) logAttempt(a registerAttempt) {
 		r.logged = false
 	} else if !r.logged && !r.suspect {
 		r.logged = true
-		level.Warn(q.opts.Logger).Log("msg", "cannot receive XIDs of a GPU", "gpu", a.state.uuid, "err", r.err)
+		level.Warn(q.opts.Logger).Log(
+			"msg", "cannot receive XIDs of a GPU",
+			"gpu", a.state.uuid,
+			"err", r.err,
+		)
 	}
 }
 
@@ -380,15 +401,18 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
 		r.reported = true
 
-		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 && q.opts.Now().Sub(r.triedAt) >= lookupTimeout
+		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 &&
+			q.opts.Now().Sub(r.triedAt) >= lookupTimeout
 		if late && r.err == nil {
-			state.err, state.reported = fmt.Errorf("register for events: %w", gpu.ErrTimeout), r.overdue
+			state.err = fmt.Errorf("register for events: %w", gpu.ErrTimeout)
+			state.reported = r.overdue
 			r.overdue = true
 		}
 	}
 
 	if q.setErr != nil {
-		state.err, state.reported = q.setErr, true // it is in the log
+		state.err = q.setErr
+		state.reported = true // it is in the log
 	}
 
 	return state

@@ -106,7 +106,8 @@ func TestFailedScanDuringChangeIsRepeated(t *testing.T) {
 	n := newNode(t, "", `  - {model: A100-40GB, mig: true, layout: ["3g.20gb@0", "3g.20gb@4"]}`)
 	id := n.discover()[0]
 	before := n.read(id).Instances[0]
-	set, do := n.spy.set, n.spy.do
+	set := n.spy.set
+	do := n.spy.do
 	do("MIG.GetMemoryInfo", func() { // of the first attempt: an instance vanishes
 		repartitionTo(t, n, before.ID, "2g.10gb@0")
 		do("MIG.GetAttributes", func() { // of the second: another one

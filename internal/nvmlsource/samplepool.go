@@ -81,8 +81,10 @@ func (s *Source) freeSamples() {
 	defer s.samples.mu.Unlock()
 
 	for _, sample := range s.samples.all {
-		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck // the library is shut down next
+		// the library is shut down next
+		s.checkReturn("nvmlGpmSampleFree", sample.Free()) //nolint:errcheck
 	}
 
-	s.samples.all, s.samples.spare = nil, nil
+	s.samples.all = nil
+	s.samples.spare = nil
 }

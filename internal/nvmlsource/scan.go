@@ -45,7 +45,11 @@ type computeKey struct {
 
 // equal reports whether two scans are of the same tree.
 func (s *scan) equal(other *scan) bool {
-	return slices.EqualFunc(s.devices, other.devices, func(a, b migEntry) bool { return a.identity == b.identity }) &&
+	return slices.EqualFunc(
+		s.devices,
+		other.devices,
+		func(a, b migEntry) bool { return a.identity == b.identity },
+	) &&
 		slices.Equal(s.instances, other.instances)
 }
 
@@ -65,7 +69,10 @@ func (s *scan) isTorn() bool {
 	}
 
 	for _, d := range s.devices {
-		if !slices.ContainsFunc(s.instances, func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance }) {
+		if !slices.ContainsFunc(
+			s.instances,
+			func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance },
+		) {
 			return true
 		}
 	}
@@ -132,19 +139,30 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 
 // readIdentity reads the ids and the UUID of a MIG device. If only one is looked for, it makes no further call once
 // the device is another one, and returns no UUID.
-func (s *Source) readIdentity(h MIGDevice, only gpu.Opt[computeKey]) (of computeKey, uuid gpu.MIGUUID, err error) {
+func (s *Source) readIdentity(
+	h MIGDevice,
+	only gpu.Opt[computeKey],
+) (of computeKey, uuid gpu.MIGUUID, err error) {
 	wanted, one := only.Get()
 	instance, ret := h.GetGpuInstanceId()
 
 	of.instance = gpu.InstanceID(instance)
-	if err := s.checkReturn("nvmlDeviceGetGpuInstanceId", ret); err != nil || one && of.instance != wanted.instance {
+	if err := s.checkReturn(
+		"nvmlDeviceGetGpuInstanceId",
+		ret,
+	); err != nil ||
+		one && of.instance != wanted.instance {
 		return computeKey{}, "", err
 	}
 
 	compute, ret := h.GetComputeInstanceId()
 
 	of.compute = gpu.ComputeID(compute)
-	if err := s.checkReturn("nvmlDeviceGetComputeInstanceId", ret); err != nil || one && of != wanted {
+	if err := s.checkReturn(
+		"nvmlDeviceGetComputeInstanceId",
+		ret,
+	); err != nil ||
+		one && of != wanted {
 		return computeKey{}, "", err
 	}
 
@@ -200,7 +218,12 @@ func (r *gpuRead) queryMaxDevices(q *querier) (int, error) {
 		return most, nil
 	}
 
-	most, err := query(q, "nvmlDeviceGetMaxMigDeviceCount", gpu.ReadingMIG, r.dev.GetMaxMigDeviceCount)
+	most, err := query(
+		q,
+		"nvmlDeviceGetMaxMigDeviceCount",
+		gpu.ReadingMIG,
+		r.dev.GetMaxMigDeviceCount,
+	)
 	if errors.Is(err, gpu.ErrNotSupported) {
 		return 0, nil
 	}
@@ -224,11 +247,16 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 
 	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
 		name, ret := h.GetName()
-		if err := r.source.checkReturn("nvmlDeviceGetName", ret); err != nil && !errors.Is(err, gpu.ErrNotSupported) {
+		if err := r.source.checkReturn(
+			"nvmlDeviceGetName",
+			ret,
+		); err != nil &&
+			!errors.Is(err, gpu.ErrNotSupported) {
 			return e, err
 		}
 
-		e.name, e.named = name, true
+		e.name = name
+		e.named = true
 	}
 
 	return e, nil

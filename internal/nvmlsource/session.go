@@ -260,8 +260,14 @@ func (s *Source) beginChange() {
 		return
 	}
 
-	change := &sessionChange{source: s, reason: due, released: released, skip: skip, requests: requests,
-		reopens: reopens}
+	change := &sessionChange{
+		source:   s,
+		reason:   due,
+		released: released,
+		skip:     skip,
+		requests: requests,
+		reopens:  reopens,
+	}
 	if s.pausesChanges() && !change.isRequested() {
 		change.requeue()
 		return
@@ -353,7 +359,8 @@ func (s *Source) dueChange(released map[gpu.UUID]*gpu.ReleasedGPU, skip map[gpu.
 	}
 
 	for _, id := range bound {
-		if s.session.bound != nil && !slices.Contains(s.session.bound, id) && !s.skipsBusID(skip, id) {
+		if s.session.bound != nil && !slices.Contains(s.session.bound, id) &&
+			!s.skipsBusID(skip, id) {
 			return "open GPU " + id + ", which was bound"
 		}
 	}
@@ -411,7 +418,12 @@ func (s *Source) noteFacts(f gpu.Facts) {
 		return
 	}
 
-	s.session.known[f.UUID] = gpu.Facts{UUID: f.UUID, Index: f.Index, Minor: f.Minor, PCIBusID: f.PCIBusID}
+	s.session.known[f.UUID] = gpu.Facts{
+		UUID:     f.UUID,
+		Index:    f.Index,
+		Minor:    f.Minor,
+		PCIBusID: f.PCIBusID,
+	}
 }
 
 // listReleased returns the GPUs that are released, by index.

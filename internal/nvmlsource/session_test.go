@@ -278,7 +278,8 @@ func TestReleaseRefused(t *testing.T) {
 func TestReleaseWhileCallHangs(t *testing.T) {
 	n := startOpenNode(t, "", "")
 	ids := n.readAll()
-	hangs, goOn := make(chan struct{}), make(chan struct{})
+	hangs := make(chan struct{})
+	goOn := make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(goOn) })
 	t.Cleanup(letGo)
 	n.spy.do("GetPowerUsage", func() {

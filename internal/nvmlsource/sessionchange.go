@@ -74,8 +74,11 @@ func (c *sessionChange) answer(err error, took time.Duration) {
 	if err != nil {
 		level.Warn(s.opts.Logger).Log("msg", "NVML stays closed", "to", c.reason, "err", err)
 	} else {
-		level.Info(s.opts.Logger).Log("msg", "NVML was closed and opened again", "to", c.reason, "seconds",
-			took.Seconds())
+		level.Info(s.opts.Logger).Log(
+			"msg", "NVML was closed and opened again",
+			"to", c.reason,
+			"seconds", took.Seconds(),
+		)
 	}
 
 	for _, request := range c.requests {
@@ -96,7 +99,11 @@ func (c *sessionChange) refuse(err error) {
 
 	if text := err.Error(); text != s.session.waits {
 		s.session.waits = text
-		level.Warn(s.opts.Logger).Log("msg", "NVML is not opened again yet", "to", c.reason, "err", err)
+		level.Warn(s.opts.Logger).Log(
+			"msg", "NVML is not opened again yet",
+			"to", c.reason,
+			"err", err,
+		)
 	}
 
 	for _, request := range c.requests {
@@ -211,7 +218,9 @@ func (c *sessionChange) shutDown() error {
 		return err
 	}
 
-	s.initialised, s.versioned, s.lookups = false, false, map[int]lookup{}
+	s.initialised = false
+	s.versioned = false
+	s.lookups = map[int]lookup{}
 
 	return nil
 }
@@ -220,7 +229,9 @@ func (c *sessionChange) shutDown() error {
 // is still open.
 func (c *sessionChange) open() error {
 	s := c.source
-	s.session.skipped, s.session.down, s.session.failed = c.skip, nil, false
+	s.session.skipped = c.skip
+	s.session.down = nil
+	s.session.failed = false
 	c.setTargets()
 
 	if err := s.checkClosed(c.skip); err != nil {
@@ -229,7 +240,9 @@ func (c *sessionChange) open() error {
 	}
 
 	if err := s.initialise(); err != nil {
-		s.session.down, s.session.failed = closedError(err), true
+		s.session.down = closedError(err)
+		s.session.failed = true
+
 		return s.session.down
 	}
 
@@ -283,12 +296,19 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 	}
 
 	if s.opts.Opening.OpenMinors == nil {
-		return fmt.Errorf("%w: it is not known which GPUs this process has open", gpu.ErrLibraryClosed)
+		return fmt.Errorf(
+			"%w: it is not known which GPUs this process has open",
+			gpu.ErrLibraryClosed,
+		)
 	}
 
 	open, err := s.opts.Opening.OpenMinors()
 	if err != nil {
-		return fmt.Errorf("%w: it is not known which GPUs this process has open: %w", gpu.ErrLibraryClosed, err)
+		return fmt.Errorf(
+			"%w: it is not known which GPUs this process has open: %w",
+			gpu.ErrLibraryClosed,
+			err,
+		)
 	}
 
 	s.mu.Lock()
@@ -296,7 +316,12 @@ func (s *Source) checkClosed(skip map[gpu.UUID]bool) error {
 
 	for id := range skip {
 		if minor, ok := s.session.known[id].Minor.Get(); ok && slices.Contains(open, minor) {
-			return fmt.Errorf("%w: it keeps the released GPU %s open (/dev/nvidia%d)", gpu.ErrLibraryClosed, id, minor)
+			return fmt.Errorf(
+				"%w: it keeps the released GPU %s open (/dev/nvidia%d)",
+				gpu.ErrLibraryClosed,
+				id,
+				minor,
+			)
 		}
 	}
 

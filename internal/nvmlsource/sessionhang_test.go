@@ -16,7 +16,8 @@ import (
 // hang makes the next call of a name hang, and returns what lets it return. NVML must not be shut down meanwhile.
 func (n *openNode) hang(call string) (letGo func()) {
 	var hanging atomic.Bool
-	began, goOn := make(chan struct{}), make(chan struct{})
+	began := make(chan struct{})
+	goOn := make(chan struct{})
 	n.spy.do(call, func() {
 		hanging.Store(true)
 		close(began)

@@ -38,7 +38,9 @@ func (c *sessionChange) beginPausing() *pausing {
 
 // pauseOthers ends other uses of the GPUs in this process, or returns why they go on. mayOpen is nil if NVML is not
 // open.
-func (c *sessionChange) pauseOthers(mayOpen func(confidential gpu.Opt[bool]) error) (resume func(all bool), err error) {
+func (c *sessionChange) pauseOthers(
+	mayOpen func(confidential gpu.Opt[bool]) error,
+) (resume func(all bool), err error) {
 	if c.reopens {
 		return func(bool) {}, nil
 	}

@@ -16,7 +16,9 @@ func (c *sessionChange) setTargets() {
 		bound = nil
 	}
 
-	s.session.bound, s.session.targets, s.session.count = bound, nil, 0
+	s.session.bound = bound
+	s.session.targets = nil
+	s.session.count = 0
 
 	if len(c.skip) == 0 {
 		return

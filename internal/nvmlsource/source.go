@@ -192,7 +192,10 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 
 // ReadWith is Read with what the caller knows of the GPU's holders.
 func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
-	return s.readGPU(id, func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g, cues).read() })
+	return s.readGPU(
+		id,
+		func(g *gpuState) (gpu.GPU, error) { return newGPURead(s, g, cues).read() },
+	)
 }
 
 // ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and

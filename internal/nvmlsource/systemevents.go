@@ -41,7 +41,10 @@ func (s *Source) followBinding() {
 	if err := s.checkReturn("nvmlSystemEventSetWait", ret); err != nil {
 		s.session.noEventsAt = s.opts.Now()
 		if !errors.Is(err, gpu.ErrNotSupported) {
-			level.Debug(s.opts.Logger).Log("msg", "cannot tell whether a GPU is being unbound", "err", err)
+			level.Debug(s.opts.Logger).Log(
+				"msg", "cannot tell whether a GPU is being unbound",
+				"err", err,
+			)
 		}
 
 		return
@@ -56,8 +59,11 @@ func (s *Source) followBinding() {
 func (s *Source) noteBinding(e nvml.SystemEventData_v1) {
 	id := s.findByPCI(e.GpuId)
 	if id == "" {
-		level.Info(s.opts.Logger).Log("msg", "a GPU that was never read is being unbound, or was bound", "id",
-			fmt.Sprintf("%#x", e.GpuId), "event", e.EventType)
+		level.Info(s.opts.Logger).Log(
+			"msg", "a GPU that was never read is being unbound, or was bound",
+			"id", fmt.Sprintf("%#x", e.GpuId),
+			"event", e.EventType,
+		)
 
 		return
 	}

@@ -47,15 +47,25 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 		}
 	}
 
-	t := &tables{enabled: mode.enabled, readAt: now, computes: map[uint32][]nvml.ComputeInstanceProfileInfo{}}
+	t := &tables{
+		enabled:  mode.enabled,
+		readAt:   now,
+		computes: map[uint32][]nvml.ComputeInstanceProfileInfo{},
+	}
 	// A Read may be under way on g itself.
 	own := a.source.meterReadings(newGPUState(g.uuid, g.handle, int(g.index.Load())))
 	r := newGPURead(a.source, own, gpu.ReadCues{})
 	r.state.mode = mode
 	q := r.newQuerier(r.state.answers)
-	queryFact(&q, "nvmlDeviceGetName", r.dev.GetName, func(name string) { t.name = validUTF8(name) })
+	queryFact(
+		&q,
+		"nvmlDeviceGetName",
+		r.dev.GetName,
+		func(name string) { t.name = validUTF8(name) },
+	)
 	queryFact(&q, "nvmlDeviceGetPciInfo", r.dev.GetPciInfo, func(pci nvml.PciInfo) {
-		t.pciBusID, t.pciDevice = pciBusID(pci), pci.PciDeviceId
+		t.pciBusID = pciBusID(pci)
+		t.pciDevice = pci.PciDeviceId
 	})
 	r.queryProfiles(&q)
 	t.profiles = r.state.static.profiles
@@ -75,7 +85,8 @@ func (a *Actuator) tablesOf(g *gpuState, mode modeState) (*tables, error) {
 		}
 	}
 
-	offered := !mode.enabled.Present() || r.state.static.progress == profilesPlaced && (t.mostMIG > 0 || !on)
+	offered := !mode.enabled.Present() ||
+		r.state.static.progress == profilesPlaced && (t.mostMIG > 0 || !on)
 	if offered && len(q.errs) == 0 {
 		g.tables.Store(t)
 	}
@@ -98,12 +109,14 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 		info, ret := gi.GetComputeInstanceProfileInfo(profile)
 
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstanceProfileInfo", ret)
-		if errors.Is(err, gpu.ErrInvalidArgument) && profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
+		if errors.Is(err, gpu.ErrInvalidArgument) &&
+			profile >= nvml.COMPUTE_INSTANCE_PROFILE_COUNT {
 			break
 		}
 
 		// Of the first profile, ErrInvalidArgument says that the GPU instance is gone.
-		if errors.Is(err, gpu.ErrNotSupported) || errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
+		if errors.Is(err, gpu.ErrNotSupported) ||
+			errors.Is(err, gpu.ErrInvalidArgument) && profile > 0 {
 			continue
 		}
 
@@ -115,8 +128,11 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 	}
 
 	if list == nil {
-		return nil, fmt.Errorf("%w: the driver offers no compute instances in GPU instances of profile %d",
-			gpu.ErrNotSupported, profileID)
+		return nil, fmt.Errorf(
+			"%w: the driver offers no compute instances in GPU instances of profile %d",
+			gpu.ErrNotSupported,
+			profileID,
+		)
 	}
 
 	t.mu.Lock()

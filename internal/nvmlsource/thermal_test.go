@@ -26,7 +26,9 @@ func TestTemperatureMargin(t *testing.T) {
 	n := newNode(t, "", "  - {model: H100-80GB}\n  - {model: A100-40GB}")
 	ids := n.discover()
 
-	hopper, ampere := n.read(ids[0]), n.read(ids[1])
+	hopper := n.read(ids[0])
+
+	ampere := n.read(ids[1])
 	for _, g := range []gpu.GPU{hopper, ampere} {
 		cmptest.Equal(t, "errors", g.Errors, nil)
 	}

@@ -165,7 +165,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 	r.state.meter.countFor(r.slow)
 	defer r.state.meter.countFor(false)
 	set := r.beginScan()
-	knewTree, knewHandles := t.known, t.scanned
+	knewTree := t.known
+	knewHandles := t.scanned
 	t.scanned = false
 
 	anew := r.hasReport() || r.retryAll || r.cues.Asked
@@ -189,7 +190,8 @@ func (r *gpuRead) readTreeOnce() (result treeRead, errs []gpu.ReadError) {
 		}
 
 		gone, err := r.rescanTorn(&q, t)
-		result.vanished, result.err = result.vanished || gone, err
+		result.vanished = result.vanished || gone
+		result.err = err
 	}
 
 	if result.err == nil && (result.changed || r.slow || anew) {
@@ -263,7 +265,8 @@ func (r *gpuRead) buildTree(t *tree, changed bool) (vanished bool) {
 		t.instances = list
 	}
 
-	t.known, t.errs = true, q.errs
+	t.known = true
+	t.errs = q.errs
 
 	return q.stale
 }
@@ -279,8 +282,13 @@ func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 		states[i].answers = newAnswers()
 		for _, ci := range list[i].ComputeInstances {
 			key := computeKey{list[i].ID, ci.ID}
-			states[i].computes = append(states[i].computes, entityState{answers: newAnswers(),
-				device: slices.IndexFunc(of.devices, func(e migEntry) bool { return e.computeKey == key })})
+			states[i].computes = append(states[i].computes, entityState{
+				answers: newAnswers(),
+				device: slices.IndexFunc(
+					of.devices,
+					func(e migEntry) bool { return e.computeKey == key },
+				),
+			})
 		}
 	}
 
@@ -290,7 +298,10 @@ func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 // listedInstance returns a GPU instance that the driver has listed.
 func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
 	gi := gpu.GPUInstance{
-		ID: gpu.InstanceID(info.ID), Up: true, ProfileID: gpu.Some(info.ProfileID), Placement: gpu.Some(info.placement()),
+		ID:           gpu.InstanceID(info.ID),
+		Up:           true,
+		ProfileID:    gpu.Some(info.ProfileID),
+		Placement:    gpu.Some(info.placement()),
 		MemorySlices: gpu.Some(int(info.Placement.Size)),
 	}
 	if p, ok := r.profileOf(gi.ProfileID); ok {
@@ -314,15 +325,21 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 
 // addCompute adds a MIG device to its GPU instance, which is inferred from it if it is not listed.
 func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []gpu.GPUInstance {
-	name, known := e.name, e.named
+	name := e.name
+
+	known := e.named
 	if !known {
 		name, _ = query(q, "nvmlDeviceGetName", gpu.ReadingMIG, e.handle.GetName)
 	}
 
 	attributes, _ := query(q, "nvmlDeviceGetAttributes", gpu.ReadingMIG, e.handle.GetAttributes)
 	ci := gpu.ComputeInstance{
-		ID: e.compute, UUID: e.uuid, Up: true, Profile: deviceProfile(name),
-		ComputeSlices: positive(attributes.ComputeInstanceSliceCount), SMs: positive(attributes.MultiprocessorCount),
+		ID:            e.compute,
+		UUID:          e.uuid,
+		Up:            true,
+		Profile:       deviceProfile(name),
+		ComputeSlices: positive(attributes.ComputeInstanceSliceCount),
+		SMs:           positive(attributes.MultiprocessorCount),
 	}
 
 	at := indexOfInstance(list, e.instance)
@@ -334,7 +351,8 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	gi := &list[at]
 	if ci.Profile == "" && gi.Profile != "" {
 		ci.Profile = gi.Profile
-		if part := attributes.ComputeInstanceSliceCount; part > 0 && part < attributes.GpuInstanceSliceCount {
+		if part := attributes.ComputeInstanceSliceCount; part > 0 &&
+			part < attributes.GpuInstanceSliceCount {
 			ci.Profile = fmt.Sprintf("%dc.%s", part, gi.Profile)
 		}
 	}
@@ -349,7 +367,11 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	attributes nvml.DeviceAttributes) gpu.GPUInstance {
 	gi := gpu.GPUInstance{ID: id, Up: true, Profile: instanceProfile(ci.Profile)}
 	if gi.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
-		gi.Profile = derivedName(int(attributes.GpuInstanceSliceCount), attributes.MemorySizeMB<<20, r.gpuMemory())
+		gi.Profile = derivedName(
+			int(attributes.GpuInstanceSliceCount),
+			attributes.MemorySizeMB<<20,
+			r.gpuMemory(),
+		)
 	}
 
 	for _, p := range r.state.static.profiles {
@@ -370,12 +392,20 @@ func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 // sortInstances sorts instances by placement, and those without a known placement by id.
 func sortInstances(list []gpu.GPUInstance) {
 	slices.SortFunc(list, func(a, b gpu.GPUInstance) int {
-		return cmp.Or(cmp.Compare(a.Placement.Or(gpu.Placement{}).Start, b.Placement.Or(gpu.Placement{}).Start),
-			cmp.Compare(a.ID, b.ID))
+		return cmp.Or(
+			cmp.Compare(
+				a.Placement.Or(gpu.Placement{}).Start,
+				b.Placement.Or(gpu.Placement{}).Start,
+			),
+			cmp.Compare(a.ID, b.ID),
+		)
 	})
 
 	for _, gi := range list {
-		slices.SortFunc(gi.ComputeInstances, func(a, b gpu.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) })
+		slices.SortFunc(
+			gi.ComputeInstances,
+			func(a, b gpu.ComputeInstance) int { return cmp.Compare(a.ID, b.ID) },
+		)
 	}
 }
 

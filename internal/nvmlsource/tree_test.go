@@ -21,7 +21,8 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 		t.Fatalf("%d GPU instances, want 2", len(g.Instances))
 	}
 
-	shared, orphan := g.Instances[0], g.Instances[1]
+	shared := g.Instances[0]
+	orphan := g.Instances[1]
 	want := gpu.GPUInstance{
 		ID: orphan.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)),
 		Placement:     gpu.Some(gpu.Placement{Start: 4, Size: 4}),
@@ -30,7 +31,8 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	}
 	cmptest.Equal(t, "orphan", orphan, want)
 	want.ID, want.Placement = shared.ID, gpu.Some(gpu.Placement{Start: 0, Size: 4})
-	want.Memory, want.ComputeInstances = shared.Memory, shared.ComputeInstances
+	want.Memory = shared.Memory
+	want.ComputeInstances = shared.ComputeInstances
 	cmptest.Equal(t, "GPU instance with compute instances", shared, want)
 
 	if !shared.Memory.Used.Present() || len(shared.ComputeInstances) != 2 {
@@ -111,7 +113,8 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 			Up:     true,
 			Memory: gi.Memory, Processes: gpu.Some(1), ComputeInstances: gi.ComputeInstances,
 		})
-		first, second := gi.ComputeInstances[0], gi.ComputeInstances[1]
+		first := gi.ComputeInstances[0]
+		second := gi.ComputeInstances[1]
 		cmptest.Equal(t, "profile of the first compute instance", first.Profile, "1c.3g.20gb")
 		cmptest.Equal(t, "processes of the first compute instance", first.Processes, gpu.Some(0))
 		cmptest.Equal(t, "processes of the second compute instance", second.Processes, gpu.Some(1))

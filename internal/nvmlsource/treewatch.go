@@ -22,7 +22,9 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 
-	set, r := q.set, q.registrations[d]
+	set := q.set
+
+	r := q.registrations[d]
 	if set == nil || set.broken || set.released || r == nil || r.busy || !r.reportsChanges() {
 		return nil
 	}
@@ -32,7 +34,9 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
-	t, w := &r.state.tree, &r.state.watch
+	t := &r.state.tree
+
+	w := &r.state.watch
 	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false
 	}

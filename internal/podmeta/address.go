@@ -37,7 +37,10 @@ type addressedPod struct {
 // right to list pods is enough. An error wraps gpu.ErrNotFound if there is no such pod with the UID or it does not run,
 // gpu.ErrInvalidArgument if it has no address of its own, and gpu.ErrUnavailable or gpu.ErrNoPermission if the API
 // server does not answer.
-func (p *Poller) PodAddress(ctx context.Context, namespace, name, uid string) (pod netip.Addr, node []netip.Addr,
+func (p *Poller) PodAddress(
+	ctx context.Context,
+	namespace, name, uid string,
+) (pod netip.Addr, node []netip.Addr,
 	err error) {
 	list, err := p.api.podNamed(ctx, namespace, name)
 	if err != nil {
@@ -45,12 +48,19 @@ func (p *Poller) PodAddress(ctx context.Context, namespace, name, uid string) (p
 	}
 
 	for i := range list {
-		if uid != "" && (list[i].Metadata.UID == uid || list[i].Metadata.Annotations.StaticUID == uid) {
+		if uid != "" &&
+			(list[i].Metadata.UID == uid || list[i].Metadata.Annotations.StaticUID == uid) {
 			return list[i].addresses()
 		}
 	}
 
-	return netip.Addr{}, nil, fmt.Errorf("pod %s/%s with UID %s: %w", namespace, name, uid, gpu.ErrNotFound)
+	return netip.Addr{}, nil, fmt.Errorf(
+		"pod %s/%s with UID %s: %w",
+		namespace,
+		name,
+		uid,
+		gpu.ErrNotFound,
+	)
 }
 
 // podNamed lists the pods of the node that have a name, of which there is one at most.
@@ -65,25 +75,41 @@ func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressed
 	}
 
 	var list []addressedPod
-	err := kubeapi.List(ctx, a.client, request, func(pod *addressedPod) { list = append(list, *pod) })
+	err := kubeapi.List(
+		ctx,
+		a.client,
+		request,
+		func(pod *addressedPod) { list = append(list, *pod) },
+	)
 
 	return list, err
 }
 
 // addresses returns the address of a pod and those of its node.
 func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error) {
-	if p.Status.Phase != "Running" || p.Metadata.Deletion != "" { // its address may be another pod's by now
-		return netip.Addr{}, nil, fmt.Errorf("its phase is %.64q or it is being deleted; expected Running: %w",
-			p.Status.Phase, gpu.ErrNotFound)
+	if p.Status.Phase != "Running" ||
+		p.Metadata.Deletion != "" { // its address may be another pod's by now
+		return netip.Addr{}, nil, fmt.Errorf(
+			"its phase is %.64q or it is being deleted; expected Running: %w",
+			p.Status.Phase,
+			gpu.ErrNotFound,
+		)
 	}
 
 	if p.Spec.HostNetwork {
-		return netip.Addr{}, nil, fmt.Errorf("it is in the network of its node: %w", gpu.ErrInvalidArgument)
+		return netip.Addr{}, nil, fmt.Errorf(
+			"it is in the network of its node: %w",
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	pod, err = netip.ParseAddr(p.Status.PodIP)
 	if err != nil {
-		return netip.Addr{}, nil, fmt.Errorf("its podIP is %.64q: %w", p.Status.PodIP, gpu.ErrInvalidArgument)
+		return netip.Addr{}, nil, fmt.Errorf(
+			"its podIP is %.64q: %w",
+			p.Status.PodIP,
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	texts := []string{p.Status.HostIP}

@@ -117,20 +117,27 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	defer cancel()
 	request := a.listRequest
 	// A pod that has ended holds nothing.
-	request.Query = url.Values{"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"}}
+	request.Query = url.Values{
+		"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"},
+	}
 	if !consistent {
 		request.Query.Set("resourceVersion", "0")
 	}
 
 	out := &podList{
-		started: time.Now(), consistent: consistent,
-		pods: map[podName]gpu.PodMetadata{}, uids: map[string]podName{}, invalid: map[invalidAnnotation]bool{},
+		started:    time.Now(),
+		consistent: consistent,
+		pods:       map[podName]gpu.PodMetadata{},
+		uids:       map[string]podName{},
+		invalid:    map[invalidAnnotation]bool{},
 	}
 
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
 
-		name, uid := podName{m.Namespace, m.Name}, m.UID
+		name := podName{m.Namespace, m.Name}
+
+		uid := m.UID
 		if uid != "" {
 			out.uids[uid] = name
 		}

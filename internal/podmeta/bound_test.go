@@ -28,7 +28,8 @@ func TestBoundPods(t *testing.T) {
 	runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 		s.update(func() {
 			s.pods = []fakePod{pod("b"), pod("a"), {"exporter", "own", "j"}}
-			s.cached, s.lagging = []fakePod{{"exporter", "own", "j"}}, true
+			s.cached = []fakePod{{"exporter", "own", "j"}}
+			s.lagging = true
 		})
 		cmptest.Equal(t, "before the first list", bound(p, time.Now()), "false")
 		waitFor(soon)

@@ -80,8 +80,12 @@ type refusal struct {
 
 func newClaimReader(api *api, logger log.Logger) *claimReader {
 	return &claimReader{
-		api: api, logger: logger, wake: make(chan struct{}, 1), limit: rate.NewLimiter(rate.Every(claimEvery), claimBurst),
-		states: map[claimName]*claimState{}, refusals: map[string]refusal{},
+		api:      api,
+		logger:   logger,
+		wake:     make(chan struct{}, 1),
+		limit:    rate.NewLimiter(rate.Every(claimEvery), claimBurst),
+		states:   map[claimName]*claimState{},
+		refusals: map[string]refusal{},
 	}
 }
 
@@ -98,7 +102,14 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 
 	known := c.states[name]
 	if known == nil {
-		known = &claimState{err: fmt.Errorf("claim %s/%s: not asked for yet: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)}
+		known = &claimState{
+			err: fmt.Errorf(
+				"claim %s/%s: not asked for yet: %w",
+				d.Namespace,
+				d.Claim,
+				gpu.ErrUnavailable,
+			),
+		}
 		c.states[name] = known
 	}
 
@@ -112,7 +123,12 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 		}
 
 		if !known.started.IsZero() { // the state is of an earlier claim
-			return false, fmt.Errorf("claim %s/%s: not asked for since: %w", d.Namespace, d.Claim, gpu.ErrUnavailable)
+			return false, fmt.Errorf(
+				"claim %s/%s: not asked for since: %w",
+				d.Namespace,
+				d.Claim,
+				gpu.ErrUnavailable,
+			)
 		}
 
 		return false, known.err
@@ -126,7 +142,14 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	admin, ok := hasAdminAccess(known.devices, d)
 	if !ok {
 		c.schedule(known, now)
-		return false, fmt.Errorf("claim %s/%s: %w: %w", d.Namespace, d.Claim, errNoSuchDevice, gpu.ErrNotFound)
+
+		return false, fmt.Errorf(
+			"claim %s/%s: %w: %w",
+			d.Namespace,
+			d.Claim,
+			errNoSuchDevice,
+			gpu.ErrNotFound,
+		)
 	}
 
 	return admin, nil
@@ -139,7 +162,8 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 
 	for _, a := range devices {
 		if a.Driver == d.Driver && a.Pool == d.Pool && a.Device == d.Device {
-			admin, ok = admin && a.AdminAccess, true
+			admin = admin && a.AdminAccess
+			ok = true
 		}
 	}
 
@@ -188,8 +212,12 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter })
-	first, at := claimName{}, now.Add(interval)
+	maps.DeleteFunc(
+		c.states,
+		func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter },
+	)
+	first := claimName{}
+	at := now.Add(interval)
 
 	for name, known := range c.states {
 		if known.due.IsZero() {
@@ -202,7 +230,8 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 		}
 
 		if due.Before(at) {
-			first, at = name, due
+			first = name
+			at = due
 		}
 	}
 
@@ -226,8 +255,11 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	if errors.Is(err, gpu.ErrNoPermission) {
 		c.refusals[name.namespace] = refusal{err, now.Add(jitter(interval))}
 		if !wasRefused || was.err.Error() != err.Error() {
-			level.Warn(c.logger).Log("msg", "cannot find out whether claims have administrative access; trying again",
-				"namespace", name.namespace, "err", err)
+			level.Warn(c.logger).Log(
+				"msg", "cannot find out whether claims have administrative access; trying again",
+				"namespace", name.namespace,
+				"err", err,
+			)
 		}
 
 		return
@@ -246,14 +278,17 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 
 	known.err = err
 	if err == nil || errors.Is(err, gpu.ErrNotFound) {
-		known.started, known.devices = started, got
+		known.started = started
+		known.devices = got
 	}
 
 	if started.Before(known.firstAsked) {
 		return // it was looked up with a later since meanwhile
 	}
 
-	known.gap, known.due = nextGap(known.gap), time.Time{}
+	known.gap = nextGap(known.gap)
+
+	known.due = time.Time{}
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
 		known.due = now.Add(jitter(known.gap))
 	}
@@ -271,7 +306,9 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 
 		err := c.api.client.Do(ctx, kubeapi.Request{
 			Method: http.MethodGet,
-			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(name.namespace) +
+			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(
+				name.namespace,
+			) +
 				"/resourceclaims/" + url.PathEscape(name.name),
 		}, &got)
 		switch {
@@ -289,6 +326,11 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 		return got.Status.Allocation.Devices.Results, nil
 	}
 
-	return nil, fmt.Errorf("claim %s/%s: the API server serves resource.k8s.io in none of the versions %v: %w",
-		name.namespace, name.name, versions, gpu.ErrUnavailable)
+	return nil, fmt.Errorf(
+		"claim %s/%s: the API server serves resource.k8s.io in none of the versions %v: %w",
+		name.namespace,
+		name.name,
+		versions,
+		gpu.ErrUnavailable,
+	)
 }

@@ -38,9 +38,14 @@ type groupAnnotations struct {
 // groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a JobSet, a RayCluster
 // or an indexed Job has; an index above 0 shows that there are others.
 func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
-	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex)) // an annotation can have any length
+	// an annotation can have any length
+	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex))
 	group := func(kind, label string, size int) gpu.PodGroup {
-		return gpu.PodGroup{Name: kind + "/" + labels[label], Label: label + "=" + labels[label], Size: size}
+		return gpu.PodGroup{
+			Name:  kind + "/" + labels[label],
+			Label: label + "=" + labels[label],
+			Size:  size,
+		}
 	}
 
 	switch {
@@ -74,7 +79,11 @@ func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
 
 // ParseGroup returns the job that a pod is part of, by its labels and annotations.
 func ParseGroup(labels, annotations map[string]string) gpu.PodGroup {
-	a := groupAnnotations{annotations["leaderworkerset.sigs.k8s.io/size"], annotations[labelJobIndex]}
+	a := groupAnnotations{
+		annotations["leaderworkerset.sigs.k8s.io/size"],
+		annotations[labelJobIndex],
+	}
+
 	return a.groupOf(labels)
 }
 

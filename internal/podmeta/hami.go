@@ -36,7 +36,10 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 	}
 
 	slices.SortFunc(list, func(a, b migAllocation) int {
-		return cmp.Or(cmp.Compare(a.ContainerIndex, b.ContainerIndex), cmp.Compare(a.DeviceIndex, b.DeviceIndex))
+		return cmp.Or(
+			cmp.Compare(a.ContainerIndex, b.ContainerIndex),
+			cmp.Compare(a.DeviceIndex, b.DeviceIndex),
+		)
 	})
 	var out [][]gpu.DeviceRef
 
@@ -44,7 +47,8 @@ func migDevices(annotation string) [][]gpu.DeviceRef {
 		a := &list[i]
 		ref, ok := a.deviceRef()
 
-		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex && a.DeviceIndex == list[i-1].DeviceIndex
+		twice := i > 0 && a.ContainerIndex == list[i-1].ContainerIndex &&
+			a.DeviceIndex == list[i-1].DeviceIndex
 		if !ok || twice {
 			return nil
 		}

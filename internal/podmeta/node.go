@@ -11,7 +11,8 @@ const misnamedAfter = 10 * time.Second
 // isNodeNameSuspect reports, after a list, whether no list has ever had a pod that the kubelet lists, although all of
 // them have been looked up for misnamedAfter.
 func (p *Poller) isNodeNameSuspect(now time.Time) bool {
-	listed, recent := false, false
+	listed := false
+	recent := false
 
 	for name, l := range p.lookups {
 		if _, ok := p.lastList.pods[name]; ok {

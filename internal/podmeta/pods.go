@@ -64,7 +64,10 @@ func (l *lookup) renew(since, now time.Time) bool {
 		return false
 	}
 
-	l.since, l.firstAsked, l.due, l.gap = since, now, time.Time{}, 0
+	l.since = since
+	l.firstAsked = now
+	l.due = time.Time{}
+	l.gap = 0
 
 	return true
 }
@@ -89,7 +92,8 @@ func wakeUp(c chan struct{}) {
 // returned for the name. If a list from the cache has the pod that was returned before, a consistent list must confirm
 // it first.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
-	name, now := podName{namespace, pod}, time.Now()
+	name := podName{namespace, pod}
+	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
@@ -112,7 +116,8 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	p.foundByName = true
 
 	if !since.Before(l.since) {
-		l.due, l.lastUID = time.Time{}, known.UID
+		l.due = time.Time{}
+		l.lastUID = known.UID
 	}
 
 	return known.PodMetadata, true
@@ -135,7 +140,8 @@ func (l *lookup) mayBePredecessor(e podEntry) bool {
 
 // isSuccessor reports whether e is known to have replaced the pod of a UID.
 func (l *lookup) isSuccessor(e podEntry, uid string) bool {
-	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid && !e.seenAt.Before(l.since)
+	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid &&
+		!e.seenAt.Before(l.since)
 }
 
 // PodByUID implements podresources.Metadata.
@@ -157,7 +163,9 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 // behind. None does until a list has had a pod that is certainly on this node: with a wrong node name every pod is
 // missing.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
-	id, now := podID{podName: podName{namespace, pod}, uid: uid}, time.Now()
+	id := podID{podName: podName{namespace, pod}, uid: uid}
+	now := time.Now()
+
 	if uid == "" && pod == "" {
 		return false
 	}
@@ -195,7 +203,8 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 		p.schedule(&p.boundLookup, now)
 	}
 
-	if p.lastList == nil || !p.isNodeNameProved() || !current && now.Sub(p.lastList.started) > maxListAge {
+	if p.lastList == nil || !p.isNodeNameProved() ||
+		!current && now.Sub(p.lastList.started) > maxListAge {
 		return nil, false
 	}
 
@@ -212,7 +221,8 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 
 // hasCurrentPods reports whether a consistent list of the right node was started at since or later.
 func (p *Poller) hasCurrentPods(since time.Time) bool {
-	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) && p.isNodeNameProved()
+	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) &&
+		p.isNodeNameProved()
 }
 
 // isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
@@ -236,13 +246,15 @@ func (p *Poller) needsConsistentList() bool {
 		return false
 	}
 
-	if l := &p.boundLookup; !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
+	if l := &p.boundLookup; !l.due.IsZero() &&
+		(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
 		return true
 	}
 
 	for id, l := range p.goneLookups {
-		if !l.due.IsZero() && (p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
-			p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
+		if !l.due.IsZero() &&
+			(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
+				p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
 	}
@@ -288,7 +300,10 @@ func (p *Poller) mergeList(got *podList) {
 		pods[name] = e
 	}
 
-	p.pods, p.lastList, p.foundByUID = pods, got, p.foundByUID || got.hasOwnPod
+	p.pods = pods
+	p.lastList = got
+
+	p.foundByUID = p.foundByUID || got.hasOwnPod
 	if got.consistent {
 		p.lastConsistent = got
 	}

@@ -57,7 +57,8 @@ func TestPredecessorIsNeverTold(t *testing.T) {
 
 			since := time.Now()
 			s.update(func() {
-				s.cached, s.lagging = []fakePod{{"db-0", "old", "predecessor"}}, true
+				s.cached = []fakePod{{"db-0", "old", "predecessor"}}
+				s.lagging = true
 				s.pods = []fakePod{{"db-0", "new", "successor"}}
 			})
 			heard := time.Time{}
@@ -252,7 +253,8 @@ func TestPodGoneNeedsTheRightNode(t *testing.T) {
 	} {
 		runInBubble(t, log.NewNopLogger(), func(t *testing.T, p *Poller, s *fakeServer) {
 			s.update(func() { s.pods = tc.pods })
-			since, got := time.Now(), false
+			since := time.Now()
+			got := false
 
 			for range 60 {
 				tc.ask(p)

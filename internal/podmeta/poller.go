@@ -93,8 +93,10 @@ var ErrNotAsked = errors.New("not asked yet")
 
 // New starts to read pods. It fails if the credentials cannot be read or an option is missing.
 func New(opts Options) (*Poller, error) {
-	client, err := kubeapi.New(kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir,
-		UserAgent: opts.UserAgent})
+	client, err := kubeapi.New(
+		kubeapi.Options{Server: opts.Server, CredentialsDir: opts.CredentialsDir,
+			UserAgent: opts.UserAgent},
+	)
 	if err != nil {
 		return nil, fmt.Errorf("pod metadata: %w", err)
 	}
@@ -142,8 +144,11 @@ func (p *Poller) State() gpu.SourceState {
 
 	s := gpu.SourceState{Name: gpu.SourceKubernetes, Err: p.err}
 	if p.err == nil && p.misnamed {
-		s.Err = fmt.Errorf("the API server has none of the pods that the kubelet lists on node %q: is "+
-			"--kubernetes.node-name right?", p.node)
+		s.Err = fmt.Errorf(
+			"the API server has none of the pods that the kubelet lists on node %q: is "+
+				"--kubernetes.node-name right?",
+			p.node,
+		)
 	}
 
 	s.Up = s.Err == nil
@@ -240,7 +245,9 @@ func (p *Poller) recordList(got *podList) bool {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.err, p.gap, p.earliest = nil, 0, time.Time{}
+	p.err = nil
+	p.gap = 0
+	p.earliest = time.Time{}
 	p.nextList = now.Add(jitter(interval))
 	p.mergeList(got)
 	p.rescheduleLookups(now)

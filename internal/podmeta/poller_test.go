@@ -53,11 +53,14 @@ func (s *fakeServer) RoundTrip(r *http.Request) (*http.Response, error) {
 	s.requests = append(s.requests, request{time.Now(), r.URL.Path, kind})
 	hang := s.hang || s.noProofs && kind == "consistent"
 
-	status, body := s.status, s.list(r, kind)
+	status := s.status
+
+	body := s.list(r, kind)
 	if r.URL.Path != "/api/v1/pods" {
 		var ok bool
 		if body, ok = s.claims[r.URL.Path]; !ok && status == http.StatusOK {
-			status, body = http.StatusNotFound, "404 page not found"
+			status = http.StatusNotFound
+			body = "404 page not found"
 		} else if strings.Contains(body, `"Failure"`) {
 			status = http.StatusNotFound
 		}

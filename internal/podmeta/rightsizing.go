@@ -49,7 +49,10 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		}
 
 		if err := one.parse(one.value); err != nil {
-			invalid = append(invalid, fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", one.name, one.value, err))
+			invalid = append(
+				invalid,
+				fmt.Sprintf("mig-exporter.dev/%s=%.64q: expected %s", one.name, one.value, err),
+			)
 		}
 	}
 
@@ -164,8 +167,11 @@ type invalidAnnotation struct {
 func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 	for a := range now {
 		if !p.invalid[a] {
-			level.Warn(p.logger).Log("msg", "ignoring an annotation of a pod", "pod", a.pod.namespace+"/"+a.pod.name,
-				"annotation", a.text)
+			level.Warn(p.logger).Log(
+				"msg", "ignoring an annotation of a pod",
+				"pod", a.pod.namespace+"/"+a.pod.name,
+				"annotation", a.text,
+			)
 		}
 	}
 

@@ -245,7 +245,8 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 	c := &fakeCluster{gone: map[string]bool{}, pods: map[string]gpu.PodMetadata{"ns/witness": {UID: "w-1"}}}
 	g := newTestLedger(t, c)
 	g.listUntilSettled(t, oldest()...)
-	g.live, c.silent = nil, true
+	g.live = nil
+	c.silent = true
 	g.resetForRestart(g.now)
 	began := g.now
 
@@ -269,7 +270,8 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 // in which no pod was added.
 func TestAStartWithoutAnySource(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.live, g.settlement.settledBefore = nil, false
+	g.live = nil
+	g.settlement.settledBefore = false
 
 	began := g.now
 	for g.now.Sub(began) < unaidedSettleAfter {
@@ -287,7 +289,8 @@ func TestAStartWithoutAnySource(t *testing.T) {
 // that a list could be compared with, so the witness alone settles no list yet.
 func TestASecondRestartRightAfterTheStart(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.live, g.settlement.settledBefore = nil, false
+	g.live = nil
+	g.settlement.settledBefore = false
 	g.list(oldest()...)
 	g.resetForRestart(g.now)
 

@@ -52,18 +52,26 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 }
 
 // assignmentOf returns a holding with what is known of it; false if it holds nothing.
-func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now time.Time) (gpu.Assignment, bool) {
+func (g *ledger) assignmentOf(
+	h *holding,
+	state *podState,
+	awaited bool,
+	now time.Time,
+) (gpu.Assignment, bool) {
 	a := h.Assignment
 
 	a.Holder.PodUID = g.pods.podUID(h)
 	if state.isOfPod(h) {
-		a.Holder.Workload, a.Holder.Labels = state.metadata.Workload, state.metadata.Labels
-		a.Holder.Rightsizing, a.Holder.Group = state.metadata.Rightsizing, state.metadata.Group
+		a.Holder.Workload = state.metadata.Workload
+		a.Holder.Labels = state.metadata.Labels
+		a.Holder.Rightsizing = state.metadata.Rightsizing
+		a.Holder.Group = state.metadata.Group
 	}
 
 	a.Holder.Undescribed = awaited
 
-	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment) // a listed one needs no process
+	running := (h.dismissed || !h.missingSince.IsZero()) &&
+		g.isRunning(&h.Assignment) // a listed one needs no process
 	if !h.missingSince.IsZero() && !running {
 		a.Holder.Unconfirmed = g.missingReason(h)
 	}
@@ -78,7 +86,8 @@ func (g *ledger) assignmentOf(h *holding, state *podState, awaited bool, now tim
 			a.Holder.Sharing = gpu.SharingUnknown
 			a.Holder.Unconfirmed = cmp.Or(a.Holder.Unconfirmed,
 				"its claim may be for administrative access, which reserves nothing: "+err.Error())
-			a.Holder.Undescribed = awaited || g.metadata != nil && now.Sub(state.since) < metadataWait
+			a.Holder.Undescribed = awaited ||
+				g.metadata != nil && now.Sub(state.since) < metadataWait
 
 			return a, !h.dismissed || running
 		}
@@ -133,8 +142,12 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 	case !g.settled:
 		return g.settlement.unsettledReason()
 	case len(g.unreadable) > 0:
-		return fmt.Sprintf("%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
-			len(g.unreadable), g.unreadable[0].ID, g.unreadable[0].Holder.Resource)
+		return fmt.Sprintf(
+			"%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",
+			len(g.unreadable),
+			g.unreadable[0].ID,
+			g.unreadable[0].Holder.Resource,
+		)
 	}
 
 	return ""

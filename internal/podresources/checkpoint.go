@@ -141,7 +141,10 @@ type checkpointFile struct {
 }
 
 // parseCheckpoint returns the devices of the matching resources, and whether a device plugin of theirs has registered.
-func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevice, registered bool, err error) {
+func parseCheckpoint(
+	text []byte,
+	names resourceNames,
+) (devices []checkpointDevice, registered bool, err error) {
 	var file checkpointFile
 
 	d := json.NewDecoder(bytes.NewReader(text))
@@ -150,7 +153,9 @@ func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevi
 	}
 
 	if file.Data == nil {
-		return nil, false, errors.New("expected the JSON of the kubelet's device manager: it has no Data")
+		return nil, false, errors.New(
+			"expected the JSON of the kubelet's device manager: it has no Data",
+		)
 	}
 
 	for resource := range file.Data.RegisteredDevices {
@@ -163,16 +168,26 @@ func parseCheckpoint(text []byte, names resourceNames) (devices []checkpointDevi
 		}
 
 		if e.PodUID == "" || e.ContainerName == "" {
-			return nil, false, fmt.Errorf("an entry of resource %q has no pod UID or no container", e.ResourceName)
+			return nil, false, fmt.Errorf(
+				"an entry of resource %q has no pod UID or no container",
+				e.ResourceName,
+			)
 		}
 
 		for _, ids := range e.DeviceIDs {
 			for _, id := range ids {
 				if _, ok := parseDeviceID(id); !ok {
-					return nil, false, fmt.Errorf("device id %.128q of resource %q has no known form", id, e.ResourceName)
+					return nil, false, fmt.Errorf(
+						"device id %.128q of resource %q has no known form",
+						id,
+						e.ResourceName,
+					)
 				}
 
-				devices = append(devices, checkpointDevice{e.PodUID, e.ContainerName, e.ResourceName, id})
+				devices = append(
+					devices,
+					checkpointDevice{e.PodUID, e.ContainerName, e.ResourceName, id},
+				)
 			}
 		}
 	}
@@ -208,22 +223,28 @@ func (c *checkpoint) podUIDs(h *holding) []string {
 
 // hasDevice reports whether the checkpoint can be read and has the device for the holding's pod.
 func (c *checkpoint) hasDevice(h *holding) bool {
-	return c != nil && c.err == nil && h.Holder.PodUID != "" && slices.Contains(c.podUIDs(h), h.Holder.PodUID)
+	return c != nil && c.err == nil && h.Holder.PodUID != "" &&
+		slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
 // rewrittenWithout reports whether the file was written since a holding went missing, and no longer has it.
 func (c *checkpoint) rewrittenWithout(h *holding) bool {
-	return c != nil && c.err == nil && c.version > h.checkpointVersion && !slices.Contains(c.podUIDs(h), h.Holder.PodUID)
+	return c != nil && c.err == nil && c.version > h.checkpointVersion &&
+		!slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
 // sourceState returns the state of the source; false if there never was a file with permission to read it.
 func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
-	if c.lastFile == nil && (c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
+	if c.lastFile == nil &&
+		(c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {
 		return gpu.SourceState{}, false
 	}
 
 	return gpu.SourceState{
-		Name: gpu.SourceCheckpoint, Up: c.err == nil, Stale: c.err != nil && c.lastFile != nil, LastSuccess: c.lastSuccess,
-		Err: c.err,
+		Name:        gpu.SourceCheckpoint,
+		Up:          c.err == nil,
+		Stale:       c.err != nil && c.lastFile != nil,
+		LastSuccess: c.lastSuccess,
+		Err:         c.err,
 	}, true
 }

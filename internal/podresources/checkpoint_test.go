@@ -34,7 +34,8 @@ func TestAPlainInitContainerHolds(t *testing.T) {
 		t.Errorf("once the API server has b: %s", got)
 	}
 
-	c.pods, c.gone[uidB] = nil, true
+	c.pods = nil
+	c.gone[uidB] = true
 
 	if got := formatAssignments(g.list(podWithDevices("a", gpuA)).List); got != "a a" {
 		t.Errorf("once the API server has it no longer: %s", got)

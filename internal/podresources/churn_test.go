@@ -183,7 +183,8 @@ func TestChurn(t *testing.T) {
 		}
 
 		n := &modelNode{lists: 2, api: true, devices: []string{gpuA, gpuB, gpuC}}
-		complete, known := 0, map[string]bool{} // by UID: the ledger has had its holding
+		complete := 0
+		known := map[string]bool{} // by UID: the ledger has had its holding
 
 		for step := range 800 {
 			n.step(t, r, g, c)
@@ -208,14 +209,17 @@ func TestChurn(t *testing.T) {
 
 // findContradiction returns how what is known contradicts that a pod holds its device; empty if it does not.
 func findContradiction(p livePod, got gpu.Assignments, known map[string]bool, checkpoint bool) string {
-	held, named := false, false
+	held := false
+	named := false
 
 	for _, a := range got.List {
 		if a.ID != p.id {
 			continue
 		}
 
-		held, named = true, named || a.Holder.Pod == p.name
+		held = true
+
+		named = named || a.Holder.Pod == p.name
 		if a.Holder.Unconfirmed == "" && a.Holder.Pod != p.name {
 			return "it is reported as held by " + a.Holder.Pod
 		}

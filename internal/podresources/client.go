@@ -149,7 +149,10 @@ func New(opts Options) *Client {
 	}
 
 	c.ledger = ledger{
-		metadata: opts.Metadata, running: opts.Running, checkpoint: c.checkpoint, logger: opts.Logger,
+		metadata:   opts.Metadata,
+		running:    opts.Running,
+		checkpoint: c.checkpoint,
+		logger:     opts.Logger,
 		settlement: settlement{witness: opts.Witness, nodes: opts.NodeNames},
 	}
 	if opts.Containers != nil {
@@ -183,7 +186,12 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	case errors.Is(err, gpu.ErrNoKubelet):
 		if !c.loggedNoKubelet {
 			level.Info(c.ledger.logger).
-				Log("msg", "this node has no kubelet: no container holds a device through one", "socket", c.socket)
+				Log(
+					"msg",
+					"this node has no kubelet: no container holds a device through one",
+					"socket",
+					c.socket,
+				)
 			c.loggedNoKubelet = true
 		}
 
@@ -212,7 +220,11 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 // ConfirmFree records that an operator confirmed devices to be free: List no longer returns the named unconfirmed
 // assignments, and returns the devices in Free for ten minutes, or until the kubelet restarts or its list is complete.
 // It returns false, and records nothing, if the kubelet has restarted since the List of the epoch.
-func (c *Client) ConfirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment) bool {
+func (c *Client) ConfirmFree(
+	epoch uint64,
+	devices []gpu.DeviceRef,
+	unconfirmed []gpu.Assignment,
+) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
@@ -283,7 +295,11 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 
 	err := c.callKubelet(ctx, "allocatable resources",
 		func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) (err error) {
-			reply, err = kubelet.GetAllocatableResources(ctx, &kubeletapi.AllocatableResourcesRequest{})
+			reply, err = kubelet.GetAllocatableResources(
+				ctx,
+				&kubeletapi.AllocatableResourcesRequest{},
+			)
+
 			return err
 		})
 	if err != nil {
@@ -303,7 +319,12 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 	}
 
 	if ctx.Err() != nil {
-		return fmt.Errorf("%s: another call took too long: %w: %w", op, gpu.ErrUnavailable, gpu.ErrTimeout)
+		return fmt.Errorf(
+			"%s: another call took too long: %w: %w",
+			op,
+			gpu.ErrUnavailable,
+			gpu.ErrTimeout,
+		)
 	}
 
 	// The watch is started before the socket is examined, so that a kubelet that starts in between is noticed.
@@ -377,10 +398,22 @@ func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) erro
 	case asking.Err() != nil && errors.Is(asking.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
 	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
-		return fmt.Errorf("%s: kubelet at %s does not answer: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrTimeout)
+		return fmt.Errorf(
+			"%s: kubelet at %s does not answer: %w: %w",
+			op,
+			c.socket,
+			gpu.ErrUnavailable,
+			gpu.ErrTimeout,
+		)
 	}
 
-	return fmt.Errorf("%s: kubelet at %s: %s: %w", op, c.socket, status.Convert(err).Message(), gpu.ErrUnavailable)
+	return fmt.Errorf(
+		"%s: kubelet at %s: %s: %w",
+		op,
+		c.socket,
+		status.Convert(err).Message(),
+		gpu.ErrUnavailable,
+	)
 }
 
 func (c *Client) connect() error {
@@ -389,9 +422,13 @@ func (c *Client) connect() error {
 	}
 
 	// As a URL, so that a path with a percent sign survives gRPC's parsing.
-	conn, err := grpc.NewClient((&url.URL{Scheme: "unix", Path: c.socket}).String(),
+	conn, err := grpc.NewClient(
+		(&url.URL{Scheme: "unix", Path: c.socket}).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxReply), grpc.ForceCodecV2(newReplyCodec())),
+		grpc.WithDefaultCallOptions(
+			grpc.MaxCallRecvMsgSize(maxReply),
+			grpc.ForceCodecV2(newReplyCodec()),
+		),
 		grpc.WithDisableServiceConfig(),
 		grpc.WithNoProxy(),
 	)
@@ -419,9 +456,21 @@ func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	case err == nil:
 		return info, nil
 	case errors.Is(err, fs.ErrNotExist):
-		return nil, fmt.Errorf("%s: no kubelet socket at %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNotFound)
+		return nil, fmt.Errorf(
+			"%s: no kubelet socket at %s: %w: %w",
+			op,
+			c.socket,
+			gpu.ErrUnavailable,
+			gpu.ErrNotFound,
+		)
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%s: kubelet socket %s: %w: %w", op, c.socket, gpu.ErrUnavailable, gpu.ErrNoPermission)
+		return nil, fmt.Errorf(
+			"%s: kubelet socket %s: %w: %w",
+			op,
+			c.socket,
+			gpu.ErrUnavailable,
+			gpu.ErrNoPermission,
+		)
 	}
 
 	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)

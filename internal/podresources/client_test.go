@@ -150,7 +150,8 @@ func TestNoKubelet(t *testing.T) {
 
 // TestAKubeletThatHasAnswered is a kubelet, whatever becomes of its folders.
 func TestAKubeletThatHasAnswered(t *testing.T) {
-	socket, answers := serveRaw(t, "kubelet.sock", nil), 0
+	socket := serveRaw(t, "kubelet.sock", nil)
+	answers := 0
 	c := New(Options{Socket: socket, Answered: func() { answers++ }, Now: time.Now, Logger: log.NewNopLogger()})
 	defer c.Close()
 

@@ -48,8 +48,12 @@ func (c replyCodec) Unmarshal(data mem.BufferSlice, v any) error {
 	}
 
 	if size > maxDecoded {
-		return fmt.Errorf("%d bytes with so many pods and devices that they would take %d MiB, more than %d", len(raw),
-			size>>20, maxDecoded>>20)
+		return fmt.Errorf(
+			"%d bytes with so many pods and devices that they would take %d MiB, more than %d",
+			len(raw),
+			size>>20,
+			maxDecoded>>20,
+		)
 	}
 
 	return proto.Unmarshal(raw, message)

@@ -132,9 +132,15 @@ func (c *Containers) recordAbsent(err error) {
 	c.absentProcesses++
 	if c.absentProcesses == enoughAbsent {
 		level.Warn(c.opts.Logger).
-			Log("msg", "cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this "+
-				"the host's PID namespace (hostPID)?",
-				"proc", c.opts.ProcDir, "err", err)
+			Log(
+				"msg",
+				"cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this "+
+					"the host's PID namespace (hostPID)?",
+				"proc",
+				c.opts.ProcDir,
+				"err",
+				err,
+			)
 	}
 }
 
@@ -185,8 +191,12 @@ func (c *Containers) readLogDir() {
 	if err != nil {
 		if !c.logDirFailed {
 			level.Warn(c.opts.Logger).
-				Log("msg", "cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known",
-					"err", err)
+				Log(
+					"msg",
+					"cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known",
+					"err",
+					err,
+				)
 		}
 
 		c.logDirFailed = true
@@ -196,7 +206,9 @@ func (c *Containers) readLogDir() {
 
 	c.logDirFailed = false
 
-	c.byID, c.truncated = make(map[string]gpu.Container, len(entries)), map[string]gpu.Container{}
+	c.byID = make(map[string]gpu.Container, len(entries))
+	c.truncated = map[string]gpu.Container{}
+
 	for _, entry := range entries {
 		id, container, ok := parseLogName(entry.Name())
 		switch {

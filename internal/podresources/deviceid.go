@@ -35,7 +35,8 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 			return parsedDevice{}, false
 		}
 
-		d.sharing, d.replica = gpu.SharingReplica, replica
+		d.sharing = gpu.SharingReplica
+		d.replica = replica
 	}
 
 	if strings.HasPrefix(name, "MIG-") {
@@ -46,7 +47,9 @@ func parseDeviceID(id string) (parsedDevice, bool) {
 	}
 
 	if !replicated && len(name) > gpuUUIDLen && name[gpuUUIDLen] == '-' {
-		d.sharing, d.replica = gpu.SharingHAMi, name[gpuUUIDLen+1:]
+		d.sharing = gpu.SharingHAMi
+
+		d.replica = name[gpuUUIDLen+1:]
 		if _, ok := gpu.ParseDecimal(d.replica); !ok {
 			return parsedDevice{}, false
 		}
@@ -80,7 +83,8 @@ func parseGKE(id string) (parsedDevice, bool) {
 		}
 
 		d.ref.Instance = gpu.Some(gpu.InstanceID(gi))
-		rest, more = after, further
+		rest = after
+		more = further
 	}
 
 	if more {

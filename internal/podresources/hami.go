@@ -40,7 +40,8 @@ func applyReservations(pod []gpu.Assignment, orders []int, reserved [][]gpu.Devi
 	for c := range held {
 		for d, a := range held[c] {
 			a.Device = reserved[c][d]
-			a.Holder.Sharing, a.Holder.Replica = gpu.SharingExclusive, ""
+			a.Holder.Sharing = gpu.SharingExclusive
+			a.Holder.Replica = ""
 		}
 	}
 }

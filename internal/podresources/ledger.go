@@ -67,7 +67,9 @@ func (g *ledger) resetForRestart(now time.Time) {
 	g.settlement.reset(now)
 	g.epoch++
 
-	g.settled, g.free = false, nil
+	g.settled = false
+
+	g.free = nil
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
 		g.holdings[n].dismissed = false
@@ -101,7 +103,9 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 			before = before[1:]
 		}
 
-		h.Seen, h.Listed = g.listCount, now
+		h.Seen = g.listCount
+
+		h.Listed = now
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
 			before = before[1:]
@@ -116,7 +120,10 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 	g.overflow = missing == maxMissing || g.overflow && !settled
 
-	g.settled, g.lastAnswer, g.unreadable = settled, now, l.unreadable
+	g.settled = settled
+	g.lastAnswer = now
+
+	g.unreadable = l.unreadable
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
 		g.free = nil // the list is complete, or a device may have been assigned since
 	}
@@ -128,7 +135,10 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 // inheritState copies what was known of the same holding before.
 func (h *holding) inheritState(before *holding) {
-	h.Seen, h.Holder.PodUID, h.inCheckpoint, h.admin = before.Seen, before.Holder.PodUID, before.inCheckpoint, before.admin
+	h.Seen = before.Seen
+	h.Holder.PodUID = before.Holder.PodUID
+	h.inCheckpoint = before.inCheckpoint
+	h.admin = before.admin
 	h.dismissed = before.dismissed && before.missingSince.IsZero() && !h.admin.Present()
 }
 
@@ -139,7 +149,9 @@ func (g *ledger) markAllMissing(now time.Time) {
 	g.seenLive = nil
 	before := g.holdings
 
-	g.settled, g.holdings = false, g.holdings[:0]
+	g.settled = false
+
+	g.holdings = g.holdings[:0]
 	for _, h := range before {
 		if g.keepMissing(&h, &nothing, false, now) {
 			g.holdings = append(g.holdings, h)
@@ -176,9 +188,14 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 		return true // what is seen to run outweighs every proof
 	}
 
-	level.Debug(g.logger).Log("msg", "container no longer holds a device", "namespace", h.Holder.Namespace, "pod",
-		h.Holder.Pod,
-		"container", h.Holder.Name, "id", h.ID, "proof", proof)
+	level.Debug(g.logger).Log(
+		"msg", "container no longer holds a device",
+		"namespace", h.Holder.Namespace,
+		"pod", h.Holder.Pod,
+		"container", h.Holder.Name,
+		"id", h.ID,
+		"proof", proof,
+	)
 	g.unlisted.recordEnd(h, g.checkpoint.currentVersion())
 
 	return false
@@ -192,7 +209,8 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 	}
 
 	if uid := g.pods.podUID(h); g.metadata != nil {
-		if g.isAPIPod(h.podName(), uid) && g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
+		if g.isAPIPod(h.podName(), uid) &&
+			g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
 			return "the API server has no such pod"
 		}
 
@@ -258,7 +276,8 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if uids := g.checkpoint.podUIDs(h); h.missingSince.IsZero() && len(uids) == 1 {
-			h.Holder.PodUID, h.inCheckpoint = uids[0], true
+			h.Holder.PodUID = uids[0]
+			h.inCheckpoint = true
 		}
 	}
 }
@@ -266,7 +285,12 @@ func (g *ledger) copyPodUIDs(linked bool) {
 // confirmFree records that an operator confirmed devices to be free and unconfirmed holdings to hold nothing. It
 // returns false if the kubelet has restarted since the epoch in which they were seen. Holdings that have become known
 // since stay.
-func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed []gpu.Assignment, now time.Time) bool {
+func (g *ledger) confirmFree(
+	epoch uint64,
+	devices []gpu.DeviceRef,
+	unconfirmed []gpu.Assignment,
+	now time.Time,
+) bool {
 	if epoch != g.epoch {
 		return false
 	}
@@ -284,7 +308,8 @@ func (g *ledger) confirmFree(epoch uint64, devices []gpu.DeviceRef, unconfirmed 
 
 		for k := range g.holdings {
 			h := &g.holdings[k]
-			if known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
+			if known := h.missingSince.IsZero() &&
+				(h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
 				compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}

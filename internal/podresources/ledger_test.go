@@ -362,7 +362,8 @@ func TestClaims(t *testing.T) {
 		t.Errorf("what was reported is forgotten in an outage: %+v", got)
 	}
 
-	c.err, c.admin = nil, map[gpu.ClaimDevice]bool{device: true}
+	c.err = nil
+	c.admin = map[gpu.ClaimDevice]bool{device: true}
 
 	g = newTestLedger(t, c)
 	if got := g.listUntilSettled(t, pod); len(got.List) != 0 {

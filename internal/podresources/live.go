@@ -104,7 +104,10 @@ func (c *Containers) readCgroups() []string {
 // podUIDOf returns the UID of the innermost pod in a /proc/<pid>/cgroup; empty if it names none. See containerIDs for
 // the forms of the paths.
 func podUIDOf(cgroup string) string {
-	elements := strings.FieldsFunc(cgroup, func(r rune) bool { return r == '/' || r == ':' || r == '\n' })
+	elements := strings.FieldsFunc(
+		cgroup,
+		func(r rune) bool { return r == '/' || r == ':' || r == '\n' },
+	)
 	for _, element := range slices.Backward(elements) {
 		element = strings.TrimSuffix(element, ".slice")
 

@@ -34,7 +34,9 @@ func TestLiveContainers(t *testing.T) {
 	h.writeCgroup("irq", "0::/kubepods/besteffort/pod"+uidB+"/"+idB+"\n") // not a process
 	live := h.containers().readLive()
 
-	a, ended := gpu.Container{Namespace: "ns", Pod: "a", Name: "main"}, gpu.Container{Namespace: "ns", Pod: "ended",
+	a := gpu.Container{Namespace: "ns", Pod: "a", Name: "main"}
+
+	ended := gpu.Container{Namespace: "ns", Pod: "ended",
 		Name: "main"}
 	for name, tt := range map[string]struct {
 		container gpu.Container
@@ -77,7 +79,9 @@ func TestLiveContainersAreNotSeen(t *testing.T) {
 
 // TestPodUIDOf: in every form of a pod's cgroup.
 func TestPodUIDOf(t *testing.T) {
-	unit, static := strings.ReplaceAll(uidA, "-", "_"), strings.Repeat("0a", 16)
+	unit := strings.ReplaceAll(uidA, "-", "_")
+
+	static := strings.Repeat("0a", 16)
 	for cgroup, want := range map[string]string{
 		"0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" + unit + ".slice/cri-containerd-" + idA +
 			".scope\n": uidA,

@@ -213,7 +213,8 @@ func TestReplicasWithoutAWitness(t *testing.T) {
 // TestCheckpointStateDoesNotWait: the poll loop asks for it in every cycle, and must not wait for a call that the
 // kubelet does not answer.
 func TestCheckpointStateDoesNotWait(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
+	asked := make(chan struct{})
+	release := make(chan struct{})
 	socket := serveReplies(t, "kubelet.sock", func() []byte {
 		close(asked)
 		<-release

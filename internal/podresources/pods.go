@@ -30,7 +30,9 @@ func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	for group := range groupByPod(held) {
 		name := group[0].podName()
 
-		state, uid := p.byName[name], listedUID(group)
+		state := p.byName[name]
+
+		uid := listedUID(group)
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
 			forgetClaims(group)
@@ -73,7 +75,8 @@ func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.
 func forgetClaims(group []holding) {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() {
-			h.admin, h.dismissed = gpu.None[bool](), false
+			h.admin = gpu.None[bool]()
+			h.dismissed = false
 		}
 	}
 }
@@ -103,7 +106,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 // fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. Metadata with another UID
 // than before is of another pod of the name.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
-	if m == nil || !slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
+	if m == nil ||
+		!slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {
 		return false
 	}
 
@@ -114,7 +118,8 @@ func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (aw
 			forgetClaims(group)
 		}
 
-		s.metadata, s.hasMetadata = meta, true
+		s.metadata = meta
+		s.hasMetadata = true
 	}
 
 	return !s.hasMetadata && now.Sub(s.since) < metadataWait

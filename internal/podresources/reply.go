@@ -65,23 +65,37 @@ func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listi
 		l.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
 		for order, c := range pod.GetContainers() {
 			e := listedDevice{order: order}
-			e.Holder.Container = gpu.Container{Namespace: pod.GetNamespace(), Pod: pod.GetName(), Name: c.GetName()}
+			e.Holder.Container = gpu.Container{
+				Namespace: pod.GetNamespace(),
+				Pod:       pod.GetName(),
+				Name:      c.GetName(),
+			}
 			r.readDevices(&l, e, c.GetDevices())
 			readClaims(&l, e, c.GetDynamicResources(), shared)
 		}
 	}
 
 	// A device that is listed twice for one container is held once, and has one series.
-	slices.SortFunc(l.entries, func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) })
+	slices.SortFunc(
+		l.entries,
+		func(a, b listedDevice) int { return compareAssignments(&a.Assignment, &b.Assignment) },
+	)
 	l.entries = slices.CompactFunc(l.entries, func(a, b listedDevice) bool {
 		return compareAssignments(&a.Assignment, &b.Assignment) == 0
 	})
-	slices.SortFunc(l.unreadable, func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) })
+	slices.SortFunc(
+		l.unreadable,
+		func(a, b gpu.Assignment) int { return compareAssignments(&a, &b) },
+	)
 
 	return l
 }
 
-func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeletapi.ContainerDevices) {
+func (r replyReader) readDevices(
+	l *listing,
+	e listedDevice,
+	devices []*kubeletapi.ContainerDevices,
+) {
 	for _, given := range devices {
 		if !r.names.matches(given.GetResourceName()) {
 			continue
@@ -95,19 +109,28 @@ func (r replyReader) readDevices(l *listing, e listedDevice, devices []*kubeleta
 				continue
 			}
 
-			e.ID, e.Device, e.Holder.Sharing, e.Holder.Replica = id, d.ref, d.sharing, d.replica
+			e.ID = id
+			e.Device = d.ref
+			e.Holder.Sharing = d.sharing
+			e.Holder.Replica = d.replica
 			l.entries = append(l.entries, e)
 		}
 	}
 }
 
-func readClaims(l *listing, e listedDevice, claims []*kubeletapi.DynamicResource, shared map[gpu.ClaimDevice]int) {
+func readClaims(
+	l *listing,
+	e listedDevice,
+	claims []*kubeletapi.DynamicResource,
+	shared map[gpu.ClaimDevice]int,
+) {
 	for _, claim := range claims {
 		e.Holder.Resource = "claim/" + claim.GetClaimNamespace() + "/" + claim.GetClaimName()
 		for _, resource := range claim.GetClaimResources() {
 			// The API allows claims without a device, for future kinds of resources.
 			name := resource.GetDeviceName()
-			if resource.GetDriverName() != draDriver || name == "" || strings.HasPrefix(name, draPassthrough) {
+			if resource.GetDriverName() != draDriver || name == "" ||
+				strings.HasPrefix(name, draPassthrough) {
 				continue
 			}
 
@@ -137,10 +160,16 @@ func (l *listing) addUnreadable(e listedDevice, id string) {
 	l.unreadable = append(l.unreadable, gpu.Assignment{ID: id, Holder: e.Holder})
 }
 
-func claimDeviceOf(claim *kubeletapi.DynamicResource, resource *kubeletapi.ClaimResource) gpu.ClaimDevice {
+func claimDeviceOf(
+	claim *kubeletapi.DynamicResource,
+	resource *kubeletapi.ClaimResource,
+) gpu.ClaimDevice {
 	return gpu.ClaimDevice{
-		Namespace: claim.GetClaimNamespace(), Claim: claim.GetClaimName(),
-		Driver: resource.GetDriverName(), Pool: resource.GetPoolName(), Device: resource.GetDeviceName(),
+		Namespace: claim.GetClaimNamespace(),
+		Claim:     claim.GetClaimName(),
+		Driver:    resource.GetDriverName(),
+		Pool:      resource.GetPoolName(),
+		Device:    resource.GetDeviceName(),
 	}
 }
 
@@ -165,7 +194,8 @@ func sharedClaims(reply *kubeletapi.ListPodResourcesResponse) map[gpu.ClaimDevic
 // compareAssignments orders by pod, container, resource, id and share. Assignments that are equal in these are the
 // same.
 func compareAssignments(a, b *gpu.Assignment) int {
-	x, y := &a.Holder, &b.Holder
+	x := &a.Holder
+	y := &b.Holder
 
 	return cmp.Or(
 		strings.Compare(x.Namespace, y.Namespace),

@@ -160,7 +160,9 @@ func manyDevices(n int) *kubeletapi.ListPodResourcesResponse {
 }
 
 func TestTwentyThousandDevices(t *testing.T) {
-	g, in := newTestLedger(t, nil), manyDevices(20_000)
+	g := newTestLedger(t, nil)
+
+	in := manyDevices(20_000)
 	if got := g.list(in.PodResources...); len(got.List) != 20_000 || len(got.Unreadable) != 0 {
 		t.Fatalf("%d assignments, %d unreadable, want 20000 and 0", len(got.List), len(got.Unreadable))
 	}
@@ -172,7 +174,8 @@ func TestTwentyThousandDevices(t *testing.T) {
 }
 
 func BenchmarkList20000(b *testing.B) {
-	g, in := newTestLedger(&testing.T{}, nil), manyDevices(20_000)
+	g := newTestLedger(&testing.T{}, nil)
+	in := manyDevices(20_000)
 	b.ReportAllocs()
 
 	for b.Loop() {

@@ -33,5 +33,8 @@ func newResourceNames(configured []string) resourceNames {
 
 func (r resourceNames) matches(name string) bool {
 	return slices.Contains(r.exact, name) ||
-		slices.ContainsFunc(r.prefixes, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+		slices.ContainsFunc(
+			r.prefixes,
+			func(prefix string) bool { return strings.HasPrefix(name, prefix) },
+		)
 }

@@ -31,7 +31,8 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 		return false
 	}
 
-	s.settled, s.podsSeen = true, nil
+	s.settled = true
+	s.podsSeen = nil
 
 	return true
 }

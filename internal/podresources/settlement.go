@@ -30,12 +30,23 @@ type settlement struct {
 }
 
 func (s *settlement) reset(now time.Time) {
-	*s = settlement{witness: s.witness, nodes: s.nodes, sinceProgramStart: s.startedAt.IsZero(), startedAt: now,
-		podsSeen: map[gpu.PodName]bool{}, lastNewPod: now, settledBefore: s.settledBefore || s.settled}
+	*s = settlement{
+		witness:           s.witness,
+		nodes:             s.nodes,
+		sinceProgramStart: s.startedAt.IsZero(),
+		startedAt:         now,
+		podsSeen:          map[gpu.PodName]bool{},
+		lastNewPod:        now,
+		settledBefore:     s.settledBefore || s.settled,
+	}
 }
 
 // recordPods records the pods of a list.
-func (s *settlement) recordPods(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool, now time.Time) {
+func (s *settlement) recordPods(
+	listed map[gpu.PodName]bool,
+	isStatic func(gpu.PodName) bool,
+	now time.Time,
+) {
 	for pod := range listed {
 		if !s.podsSeen[pod] {
 			s.podsSeen[pod], s.lastNewPod = true, now
@@ -75,7 +86,10 @@ func (s *settlement) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.P
 
 // isNamedAfterNode reports whether a pod has the name of a static one.
 func (s *settlement) isNamedAfterNode(pod gpu.PodName) bool {
-	return slices.ContainsFunc(s.nodes, func(node string) bool { return strings.HasSuffix(pod.Name, "-"+node) })
+	return slices.ContainsFunc(
+		s.nodes,
+		func(node string) bool { return strings.HasSuffix(pod.Name, "-"+node) },
+	)
 }
 
 // unsettledReason returns why the list is not settled.

@@ -49,7 +49,9 @@ func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 // dismissDevice records that an operator confirmed that a device, which only the checkpoint has, is free.
 func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	for d, device := range u.byDevice {
-		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name && d.resource == a.Holder.Resource && d.id == a.ID {
+		if d.uid == a.Holder.PodUID && d.container == a.Holder.Name &&
+			d.resource == a.Holder.Resource &&
+			d.id == a.ID {
 			device.dismissed = true
 		}
 	}
@@ -58,7 +60,9 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 // compareWithLedger updates the devices from the checkpoint and the holdings of the ledger.
 func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
-		u.byDevice, u.endedPods = nil, nil
+		u.byDevice = nil
+		u.endedPods = nil
+
 		return
 	}
 
@@ -68,10 +72,12 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	uids := map[string]bool{}
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
-		byUID, byName := d, d
+		byUID := d
+		byName := d
 
 		byName.uid = ""
-		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) || owned[pluginDevice{d.resource, d.id}] {
+		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) ||
+			owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
 
@@ -91,7 +97,12 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
-			if meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since); ok && meta.UID == d.uid {
+			if meta, ok := g.metadata.PodMetadata(
+				device.pod.Namespace,
+				device.pod.Name,
+				device.since,
+			); ok &&
+				meta.UID == d.uid {
 				device.metadata = meta
 			}
 		}
@@ -110,9 +121,13 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 // indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
 // listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
 // may be another's.
-func (u *unlistedDevices) indexLedger(g *ledger) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
+func (u *unlistedDevices) indexLedger(
+	g *ledger,
+) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
 	owned map[pluginDevice]bool) {
-	held, listed, owned = map[checkpointDevice]bool{}, map[string]gpu.PodName{}, map[pluginDevice]bool{}
+	held = map[checkpointDevice]bool{}
+	listed = map[string]gpu.PodName{}
+	owned = map[pluginDevice]bool{}
 
 	for n := range g.holdings {
 		h := &g.holdings[n]
@@ -151,12 +166,27 @@ func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.As
 			continue
 		}
 
-		a := gpu.Assignment{ID: d.id, Device: parsed.ref, Seen: device.listCount, Listed: read, Holder: gpu.Holder{
-			Container: gpu.Container{Namespace: device.pod.Namespace, Pod: device.pod.Name, Name: d.container},
-			PodUID:    d.uid, Workload: device.metadata.Workload, Labels: device.metadata.Labels,
-			Rightsizing: device.metadata.Rightsizing, Group: device.metadata.Group,
-			Resource: d.resource, Sharing: parsed.sharing, Replica: parsed.replica,
-		}}
+		a := gpu.Assignment{
+			ID:     d.id,
+			Device: parsed.ref,
+			Seen:   device.listCount,
+			Listed: read,
+			Holder: gpu.Holder{
+				Container: gpu.Container{
+					Namespace: device.pod.Namespace,
+					Pod:       device.pod.Name,
+					Name:      d.container,
+				},
+				PodUID:      d.uid,
+				Workload:    device.metadata.Workload,
+				Labels:      device.metadata.Labels,
+				Rightsizing: device.metadata.Rightsizing,
+				Group:       device.metadata.Group,
+				Resource:    d.resource,
+				Sharing:     parsed.sharing,
+				Replica:     parsed.replica,
+			},
+		}
 		switch {
 		case device.alive && settled:
 		case settled:

@@ -25,7 +25,12 @@ type socketWatch struct {
 }
 
 func newSocketWatch(socket string, logger log.Logger) *socketWatch {
-	w := &socketWatch{socket: socket, dir: filepath.Dir(socket), logger: logger, done: make(chan struct{})}
+	w := &socketWatch{
+		socket: socket,
+		dir:    filepath.Dir(socket),
+		logger: logger,
+		done:   make(chan struct{}),
+	}
 
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -47,7 +52,8 @@ func (w *socketWatch) startWatching() {
 		return
 	}
 
-	w.watching.Store(true) // before Add: the goroutine may see at once that the directory was removed
+	// before Add: the goroutine may see at once that the directory was removed
+	w.watching.Store(true)
 
 	if err := w.watcher.Add(w.dir); err != nil {
 		w.watching.Store(false)
@@ -91,7 +97,11 @@ func (w *socketWatch) handleEvents() {
 			}
 
 			// Events were lost, perhaps that of a new socket.
-			level.Debug(w.logger).Log("msg", "cannot watch the kubelet's socket", "dir", w.dir, "err", err)
+			level.Debug(w.logger).Log(
+				"msg", "cannot watch the kubelet's socket",
+				"dir", w.dir,
+				"err", err,
+			)
 			w.socketCreated.Store(true)
 		}
 	}
@@ -114,6 +124,9 @@ func (w *socketWatch) warnOnce(err error) {
 	}
 
 	w.warned = true
-	level.Warn(w.logger).Log("msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly", "dir",
-		w.dir, "err", err)
+	level.Warn(w.logger).Log(
+		"msg", "cannot watch the kubelet's socket; a restarted kubelet is found more slowly",
+		"dir", w.dir,
+		"err", err,
+	)
 }

@@ -39,11 +39,16 @@ func (t *trackedGPU) addActivity(g *gpu.GPU, at time.Time) {
 // repartitioned in between.
 func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	p := &t.profiling
-	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration || at.Sub(p.requestedAt) >= t.maxGap {
+	if p.requestedAt.IsZero() || p.LayoutGeneration != g.MIG.LayoutGeneration ||
+		at.Sub(p.requestedAt) >= t.maxGap {
 		return
 	}
 
-	g.ActivitySource, g.Activity, g.Rates, g.InvalidActivity = p.Source, p.GPU, p.Rates, p.Invalid
+	g.ActivitySource = p.Source
+	g.Activity = p.GPU
+	g.Rates = p.Rates
+
+	g.InvalidActivity = p.Invalid
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 
@@ -102,7 +107,8 @@ func rollUpActivity(g *gpu.GPU) {
 	}
 
 	g.ActivityRollup = true
-	bySM, byMemory := smShares(g), memoryShares(g)
+	bySM := smShares(g)
+	byMemory := memoryShares(g)
 
 	dram := &g.Activity.DRAM
 	for m, whole := range g.Activity.All() {

@@ -153,7 +153,8 @@ func TestProfilerCompletesWhatTheDriverDoesNotTell(t *testing.T) {
 	defer stop()
 	h.pollAfter(time.Second)
 	s := h.pollAfter(time.Second)
-	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	a := findGPU(t, s, uuidA)
+	b := findGPU(t, s, uuidB)
 	cmptest.Equal(t, "source of A", a.ActivitySource, gpu.ActivityDCGM)
 	cmptest.Equal(t, "SM activity of a GPU instance", a.Instances[0].Activity.SM, gpu.Some(0.5))
 	cmptest.Equal(t, "SM activity of a compute instance", a.Instances[1].ComputeInstances[0].Activity.SM, gpu.Some(0.5))
@@ -258,7 +259,8 @@ func TestJobsAreLaidToTheirDevices(t *testing.T) {
 	stop := h.startLoop()
 	defer stop()
 	s := h.pollAfter(time.Second)
-	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	a := findGPU(t, s, uuidA)
+	b := findGPU(t, s, uuidB)
 	got := []int{len(a.Jobs), len(a.Instances[0].Jobs), len(a.Instances[1].Jobs), len(b.Jobs)}
 	cmptest.Equal(t, "number of jobs of A, its instances, and B", got, []int{0, 2, 0, 1})
 

@@ -92,7 +92,11 @@ func (t *pacedTier) pace() gpu.TierPace {
 }
 
 func newPacer(b Budget) pacer {
-	return pacer{budget: b, fast: newPacedTier(b.Interval, longestFast), slow: newPacedTier(b.SlowEvery, longestSlow)}
+	return pacer{
+		budget: b,
+		fast:   newPacedTier(b.Interval, longestFast),
+		slow:   newPacedTier(b.SlowEvery, longestSlow),
+	}
 }
 
 // isDue reports whether the tick of the loop that has come is one with a reading.
@@ -110,7 +114,9 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 
 	costs := p.budget.Costs()
 	if p.began.IsZero() {
-		p.began, p.atBegin = now, costs
+		p.began = now
+		p.atBegin = costs
+
 		return false
 	}
 
@@ -132,7 +138,8 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 		p.ease(gpus)
 	}
 
-	p.began, p.atBegin = now, costs
+	p.began = now
+	p.atBegin = costs
 
 	before := p.overrun
 	p.overrun = p.fast.factor > 1 || p.slow.factor > 1
@@ -166,7 +173,8 @@ func (p *pacer) stretch(gpus int) bool {
 	highest := leastShare * all
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
 		if cost := t.perSecond(gpus, t.factor); t.factor < t.most && cost >= highest {
-			dearest, highest = t, cost
+			dearest = t
+			highest = cost
 		}
 	}
 
@@ -197,17 +205,27 @@ func (p *Poller) keepToBudget() {
 		return
 	}
 
-	cost, pace := p.pacer.perSecond(len(p.inventory.GPUs)), p.pacer.pace()
+	cost := p.pacer.perSecond(len(p.inventory.GPUs))
+
+	pace := p.pacer.pace()
 	if p.pacer.overrun {
-		level.Warn(p.opts.Logger).Log("msg", "driver calls take more than their budget: reading the GPUs less often",
-			"budget", p.opts.Budget.Seconds, "seconds_per_second", cost, "interval", pace.Fast.Now,
-			"slow_interval", pace.Slow.Now, "see", "mig_exporter_poll_interval_seconds")
+		level.Warn(p.opts.Logger).Log(
+			"msg", "driver calls take more than their budget: reading the GPUs less often",
+			"budget", p.opts.Budget.Seconds,
+			"seconds_per_second", cost,
+			"interval", pace.Fast.Now,
+			"slow_interval", pace.Slow.Now,
+			"see", "mig_exporter_poll_interval_seconds",
+		)
 
 		return
 	}
 
-	level.Info(p.opts.Logger).Log("msg", "driver calls are within their budget: reading the GPUs as often as configured",
-		"budget", p.opts.Budget.Seconds, "seconds_per_second", cost)
+	level.Info(p.opts.Logger).Log(
+		"msg", "driver calls are within their budget: reading the GPUs as often as configured",
+		"budget", p.opts.Budget.Seconds,
+		"seconds_per_second", cost,
+	)
 }
 
 // followPace makes what is concluded from the age of readings follow how often there are any.

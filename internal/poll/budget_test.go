@@ -78,7 +78,8 @@ func TestTiersAreStretchedByWhatTheyCost(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newCostedLoop(time.Second, 15*time.Second)
-			l.fast, l.slow = tt.fast, tt.slow
+			l.fast = tt.fast
+			l.slow = tt.slow
 
 			pace, _ := l.run(20 * time.Minute)
 			cmptest.Equal(t, "paces", pace, tt.want)
@@ -94,11 +95,13 @@ func TestTiersAreStretchedByWhatTheyCost(t *testing.T) {
 // When calls become cheap again, the loop reads as often as before, within minutes and step by step.
 func TestPacesComeBack(t *testing.T) {
 	l := newCostedLoop(time.Second, 15*time.Second)
-	l.fast, l.slow = time.Second, 10*time.Second
+	l.fast = time.Second
+	l.slow = 10 * time.Second
 	_, began := l.run(10 * time.Minute)
 	cmptest.Equal(t, "stretched once", began, 1)
 
-	l.fast, l.slow = time.Millisecond, time.Millisecond
+	l.fast = time.Millisecond
+	l.slow = time.Millisecond
 	pace, ended := l.run(8 * time.Minute)
 	cmptest.Equal(t, "paces", pace, paces(time.Second, 15*time.Second))
 	cmptest.Equal(t, "ended once", ended, 1)
@@ -152,7 +155,9 @@ var _ log.Logger = (*logLines)(nil)
 func stretchedLoop(t *testing.T, src *fakeSource, logger log.Logger) (h *harness, stop func() error) {
 	t.Helper()
 	h = newHarness(t, src, func(o *Options) {
-		o.Interval, o.Now, o.Logger = time.Second, time.Now, logger
+		o.Interval = time.Second
+		o.Now = time.Now
+		o.Logger = logger
 		o.Pods = &fakePods{}
 		o.Budget = Budget{Seconds: 0.05, Interval: time.Second, SlowEvery: 15 * time.Second,
 			Costs: func() gpu.ReadCosts {
@@ -181,11 +186,13 @@ func (s *fakeSource) countReads(id gpu.UUID) int {
 // reading that control asks for is made at once.
 func TestStretchedLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		src, logged := newFakeSource(uuidA), &logLines{text: "driver calls"}
+		src := newFakeSource(uuidA)
+		logged := &logLines{text: "driver calls"}
 		h, stop := stretchedLoop(t, src, logged)
 		cmptest.Equal(t, "messages", logged.count.Load(), int64(1))
 
-		reads, generation := src.countReads(uuidA), h.Current().Generation
+		reads := src.countReads(uuidA)
+		generation := h.Current().Generation
 		between := 0
 
 		for range 20 {
@@ -300,7 +307,9 @@ func TestReadingOfMinutesIsNotFresh(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := newFakeSource(uuidA)
 		h := newHarness(t, src, func(o *Options) {
-			o.Interval, o.Now, o.Grace = time.Second, time.Now, 500*time.Millisecond
+			o.Interval = time.Second
+			o.Now = time.Now
+			o.Grace = 500 * time.Millisecond
 			o.Progress = func(gpu.UUID) time.Time { return time.Now() }
 		})
 		release := make(chan struct{})

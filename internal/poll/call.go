@@ -26,7 +26,8 @@ func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 		c.done = make(chan callResult[T], 1)
 	}
 
-	c.running, c.started = true, now
+	c.running = true
+	c.started = now
 	done := c.done
 	go func() {
 		v, err := f()

@@ -18,13 +18,34 @@ func (p *Poller) adjustForClockSetBack(now time.Time) {
 	}
 
 	by := now.Sub(last)
-	shiftTimes(by, &p.discovery.started, &p.driverAnsweredAt, &p.pods.call.started, &p.pods.success,
-		&p.profiling.call.started, &p.profiling.success, &p.jobs.call.started, &p.jobs.success, &p.jobs.readAt)
+	shiftTimes(
+		by,
+		&p.discovery.started,
+		&p.driverAnsweredAt,
+		&p.pods.call.started,
+		&p.pods.success,
+		&p.profiling.call.started,
+		&p.profiling.success,
+		&p.jobs.call.started,
+		&p.jobs.success,
+		&p.jobs.readAt,
+	)
 
 	for _, t := range p.gpus {
-		shiftTimes(by, &t.firstSeen, &t.receivedAt, &t.read.started, &t.progressed, &t.last.LastRead,
-			&t.profiling.requestedAt, &t.lastReported, &t.lastReportedAll, &t.completeSince, &t.displacedSince,
-			&t.energyReadAt)
+		shiftTimes(
+			by,
+			&t.firstSeen,
+			&t.receivedAt,
+			&t.read.started,
+			&t.progressed,
+			&t.last.LastRead,
+			&t.profiling.requestedAt,
+			&t.lastReported,
+			&t.lastReportedAll,
+			&t.completeSince,
+			&t.displacedSince,
+			&t.energyReadAt,
+		)
 
 		for _, h := range t.holdings.open {
 			shiftTimes(by, &h.since, &h.countedSince)

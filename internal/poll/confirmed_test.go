@@ -19,7 +19,9 @@ func TestFreeByConfirmation(t *testing.T) {
 	defer h.startLoop()()
 	s := h.pollAfter(time.Second)
 
-	a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+	a := findGPU(t, s, uuidA)
+
+	b := findGPU(t, s, uuidB)
 	if !b.ConfirmedFree || a.ConfirmedFree {
 		t.Errorf("GPUs: %v of the one that was confirmed, %v of the other", b.ConfirmedFree, a.ConfirmedFree)
 	}

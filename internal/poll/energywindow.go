@@ -27,7 +27,11 @@ type energyWindow struct {
 // measure returns the mean power since the window began, and begins the next one; absent if that is not known. Until
 // the window is long enough, and until the counter moves, it stays as it is: a counter that stands still says nothing,
 // since even an idle GPU draws power. A window longer than most, and one in which the counter began anew, is dropped.
-func (w *energyWindow) measure(joules float64, at time.Time, least, most time.Duration) gpu.Opt[float64] {
+func (w *energyWindow) measure(
+	joules float64,
+	at time.Time,
+	least, most time.Duration,
+) gpu.Opt[float64] {
 	length := at.Sub(w.began)
 	if w.open && joules == w.joules && length >= 0 {
 		return gpu.None[float64]()
@@ -57,7 +61,8 @@ type derivedPower struct {
 // derivePower sets the power of a GPU that reports none to the mean over the last window, if its energy counter shows
 // one, and reports whether it did.
 func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
-	d, at := &t.derived, g.Readings.EnergyAt
+	d := &t.derived
+	at := g.Readings.EnergyAt
 
 	joules, counts := g.Readings.EnergyJoules.Get()
 	if g.Readings.PowerWatts.Present() {
@@ -72,7 +77,8 @@ func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	watts := d.window.measure(joules, at, minEnergyWindow, t.maxGap)
 
 	// A reading that comes soon after another, as after an event, is in the window that has begun with that one.
-	if !watts.Present() && d.window.open && !d.window.began.Equal(at) && at.Sub(d.window.began) < minEnergyWindow {
+	if !watts.Present() && d.window.open && !d.window.began.Equal(at) &&
+		at.Sub(d.window.began) < minEnergyWindow {
 		watts = d.watts
 	}
 

@@ -95,7 +95,8 @@ func TestPowerOfFrequentReadings(t *testing.T) {
 func TestPowerOfLateCounters(t *testing.T) {
 	r := newEnergyReader()
 	r.after(0, 5000)
-	joules, read := 5000.0, time.Duration(0)
+	joules := 5000.0
+	read := time.Duration(0)
 
 	for i := range 30 {
 		late := 10 * time.Millisecond
@@ -104,7 +105,8 @@ func TestPowerOfLateCounters(t *testing.T) {
 		}
 
 		joules += 128 * (time.Second + late - read).Seconds()
-		r.late, read = late, late
+		r.late = late
+		read = late
 
 		watts := r.after(time.Second, joules).Or(0)
 		if math.Abs(watts-128) > 1e-6 {

@@ -39,8 +39,10 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 		if t := p.gpus[e.GPU]; t != nil {
 			p.recordFault(t, e)
 		} else if e.GPU == "" { // a GPU that is lost does not say any more which one it is
-			p.countLost("the driver reported an event of a GPU that it does not identify; it is missing from the counts",
-				e.Time)
+			p.countLost(
+				"the driver reported an event of a GPU that it does not identify; it is missing from the counts",
+				e.Time,
+			)
 		}
 	case gpu.EventMIGChange:
 		reads.add(e.GPU, layoutOnly)
@@ -71,9 +73,12 @@ func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
 
 // recordHealthEvent counts and logs what the driver reports of the health of a GPU beside XIDs.
 func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
-	total, msg := &t.unavailable, "the driver cannot use the GPU any more"
+	total := &t.unavailable
+	msg := "the driver cannot use the GPU any more"
+
 	if e.Kind == gpu.EventRecoveryAction {
-		total, msg = &t.recoveryActions, "recovery action changed"
+		total = &t.recoveryActions
+		msg = "recovery action changed"
 	}
 
 	total.Value++

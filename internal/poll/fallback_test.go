@@ -86,7 +86,8 @@ func startFallback(t *testing.T, change ...func(*Options)) (n *fallbackNode, sto
 			c(o)
 		}
 	})
-	n.source.askDriver, n.profiler.now = n.ProfilerFails, n.clock.Now
+	n.source.askDriver = n.ProfilerFails
+	n.profiler.now = n.clock.Now
 
 	return n, n.startLoop()
 }
@@ -197,9 +198,12 @@ func TestNoGapAfterAReconnect(t *testing.T) {
 			p.now = n.clock.Now
 			*n.profiler = p
 
-			want, sm := gpu.ActivityGPM, 0.5
+			want := gpu.ActivityGPM
+			sm := 0.5
+
 			if second >= 11 {
-				want, sm = gpu.ActivityDCGM, 0.25
+				want = gpu.ActivityDCGM
+				sm = 0.25
 			}
 
 			a, _ := n.pollSecond()

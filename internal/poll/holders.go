@@ -11,17 +11,28 @@ import (
 
 // attachHolders stores the holders of each device in gpus and returns the assignments that name no device of this node.
 // The kubelet was asked for them at a time: of a device that was first seen later its list says nothing.
-func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, containers Containers) []gpu.Assignment {
+func attachHolders(
+	gpus []gpu.GPU,
+	known gpu.Assignments,
+	asked time.Time,
+	containers Containers,
+) []gpu.Assignment {
 	index := gpu.NewDevices(gpus)
 	unmatched := slices.Clone(known.Unreadable)
-	state := allocationState{gpus: gpus, asked: asked, complete: known.Incomplete == "", free: index.Cover(known.Free),
-		doubtful: map[gpu.DeviceIndex]bool{}}
+	state := allocationState{
+		gpus:     gpus,
+		asked:    asked,
+		complete: known.Incomplete == "",
+		free:     index.Cover(known.Free),
+		doubtful: map[gpu.DeviceIndex]bool{},
+	}
 	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
 	var held []gpu.DeviceIndex
 
 	for _, a := range known.List {
 		d, match := index.Resolve(a.Device)
-		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" && !isPartOfReleased(gpus, d, match) {
+		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" &&
+			!isPartOfReleased(gpus, d, match) {
 			unmatched = append(unmatched, a)
 		}
 
@@ -43,7 +54,11 @@ func attachHolders(gpus []gpu.GPU, known gpu.Assignments, asked time.Time, conta
 
 	// GPU instances before their compute instances, whose own holders take precedence.
 	slices.SortFunc(held, func(a, b gpu.DeviceIndex) int {
-		return cmp.Or(cmp.Compare(a.GPU, b.GPU), cmp.Compare(a.Instance, b.Instance), cmp.Compare(a.Compute, b.Compute))
+		return cmp.Or(
+			cmp.Compare(a.GPU, b.GPU),
+			cmp.Compare(a.Instance, b.Instance),
+			cmp.Compare(a.Compute, b.Compute),
+		)
 	})
 
 	for _, d := range held {
@@ -67,7 +82,8 @@ func isPartOfReleased(gpus []gpu.GPU, d gpu.DeviceIndex, match gpu.Match) bool {
 // narrowToCompute returns the only compute instance of a GPU instance, or d if it has none or several: the compute
 // instance is the MIG device that was assigned.
 func narrowToCompute(gpus []gpu.GPU, d gpu.DeviceIndex) gpu.DeviceIndex {
-	if d.Instance != gpu.Whole && d.Compute == gpu.Whole && len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
+	if d.Instance != gpu.Whole && d.Compute == gpu.Whole &&
+		len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
 		d.Compute = 0
 	}
 
@@ -110,7 +126,12 @@ func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
 
 // resolveSharing returns the holders of one device, with the way in which they share it, ordered by their names; a
 // confirmed holder comes before an unconfirmed one of the same container.
-func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
+func resolveSharing(
+	g *gpu.GPU,
+	d gpu.DeviceIndex,
+	assignments []gpu.Assignment,
+	containers Containers,
+) []gpu.Holder {
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 
@@ -132,8 +153,12 @@ func resolveSharing(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment,
 	}
 
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
-		return cmp.Or(compareContainers(a.Container, b.Container), strings.Compare(a.Resource, b.Resource),
-			strings.Compare(a.Replica, b.Replica), strings.Compare(a.Unconfirmed, b.Unconfirmed))
+		return cmp.Or(
+			compareContainers(a.Container, b.Container),
+			strings.Compare(a.Resource, b.Resource),
+			strings.Compare(a.Replica, b.Replica),
+			strings.Compare(a.Unconfirmed, b.Unconfirmed),
+		)
 	})
 	// A pod that was created again under its name can hold the same device: the confirmed holder counts.
 	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
@@ -166,11 +191,22 @@ func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 // kubelet still lists some that have ended: the one seen last counts, and among those seen at once the one with a
 // process on the device. In all other cases several exclusive holders contradict each other, and how they share the
 // device is unknown.
-func resolveExclusive(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment, containers Containers) []gpu.Holder {
+func resolveExclusive(
+	g *gpu.GPU,
+	d gpu.DeviceIndex,
+	assignments []gpu.Assignment,
+	containers Containers,
+) []gpu.Holder {
 	latest := assignments
 	if isOnePluginDevice(assignments) {
-		best := slices.MaxFunc(assignments, func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) })
-		latest = slices.DeleteFunc(slices.Clone(assignments), func(c gpu.Assignment) bool { return c.Seen < best.Seen })
+		best := slices.MaxFunc(
+			assignments,
+			func(a, b gpu.Assignment) int { return cmp.Compare(a.Seen, b.Seen) },
+		)
+		latest = slices.DeleteFunc(
+			slices.Clone(assignments),
+			func(c gpu.Assignment) bool { return c.Seen < best.Seen },
+		)
 	}
 
 	if len(latest) == 1 {
@@ -213,7 +249,10 @@ func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignme
 
 		c, ok := containers.ContainerOf(p.PID)
 
-		at := slices.IndexFunc(assignments, func(l gpu.Assignment) bool { return l.Holder.Container == c })
+		at := slices.IndexFunc(
+			assignments,
+			func(l gpu.Assignment) bool { return l.Holder.Container == c },
+		)
 		if !ok || at < 0 || at == found {
 			continue
 		}
@@ -265,7 +304,8 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 		return gpu.None[bool]()
 	case v.free[d]:
 		return gpu.Some(false)
-	case !v.complete, firstSeenAt(v.gpus, d).After(v.asked): // its absence in the list proves nothing
+	case !v.complete,
+		firstSeenAt(v.gpus, d).After(v.asked): // its absence in the list proves nothing
 		return gpu.None[bool]()
 	}
 
@@ -274,7 +314,8 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 
 // isDoubtful reports whether a known holder may hold the device, or a device that contains it.
 func (v *allocationState) isDoubtful(d gpu.DeviceIndex) bool {
-	return v.doubtful[d] || v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
+	return v.doubtful[d] ||
+		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
 		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
 }
 
@@ -293,12 +334,18 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			ci.Allocated = v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: c}, ci.Holders)
+			ci.Allocated = v.allocated(
+				gpu.DeviceIndex{GPU: at, Instance: i, Compute: c},
+				ci.Holders,
+			)
 			computes = append(computes, ci.Allocated)
 		}
 
 		if len(computes) == 0 || len(gi.Holders) > 0 {
-			computes = append(computes, v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders))
+			computes = append(
+				computes,
+				v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders),
+			)
 		}
 
 		if gi.ComputesHidden {
@@ -318,7 +365,13 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	}
 
 	if len(parts) == 0 || len(g.Holders) > 0 {
-		parts = append(parts, v.allocated(gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}, g.Holders))
+		parts = append(
+			parts,
+			v.allocated(
+				gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole},
+				g.Holders,
+			),
+		)
 	}
 
 	if g.MIG.DevicesHidden { // those that do not show may be held

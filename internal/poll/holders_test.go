@@ -64,7 +64,8 @@ func withID(a gpu.Assignment, id string) gpu.Assignment {
 
 func replicaAssignment(ref gpu.DeviceRef, pod, n string) gpu.Assignment {
 	a := newAssignment(ref, pod, 1)
-	a.Holder.Sharing, a.Holder.Replica = gpu.SharingReplica, n
+	a.Holder.Sharing = gpu.SharingReplica
+	a.Holder.Replica = n
 
 	return a
 }
@@ -118,7 +119,8 @@ func attachTests() []attachTest {
 	sharedClaim := func(pod string) gpu.Assignment {
 		a := newAssignment(gpu.DeviceRef{Minor: gpu.Some(4), PlacementStart: gpu.Some(4), ProfileID: gpu.Some(uint32(9))},
 			pod, 1)
-		a.Holder.Resource, a.Holder.Sharing = "claim/ns/big", gpu.SharingReplica
+		a.Holder.Resource = "claim/ns/big"
+		a.Holder.Sharing = gpu.SharingReplica
 
 		return a
 	}
@@ -217,8 +219,11 @@ func TestAttach(t *testing.T) {
 
 // TestAllocated: only a device that is known to be free counts as free.
 func TestAllocated(t *testing.T) {
-	yes, no, unknown := gpu.Some(true), gpu.Some(false), gpu.None[bool]()
-	p, q := newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1), unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q")
+	yes := gpu.Some(true)
+	no := gpu.Some(false)
+	unknown := gpu.None[bool]()
+	p := newAssignment(gpu.DeviceRef{MIG: "MIG-1"}, "p", 1)
+	q := unconfirmedAssignment(gpu.DeviceRef{MIG: "MIG-2"}, "q")
 
 	all := []gpu.Opt[bool]{no, no, no, no, no, no}
 	for _, tt := range []struct {
@@ -272,25 +277,30 @@ func TestKubeletGone(t *testing.T) {
 		t.Errorf("a node without a kubelet: sources %+v, allocated %v", s.Sources, s.GPUs[0].Allocated)
 	}
 
-	pods.err, pods.list = fmt.Errorf("no socket: %w", gpu.ErrNotFound), gpu.Assignments{Incomplete: "no socket"}
+	pods.err = fmt.Errorf("no socket: %w", gpu.ErrNotFound)
+	pods.list = gpu.Assignments{Incomplete: "no socket"}
 	s = h.pollAfter(time.Second)
 	kubelet := gpu.SourceState{Name: gpu.SourceKubelet, Err: gpu.ErrNotFound}
 	cmptest.Equal(t, "a kubelet that does not answer", s.Sources[1:], []gpu.SourceState{kubelet})
 	cmptest.Equal(t, "allocated", s.GPUs[0].Allocated, gpu.None[bool]())
 	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "no socket")
 	listed := []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)}
-	pods.err, pods.list = nil, gpu.Assignments{List: listed}
+	pods.err = nil
+	pods.list = gpu.Assignments{List: listed}
 	s = h.pollAfter(time.Second)
 	kubelet = gpu.SourceState{Name: gpu.SourceKubelet, Up: true, LastSuccess: s.Time}
 	cmptest.Equal(t, "a kubelet that answers", s.Sources[1:], []gpu.SourceState{kubelet})
 	cmptest.Equal(t, "holders", formatHolders(&s.GPUs[0]), map[string][]string{"gpu": {"p"}})
 	pods.err = fmt.Errorf("list: %w", gpu.ErrUnavailable)
 	s = h.pollAfter(30 * time.Second)
-	kubelet.Up, kubelet.Stale, kubelet.Err = false, true, gpu.ErrUnavailable
+	kubelet.Up = false
+	kubelet.Stale = true
+	kubelet.Err = gpu.ErrUnavailable
 	cmptest.Equal(t, "a kubelet that is gone for 30 s", s.Sources[1], kubelet)
 	cmptest.Equal(t, "allocated by its last answer", s.GPUs[0].Allocated, gpu.Some(true))
 	cmptest.Equal(t, "why holders are incomplete", s.HoldersIncomplete, "")
-	pods.unconfirmed, pods.list.Incomplete = true, "no answer"
+	pods.unconfirmed = true
+	pods.list.Incomplete = "no answer"
 	s = h.pollAfter(31 * time.Second)
 	kubelet.Stale = false
 	cmptest.Equal(t, "a kubelet that is gone for 61 s", s.Sources[1], kubelet)
@@ -364,7 +374,8 @@ func TestDeviceFoundAfterItsHolder(t *testing.T) {
 func TestHolderOfAGPUWithInstances(t *testing.T) {
 	g := []gpu.GPU{migGPU()}
 	a := newAssignment(gpu.DeviceRef{GPU: uuidA}, "p", 1)
-	a.Holder.Sharing, a.Holder.Replica = gpu.SharingHAMi, "3"
+	a.Holder.Sharing = gpu.SharingHAMi
+	a.Holder.Replica = "3"
 	attachHolders(g, gpu.Assignments{List: []gpu.Assignment{a}}, time.Time{}, nil)
 
 	if got := g[0].Instances[0].ComputeInstances[0].Allocated; got == gpu.Some(false) {

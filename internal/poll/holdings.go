@@ -57,7 +57,8 @@ func (t *tenant) isSame(other *tenant) bool {
 // is neither. The holder points into holders.
 func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gpu.Holder, ok bool) {
 	if holder = gpu.ExclusiveHolder(holders); holder != nil {
-		by.container, by.podUID = holder.Container, holder.PodUID
+		by.container = holder.Container
+		by.podUID = holder.PodUID
 	}
 
 	if len(jobs) == 1 {
@@ -72,7 +73,9 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
-	h.open, h.ended = make(map[deviceKey]*holding, len(before)), nil
+	h.open = make(map[deviceKey]*holding, len(before))
+
+	h.ended = nil
 	if !hasHeldParts(g) {
 		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
 	}
@@ -92,15 +95,25 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 }
 
 // updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
-func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.Holder, jobs []string,
-	energyKnown bool, now time.Time) {
+func (h *holdings) updateHolding(
+	current *holding,
+	key deviceKey,
+	holders []gpu.Holder,
+	jobs []string,
+	energyKnown bool,
+	now time.Time,
+) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
 		if current.reported && current.energy.Present() &&
 			(current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
-				Container: current.tenant.container, Job: current.tenant.job, Instance: key.instance, Compute: key.compute,
-				Sharing: gpu.SharingExclusive, EnergyJoules: current.energy,
+				Container:    current.tenant.container,
+				Job:          current.tenant.job,
+				Instance:     key.instance,
+				Compute:      key.compute,
+				Sharing:      gpu.SharingExclusive,
+				EnergyJoules: current.energy,
 			})
 		}
 
@@ -124,7 +137,8 @@ func (h *holdings) updateHolding(current *holding, key deviceKey, holders []gpu.
 	}
 
 	if energyKnown && !current.energy.Present() && (holder == nil || !holder.Undescribed) {
-		current.energy, current.countedSince = gpu.Some(gpu.Counter{Since: now}), now
+		current.energy = gpu.Some(gpu.Counter{Since: now})
+		current.countedSince = now
 	}
 
 	h.open[key] = current
@@ -162,7 +176,9 @@ func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time
 	}
 
 	if current.countedSince.After(before) {
-		whole, own := at.Sub(before), at.Sub(current.countedSince)
+		whole := at.Sub(before)
+
+		own := at.Sub(current.countedSince)
 		if own <= 0 || whole <= 0 {
 			return
 		}

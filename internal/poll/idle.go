@@ -59,13 +59,18 @@ const (
 
 // update records one reading at a time, whose activity is of a window that ended at windowEnd, and returns the idle
 // power; absent if nothing is known of it. Totals has the traffic until the reading.
-func (p *idlePower) update(g *gpu.GPU, totals *gpu.Totals, at, windowEnd time.Time) gpu.Opt[float64] {
+func (p *idlePower) update(
+	g *gpu.GPU,
+	totals *gpu.Totals,
+	at, windowEnd time.Time,
+) gpu.Opt[float64] {
 	moved := p.countTraffic(totals, at)
 	p.compareEvidence(g)
 	p.countQuiet(moved || !hasActivity(g) || showsWork(g), windowEnd)
 
 	if watts, ok := p.measureRest(g).Get(); ok && watts > 0 {
-		p.lowest, p.from = gpu.Some(min(watts, p.lowest.Or(watts))), p.seen
+		p.lowest = gpu.Some(min(watts, p.lowest.Or(watts)))
+		p.from = p.seen
 	}
 
 	if p.lowest.Present() {
@@ -83,7 +88,9 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	}
 
 	if now := evidenceOf(g); now != p.seen {
-		p.seen, p.same, p.quiet = now, 0, 0
+		p.seen = now
+		p.same = 0
+		p.quiet = 0
 	}
 
 	p.same++
@@ -123,7 +130,8 @@ func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
 		moved = moved || known && knownBefore && total.Value-before.Value > allowed
 	}
 
-	p.traffic, p.readAt = trafficOf(totals), at
+	p.traffic = trafficOf(totals)
+	p.readAt = at
 
 	return moved
 }
@@ -146,7 +154,10 @@ func evidenceOf(g *gpu.GPU) evidence {
 	sensor := g.Readings.PowerWatts.Present() && !g.Power.FromEnergy
 
 	return evidence{
-		mig: g.MIG.Enabled, source: g.ActivitySource, denied: strings.Join(denied, " "), sensor: sensor,
+		mig:    g.MIG.Enabled,
+		source: g.ActivitySource,
+		denied: strings.Join(denied, " "),
+		sensor: sensor,
 	}
 }
 
@@ -159,7 +170,8 @@ func hasActivity(g *gpu.GPU) bool {
 		return false
 	}
 
-	return g.Activity.GraphicsEngine.Present() || g.Activity.SM.Present() || g.Readings.Utilization.Present()
+	return g.Activity.GraphicsEngine.Present() || g.Activity.SM.Present() ||
+		g.Readings.Utilization.Present()
 }
 
 // showsWork reports whether any activity, media engine or traffic that is known shows that something ran.
@@ -171,7 +183,10 @@ func showsWork(g *gpu.GPU) bool {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		works = works || isActive(&gi.Activity) || isMediaActive(gi.Media) ||
-			slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return isActive(&ci.Activity) })
+			slices.ContainsFunc(
+				gi.ComputeInstances,
+				func(ci gpu.ComputeInstance) bool { return isActive(&ci.Activity) },
+			)
 	}
 
 	return works
@@ -179,7 +194,11 @@ func showsWork(g *gpu.GPU) bool {
 
 func isActive(a *gpu.Activity) bool {
 	all := a.All()
-	return slices.ContainsFunc(all[:], func(ratio *gpu.Opt[float64]) bool { return ratio.Or(0) > idleActivity })
+
+	return slices.ContainsFunc(
+		all[:],
+		func(ratio *gpu.Opt[float64]) bool { return ratio.Or(0) > idleActivity },
+	)
 }
 
 func isMediaActive(m gpu.Media) bool {

@@ -116,7 +116,8 @@ func TestWorkIsNotTakenForIdle(t *testing.T) {
 		}},
 		"PCIe rate": {work: func(g *gpu.GPU) { g.Rates.PCIeTransmit = gpu.Some(4e6) }},
 		"nothing is known": {work: func(g *gpu.GPU) {
-			g.Activity, g.ActivitySource = gpu.Activity{}, gpu.ActivityUnknown
+			g.Activity = gpu.Activity{}
+			g.ActivitySource = gpu.ActivityUnknown
 			g.Readings.Processes = gpu.Some([]gpu.Process{})
 		}},
 		"only FP64 is known": {work: func(g *gpu.GPU) { g.Activity = gpu.Activity{FP64: gpu.Some(0.0)} }},
@@ -199,7 +200,8 @@ func TestIdlePowerIsDroppedWithItsEvidence(t *testing.T) {
 		other := idleGPU(300)
 		change(&other)
 		nothing := idleGPU(300)
-		nothing.Activity, nothing.ActivitySource = gpu.Activity{}, gpu.ActivityUnknown
+		nothing.Activity = gpu.Activity{}
+		nothing.ActivitySource = gpu.ActivityUnknown
 		busy := idleGPU(300)
 
 		busy.Activity.SM = gpu.Some(0.9)

@@ -80,7 +80,10 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 		*l = slices.Delete(*l, 0, 1)
 	}
 
-	*l = append(*l, incident{xid: e.XID, instance: e.Instance, first: e.Time, last: e.Time, logged: e.Logged})
+	*l = append(
+		*l,
+		incident{xid: e.XID, instance: e.Instance, first: e.Time, last: e.Time, logged: e.Logged},
+	)
 
 	return true, false
 }

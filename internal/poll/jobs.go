@@ -48,7 +48,8 @@ func (s *jobState) collect(now time.Time, expired <-chan struct{}, timeout time.
 	}
 
 	if !s.receive(expired) && s.call.isHung(now, timeout) {
-		s.err, s.last = gpu.ErrTimeout, nil
+		s.err = gpu.ErrTimeout
+		s.last = nil
 	}
 }
 

@@ -77,7 +77,10 @@ func (p *Poller) boundWaiting(now time.Time) {
 		return
 	}
 
-	p.countLost("too many lines of the kernel's log wait for their GPUs; XIDs will be missing from the counts", now)
+	p.countLost(
+		"too many lines of the kernel's log wait for their GPUs; XIDs will be missing from the counts",
+		now,
+	)
 
 	p.log.waiting = slices.DeleteFunc(p.log.waiting, func(x gpu.LoggedXID) bool {
 		if more == 0 || p.findByAddress(x.PCI) != nil {
@@ -130,20 +133,31 @@ func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 
 // warnOfStranger logs, once, that there are XIDs of a GPU that the driver does not list. They wait until it does.
 func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
-	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) || len(p.log.strangers) >= maxWaiting {
+	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) ||
+		len(p.log.strangers) >= maxWaiting {
 		return
 	}
 
 	p.log.strangers = append(p.log.strangers, x.PCI)
-	level.Warn(p.opts.Logger).Log("msg", "the kernel's log has an XID of a GPU that has not been read", "pci", x.PCI,
-		"xid", x.XID)
+	level.Warn(p.opts.Logger).Log(
+		"msg", "the kernel's log has an XID of a GPU that has not been read",
+		"pci", x.PCI,
+		"xid", x.XID,
+	)
 }
 
 // recordLogged counts an XID of the kernel's log. One from before the GPU was first seen only sets the time of the
 // last: the counts begin with the GPU, and an instance that the line names may be another one now.
 func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
-	e := gpu.Event{Kind: gpu.EventXID, GPU: t.last.UUID, Instance: x.Instance, Compute: x.Compute, XID: x.XID,
-		Logged: true, Time: x.Time}
+	e := gpu.Event{
+		Kind:     gpu.EventXID,
+		GPU:      t.last.UUID,
+		Instance: x.Instance,
+		Compute:  x.Compute,
+		XID:      x.XID,
+		Logged:   true,
+		Time:     x.Time,
+	}
 	if !x.BeforeStart && !x.Time.Before(t.firstSeen) {
 		p.recordXID(t, e)
 		return

@@ -26,8 +26,10 @@ func (l *fakeKernelLog) Take() ([]gpu.LoggedXID, bool) {
 		l.taken()
 	}
 
-	lines, lost := l.lines, l.lost
-	l.lines, l.lost = nil, false
+	lines := l.lines
+	lost := l.lost
+	l.lines = nil
+	l.lost = false
 
 	return lines, lost
 }
@@ -48,7 +50,9 @@ func newLoggingNode(t *testing.T) *loggingNode {
 	t.Helper()
 	n := &loggingNode{src: newFakeSource(uuidA, uuidB), log: &fakeKernelLog{}}
 	split := migGPU()
-	split.UUID, split.Index, split.PCIBusID = uuidA, 0, "00000000:1b:00.0"
+	split.UUID = uuidA
+	split.Index = 0
+	split.PCIBusID = "00000000:1b:00.0"
 	n.src.gpus[uuidA] = split
 	n.src.gpus[uuidB] = gpu.GPU{Facts: gpu.Facts{UUID: uuidB, Index: 1, PCIBusID: "00000000:43:00.0"}}
 	n.harness = newHarness(t, n.src, func(o *Options) {

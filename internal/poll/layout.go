@@ -39,11 +39,18 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	changed := first || len(g.Instances)+len(hidden) != len(l.instances)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		gi.Generation, gi.Since = next, at
+		gi.Generation = next
+		gi.Since = at
 		var computes []gpu.ComputeInstance
 
-		if old := find(l.instances, func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) }); old != nil {
-			gi.Generation, gi.Since, gi.XIDErrors, gi.EnergyJoules = old.Generation, old.Since, old.XIDErrors, old.EnergyJoules
+		if old := find(
+			l.instances,
+			func(old *gpu.GPUInstance) bool { return isSameInstance(old, gi) },
+		); old != nil {
+			gi.Generation = old.Generation
+			gi.Since = old.Since
+			gi.XIDErrors = old.XIDErrors
+			gi.EnergyJoules = old.EnergyJoules
 			computes = old.ComputeInstances
 		}
 
@@ -51,9 +58,15 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 
-			ci.Generation, ci.Since = next, at
-			if old := find(computes, func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) }); old != nil {
-				ci.Generation, ci.Since = old.Generation, old.Since
+			ci.Generation = next
+
+			ci.Since = at
+			if old := find(
+				computes,
+				func(old *gpu.ComputeInstance) bool { return isSameCompute(old, ci) },
+			); old != nil {
+				ci.Generation = old.Generation
+				ci.Since = old.Since
 			}
 
 			changed = changed || ci.Generation == next
@@ -93,7 +106,11 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if old := findInstance(before.Instances, gi.ID); old != nil && old.Generation == gi.Generation && gi.Up {
+		if old := findInstance(
+			before.Instances,
+			gi.ID,
+		); old != nil && old.Generation == gi.Generation &&
+			gi.Up {
 			keepReadings(gi, old)
 		}
 	}
@@ -108,14 +125,19 @@ func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 // keepReadings makes an instance what it was in an earlier reading, with the compute instances that it has now. Those
 // that it had then keep their readings, too.
 func keepReadings(gi, old *gpu.GPUInstance) {
-	computes, hidden := gi.ComputeInstances, gi.ComputesHidden
+	computes := gi.ComputeInstances
+	hidden := gi.ComputesHidden
 	*gi = *old
-	gi.ComputeInstances, gi.ComputesHidden = computes, hidden
+	gi.ComputeInstances = computes
+	gi.ComputesHidden = hidden
 
 	for i := range computes {
 		ci := &computes[i]
 
-		before := find(old.ComputeInstances, func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID })
+		before := find(
+			old.ComputeInstances,
+			func(o *gpu.ComputeInstance) bool { return o.ID == ci.ID },
+		)
 		if before != nil && before.Generation == ci.Generation {
 			*ci = *before
 		}
@@ -180,12 +202,16 @@ type capacityCache struct {
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 
-	placeable := slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool { return len(p.Placements) > 0 })
+	placeable := slices.ContainsFunc(
+		g.Profiles,
+		func(p gpu.Profile) bool { return len(p.Placements) > 0 },
+	)
 	if !hasMIG || !placeable || mayLackInstances(g) || g.MIG.LayoutGeneration == 0 {
 		return gpu.None[gpu.Capacity]()
 	}
 
-	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) && c.enabled == enabled {
+	if c.generation == g.MIG.LayoutGeneration && c.profiles == len(g.Profiles) &&
+		c.enabled == enabled {
 		return gpu.Some(c.value)
 	}
 
@@ -206,7 +232,9 @@ func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 
 	c.value = mig.CapacityOf(g.Profiles, placed)
 	if !enabled {
-		c.value.Compute, c.value.Memory = gpu.SliceCount{}, gpu.SliceCount{}
+		c.value.Compute = gpu.SliceCount{}
+
+		c.value.Memory = gpu.SliceCount{}
 		for i := range c.value.Profiles {
 			c.value.Profiles[i].Available = 0
 		}

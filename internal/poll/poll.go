@@ -329,6 +329,9 @@ func (p *Poller) waitForCalls() {
 	p.pods.cancelAndWait()
 
 	if abandoned > 0 {
-		level.Warn(p.opts.Logger).Log("msg", "abandoned driver calls that did not return", "calls", abandoned)
+		level.Warn(p.opts.Logger).Log(
+			"msg", "abandoned driver calls that did not return",
+			"calls", abandoned,
+		)
 	}
 }

@@ -36,7 +36,9 @@ func TestHungGPUCostsOnlyItself(t *testing.T) {
 			t.Error("readings of a GPU that is down outlive stale-after")
 		}
 
-		a, b := findGPU(t, s, uuidA), findGPU(t, s, uuidB)
+		a := findGPU(t, s, uuidA)
+
+		b := findGPU(t, s, uuidB)
 		if b.Up || !errors.Is(b.Errors[0].Err, gpu.ErrTimeout) {
 			t.Errorf("past the timeout: up %v, errors %v; want down by ErrTimeout", b.Up, b.Errors)
 		}

@@ -23,11 +23,13 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		return // the next reading with a MIG mode shares the energy since the last one
 	}
 
-	gpuJoules, before := g.Readings.EnergyJoules, t.energyReadAt
+	gpuJoules := g.Readings.EnergyJoules
+	before := t.energyReadAt
 
 	spent := counterGrowth(t.energyCounter, gpuJoules)
 	if gpuJoules.Present() {
-		t.energyCounter, t.energyReadAt = gpuJoules, at
+		t.energyCounter = gpuJoules
+		t.energyReadAt = at
 	}
 
 	t.holdings.addEnergy(deviceKey{}, spent, before, at)
@@ -79,8 +81,10 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 		return
 	}
 
-	err := fmt.Errorf("the driver reports neither power nor energy in MIG mode, so nothing is estimated: %w",
-		gpu.ErrNotSupported)
+	err := fmt.Errorf(
+		"the driver reports neither power nor energy in MIG mode, so nothing is estimated: %w",
+		gpu.ErrNotSupported,
+	)
 	e := gpu.ReadError{Reading: gpu.ReadingPower, Err: err, Remembered: t.powerMissing}
 	t.powerMissing = true
 	t.countError(e, at)
@@ -165,7 +169,12 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 
 // shareActive shares active power by weight and activity. It returns false and shares nothing if the activity of one
 // part is unknown or all are idle.
-func shareActive(parts []devicePower, weights []float64, activity []gpu.Opt[float64], active float64) bool {
+func shareActive(
+	parts []devicePower,
+	weights []float64,
+	activity []gpu.Opt[float64],
+	active float64,
+) bool {
 	sum := 0.0
 
 	for i := range parts {

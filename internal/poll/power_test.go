@@ -221,7 +221,8 @@ func TestEnergyOverAFailedReadingOfTheMode(t *testing.T) {
 
 		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.Some(100.0), gpu.Some(gpuWatts)
 		if fail {
-			g.MIG, g.Instances = gpu.MIGState{}, nil
+			g.MIG = gpu.MIGState{}
+			g.Instances = nil
 			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
 		}
 

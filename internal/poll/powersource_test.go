@@ -19,7 +19,8 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 			g.Instances[i].Activity.GraphicsEngine = gpu.Some(0.5)
 		}
 
-		g.Readings.PowerWatts, g.Readings.EnergyJoules = gpu.None[float64](), joules
+		g.Readings.PowerWatts = gpu.None[float64]()
+		g.Readings.EnergyJoules = joules
 		g.Readings.EnergyAt = at
 		g.ActivitySource = gpu.ActivityGPM
 		tr.recordReading(g, at)
@@ -45,7 +46,9 @@ func TestPowerByTheEnergyCounter(t *testing.T) {
 	cmptest.Equal(t, "it is said to be by energy", g.Power.FromEnergy, true)
 	cmptest.Equal(t, "method", g.Power.Method, gpu.PowerByActivity)
 
-	watts, joules := g.Power.UnallocatedWatts.Or(0), tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
+	watts := g.Power.UnallocatedWatts.Or(0)
+	joules := tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value
+
 	for _, gi := range g.Instances {
 		if own, ok := gi.PowerWatts.Get(); !ok || own <= 0 {
 			t.Errorf("estimate of %s: %v", gi.Profile, gi.PowerWatts)
@@ -89,7 +92,8 @@ func TestMissingPowerIsSaid(t *testing.T) {
 	} {
 		g := migGPU()
 		g.MIG.Enabled = gpu.Some(c.mig)
-		g.Readings.PowerWatts, g.Readings.EnergyJoules = c.watts, c.joules
+		g.Readings.PowerWatts = c.watts
+		g.Readings.EnergyJoules = c.joules
 
 		g.Readings.EnergyAt = at
 		if c.denied {

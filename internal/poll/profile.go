@@ -28,10 +28,16 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	s := &p.profiling
 	p.receiveProfiling(now, nil) // the result of a call that outlasted its cycle
 
-	if !s.call.start(now, func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }) {
+	if !s.call.start(
+		now,
+		func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) },
+	) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
-			s.err = fmt.Errorf("ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+
-				"engine for all GPUs", gpu.ErrTimeout)
+			s.err = fmt.Errorf(
+				"ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+
+					"engine for all GPUs",
+				gpu.ErrTimeout,
+			)
 		}
 
 		return
@@ -74,11 +80,16 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	// complete answer stays for as long as it would if there were none, unless its layout is gone.
 	last := &t.profiling
 
-	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration && now.Sub(last.requestedAt) < t.maxGap
+	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration &&
+		now.Sub(last.requestedAt) < t.maxGap
 	if complete || !keep {
 		t.profiling = profilerReading{}
 		if ok {
-			t.profiling = profilerReading{Profiling: answer, requestedAt: requested, complete: complete && !answer.Paused}
+			t.profiling = profilerReading{
+				Profiling:   answer,
+				requestedAt: requested,
+				complete:    complete && !answer.Paused,
+			}
 		}
 	}
 
@@ -141,7 +152,8 @@ func (p *Poller) chooseSources(now time.Time) {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
 			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
-			t.activityFromDriver, t.completeSince = true, time.Time{}
+			t.activityFromDriver = true
+			t.completeSince = time.Time{}
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}

@@ -28,14 +28,19 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case r.err != nil:
-		p.driverErr, p.libraryClosed = r.err, nil
+		p.driverErr = r.err
+
+		p.libraryClosed = nil
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
 
 		p.keepReleased(r.value.Released)
 	default:
-		p.driverErr, p.libraryClosed, p.inventory, p.driverAnsweredAt = nil, nil, r.value, r.started
+		p.driverErr = nil
+		p.libraryClosed = nil
+		p.inventory = r.value
+		p.driverAnsweredAt = r.started
 	}
 
 	p.updateTracked(now)
@@ -55,9 +60,15 @@ func (p *Poller) recordClosed(err error, now time.Time) {
 // keepReleased takes over which GPUs are released, which the source knows also when it cannot list the others.
 func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 	p.inventory.Released = released
-	p.inventory.GPUs = slices.DeleteFunc(slices.Clone(p.inventory.GPUs), func(found gpu.FoundGPU) bool {
-		return slices.ContainsFunc(released, func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID })
-	})
+	p.inventory.GPUs = slices.DeleteFunc(
+		slices.Clone(p.inventory.GPUs),
+		func(found gpu.FoundGPU) bool {
+			return slices.ContainsFunc(
+				released,
+				func(r gpu.ReleasedGPU) bool { return r.UUID == found.UUID },
+			)
+		},
+	)
 }
 
 // updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
@@ -75,7 +86,8 @@ func (p *Poller) updateTracked(now time.Time) {
 			p.gpus[found.UUID] = t
 		}
 
-		t.last.Index, t.displacedSince = found.Index, time.Time{}
+		t.last.Index = found.Index
+		t.displacedSince = time.Time{}
 	}
 
 	p.updateReleased(now)
@@ -117,7 +129,9 @@ func (p *Poller) updateReleased(now time.Time) {
 			t.up, t.failure, t.hangCounted, t.released = false, nil, false, gpu.Some(r)
 		} else if t.released.Present() { // until a reading succeeds, it is down
 			t.released = gpu.None[gpu.Release]()
-			t.failure = []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: p.absenceReason(id, t.last.Index)}}
+			t.failure = []gpu.ReadError{
+				{Reading: gpu.ReadingDevice, Err: p.absenceReason(id, t.last.Index)},
+			}
 		}
 	}
 }
@@ -176,7 +190,10 @@ func (p *Poller) updateMissing(now time.Time) {
 
 // absenceReason returns why a GPU that is not released any more has not been read yet.
 func (p *Poller) absenceReason(id gpu.UUID, index int) error {
-	listed := slices.ContainsFunc(p.inventory.GPUs, func(f gpu.FoundGPU) bool { return f.UUID == id })
+	listed := slices.ContainsFunc(
+		p.inventory.GPUs,
+		func(f gpu.FoundGPU) bool { return f.UUID == id },
+	)
 	if listed || p.libraryClosed != nil {
 		return errNoAnswerYet
 	}
@@ -211,13 +228,17 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 			continue
 		}
 
-		if err := p.receiveReading(t, found.Index, now, nil); err != nil { // a reading that outlasted its cycle
+		// a reading that outlasted its cycle
+		if err := p.receiveReading(t, found.Index, now, nil); err != nil {
 			return err
 		}
 
 		cues := p.nextCues(t)
 
-		begun := t.read.start(now, func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) })
+		begun := t.read.start(
+			now,
+			func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) },
+		)
 		if begun {
 			t.cues.changed = false
 		}
@@ -305,7 +326,12 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 
 // receiveReading records a GPU's reading, if there is one, and waits for it until expired is closed. The index is the
 // inventory's: the GPU may have had another one when the reading began.
-func (p *Poller) receiveReading(t *trackedGPU, index int, now time.Time, expired <-chan struct{}) error {
+func (p *Poller) receiveReading(
+	t *trackedGPU,
+	index int,
+	now time.Time,
+	expired <-chan struct{},
+) error {
 	r, ok := t.read.receive(expired)
 	switch {
 	case !ok:

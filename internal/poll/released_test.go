@@ -28,7 +28,9 @@ func TestReleasedGPU(t *testing.T) {
 	})
 	s := h.pollAfter(time.Second)
 
-	a, b := &s.GPUs[0], &s.GPUs[1]
+	a := &s.GPUs[0]
+	b := &s.GPUs[1]
+
 	if a.Up || !a.Released.Present() || len(a.Errors) > 0 || a.Readings.PowerWatts.Present() {
 		t.Errorf("the released GPU: %+v", a)
 	}
@@ -45,7 +47,8 @@ func TestReleasedGPU(t *testing.T) {
 	}
 
 	src.set(func() {
-		src.inv, src.invErr = gpu.Inventory{GPUs: foundGPUs(uuidA, uuidB)}, nil
+		src.inv = gpu.Inventory{GPUs: foundGPUs(uuidA, uuidB)}
+		src.invErr = nil
 	})
 
 	s = h.pollAfter(time.Second)
@@ -118,7 +121,8 @@ func TestHoldersOfReleasedGPU(t *testing.T) {
 
 	for range 3 {
 		s = h.pollAfter(time.Second)
-		a, b := &s.GPUs[0], &s.GPUs[1]
+		a := &s.GPUs[0]
+		b := &s.GPUs[1]
 		cmptest.Equal(t, "allocated", a.Allocated, gpu.Some(true))
 		cmptest.Equal(t, "instances", len(a.Instances), 0)
 		cmptest.Equal(t, "MIG mode", a.MIG.Enabled, gpu.None[bool]())
@@ -155,7 +159,9 @@ func TestReleasedGPUWithoutDriver(t *testing.T) {
 		for range 3 {
 			s := h.pollAfter(time.Second)
 
-			a, b := &s.GPUs[0], &s.GPUs[1]
+			a := &s.GPUs[0]
+
+			b := &s.GPUs[1]
 			if !a.Released.Present() || len(a.Errors) > 0 || s.Sources[0].Up {
 				t.Errorf("%v: the released GPU: %+v, sources %+v", err, a, s.Sources)
 			}

@@ -12,7 +12,9 @@ import (
 func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	d := gpu.Diff(before, now)
 
-	info, warn := level.Info(p.opts.Logger), level.Warn(p.opts.Logger)
+	info := level.Info(p.opts.Logger)
+	warn := level.Warn(p.opts.Logger)
+
 	for _, id := range d.Appeared {
 		info.Log("msg", "found GPU", "gpu", id)
 	}
@@ -46,13 +48,23 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 				continue // it may be as old as its GPU, of which this is the first reading
 			}
 
-			info.Log("msg", "MIG instance created", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
-				"mig_uuid", c.UUID)
+			info.Log(
+				"msg", "MIG instance created",
+				"gpu", c.Key.GPU,
+				"gpu_instance", c.Key.ID,
+				"profile", c.Profile,
+				"mig_uuid", c.UUID,
+			)
 		}
 
 		for _, c := range d.Destroyed {
-			info.Log("msg", "MIG instance destroyed", "gpu", c.Key.GPU, "gpu_instance", c.Key.ID, "profile", c.Profile,
-				"mig_uuid", c.UUID)
+			info.Log(
+				"msg", "MIG instance destroyed",
+				"gpu", c.Key.GPU,
+				"gpu_instance", c.Key.ID,
+				"profile", c.Profile,
+				"mig_uuid", c.UUID,
+			)
 		}
 	}
 
@@ -66,11 +78,15 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 
 // logHolders logs when the holders of devices become unknown, and known again.
 func (p *Poller) logHolders(before, now *gpu.Snapshot) {
-	was, is := firstUnknown(before), firstUnknown(now)
+	was := firstUnknown(before)
+
+	is := firstUnknown(now)
 	switch {
 	case is != "" && was == "":
-		level.Warn(p.opts.Logger).Log("msg", "holders of some devices are unknown; they count as neither allocated nor free",
-			"reason", is)
+		level.Warn(p.opts.Logger).Log(
+			"msg", "holders of some devices are unknown; they count as neither allocated nor free",
+			"reason", is,
+		)
 	case is == "" && was != "":
 		level.Info(p.opts.Logger).Log("msg", "holders of all devices are known")
 	}
@@ -94,7 +110,10 @@ func firstUnknown(s *gpu.Snapshot) string {
 
 func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
 	find := func(holders []gpu.Holder) *gpu.Holder {
-		at := slices.IndexFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed != "" && !h.Undescribed })
+		at := slices.IndexFunc(
+			holders,
+			func(h gpu.Holder) bool { return h.Unconfirmed != "" && !h.Undescribed },
+		)
 		if at < 0 {
 			return nil
 		}
@@ -127,16 +146,29 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 		}
 
 		if logged++; logged > maxUnmatchedLogged {
-			level.Warn(p.opts.Logger).Log("msg", "more device ids from the kubelet match no device of this node",
-				"ids", len(now))
+			level.Warn(p.opts.Logger).Log(
+				"msg", "more device ids from the kubelet match no device of this node",
+				"ids", len(now),
+			)
 
 			return
 		}
 
 		level.Warn(p.opts.Logger).
-			Log("msg", "pod was given a device that is not on this node: restart the device plugin, then delete the pod",
-				"id", a.ID, "resource", a.Holder.Resource, "namespace", a.Holder.Namespace, "pod", a.Holder.Pod,
-				"container", a.Holder.Name)
+			Log(
+				"msg",
+				"pod was given a device that is not on this node: restart the device plugin, then delete the pod",
+				"id",
+				a.ID,
+				"resource",
+				a.Holder.Resource,
+				"namespace",
+				a.Holder.Namespace,
+				"pod",
+				a.Holder.Pod,
+				"container",
+				a.Holder.Name,
+			)
 	}
 }
 
@@ -161,6 +193,10 @@ func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	case now.Up && !was.Up:
 		level.Info(p.opts.Logger).Log("msg", "source answers", "source", now.Name)
 	case !now.Up && (was.Up || was.Err.Error() != now.Err.Error()):
-		level.Warn(p.opts.Logger).Log("msg", "source is not available; trying again", "source", now.Name, "err", now.Err)
+		level.Warn(p.opts.Logger).Log(
+			"msg", "source is not available; trying again",
+			"source", now.Name,
+			"err", now.Err,
+		)
 	}
 }

@@ -15,9 +15,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	up := p.driverErr == nil
 
 	s.Sources = append(s.Sources, gpu.SourceState{
-		Name:        gpu.SourceNVML,
-		Up:          up,
-		Stale:       !up && !p.driverAnsweredAt.IsZero() && now.Sub(p.driverAnsweredAt) < p.staleAfter(),
+		Name: gpu.SourceNVML,
+		Up:   up,
+		Stale: !up && !p.driverAnsweredAt.IsZero() &&
+			now.Sub(p.driverAnsweredAt) < p.staleAfter(),
 		LastSuccess: p.driverAnsweredAt,
 		Err:         p.driverErr,
 	})
@@ -48,7 +49,11 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
 			t.holdings.update(g, t.energyCounter.Present(), now)
-			g.Containers = t.holdings.collectUses(g, p.opts.Containers, t.isStale(now, p.staleAfter()))
+			g.Containers = t.holdings.collectUses(
+				g,
+				p.opts.Containers,
+				t.isStale(now, p.staleAfter()),
+			)
 		}
 	}
 
@@ -74,7 +79,10 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 func (p *Poller) addPods(s *gpu.Snapshot) {
 	unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
 	// A device that is not found may be of a GPU whose layout was never read.
-	unknown := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() })
+	unknown := slices.ContainsFunc(
+		s.GPUs,
+		func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() },
+	)
 	if !p.driverAnsweredAt.IsZero() && len(s.Unread) == 0 && !unknown {
 		s.Unmatched = unmatched
 	}
@@ -155,8 +163,11 @@ func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 	}
 
 	slices.SortFunc(list, func(a, b gpu.GPU) int {
-		return cmp.Or(cmp.Compare(a.Index, b.Index), cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),
-			cmp.Compare(a.UUID, b.UUID))
+		return cmp.Or(
+			cmp.Compare(a.Index, b.Index),
+			cmp.Compare(p.displacedRank(a.UUID), p.displacedRank(b.UUID)),
+			cmp.Compare(a.UUID, b.UUID),
+		)
 	})
 	slices.Sort(unread)
 
@@ -231,13 +242,18 @@ func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}
-	g.Activity, g.ActivitySource, g.ActivityRollup, g.Rates = gpu.Activity{}, gpu.ActivityUnknown, false, gpu.LinkRates{}
+	g.Activity = gpu.Activity{}
+	g.ActivitySource = gpu.ActivityUnknown
+	g.ActivityRollup = false
+	g.Rates = gpu.LinkRates{}
 	g.MIG.Pending = gpu.None[bool]()
 	g.Capacity = gpu.None[gpu.Capacity]()
 	g.Power = gpu.PowerEstimate{}
 	g.Totals.ClockEvents = nil
-	g.Totals.PCIeReceive, g.Totals.PCIeTransmit = noCounter, noCounter
-	g.Totals.NVLinkReceive, g.Totals.NVLinkTransmit = noCounter, noCounter
+	g.Totals.PCIeReceive = noCounter
+	g.Totals.PCIeTransmit = noCounter
+	g.Totals.NVLinkReceive = noCounter
+	g.Totals.NVLinkTransmit = noCounter
 
 	g.Totals.EnergyUnallocatedJoules = noCounter
 	for i := range g.Instances {
@@ -246,7 +262,10 @@ func dropReadings(g *gpu.GPU) {
 }
 
 func dropInstanceReadings(gi *gpu.GPUInstance) {
-	gi.Memory, gi.Activity, gi.Media, gi.Rates = gpu.Memory{}, gpu.Activity{}, gpu.Media{}, gpu.LinkRates{}
+	gi.Memory = gpu.Memory{}
+	gi.Activity = gpu.Activity{}
+	gi.Media = gpu.Media{}
+	gi.Rates = gpu.LinkRates{}
 	gi.Processes = gpu.None[int]()
 
 	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()

@@ -72,7 +72,8 @@ func newTrackedGPU(id gpu.UUID, now time.Time, opts *Options) *trackedGPU {
 		last:      gpu.GPU{Facts: gpu.Facts{UUID: id}},
 	}
 	t.totals.XIDs.Since = now
-	t.unavailable.Since, t.recoveryActions.Since = now, now
+	t.unavailable.Since = now
+	t.recoveryActions.Since = now
 	t.totals.LayoutChanges.Since = now
 	t.totals.ReadErrors = initialErrors(now)
 
@@ -97,7 +98,9 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 // recordReading makes a good reading that began at a time the last one, and derives totals, activity and power from it.
 func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	before := t.last
-	t.up, t.failure, t.hangCounted = true, nil, false
+	t.up = true
+	t.failure = nil
+	t.hangCounted = false
 	t.countErrors(&g, at)
 
 	if g.MIG.Enabled.Present() || !readingFailed(&g, gpu.ReadingMIG) {
@@ -105,7 +108,8 @@ func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
 	}
 
 	if isTreeUnknown(&g, &before) {
-		g.Instances, g.MIG.LayoutGeneration = lastInstances(&before), t.layout.generation
+		g.Instances = lastInstances(&before)
+		g.MIG.LayoutGeneration = t.layout.generation
 	} else if t.layout.update(&g, at) {
 		t.totals.LayoutChanges.Value++
 	}
@@ -162,7 +166,9 @@ func readingFailed(g *gpu.GPU, reading gpu.Reading) bool {
 // markDown records that a GPU could not be read as a whole.
 func (t *trackedGPU) markDown(err error, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingDevice, Err: err}
-	t.up, t.failure, t.hangCounted = false, []gpu.ReadError{e}, false
+	t.up = false
+	t.failure = []gpu.ReadError{e}
+	t.hangCounted = false
 	t.derived = derivedPower{} // its energy counter may begin anew
 	t.idle.interrupt()
 	t.countError(e, at)
@@ -223,8 +229,14 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	}
 
 	t.logFailure(e)
-	t.totals.ReadErrors = append(t.totals.ReadErrors,
-		gpu.ErrorCount{Reading: e.Reading, Reason: reason, Counter: gpu.Counter{Value: 1, Since: at}})
+	t.totals.ReadErrors = append(
+		t.totals.ReadErrors,
+		gpu.ErrorCount{
+			Reading: e.Reading,
+			Reason:  reason,
+			Counter: gpu.Counter{Value: 1, Since: at},
+		},
+	)
 }
 
 // logFailure logs a failure. That processes are hidden is the same of all GPUs, and the source has logged it.
@@ -233,8 +245,13 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 		return
 	}
 
-	level.Warn(t.logger).Log("msg", "reading failed; further failures of this kind are only counted",
-		"gpu", t.last.UUID, "index", t.last.Index, "reading", e.Reading, "err", e.Err)
+	level.Warn(t.logger).Log(
+		"msg", "reading failed; further failures of this kind are only counted",
+		"gpu", t.last.UUID,
+		"index", t.last.Index,
+		"reading", e.Reading,
+		"err", e.Err,
+	)
 }
 
 // addClockEvents adds the time since the last reading to the reasons that are active now.

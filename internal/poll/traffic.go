@@ -20,7 +20,11 @@ const wrap32 = 1 << 32
 // update adds the driver's value and returns the running total. A counter that fell has wrapped, if it may, or
 // restarted at 0. failed says that raw is absent because the reading failed: the total then stays; otherwise it ends
 // with the value.
-func (w *growingCounter) update(raw gpu.Opt[uint64], failed, wraps bool, at time.Time) gpu.Opt[gpu.Counter] {
+func (w *growingCounter) update(
+	raw gpu.Opt[uint64],
+	failed, wraps bool,
+	at time.Time,
+) gpu.Opt[gpu.Counter] {
 	now, ok := raw.Get()
 	if !ok {
 		if !failed {
@@ -55,7 +59,8 @@ func (t *trackedGPU) addTraffic(g *gpu.GPU, at time.Time) {
 	r := &g.Readings
 	before, hadEnergy := t.energyCounter.Get()
 	reloaded := hadEnergy && r.EnergyJoules.Or(before) < before
-	failedPCIe, failedNVLink := readingFailed(g, gpu.ReadingPCIe), readingFailed(g, gpu.ReadingNVLink)
+	failedPCIe := readingFailed(g, gpu.ReadingPCIe)
+	failedNVLink := readingFailed(g, gpu.ReadingNVLink)
 	t.totals.PCIeReceive = t.pcie[0].update(r.PCIe.ReceiveBytes, failedPCIe, !reloaded, at)
 	t.totals.PCIeTransmit = t.pcie[1].update(r.PCIe.TransmitBytes, failedPCIe, !reloaded, at)
 	t.totals.NVLinkReceive = t.nvlink[0].update(r.NVLink.ReceiveBytes, failedNVLink, false, at)

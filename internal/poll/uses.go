@@ -41,9 +41,16 @@ type useCollector struct {
 // addInstance adds the uses of the compute instances, which containers are given, or of the GPU instance if none of
 // them is held. A batch job uses all of its GPU instance unless containers hold parts of it.
 func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
-	whole := gpu.ContainerUse{Instance: gpu.Some(gi.ID), MemoryUsed: gi.Memory.Used, PowerWatts: gi.PowerWatts}
+	whole := gpu.ContainerUse{
+		Instance:   gpu.Some(gi.ID),
+		MemoryUsed: gi.Memory.Used,
+		PowerWatts: gi.PowerWatts,
+	}
 
-	held := slices.ContainsFunc(gi.ComputeInstances, func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
+	held := slices.ContainsFunc(
+		gi.ComputeInstances,
+		func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 },
+	)
 	if !held {
 		u.addDevice(instanceDeviceKey(gi), gi.Holders, gi.Jobs, whole)
 		return
@@ -55,7 +62,8 @@ func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 
 		part.Compute = gpu.Some(ci.ID)
 		if gi.IsSplit() {
-			part.MemoryUsed, part.PowerWatts = memoryOfProcesses(u.gpu, gi.ID, ci.ID), ci.PowerWatts
+			part.MemoryUsed = memoryOfProcesses(u.gpu, gi.ID, ci.ID)
+			part.PowerWatts = ci.PowerWatts
 		}
 
 		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, part)
@@ -63,15 +71,24 @@ func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 }
 
 // addDevice adds the use of one device: by its exclusive tenant, or by each of the containers that share it.
-func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []string, use gpu.ContainerUse) {
+func (u *useCollector) addDevice(
+	key deviceKey,
+	holders []gpu.Holder,
+	jobs []string,
+	use gpu.ContainerUse,
+) {
 	by, holder, held := exclusiveTenant(holders, jobs)
 	switch {
 	case holder == nil && len(holders) > 0:
 		u.addShared(holders, by.job, use)
 	case held && (holder == nil || !holder.Undescribed):
-		use.Container, use.Job, use.Sharing = by.container, by.job, gpu.SharingExclusive
+		use.Container = by.container
+		use.Job = by.job
+
+		use.Sharing = gpu.SharingExclusive
 		if holding := u.holdings.open[key]; holding != nil && !u.stale {
-			use.EnergyJoules, holding.reported = holding.energy, true
+			use.EnergyJoules = holding.energy
+			holding.reported = true
 		}
 
 		u.list = append(u.list, use)
@@ -81,19 +98,29 @@ func (u *useCollector) addDevice(key deviceKey, holders []gpu.Holder, jobs []str
 // addShared adds the memory of each container that shares a device. If some of them are confirmed, the others do not
 // count.
 func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.ContainerUse) {
-	anyConfirmed := slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" })
+	anyConfirmed := slices.ContainsFunc(
+		holders,
+		func(h gpu.Holder) bool { return h.Unconfirmed == "" },
+	)
 	added := map[gpu.Container]bool{} // one may have several replicas
 
 	for i := range holders {
 		h := &holders[i]
-		if h.Undescribed || h.Sharing == gpu.SharingExclusive || anyConfirmed && h.Unconfirmed != "" || added[h.Container] {
+		if h.Undescribed || h.Sharing == gpu.SharingExclusive ||
+			anyConfirmed && h.Unconfirmed != "" ||
+			added[h.Container] {
 			continue
 		}
 
 		added[h.Container] = true
 
-		shared := gpu.ContainerUse{Container: h.Container, Job: job, Instance: use.Instance, Compute: use.Compute,
-			Sharing: h.Sharing}
+		shared := gpu.ContainerUse{
+			Container: h.Container,
+			Job:       job,
+			Instance:  use.Instance,
+			Compute:   use.Compute,
+			Sharing:   h.Sharing,
+		}
 		if len(u.processes) > 0 { // the host's processes are visible
 			shared.MemoryUsed = u.sharedMemory(h.Container, &use)
 		}
@@ -167,7 +194,10 @@ func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse 
 		if i < 0 {
 			i = len(list)
 			list = append(list, gpu.ContainerUse{
-				Container: c, Instance: p.Instance, Compute: p.Compute, MemoryUsed: gpu.Some(uint64(0)),
+				Container:  c,
+				Instance:   p.Instance,
+				Compute:    p.Compute,
+				MemoryUsed: gpu.Some(uint64(0)),
 			})
 		}
 

@@ -31,7 +31,8 @@ func TestUses(t *testing.T) {
 	g.Instances[0].Memory.Used, g.Instances[1].Memory.Used = mib(500), mib(300)
 	g.Instances[0].ComputeInstances[0].PowerWatts, g.Instances[0].PowerWatts, g.Instances[1].PowerWatts = gpu.Some(20.0), gpu.Some(60.0), gpu.Some(30.0)
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "p", Name: "main"}, 12: {Namespace: "ns", Pod: "q", Name: "main"}}
-	split, other := gpu.Some(gpu.InstanceID(2)), gpu.Some(gpu.InstanceID(1))
+	split := gpu.Some(gpu.InstanceID(2))
+	other := gpu.Some(gpu.InstanceID(1))
 
 	first := gpu.Some(gpu.ComputeID(0))
 	for _, tt := range []struct {
@@ -81,7 +82,8 @@ func TestUses(t *testing.T) {
 					t.Fatalf("%+v, want %+v", gpus[0].Containers, want)
 				}
 
-				want.Container, want.EnergyJoules = got.Container, got.EnergyJoules
+				want.Container = got.Container
+				want.EnergyJoules = got.EnergyJoules
 				cmptest.Equal(t, "use", *got, want)
 			}
 		})
@@ -97,7 +99,8 @@ func TestMemoryOfSharedDevices(t *testing.T) {
 		return gpu.Process{PID: pid, MemoryBytes: used, Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](0)}
 	}
 	beside := at(12, memory)
-	anywhere, inInstance := at(11, memory), at(11, memory)
+	anywhere := at(11, memory)
+	inInstance := at(11, memory)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 
 	inInstance.Compute = gpu.None[gpu.ComputeID]()
@@ -135,7 +138,9 @@ func TestMemoryOfAPart(t *testing.T) {
 	here := gpu.Process{
 		MemoryBytes: gpu.Some(uint64(100)), Instance: gpu.Some[gpu.InstanceID](2), Compute: gpu.Some[gpu.ComputeID](1),
 	}
-	elsewhere, anywhere, inInstance := here, here, here
+	elsewhere := here
+	anywhere := here
+	inInstance := here
 	elsewhere.Instance = gpu.Some[gpu.InstanceID](1)
 	anywhere.Instance, anywhere.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
 
@@ -264,7 +269,8 @@ func (c *holdingsModel) step(r *rand.Rand, step int) error {
 
 	for uuid, h := range c.pods {
 		a := newAssignment(gpu.DeviceRef{MIG: uuid}, h.Pod, 1)
-		a.Holder.PodUID, a.Listed = h.PodUID, c.at
+		a.Holder.PodUID = h.PodUID
+		a.Listed = c.at
 		list = append(list, a)
 	}
 
@@ -352,7 +358,9 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 	if lacks := r.IntN(12); !first {
 		switch lacks {
 		case 0:
-			g.MIG, g.Instances, g.Errors = gpu.MIGState{}, nil, []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
+			g.MIG = gpu.MIGState{}
+			g.Instances = nil
+			g.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrUnavailable}}
 		case 1:
 			g.Readings.EnergyJoules = gpu.None[float64]()
 		case 2:
@@ -367,7 +375,8 @@ func (c *holdingsModel) readGPU(r *rand.Rand) {
 		return
 	}
 
-	c.read, c.since = c.joules, c.at
+	c.read = c.joules
+	c.since = c.at
 
 	gpuWatts, known := c.tr.last.Readings.PowerWatts.Get() // also if it is derived from energy
 	for i := range c.tr.last.Instances {
@@ -422,7 +431,8 @@ func (c *holdingsModel) changePods(r *rand.Rand, step int) {
 // than are certain.
 func TestUsesOfContradictions(t *testing.T) {
 	pids := fakeContainers{11: {Namespace: "ns", Pod: "a", Name: "main"}, 12: {Namespace: "ns", Pod: "b", Name: "main"}}
-	ref, gpuRef := gpu.DeviceRef{MIG: "MIG-1"}, gpu.DeviceRef{GPU: uuidA}
+	ref := gpu.DeviceRef{MIG: "MIG-1"}
+	gpuRef := gpu.DeviceRef{GPU: uuidA}
 	doubtful := func(a gpu.Assignment) gpu.Assignment { a.Holder.Unconfirmed = "for a test"; return a }
 
 	undescribed := func(a gpu.Assignment) gpu.Assignment { a.Holder.Undescribed = true; return a }

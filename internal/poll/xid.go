@@ -68,7 +68,8 @@ func (t *trackedGPU) namesNoInstance(e *gpu.Event) bool {
 // shouldLog reports whether an event is to be logged now, and records the time if it is.
 func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 	key := eventKey{kind: e.Kind, xid: e.XID}
-	if last, ok := t.lastEventLog[key]; ok && !now.Before(last) && now.Sub(last) < eventLogInterval {
+	if last, ok := t.lastEventLog[key]; ok && !now.Before(last) &&
+		now.Sub(last) < eventLogInterval {
 		return false
 	}
 

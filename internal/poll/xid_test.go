@@ -19,7 +19,8 @@ import (
 func TestXIDsOfALostGPUStay(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	lost := migGPU()
-	lost.UUID, lost.Index = uuidA, 0
+	lost.UUID = uuidA
+	lost.Index = 0
 	src.gpus[uuidA] = lost
 	h := newHarness(t, src, nil)
 	defer h.startLoop()()
@@ -278,7 +279,8 @@ func TestXIDsOfTheGPU(t *testing.T) {
 func TestHealthEventsAreCounted(t *testing.T) {
 	src := newFakeSource(uuidA, uuidB)
 	g := src.gpus[uuidA]
-	g.ReportsUnavailable, g.ReportsRecovery = true, true
+	g.ReportsUnavailable = true
+	g.ReportsRecovery = true
 	src.gpus[uuidA] = g
 	h := newHarness(t, src, nil)
 	defer h.startLoop()()

@@ -205,7 +205,8 @@ func checkAbove(path string) error {
 			return nil
 		}
 
-		at, rest = filepath.Join(at, rest[0]), rest[1:]
+		at = filepath.Join(at, rest[0])
+		rest = rest[1:]
 	}
 }
 
@@ -262,7 +263,11 @@ func checkFolder(path string, info fs.FileInfo, above bool) error {
 
 func checkFile(path string, info fs.FileInfo) error {
 	if info.Mode()&fs.ModeSymlink != 0 {
-		return fmt.Errorf("%w: %s is a symbolic link; expected a file that mig-exporter has created", ErrUnsafe, path)
+		return fmt.Errorf(
+			"%w: %s is a symbolic link; expected a file that mig-exporter has created",
+			ErrUnsafe,
+			path,
+		)
 	}
 
 	if info.IsDir() {
@@ -270,13 +275,21 @@ func checkFile(path string, info fs.FileInfo) error {
 	}
 
 	if !info.Mode().IsRegular() {
-		return fmt.Errorf("%w: %s is not a regular file; expected a file that mig-exporter has created", ErrUnsafe, path)
+		return fmt.Errorf(
+			"%w: %s is not a regular file; expected a file that mig-exporter has created",
+			ErrUnsafe,
+			path,
+		)
 	}
 
 	// A second name may be that of a file elsewhere.
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Nlink > 1 {
-		return fmt.Errorf("%w: %s has %d names (hard links); expected a file that mig-exporter has created", ErrUnsafe,
-			path, stat.Nlink)
+		return fmt.Errorf(
+			"%w: %s has %d names (hard links); expected a file that mig-exporter has created",
+			ErrUnsafe,
+			path,
+			stat.Nlink,
+		)
 	}
 
 	if err := checkOwner(path, info); err != nil {
@@ -316,6 +329,11 @@ func checkMode(path string, info fs.FileInfo) error {
 		return nil
 	}
 
-	return fmt.Errorf("%w: %s has the mode %04o, so that other users can write it; expected that only its owner can "+
-		"(chmod go-w)", ErrUnsafe, path, info.Mode().Perm())
+	return fmt.Errorf(
+		"%w: %s has the mode %04o, so that other users can write it; expected that only its owner can "+
+			"(chmod go-w)",
+		ErrUnsafe,
+		path,
+		info.Mode().Perm(),
+	)
 }

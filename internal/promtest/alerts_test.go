@@ -155,7 +155,8 @@ func TestDocumentedAlertsFireAndClear(t *testing.T) {
 			}
 		}
 	})
-	fired, firing := map[string]time.Duration{}, map[string]bool{}
+	fired := map[string]time.Duration{}
+	firing := map[string]bool{}
 	n.run(18*time.Minute, func(at time.Time) {
 		for _, alert := range alerts {
 			v, err := n.EvalAt(alert, at)

@@ -223,7 +223,8 @@ func checkPodLabels(x exposition, mode string) error {
 
 // checkHolders: one pod holds a split GPU instance exactly if it alone holds every compute instance of it.
 func checkHolders(x exposition) error {
-	instance, compute := levels()[1], levels()[2]
+	instance := levels()[1]
+	compute := levels()[2]
 
 	have, err := instance.exclusive(x)
 	if err != nil {
@@ -271,7 +272,8 @@ const allEstimates = `sum by (uuid) ({__name__=~"nvidia_mig_gpu_instance_power_e
 // checkPower: the GPUs' power is counted once each, and a MIG GPU's estimates and its rest add up to it.
 func checkPower(e *Prometheus, x exposition) error {
 	total := 0.0
-	parts, estimates := map[string]float64{}, map[string]float64{}
+	parts := map[string]float64{}
+	estimates := map[string]float64{}
 
 	for _, family := range []string{"nvidia_mig_gpu_instance_power_estimate_watts", "nvidia_gpu_power_unallocated_watts"} {
 		for _, s := range x.of(family) {
@@ -299,7 +301,8 @@ func checkPower(e *Prometheus, x exposition) error {
 
 // checkSlices: used, free and stranded slices add up to the model's, and the used ones are those of the instances.
 func checkSlices(e *Prometheus, x exposition) error {
-	totals, used := map[string]float64{}, map[string]float64{}
+	totals := map[string]float64{}
+	used := map[string]float64{}
 
 	model := map[string]string{}
 	for _, s := range x.of("nvidia_gpu_info") {

@@ -38,7 +38,8 @@ func checkContainers(x exposition, mode string) error {
 	var errs []error
 
 	for _, f := range containerFamilies() {
-		seen, sums := map[string]bool{}, map[string]float64{}
+		seen := map[string]bool{}
+		sums := map[string]float64{}
 
 		for _, c := range x.of(f.name) {
 			if c.labels["sharing"] != "exclusive" {

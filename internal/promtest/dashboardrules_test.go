@@ -38,7 +38,8 @@ func (e *Prometheus) recordRules(t *testing.T, file string, from, to time.Time, 
 		t.Fatalf("%s: %v", file, errs)
 	}
 
-	seen, most := map[string]map[uint64]labels.Labels{}, int64(0)
+	seen := map[string]map[uint64]labels.Labels{}
+	most := int64(0)
 
 	for at := from; !at.After(to); at = at.Add(step) {
 		for _, g := range groups.Groups {
@@ -66,7 +67,8 @@ func (e *Prometheus) record(t *testing.T, rule rulefmt.Rule, at time.Time,
 		t.Fatalf("%s: %v", rule.Record, err)
 	}
 
-	app, seen := e.db.Appender(t.Context()), map[uint64]labels.Labels{}
+	app := e.db.Appender(t.Context())
+	seen := map[uint64]labels.Labels{}
 
 	for _, s := range a.series {
 		b := labels.NewBuilder(s.Metric)

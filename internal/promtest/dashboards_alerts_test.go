@@ -142,7 +142,9 @@ func TestXIDColors(t *testing.T) {
 				continue
 			}
 
-			gpu, want := s.Metric.Get("gpu"), colors["8"] // as a GPU that is slowed down
+			gpu := s.Metric.Get("gpu")
+
+			want := colors["8"] // as a GPU that is slowed down
 			if fatal[gpu] {
 				want = colors["1"] // as a GPU that does not answer
 			}
@@ -170,8 +172,11 @@ func TestXIDColors(t *testing.T) {
 // GPUs of the old one, which is not without data; a node whose GPUs are seen nowhere is.
 func TestRolledOutNodeIsNotGone(t *testing.T) {
 	t.Parallel()
-	f, to := &fleet{Prometheus: NewPrometheus(t)}, scraped().Add(badRuns)
-	old, replaced, dead := fleetNode{name: "10.0.0.1:9400"}, fleetNode{name: "10.0.0.2:9400"}, fleetNode{name: "10.0.0.3:9400"}
+	f := &fleet{Prometheus: NewPrometheus(t)}
+	to := scraped().Add(badRuns)
+	old := fleetNode{name: "10.0.0.1:9400"}
+	replaced := fleetNode{name: "10.0.0.2:9400"}
+	dead := fleetNode{name: "10.0.0.3:9400"}
 
 	serve := func(node fleetNode, uuid string, at time.Time) {
 		on := fmt.Sprintf(`{gpu="0",uuid="%s"`, uuid)
@@ -257,11 +262,15 @@ func idleDevices() []idleDevice {
 func (d idleDevice) serve(i int) string {
 	on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
 
-	family, text, held := "nvidia_gpu_", "nvidia_gpu_up"+on+"} 1\n", 0
+	family := "nvidia_gpu_"
+	text := "nvidia_gpu_up" + on + "} 1\n"
+	held := 0
+
 	if d.slice {
 		text += "nvidia_gpu_mig_enabled" + on + "} 1\n"
 		on += `,gpu_instance="1",mig_profile="3g.40gb"`
-		family, text = "nvidia_mig_gpu_instance_", text+"nvidia_mig_gpu_instance_info"+on+",placement=\"0:4\"} 1\n"
+		family = "nvidia_mig_gpu_instance_"
+		text = text + "nvidia_mig_gpu_instance_info" + on + ",placement=\"0:4\"} 1\n"
 	}
 
 	if len(d.pods) > 0 {
@@ -308,7 +317,10 @@ func TestIdlePanelsAgreeWithTheAlerts(t *testing.T) {
 		t.Fatalf("alerts fire for %q", want)
 	}
 
-	boards, got, pods := loadDashboards(t), map[string]bool{}, []string{}
+	boards := loadDashboards(t)
+	got := map[string]bool{}
+
+	pods := []string{}
 	for _, s := range f.query(t, boards["mig-fleet"].panel(t, "Idle devices and their pods"), "Busy", v).series {
 		got[s.Metric.Get("gpu")], pods = true, append(pods, s.Metric.Get("pod"))
 	}

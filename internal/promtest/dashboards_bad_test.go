@@ -79,9 +79,12 @@ func TestReplacedGPUKeepsItsLine(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "replaced", func(since time.Duration) string {
-		uuid, gi := "GPU-old", "1"
+		uuid := "GPU-old"
+		gi := "1"
+
 		if since > badRuns/2 {
-			uuid, gi = "GPU-new", "2"
+			uuid = "GPU-new"
+			gi = "2"
 		}
 
 		on := fmt.Sprintf(`{gpu="1",uuid="%s"`, uuid)
@@ -154,9 +157,12 @@ func TestIdleAcrossLayouts(t *testing.T) {
 	t.Parallel()
 	f := &fleet{Prometheus: NewPrometheus(t)}
 	v := loadBad(t, f, "layouts", func(since time.Duration) string {
-		profile, pod := "3g.40gb", "first"
+		profile := "3g.40gb"
+		pod := "first"
+
 		if since > badRuns/2 {
-			profile, pod = "1g.10gb", "second"
+			profile = "1g.10gb"
+			pod = "second"
 		}
 
 		on := fmt.Sprintf(`{gpu="0",uuid="GPU-0",gpu_instance="1",mig_profile="%s"`, profile)

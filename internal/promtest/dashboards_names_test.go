@@ -81,7 +81,8 @@ func TestDeniedComputeInstances(t *testing.T) {
 // TestHostileNames: names of pods reach legends, cells and links as they are, and are no patterns.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
-	f, names := &fleet{Prometheus: NewPrometheus(t)}, hostileNames()
+	f := &fleet{Prometheus: NewPrometheus(t)}
+	names := hostileNames()
 	v := loadBad(t, f, "hostile", hostileNode)
 	f.recordAll(t, time.Minute, v.to)
 	boards := loadDashboards(t)
@@ -165,7 +166,9 @@ func (f *fleet) linksOf(t *testing.T, uid string, p grafanaPanel, v view) int {
 		return 0
 	}
 
-	links, followed := p.links(t), 0
+	links := p.links(t)
+	followed := 0
+
 	for _, row := range f.rows(t, p, v) {
 		for field, link := range links {
 			if row[field] == "" {
@@ -235,7 +238,8 @@ func (f *fleet) rows(t *testing.T, p grafanaPanel, v view) map[string]map[string
 // links returns the links of a table's cells by the label that is in the cell.
 func (p grafanaPanel) links(t *testing.T) map[string]string {
 	t.Helper()
-	field, links := map[string]string{}, map[string]string{}
+	field := map[string]string{}
+	links := map[string]string{}
 
 	for _, x := range p.Transformations {
 		var organize struct{ RenameByName map[string]string }

@@ -267,7 +267,8 @@ func (f *fleet) gaps(t *testing.T, boards map[string]grafanaDashboard) {
 		t.Errorf("%d lines, want one for each of 56 slices", len(a.series))
 	}
 
-	from, to := scraped().Add(31*time.Minute).UnixMilli(), scraped().Add(40*time.Minute).UnixMilli()
+	from := scraped().Add(31 * time.Minute).UnixMilli()
+	to := scraped().Add(40 * time.Minute).UnixMilli()
 
 	for _, s := range a.series {
 		if inside := slices.ContainsFunc(s.Floats, func(x promqlPoint) bool { return x.T > from && x.T <= to }); inside {

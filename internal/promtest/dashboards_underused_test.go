@@ -75,7 +75,9 @@ func (g underusedGPU) serve(i int) string {
 		return ""
 	}
 
-	on, mig := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i), 0
+	on := fmt.Sprintf(`{gpu="%d",uuid="GPU-%d"`, i, i)
+
+	mig := 0
 	if g.mig {
 		mig = 1
 	}
@@ -100,7 +102,8 @@ func (g underusedGPU) serve(i int) string {
 // TestUnderusedPanelAgreesWithTheAlert: the fleet's table and its number list the GPUs for which GpuUnderused fires.
 func TestUnderusedPanelAgreesWithTheAlert(t *testing.T) {
 	t.Parallel()
-	f, node := &fleet{Prometheus: NewPrometheus(t)}, fleetNode{name: "days"}
+	f := &fleet{Prometheus: NewPrometheus(t)}
+	node := fleetNode{name: "days"}
 
 	end := scraped().Add(underusedRuns)
 	for since := 2 * time.Minute; since <= underusedRuns; since += 2 * time.Minute {

@@ -166,7 +166,9 @@ func (f *fleet) energy(t *testing.T, boards map[string]grafanaDashboard) {
 
 // dcgmSums: under dcgm-exporter's names the numbers of the same node are the same.
 func (f *fleet) dcgmSums(t *testing.T, boards map[string]grafanaDashboard, node string) {
-	x, d := f.last["mixed"], boards["mig-node-dcgm"]
+	x := f.last["mixed"]
+
+	d := boards["mig-node-dcgm"]
 	for _, c := range []struct {
 		title string
 		want  float64
@@ -364,7 +366,9 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 
 		for _, p := range d.all() {
 			for _, target := range p.Targets {
-				n, bound := int64(0), int64(mostSamples)
+				n := int64(0)
+				bound := int64(mostSamples)
+
 				for _, node := range []string{"full", "underused", "advised"} {
 					n = max(n, f.samplesOf(t, uid, node, p, target))
 				}
@@ -386,12 +390,14 @@ func (f *fleet) samplesOf200(t *testing.T, boards map[string]grafanaDashboard) {
 // samplesOf works out how many samples a query reads of fleetSize nodes like one of ours.
 func (f *fleet) samplesOf(t *testing.T, uid, node string, p grafanaPanel, target grafanaTarget) int64 {
 	t.Helper()
-	v, times := fleetView(node), int64(1)
+	v := fleetView(node)
+	times := int64(1)
 	v.to = v.to.Add(-2 * overlap) // no exporter is being replaced
 
 	v.from = v.to
 	if strings.Contains(target.Expr, "$__range") {
-		v.from, times = v.to.Add(-time.Hour), 24 // of a day
+		v.from = v.to.Add(-time.Hour)
+		times = 24 // of a day
 	}
 
 	if strings.Contains(target.Expr, "[1d]") {

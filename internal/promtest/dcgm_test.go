@@ -113,7 +113,8 @@ func checkDCGMOnce(x exposition) error {
 
 // by sums series up by labels, and counts them.
 func by(all []series, names ...string) (sums, counts map[string]float64) {
-	sums, counts = map[string]float64{}, map[string]float64{}
+	sums = map[string]float64{}
+	counts = map[string]float64{}
 
 	for _, s := range all {
 		group := map[string]string{}

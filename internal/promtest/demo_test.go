@@ -126,7 +126,9 @@ func (d *demo) interrupt() {
 func TestDemo(t *testing.T) {
 	t.Parallel()
 
-	tools, kept := t.TempDir(), filepath.Join(t.TempDir(), "prometheus.yml")
+	tools := t.TempDir()
+
+	kept := filepath.Join(t.TempDir(), "prometheus.yml")
 	for name, script := range map[string]string{"prometheus": fakePrometheus, "promtool": fakePromtool} {
 		if err := os.WriteFile(filepath.Join(tools, name), []byte(script), 0o700); err != nil { //nolint:gosec // it is run
 			t.Fatal(err)

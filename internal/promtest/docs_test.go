@@ -40,7 +40,8 @@ func TestDocumentedJoinsAreThoseThatAreTested(t *testing.T) {
 // TestDocumentedQueriesAreTested: every PromQL block of every page, and of the README, is an alert that is run on the
 // chaos, or a query whose answer is computed without PromQL.
 func TestDocumentedQueriesAreTested(t *testing.T) {
-	alerts, computed := documentedAlerts(t), computedQueries()
+	alerts := documentedAlerts(t)
+	computed := computedQueries()
 	found := 0
 
 	for _, page := range documentPages(t) {

@@ -37,7 +37,8 @@ func fleetNodes(t *testing.T) []fleetNode {
 	scenario := func(name string) string {
 		return readFile(t, "../../testdata/scenarios/"+name+".yaml")
 	}
-	mixed, late := scenario("dgx-a100-mixed"), fleetRuns-overlap/2
+	mixed := scenario("dgx-a100-mixed")
+	late := fleetRuns - overlap/2
 
 	return []fleetNode{
 		// Exporters are replaced in the middle of the run, or so late that both pods are scraped at its end.
@@ -143,13 +144,17 @@ func (f *fleet) control(t *testing.T) {
 	node := fleetNode{name: "control"}
 
 	for at := scraped().Add(scrapeInterval); !at.After(fleetEnd()); at = at.Add(scrapeInterval) {
-		in, succeeded, failed := "idle", 0, 0
+		in := "idle"
+		succeeded := 0
+		failed := 0
+
 		if at.After(scraped().Add(30 * time.Minute)) {
 			succeeded = 1
 		}
 
 		if at.After(scraped().Add(90 * time.Minute)) {
-			in, failed = "degraded", 1
+			in = "degraded"
+			failed = 1
 		}
 
 		text := fmt.Sprintf("mig_control_operations_total{verb=\"apply\",result=\"succeeded\"} "+
@@ -181,7 +186,9 @@ func (e *Prometheus) scrapePods(t *testing.T, n *scrapedNode, node fleetNode) {
 		body = asDCGMExporter(body)
 	}
 
-	before, after := node.target("old"), node.target("new")
+	before := node.target("old")
+
+	after := node.target("new")
 	if node.replaced == 0 || n.elapsed <= node.replaced+overlap {
 		e.addScrapeOf(t, before, n.now(), node.format, body)
 	}

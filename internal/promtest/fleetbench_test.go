@@ -29,7 +29,9 @@ const benchMinutes = 7 * 24 * 60
 // much memory. It runs if FLEET_BENCH_PROMETHEUS names the program (make bench-fleet). Blocks are kept in
 // FLEET_BENCH_DIR. Nodes have eight GPUs.
 func TestBenchFleet(t *testing.T) {
-	program, dir := os.Getenv("FLEET_BENCH_PROMETHEUS"), os.Getenv("FLEET_BENCH_DIR")
+	program := os.Getenv("FLEET_BENCH_PROMETHEUS")
+
+	dir := os.Getenv("FLEET_BENCH_DIR")
 	if program == "" || dir == "" {
 		t.Skip("FLEET_BENCH_PROMETHEUS and FLEET_BENCH_DIR are not set")
 	}
@@ -64,7 +66,8 @@ func benchFleet(t *testing.T, program, dir string, units []unit, n naming) {
 		var stdout, stderr strings.Builder
 		cmd := exec.Command(path, "fleet", "--prometheus.url="+url, "--time="+end.Format(time.RFC3339), "--price=H100=2.5",
 			"-o", "json")
-		cmd.Stdout, cmd.Stderr = &stdout, &stderr
+		cmd.Stdout = &stdout
+		cmd.Stderr = &stderr
 		began := time.Now()
 
 		if err := cmd.Run(); err != nil {
@@ -114,7 +117,8 @@ func writeBlocks(t *testing.T, dir string, units []unit, n naming) {
 		return
 	}
 
-	began, start := time.Now(), scraped()
+	began := time.Now()
+	start := scraped()
 
 	const day = 24 * 60
 	for from := 0; from < benchMinutes; from += day {

@@ -81,7 +81,8 @@ func (u unit) at(minute, minutes int) reading {
 	noise := u.noise(minute, "load")
 	load := func(busy, width, bandwidth float64) {
 		r.busy = min(1, busy)
-		r.sms, r.dram = r.busy*width, r.busy*bandwidth
+		r.sms = r.busy * width
+		r.dram = r.busy * bandwidth
 	}
 
 	switch u.kind {
@@ -102,7 +103,8 @@ func (u unit) at(minute, minutes int) reading {
 		load(0.4*wave, 0.3, 0.3)
 		r.memory = 72 << 30
 	case "free":
-		r.held, r.memory = false, 0
+		r.held = false
+		r.memory = 0
 	case "visitor": // held for two thirds of the time only
 		r.namespace = "research"
 		if r.held = minute < minutes/2 || minute > minutes*5/6; r.held {
@@ -301,9 +303,12 @@ func (w *writer) dcgm(u unit, r *reading, at int64, n naming) error {
 		free := held
 		free.pod = ""
 
-		now, before := held, free
+		now := held
+
+		before := free
 		if !r.held {
-			now, before = free, held
+			now = free
+			before = held
 		}
 
 		if err := w.end(at, before); err != nil {

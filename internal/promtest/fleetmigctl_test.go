@@ -62,7 +62,8 @@ func migctlFleet(t *testing.T, url string, args ...string) (stdout, stderr strin
 
 	cmd := exec.Command(path, append([]string{"fleet", "--prometheus.url=" + url}, args...)...)
 	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
+	cmd.Stdout = &out
+	cmd.Stderr = &errOut
 	err = cmd.Run()
 
 	return out.String(), errOut.String(), err
@@ -76,7 +77,9 @@ const (
 // fleetHistory returns an engine with two days of ten nodes, and when they end.
 func fleetHistory(t *testing.T, n naming) (*Prometheus, []unit, time.Time) {
 	t.Helper()
-	e, units, start := NewPrometheus(t), unitsOf(historyNodes), scraped()
+	e := NewPrometheus(t)
+	units := unitsOf(historyNodes)
+	start := scraped()
 
 	open := func() storage.Appender { return e.db.Appender(t.Context()) }
 	if err := appendHistory(open, units, start, 0, historyMinutes, historyMinutes, n); err != nil {
@@ -116,7 +119,9 @@ type weighted struct{ ratio, weight float64 }
 func expectOf(u unit, minutes int) expected {
 	var e expected
 	var busy, widths, bandwidths []weighted
-	held, gaps, run := false, 0, 0
+	held := false
+	gaps := 0
+	run := 0
 	before := 0. // busy time of the step before
 
 	for from := 0; from < minutes; from += 5 {
@@ -136,9 +141,11 @@ func expectOf(u unit, minutes int) expected {
 			gaps += run // a gap is between two times in which it was held
 		}
 
-		held, run = true, 0
+		held = true
+		run = 0
 		e.mean += s.busy
-		e.most, before = max(e.most, (before+s.busy)/2), s.busy
+		e.most = max(e.most, (before+s.busy)/2)
+		before = s.busy
 		// what is a week older counts half
 		age := math.Exp2(float64(from) / (7 * 24 * 60))
 
@@ -178,14 +185,20 @@ func (u unit) step(from, minutes int) stepSum {
 			continue
 		}
 
-		s.samples, s.busy, s.sms, s.dram = s.samples+1, s.busy+r.busy, s.sms+r.sms, s.dram+r.dram
+		s.samples = s.samples + 1
+		s.busy = s.busy + r.busy
+		s.sms = s.sms + r.sms
+
+		s.dram = s.dram + r.dram
 		if r.held {
 			s.held, s.memory = true, max(s.memory, r.memory)
 		}
 	}
 
 	n := float64(s.samples)
-	s.busy, s.sms, s.dram = s.busy/n, s.sms/n, s.dram/n
+	s.busy = s.busy / n
+	s.sms = s.sms / n
+	s.dram = s.dram / n
 
 	return s
 }
@@ -195,7 +208,9 @@ func (u unit) step(from, minutes int) stepSum {
 func quantileOf(values []weighted, q float64) float64 {
 	slices.SortFunc(values, func(a, b weighted) int { return cmp.Compare(a.ratio, b.ratio) })
 
-	total, sum := 0., 0.
+	total := 0.
+	sum := 0.
+
 	for _, v := range values {
 		total += v.weight
 	}

@@ -40,13 +40,16 @@ func servedGPUs() map[string]servedGPU {
 func (g servedGPU) append(app storage.Appender, uuid string, minute int) error {
 	at := scraped().Add(time.Duration(minute)*time.Minute + 30*time.Second).UnixMilli()
 
-	pod, now := "p-"+uuid, g
+	pod := "p-" + uuid
+	now := g
+
 	if minute < 10 {
 		pod += "-before" // the pod that is judged comes within the window: its start is seen
 	}
 
 	if g.later > 0 && minute >= 24*60 {
-		pod, now = pod+"-later", servedGPU{gib: g.later}
+		pod = pod + "-later"
+		now = servedGPU{gib: g.later}
 	}
 
 	put := func(name string, v float64, pairs ...string) error {

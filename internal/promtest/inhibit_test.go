@@ -110,7 +110,8 @@ func firedLabels(t *testing.T) map[string][]map[string]string {
 // TestDocumentedInhibitRules: the alerts that silence and are silenced exist, and have the labels in which they must
 // agree. Alertmanager takes two alerts that lack a label to agree in it.
 func TestDocumentedInhibitRules(t *testing.T) {
-	alerts, fired := shippedAlerts(t), firedLabels(t)
+	alerts := shippedAlerts(t)
+	fired := firedLabels(t)
 	grouping := regexp.MustCompile(`\b(?:by|on) \(([^)]*)\)`)
 
 	for _, rule := range inhibitRules(t) {

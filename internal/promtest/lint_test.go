@@ -53,7 +53,8 @@ func TestDashboardsAreSound(t *testing.T) {
 
 // lintIDs: numbers are of one panel each, those of collapsed rows included, and so are titles.
 func (d grafanaDashboard) lintIDs(t *testing.T) {
-	ids, titles := map[int]bool{}, map[string]bool{}
+	ids := map[int]bool{}
+	titles := map[string]bool{}
 
 	for _, p := range d.Panels {
 		for _, p := range append(slices.Clone(p.Panels), p) {
@@ -205,7 +206,9 @@ func lintRates(t *testing.T, about, expr string) {
 // TestLinksLeadToDashboards: each names a dashboard and variables that there are, and keeps data source, cluster and
 // time.
 func TestLinksLeadToDashboards(t *testing.T) {
-	boards, found := loadDashboards(t), 0
+	boards := loadDashboards(t)
+	found := 0
+
 	for uid, d := range boards {
 		for _, p := range d.all() {
 			for _, o := range p.FieldConfig.Overrides {

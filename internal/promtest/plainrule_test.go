@@ -140,11 +140,17 @@ func TestAdvisorBesideThePlainRule(t *testing.T) {
 	fired := evaluatedAlerts(t, scrapes, advisor)
 	fired[plain] = evaluatedAlerts(t, withoutAdvice(scrapes), plain)[plain]
 	var recommended []string
-	missed, harmed, halfHarmed, halfKilled, both := map[string]int{}, map[string]int{}, map[string]int{}, 0, 0
+	missed := map[string]int{}
+	harmed := map[string]int{}
+	halfHarmed := map[string]int{}
+	halfKilled := 0
+	both := 0
 	narrow := 0
 
 	for _, name := range slices.Sorted(maps.Keys(facts)) {
-		f, underused := facts[name], slices.Contains(fired[plain], name)
+		f := facts[name]
+
+		underused := slices.Contains(fired[plain], name)
 		if underused && f.Kind == "narrow-busy" {
 			narrow++
 		}

@@ -91,7 +91,13 @@ func (e *Prometheus) AddScrape(t testing.TB, at time.Time, format Format, exposi
 
 // AddScrapeFrom is AddScrape for one of several targets. Labels of the exposition have precedence over the target's,
 // as with honor_labels.
-func (e *Prometheus) AddScrapeFrom(t testing.TB, from labels.Labels, at time.Time, format Format, exposition []byte) {
+func (e *Prometheus) AddScrapeFrom(
+	t testing.TB,
+	from labels.Labels,
+	at time.Time,
+	format Format,
+	exposition []byte,
+) {
 	t.Helper()
 
 	if err := e.addScrape(from, at, format, exposition); err != nil {
@@ -99,7 +105,12 @@ func (e *Prometheus) AddScrapeFrom(t testing.TB, from labels.Labels, at time.Tim
 	}
 }
 
-func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, exposition []byte) error {
+func (e *Prometheus) addScrape(
+	from labels.Labels,
+	at time.Time,
+	format Format,
+	exposition []byte,
+) error {
 	of := e.targets[from.String()]
 	if of == nil {
 		of = &target{labels: from}
@@ -107,10 +118,18 @@ func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, 
 	}
 
 	if !at.After(of.last) {
-		return fmt.Errorf("not later than the previous scrape, %s", of.last.UTC().Format(time.RFC3339))
+		return fmt.Errorf(
+			"not later than the previous scrape, %s",
+			of.last.UTC().Format(time.RFC3339),
+		)
 	}
 
-	p, err := textparse.New(exposition, string(format), nil, textparse.ParserOptions{OpenMetricsSkipSTSeries: true})
+	p, err := textparse.New(
+		exposition,
+		string(format),
+		nil,
+		textparse.ParserOptions{OpenMetricsSkipSTSeries: true},
+	)
 	if err != nil {
 		return err
 	}
@@ -126,7 +145,8 @@ func (e *Prometheus) addScrape(from labels.Labels, at time.Time, format Format, 
 		return errors.Join(err, app.Rollback())
 	}
 
-	of.last, of.seen = at, seen
+	of.last = at
+	of.seen = seen
 	e.last = at
 
 	return app.Commit()
@@ -150,7 +170,11 @@ func (s *target) markStale(app storage.Appender, seen map[uint64]labels.Labels, 
 }
 
 // append appends the samples of a parser and returns their series by hash. Two samples of one series are an error.
-func (s *target) append(app storage.Appender, p textparse.Parser, at int64) (map[uint64]labels.Labels, error) {
+func (s *target) append(
+	app storage.Appender,
+	p textparse.Parser,
+	at int64,
+) (map[uint64]labels.Labels, error) {
 	seen := map[uint64]labels.Labels{}
 
 	for {
@@ -198,8 +222,13 @@ func (s *target) withLabels(series labels.Labels) labels.Labels {
 	return b.Labels()
 }
 
-func (s *target) appendSample(app storage.Appender, p textparse.Parser, entry textparse.Entry, series labels.Labels,
-	at int64) error {
+func (s *target) appendSample(
+	app storage.Appender,
+	p textparse.Parser,
+	entry textparse.Entry,
+	series labels.Labels,
+	at int64,
+) error {
 	if entry == textparse.EntryHistogram {
 		_, ts, h, fh := p.Histogram()
 		if ts != nil {
@@ -271,5 +300,6 @@ func (e *Prometheus) EvalAt(expr string, at time.Time) (promql.Vector, error) {
 
 // isAboutDCGMsName reports whether a warning is only that the name of one of DCGM's counters does not end in _total.
 func isAboutDCGMsName(err error) bool {
-	return errors.Is(err, annotations.PossibleNonCounterInfo) && strings.Contains(err.Error(), `"DCGM_`)
+	return errors.Is(err, annotations.PossibleNonCounterInfo) &&
+		strings.Contains(err.Error(), `"DCGM_`)
 }

@@ -134,10 +134,13 @@ func histogram(name string, first int32, counts []int64) *dto.MetricFamily {
 		PositiveSpan: []*dto.BucketSpan{{Offset: &first, Length: new(uint32(len(counts)))}},
 	}
 
-	total, last := uint64(0), int64(0)
+	total := uint64(0)
+
+	last := int64(0)
 	for _, n := range counts {
 		h.PositiveDelta = append(h.PositiveDelta, n-last)
-		total, last = total+uint64(n), n
+		total = total + uint64(n)
+		last = n
 	}
 
 	h.SampleCount = &total

@@ -95,7 +95,9 @@ func TestRulesOnPartitionControl(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 
-	socket, state := filepath.Join(dir, "c.sock"), filepath.Join(dir, "state")
+	socket := filepath.Join(dir, "c.sock")
+
+	state := filepath.Join(dir, "state")
 	for _, path := range []string{socket, state} {
 		if err := os.WriteFile(path, []byte("in the way"), 0o600); err != nil {
 			t.Fatal(err)

@@ -129,7 +129,8 @@ func (a *adviceText) serveSlice(on, placement string, s advisedSlice) {
 	a.say("nvidia_mig_gpu_instance_pod_info", on+pod+`,sharing="exclusive",confirmed="true"`, 1)
 
 	if a.isNew && s.action == "idle" {
-		s.action, s.recommended = "shrink", "1g.5gb" // its hour has not passed
+		s.action = "shrink"
+		s.recommended = "1g.5gb" // its hour has not passed
 	}
 
 	if s.action != "" {
@@ -154,7 +155,9 @@ func (f *fleet) advised(t *testing.T) {
 
 // rightsizing compares panels with what the advised node serves, while two exporters of it are scraped.
 func (f *fleet) rightsizing(t *testing.T, boards map[string]grafanaDashboard) {
-	v, sum := fleetView("advised"), map[string]float64{}
+	v := fleetView("advised")
+
+	sum := map[string]float64{}
 	for _, g := range advisedGPUs() {
 		sum["judged"]++
 		if g.profile != "" {

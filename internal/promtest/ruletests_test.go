@@ -283,7 +283,8 @@ func TestAlertTestsAreChecked(t *testing.T) {
 
 // TestEveryAlertHasARuleTest: one that expects it to fire, and one later in the same story that expects it not to.
 func TestEveryAlertHasARuleTest(t *testing.T) {
-	fires, clears := map[string]bool{}, map[string]bool{}
+	fires := map[string]bool{}
+	clears := map[string]bool{}
 
 	for _, file := range ruleTestFiles(t) {
 		for _, test := range file.Tests {

@@ -33,7 +33,8 @@ faults:
   - {at: 125s, gpu: 0, kind: xid, xid: 43, gi: 1, ci: 0}
   - {at: 125s, gpu: 1, kind: xid, xid: 43}
 `)
-	fired, joined := map[string]bool{}, 0
+	fired := map[string]bool{}
+	joined := 0
 	n.run(8*time.Minute, func(at time.Time) {
 		rule, err := n.EvalAt(anyXID, at)
 		if err != nil {
@@ -93,7 +94,8 @@ faults:
   - {at: 75s, gpu: 1, kind: xid, xid: 79}
   - {at: 76s, gpu: 1, kind: lost}
 `)
-	some, grave := 0, 0
+	some := 0
+	grave := 0
 	n.run(16*time.Minute, func(at time.Time) {
 		for alert, count := range map[string]*int{anyXID: &some, graveXIDs: &grave} {
 			v, err := n.EvalAt(alert, at)

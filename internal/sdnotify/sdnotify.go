@@ -83,7 +83,8 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-answers:
-			askedAt, stuck = time.Time{}, false
+			askedAt = time.Time{}
+			stuck = false
 		case now := <-ticker.C:
 			if askedAt.IsZero() {
 				askedAt = now
@@ -98,8 +99,10 @@ func (n *Notifier) resetWatchdog(ctx context.Context, interval time.Duration) {
 				n.send(daemon.SdNotifyWatchdog)
 			} else if !stuck {
 				stuck = true
-				level.Error(n.opts.Logger).Log("msg", "poll loop is stuck; systemd's watchdog is no longer reset",
-					"asked", askedAt.UTC().Format(time.RFC3339))
+				level.Error(n.opts.Logger).Log(
+					"msg", "poll loop is stuck; systemd's watchdog is no longer reset",
+					"asked", askedAt.UTC().Format(time.RFC3339),
+				)
 			}
 		}
 	}

@@ -37,7 +37,10 @@ const (
 // Pods finds pods.
 type Pods interface {
 	// PodAddress returns the address of the pod of a UID, and those of its node.
-	PodAddress(ctx context.Context, namespace, name, uid string) (pod netip.Addr, node []netip.Addr, err error)
+	PodAddress(
+		ctx context.Context,
+		namespace, name, uid string,
+	) (pod netip.Addr, node []netip.Addr, err error)
 }
 
 // Options configures an Asker.
@@ -95,7 +98,8 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 			h := &holders[i]
 
 			p := pod{h.Namespace, h.Pod, h.PodUID, h.Rightsizing.Server}
-			if p.uid != "" && p.endpoint.Port != 0 && len(pods) < maxPods && !slices.Contains(pods, p) {
+			if p.uid != "" && p.endpoint.Port != 0 && len(pods) < maxPods &&
+				!slices.Contains(pods, p) {
 				pods = append(pods, p)
 			}
 		}
@@ -125,11 +129,17 @@ func (a *Asker) Answers() []gpu.PodServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if !slices.ContainsFunc(a.answers, func(s gpu.PodServer) bool { return s.Time.Before(oldest) }) {
+	if !slices.ContainsFunc(
+		a.answers,
+		func(s gpu.PodServer) bool { return s.Time.Before(oldest) },
+	) {
 		return a.answers
 	}
 
-	return slices.DeleteFunc(slices.Clone(a.answers), func(s gpu.PodServer) bool { return s.Time.Before(oldest) })
+	return slices.DeleteFunc(
+		slices.Clone(a.answers),
+		func(s gpu.PodServer) bool { return s.Time.Before(oldest) },
+	)
 }
 
 // Run asks all servers every Interval until ctx ends. It returns nil.
@@ -166,7 +176,9 @@ func (a *Asker) AskAll(ctx context.Context) {
 			a.note(&pods[i], err)
 
 			if err == nil {
-				found[i] = gpu.Some(gpu.PodServer{PodUID: pods[i].uid, Time: a.opts.Now(), ServerFigures: figures})
+				found[i] = gpu.Some(
+					gpu.PodServer{PodUID: pods[i].uid, Time: a.opts.Now(), ServerFigures: figures},
+				)
 			}
 		})
 	}
@@ -199,7 +211,8 @@ func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 		}
 	}
 
-	a.answers, a.logged = next, still
+	a.answers = next
+	a.logged = still
 }
 
 // askPod finds a pod and asks its server.
@@ -248,7 +261,8 @@ func (a *Asker) find(ctx context.Context, p *pod) (netip.AddrPort, error) {
 // note logs that a server does not answer any more, and that it does again, once in warnEvery at most: one that is
 // restarted for ever, or answers something else each time, fills no log.
 func (a *Asker) note(p *pod, err error) {
-	now, name := a.opts.Now(), p.namespace+"/"+p.name
+	now := a.opts.Now()
+	name := p.namespace + "/" + p.name
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
@@ -257,10 +271,17 @@ func (a *Asker) note(p *pod, err error) {
 	case err != nil && !last.failing && !errors.Is(err, context.Canceled) &&
 		(!known || now.Sub(last.warned) >= warnEvery):
 		a.logged[p.uid] = logged{warned: now, failing: true}
-		level.Warn(a.opts.Logger).Log("msg", "cannot read the metrics of a pod's inference server", "pod", name,
-			"err", fmt.Sprintf("%.300s", err), "see", "--advise.server-metrics")
+		level.Warn(a.opts.Logger).Log(
+			"msg", "cannot read the metrics of a pod's inference server",
+			"pod", name,
+			"err", fmt.Sprintf("%.300s", err),
+			"see", "--advise.server-metrics",
+		)
 	case err == nil && last.failing:
 		a.logged[p.uid] = logged{warned: last.warned}
-		level.Info(a.opts.Logger).Log("msg", "the metrics of a pod's inference server can be read again", "pod", name)
+		level.Info(a.opts.Logger).Log(
+			"msg", "the metrics of a pod's inference server can be read again",
+			"pod", name,
+		)
 	}
 }

@@ -60,12 +60,20 @@ func (c *client) get(ctx context.Context, server netip.AddrPort, path string) ([
 	defer response.Body.Close()
 
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("it answers with status %d; expected 200, redirects are not followed: %w",
-			response.StatusCode, gpu.ErrUnavailable)
+		return nil, fmt.Errorf(
+			"it answers with status %d; expected 200, redirects are not followed: %w",
+			response.StatusCode,
+			gpu.ErrUnavailable,
+		)
 	}
 
-	if encoding := response.Header.Get("Content-Encoding"); encoding != "" && encoding != "identity" {
-		return nil, fmt.Errorf("its answer is encoded (%.20q); expected plain text: %w", encoding, gpu.ErrUnavailable)
+	if encoding := response.Header.Get("Content-Encoding"); encoding != "" &&
+		encoding != "identity" {
+		return nil, fmt.Errorf(
+			"its answer is encoded (%.20q); expected plain text: %w",
+			encoding,
+			gpu.ErrUnavailable,
+		)
 	}
 
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxBody+1))
@@ -102,7 +110,12 @@ func check(address netip.Addr, own []netip.Addr) error {
 		return nil
 	}
 
-	return fmt.Errorf("address %s is %s, which is not asked: %w", address, kind, gpu.ErrInvalidArgument)
+	return fmt.Errorf(
+		"address %s is %s, which is not asked: %w",
+		address,
+		kind,
+		gpu.ErrInvalidArgument,
+	)
 }
 
 // refusedKind returns why an address is not one that a pod has to itself; empty if it can be.

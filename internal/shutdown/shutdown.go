@@ -64,7 +64,11 @@ func All(servers []*http.Server, timeout time.Duration, logger log.Logger) {
 	for _, server := range servers {
 		all.Go(func() {
 			if err := server.Shutdown(ctx); err != nil {
-				_ = level.Warn(logger).Log("msg", "closed requests in flight at shutdown", "after", timeout, "err", err)
+				_ = level.Warn(logger).Log(
+					"msg", "closed requests in flight at shutdown",
+					"after", timeout,
+					"err", err,
+				)
 				_ = server.Close()
 			}
 		})

@@ -84,7 +84,8 @@ func (n *Node) admitSlowly(p *pod, delay time.Duration) {
 // awaitsAdmission reports whether a kubelet that has restarted has not come to a pod yet, since it admits an older one.
 func (n *Node) awaitsAdmission(p *pod, passed time.Duration) bool {
 	a := n.admission
-	if a == nil || p.spec.Static || passed >= a.end || a.restarts == 0 || a.restarts != n.restartsBy(passed) {
+	if a == nil || p.spec.Static || passed >= a.end || a.restarts == 0 ||
+		a.restarts != n.restartsBy(passed) {
 		return false
 	}
 

@@ -57,7 +57,10 @@ func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool)
 		return APIPod{}, false
 	}
 
-	return n.apiPod(now, func(p *pod) bool { return p.spec.Namespace == namespace && p.name == name })
+	return n.apiPod(
+		now,
+		func(p *pod) bool { return p.spec.Namespace == namespace && p.name == name },
+	)
 }
 
 // PodByUID returns the pod that the API server had when it answered last.
@@ -75,8 +78,13 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 		p := n.known[i]
 		if p.known <= asOf && asOf < p.deleted && meant(p) {
 			return APIPod{
-				Namespace: p.spec.Namespace, Name: p.name, UID: p.uid,
-				Owner: p.spec.Owner, Labels: p.spec.Labels, Annotations: p.spec.Annotations, Ended: p.endKnown <= asOf,
+				Namespace:   p.spec.Namespace,
+				Name:        p.name,
+				UID:         p.uid,
+				Owner:       p.spec.Owner,
+				Labels:      p.spec.Labels,
+				Annotations: p.spec.Annotations,
+				Ended:       p.endKnown <= asOf,
 			}, true
 		}
 	}
@@ -114,7 +122,9 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 
 	for _, p := range n.known {
 		named := name != "" && p.spec.Namespace == namespace && p.name == name
-		if runs := p.created <= asOf && asOf < p.deleted && asOf < p.endKnown; runs && (named || uid == p.uid) {
+		if runs := p.created <= asOf && asOf < p.deleted &&
+			asOf < p.endKnown; runs &&
+			(named || uid == p.uid) {
 			return false
 		}
 	}
@@ -156,7 +166,10 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
 
-	p.known, p.endKnown, p.deleted = p.created, never, never
+	p.known = p.created
+	p.endKnown = never
+
+	p.deleted = never
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
 			f.active(driverAsWhole, p.created) {

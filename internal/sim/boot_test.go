@@ -33,7 +33,8 @@ func TestBootID(t *testing.T) {
 		t.Error("a node of its own has the boot id of another")
 	}
 
-	a, b := open(true), open(true)
+	a := open(true)
+	b := open(true)
 
 	before := a.BootID()
 	if before != b.BootID() || before != open(true).BootID() {

@@ -89,7 +89,11 @@ func (n *Node) tookCall(number, index int, of target) bool {
 
 	if g := n.gpus[index]; f.Kind == FaultProcessStarts {
 		if i, c := g.compute(of.instance, of.compute); c != nil {
-			n.startTask(&process{pid: n.newPID("fault", number, nth)}, nil, []place{{gpu: g, instance: i, compute: c}})
+			n.startTask(
+				&process{pid: n.newPID("fault", number, nth)},
+				nil,
+				[]place{{gpu: g, instance: i, compute: c}},
+			)
 		}
 	}
 
@@ -150,7 +154,10 @@ func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) g
 	}
 
 	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {
-		taken := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(p) })
+		taken := slices.ContainsFunc(
+			i.ComputeInstances,
+			func(c *Compute) bool { return c.Placement.Overlaps(p) },
+		)
 		if gpu.Some(p.Start) != start && !taken {
 			return gpu.Some(p.Start)
 		}

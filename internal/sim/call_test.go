@@ -211,7 +211,8 @@ faults:
 
 		return n
 	}
-	a, b := join(), join()
+	a := join()
+	b := join()
 	create := func(n *Node, start int) error {
 		_, err := n.CreateGPUInstance(0, 19, gpu.Some(start))
 		return err

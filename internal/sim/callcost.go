@@ -16,7 +16,8 @@ type CallName string
 
 // Valid reports whether there is such a class or function.
 func (c CallName) Valid(any) (valid bool, expected string) {
-	if _, known := gpu.ClassifiedCalls()[string(c)]; known || slices.Contains(gpu.CallClasses(), gpu.CallClass(c)) {
+	if _, known := gpu.ClassifiedCalls()[string(c)]; known ||
+		slices.Contains(gpu.CallClasses(), gpu.CallClass(c)) {
 		return true, ""
 	}
 
@@ -25,8 +26,11 @@ func (c CallName) Valid(any) (valid bool, expected string) {
 		classes = append(classes, string(class))
 	}
 
-	return false, fmt.Sprintf("a class of calls (%s) or a function of NVML without its version, such as "+
-		"nvmlDeviceGetComputeRunningProcesses", strings.Join(classes, ", "))
+	return false, fmt.Sprintf(
+		"a class of calls (%s) or a function of NVML without its version, such as "+
+			"nvmlDeviceGetComputeRunningProcesses",
+		strings.Join(classes, ", "),
+	)
 }
 
 // callMeter counts the calls of a node's driver by function, and makes them take the time that the scenario says.
@@ -48,8 +52,12 @@ type callMeter struct {
 const shortestWait = time.Millisecond
 
 func newCallMeter(costs map[CallName]time.Duration) *callMeter {
-	return &callMeter{costs: costs, classes: gpu.ClassifiedCalls(), exclusive: make(chan struct{}, 1),
-		counts: map[string]uint64{}}
+	return &callMeter{
+		costs:     costs,
+		classes:   gpu.ClassifiedCalls(),
+		exclusive: make(chan struct{}, 1),
+		counts:    map[string]uint64{},
+	}
 }
 
 // BeginCall counts a call of the driver's C library, and blocks for as long as it costs in real time. Meanwhile no
@@ -122,7 +130,8 @@ func (m *callMeter) charge(cost time.Duration) (due time.Duration) {
 		return 0
 	}
 
-	due, m.owed = m.owed, 0
+	due = m.owed
+	m.owed = 0
 
 	return due
 }
@@ -142,7 +151,11 @@ func (m *callMeter) settle(cost, left time.Duration) {
 // nvmlDeviceGetTemperatureV.
 func withoutVersion(name string, known map[string]gpu.CallClass) string {
 	plain := name
-	if at := strings.LastIndex(name, "_v"); at >= 0 && strings.Trim(name[at+2:], "0123456789") == "" {
+	if at := strings.LastIndex(
+		name,
+		"_v",
+	); at >= 0 &&
+		strings.Trim(name[at+2:], "0123456789") == "" {
 		plain = name[:at]
 	}
 

@@ -25,7 +25,11 @@ func (n *Node) Checkpoint() Checkpoint {
 	now := n.lock()
 	defer n.mu.Unlock()
 	c := n.checkpoint
-	n.eachActiveFault(driverAsWhole, now, func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint })
+	n.eachActiveFault(
+		driverAsWhole,
+		now,
+		func(f *FaultSpec) { c.Invalid = c.Invalid || f.Kind == FaultBadCheckpoint },
+	)
 
 	return c
 }
@@ -48,8 +52,11 @@ func (n *Node) checkpointPod(p *pod) {
 			byNode[numa] = append(byNode[numa], n.deviceID(g))
 		}
 
-		added = append(added, CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,
-			DeviceIDs: byNode})
+		added = append(
+			added,
+			CheckpointEntry{PodUID: p.uid, Container: c.spec.Name, Resource: c.spec.Resource,
+				DeviceIDs: byNode},
+		)
 	}
 
 	if len(added) == 0 {
@@ -58,7 +65,10 @@ func (n *Node) checkpointPod(p *pod) {
 
 	entries := slices.Clone(n.checkpoint.Entries)
 	if n.lists(n.at.Sub(n.start), false) {
-		entries = slices.DeleteFunc(entries, func(e CheckpointEntry) bool { return !n.lives(e.PodUID) })
+		entries = slices.DeleteFunc(
+			entries,
+			func(e CheckpointEntry) bool { return !n.lives(e.PodUID) },
+		)
 	}
 
 	n.checkpoint.Entries = append(entries, added...)

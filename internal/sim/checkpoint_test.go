@@ -140,7 +140,9 @@ pods:
 		t.Errorf("checkpoint: %s", got)
 	}
 
-	inits, devices := 0, map[gpu.UUID]bool{}
+	inits := 0
+
+	devices := map[gpu.UUID]bool{}
 	for _, h := range n.Holdings() {
 		devices[h.GPU] = true
 		if h.Init {

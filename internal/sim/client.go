@@ -182,7 +182,11 @@ func (n *Node) BoundGPUs() []int {
 
 	for index := range n.gpus {
 		leaves := false
-		n.eachActiveFault(index, now, func(f *FaultSpec) { leaves = leaves || f.Kind == FaultUnbind })
+		n.eachActiveFault(
+			index,
+			now,
+			func(f *FaultSpec) { leaves = leaves || f.Kind == FaultUnbind },
+		)
 
 		n.unbound[index] = leaves && (n.unbound[index] || n.open[index] == 0)
 		if !n.unbound[index] {

@@ -29,7 +29,9 @@ func clientNode(t *testing.T, text string) *Node {
 
 // NVML counts initialisations: GPUs stay open until as many have ended as began, whichever of them attached the GPUs.
 func TestLastEndClosesGPUs(t *testing.T) {
-	all, one := []int{0, 1}, []int{1}
+	all := []int{0, 1}
+
+	one := []int{1}
 	for _, c := range []struct {
 		name   string
 		attach []bool // of the Begins
@@ -74,7 +76,9 @@ func TestLastEndClosesGPUs(t *testing.T) {
 func TestClientsKeepGPUsOpenApart(t *testing.T) {
 	node := clientNode(t, "version: 1\ngpus: [{model: A30, count: 2}]\n")
 
-	first, second := node.NewClient(nil), node.NewClient(nil)
+	first := node.NewClient(nil)
+
+	second := node.NewClient(nil)
 	for client, attach := range map[*Client]bool{first: true, second: false} {
 		if err := client.Begin(attach); err != nil {
 			t.Fatal(err)

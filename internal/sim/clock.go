@@ -50,9 +50,11 @@ func NewClock(mode ClockMode) *Clock {
 		c.start = StepStart()
 		c.now = c.start
 	case ClockX60:
-		c.start, c.speed = c.since, 60
+		c.start = c.since
+		c.speed = 60
 	default:
-		c.start, c.speed = c.since, 1
+		c.start = c.since
+		c.speed = 1
 	}
 
 	return c
@@ -61,7 +63,8 @@ func NewClock(mode ClockMode) *Clock {
 // NewSteppedClock returns a stepped clock that begins at a time.
 func NewSteppedClock(start time.Time) *Clock {
 	c := NewClock(ClockStep)
-	c.start, c.now = start, start
+	c.start = start
+	c.now = start
 
 	return c
 }
@@ -104,7 +107,9 @@ const maxAdvance = 24 * time.Hour
 // checkAdvance returns an error if the clock cannot make a step.
 func (c *Clock) checkAdvance(by time.Duration) error {
 	if c.speed != 0 {
-		return fmt.Errorf("advance: the clock moves by itself; only a stepped clock can be advanced")
+		return fmt.Errorf(
+			"advance: the clock moves by itself; only a stepped clock can be advanced",
+		)
 	}
 
 	if by < 0 || by > maxAdvance {

@@ -51,7 +51,10 @@ func (g *simGPU) fans() []uint32 {
 
 	for range g.fanCount {
 		above := (g.sample.temperature - fanRestCelsius) / (slowdownCelsius - fanRestCelsius)
-		speeds = append(speeds, uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))))
+		speeds = append(
+			speeds,
+			uint32(math.Round(idleFanPercent+(100-idleFanPercent)*min(max(above, 0), 1))),
+		)
 	}
 
 	return speeds

@@ -25,7 +25,9 @@ func TestOverheat(t *testing.T) {
 		before := state(t, n, 1)
 		advance(t, n, 30*time.Second)
 
-		s, other := state(t, n, 1), state(t, n, 0)
+		s := state(t, n, 1)
+
+		other := state(t, n, 0)
 		if want := max(c.celsius, before.Celsius); s.Celsius != want || s.ClockEvents != c.reasons {
 			t.Errorf("at %d: %d C for %#x, want %d C for %#x", c.celsius, s.Celsius, s.ClockEvents, want, c.reasons)
 		}

@@ -52,8 +52,13 @@ func (n *Node) countersOf(g *simGPU, now time.Time) Counters {
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 
 	return Counters{
-		Time: now, Of: CountersOf{GPU: g.index}, Odd: n.odd(g.index, now), Activity: t.activity, Engines: g.engines(),
-		PCIe: t.pcie, NVLink: t.nvlink,
+		Time:     now,
+		Of:       CountersOf{GPU: g.index},
+		Odd:      n.odd(g.index, now),
+		Activity: t.activity,
+		Engines:  g.engines(),
+		PCIe:     t.pcie,
+		NVLink:   t.nvlink,
 	}
 }
 
@@ -71,8 +76,13 @@ func (n *Node) InstanceCounters(index int, id gpu.InstanceID) (Counters, error) 
 		return Counters{}, gpu.ErrNotFound
 	}
 
-	if len(i.ComputeInstances) == 0 { // DCGM skips it; which error NVML answers with is not known, but 0 it is not
-		return Counters{}, fmt.Errorf("%w: GPU instance %d has no compute instance", gpu.ErrDriver, id)
+	// DCGM skips it; which error NVML answers with is not known, but 0 it is not
+	if len(i.ComputeInstances) == 0 {
+		return Counters{}, fmt.Errorf(
+			"%w: GPU instance %d has no compute instance",
+			gpu.ErrDriver,
+			id,
+		)
 	}
 
 	of := CountersOf{GPU: index, Instance: gpu.Some(id)}

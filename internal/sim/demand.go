@@ -45,7 +45,11 @@ func (n *Node) demand(t *task) kernels.Demand {
 
 	d := kernels.Demand{Phases: l.Phases, Media: kernels.Engines(t.media(n))}
 	if d.Phases == nil {
-		p := kernels.Phase{Share: 1, Width: t.now(n, l.Width.Signal), Bandwidth: t.now(n, l.Bandwidth.Signal)}
+		p := kernels.Phase{
+			Share:     1,
+			Width:     t.now(n, l.Width.Signal),
+			Bandwidth: t.now(n, l.Bandwidth.Signal),
+		}
 		if p.Width == 0 && p.Bandwidth == 0 {
 			return d
 		}
@@ -55,7 +59,13 @@ func (n *Node) demand(t *task) kernels.Demand {
 	}
 
 	if r := l.Requests; r != nil {
-		d.Requests = kernels.Requests{Concurrency: r.Concurrency, Rate: t.now(n, r.Rate.Signal), GPU: r.GPU, Host: r.Host}
+		d.Requests = kernels.Requests{
+			Concurrency: r.Concurrency,
+			Rate:        t.now(n, r.Rate.Signal),
+			GPU:         r.GPU,
+			Host:        r.Host,
+		}
+
 		return d
 	}
 
@@ -70,8 +80,12 @@ func (p place) kernelDevice(loss float64) kernels.Device {
 		return kernels.Device{SMs: float64(p.gpu.model.sms), Bandwidth: 1, Engines: p.engines()}
 	}
 
-	return kernels.Device{SMs: float64(p.compute.SMs), Bandwidth: p.instance.bandwidth(p.gpu), Engines: p.engines(),
-		Loss: loss}
+	return kernels.Device{
+		SMs:       float64(p.compute.SMs),
+		Bandwidth: p.instance.bandwidth(p.gpu),
+		Engines:   p.engines(),
+		Loss:      loss,
+	}
 }
 
 // engines returns the media engines of a device. Compute instances share those of their GPU instance.
@@ -112,14 +126,19 @@ func (n *Node) runKernels(g *simGPU) {
 
 	for i, tasks := range tasksBy(g.tasks, func(t *task) *Instance { return t.on.instance }) {
 		if i != nil && len(i.ComputeInstances) > 1 {
-			contend(tasks, kernels.Device{SMs: float64(g.model.sms), Bandwidth: i.bandwidth(g)}, true)
+			contend(
+				tasks,
+				kernels.Device{SMs: float64(g.model.sms), Bandwidth: i.bandwidth(g)},
+				true,
+			)
 		}
 	}
 
 	n.contendForEngines(g)
 
 	for _, t := range g.tasks {
-		t.sms, t.speed = t.does.SMs, t.does.Throughput
+		t.sms = t.does.SMs
+		t.speed = t.does.Throughput
 	}
 }
 
@@ -130,7 +149,9 @@ func (n *Node) contendForEngines(g *simGPU) {
 			continue
 		}
 
-		results, demands := make([]*kernels.Result, len(tasks)), make([]kernels.Demand, len(tasks))
+		results := make([]*kernels.Result, len(tasks))
+
+		demands := make([]kernels.Demand, len(tasks))
 		for i, t := range tasks {
 			results[i], demands[i] = &t.does, n.demand(t)
 		}

@@ -197,8 +197,13 @@ pods: [{namespace: ml, name: serve, container: main, resource: nvidia.com/mig-1g
 `)
 	before := truthOf(t, n, "w")
 	want := before
-	want.Namespace, want.Pod, want.Container, want.Profile = "ml", "serve", "main", "1g.10gb"
-	want.PodUID, want.Throughput, want.Failed = mustContainer(t, n, "serve").PodUID, 1, ""
+	want.Namespace = "ml"
+	want.Pod = "serve"
+	want.Container = "main"
+	want.Profile = "1g.10gb"
+	want.PodUID = mustContainer(t, n, "serve").PodUID
+	want.Throughput = 1
+	want.Failed = ""
 	cmptest.Equal(t, "running", before, want)
 
 	if before.MIG == "" {

@@ -50,6 +50,11 @@ func claimDevice(g grant) string {
 
 	profile := g.instance.Profile
 
-	return fmt.Sprintf("gpu-%d-mig-%s-%d-%d", g.gpu.minor, strings.ReplaceAll(profile.Name, ".", ""), profile.ID,
-		g.instance.Placement.Start)
+	return fmt.Sprintf(
+		"gpu-%d-mig-%s-%d-%d",
+		g.gpu.minor,
+		strings.ReplaceAll(profile.Name, ".", ""),
+		profile.ID,
+		g.instance.Placement.Start,
+	)
 }

@@ -47,7 +47,8 @@ func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
 
-	byProfile := spec.Strategy != "single" && (spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
+	byProfile := spec.Strategy != "single" &&
+		(spec.Allocator == AllocatorDevicePlugin || spec.Allocator == AllocatorDRA)
 	if p.compute != nil && byProfile {
 		o.resource = "nvidia.com/mig-" + strings.ReplaceAll(p.compute.Profile, "+", ".")
 	}
@@ -76,7 +77,8 @@ func (p place) exists() bool {
 		return !p.gpu.migOn
 	}
 
-	return slices.Contains(p.gpu.instances, p.instance) && slices.Contains(p.instance.ComputeInstances, p.compute)
+	return slices.Contains(p.gpu.instances, p.instance) &&
+		slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
 // uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
@@ -147,7 +149,10 @@ func (n *Node) allocate(p *pod) *container {
 				continue
 			}
 
-			reusable = slices.DeleteFunc(reusable, func(g grant) bool { return slices.Contains(c.grants, g) })
+			reusable = slices.DeleteFunc(
+				reusable,
+				func(g grant) bool { return slices.Contains(c.grants, g) },
+			)
 			if init {
 				reusable = append(reusable, c.grants...)
 			}
@@ -176,7 +181,8 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 	}
 
 	for _, g := range reusable {
-		if len(grants) < spec.Count && slices.ContainsFunc(offers, func(o offer) bool { return o.place == g.place }) {
+		if len(grants) < spec.Count &&
+			slices.ContainsFunc(offers, func(o offer) bool { return o.place == g.place }) {
 			grants = append(grants, g)
 		}
 	}
@@ -184,7 +190,8 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 	// first those without a user, then with one user ...
 	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
-			if len(grants) == spec.Count || used >= max(o.replicas, 1) || h.users[o.uuid()] != used {
+			if len(grants) == spec.Count || used >= max(o.replicas, 1) ||
+				h.users[o.uuid()] != used {
 				continue
 			}
 
@@ -221,8 +228,9 @@ func (d DevicePin) names(p place) bool {
 		return false
 	}
 
-	return p.compute == nil || p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&
-		p.compute.ID == d.Compute
+	return p.compute == nil ||
+		p.instance.Profile.Name == d.Profile && p.instance.Placement.Start == d.Start &&
+			p.compute.ID == d.Compute
 }
 
 // offered returns what the allocator offers now, which may not exist any more.

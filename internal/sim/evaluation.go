@@ -141,9 +141,11 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.seconds += seconds
 	r.busy += truth.Busy * seconds
 	work := truth.Alone.Busy * seconds
-	r.alone, r.work = r.alone+work, r.work+work*truth.Throughput
+	r.alone = r.alone + work
+	r.work = r.work + work*truth.Throughput
 	r.stretch.add(truth.Stretch, work)
-	r.served, r.wanted = r.served+truth.PerSecond*seconds, r.wanted+truth.Alone.PerSecond*seconds
+	r.served = r.served + truth.PerSecond*seconds
+	r.wanted = r.wanted + truth.Alone.PerSecond*seconds
 	r.latency.add(truth.Latency.Seconds(), truth.PerSecond*seconds)
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }
@@ -153,8 +155,16 @@ func (r *run) add(truth *Truth, seconds float64) {
 func (t *Tally) Outcomes() []Outcome {
 	all := slices.Collect(maps.Values(t.runs))
 	slices.SortFunc(all, func(a, b *run) int {
-		return cmp.Or(a.latest.FailedAt.Compare(b.latest.FailedAt), cmp.Compare(a.latest.Index, b.latest.Index),
-			cmp.Compare(a.latest.MIG, b.latest.MIG), a.since.Compare(b.since), cmp.Compare(a.latest.PID, b.latest.PID))
+		return cmp.Or(
+			a.latest.FailedAt.Compare(b.latest.FailedAt),
+			cmp.Compare(a.latest.Index, b.latest.Index),
+			cmp.Compare(
+				a.latest.MIG,
+				b.latest.MIG,
+			),
+			a.since.Compare(b.since),
+			cmp.Compare(a.latest.PID, b.latest.PID),
+		)
 	})
 
 	list := make([]Outcome, 0, len(all))
@@ -169,9 +179,21 @@ func (r *run) outcome() Outcome {
 	l := &r.latest
 
 	o := Outcome{
-		GPU: l.GPU, Index: l.Index, MIGDevice: l.MIG, Profile: l.Profile, Namespace: l.Namespace, Pod: l.Pod,
-		Container: l.Container, Owner: l.Owner, PID: l.PID, Workload: l.Workload, Since: r.since,
-		Throughput: 1, Stretch: Quantiles{1, 1}, Failed: l.Failed, FailedAt: l.FailedAt,
+		GPU:        l.GPU,
+		Index:      l.Index,
+		MIGDevice:  l.MIG,
+		Profile:    l.Profile,
+		Namespace:  l.Namespace,
+		Pod:        l.Pod,
+		Container:  l.Container,
+		Owner:      l.Owner,
+		PID:        l.PID,
+		Workload:   l.Workload,
+		Since:      r.since,
+		Throughput: 1,
+		Stretch:    Quantiles{1, 1},
+		Failed:     l.Failed,
+		FailedAt:   l.FailedAt,
 	}
 	if r.seconds > 0 {
 		o.Busy = round(r.busy / r.seconds)
@@ -215,11 +237,14 @@ func (s *spread) add(value, weight float64) {
 	s.buckets[at] = weighted{b.weight + weight, b.sum + value*weight}
 }
 
-func (s *spread) quantiles() Quantiles { return Quantiles{P50: s.quantile(0.5), P95: s.quantile(0.95)} }
+func (s *spread) quantiles() Quantiles {
+	return Quantiles{P50: s.quantile(0.5), P95: s.quantile(0.95)}
+}
 
 // quantile returns the mean of the bucket in which a share of the weight is reached; 0 if nothing was added.
 func (s *spread) quantile(q float64) float64 {
-	total, sum := 0., 0.
+	total := 0.
+	sum := 0.
 
 	order := slices.Sorted(maps.Keys(s.buckets))
 	for _, at := range order {

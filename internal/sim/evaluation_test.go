@@ -53,7 +53,9 @@ func TestTally(t *testing.T) {
 	all := tally.Outcomes()
 	cmptest.Equal(t, "outcomes", len(all), 3)
 	slices.SortFunc(all, func(a, b Outcome) int { return strings.Compare(b.Workload, a.Workload) })
-	wide, service, leak := all[0], all[1], all[2]
+	wide := all[0]
+	service := all[1]
+	leak := all[2]
 
 	// On 60 SMs half the kernels take twice as long: 0.2 of the time becomes 0.3, 0.8 becomes 1.2, of which 1 is done.
 	work := (599*0.2 + 601*0.8/1.2) / (599*0.2 + 601*0.8)

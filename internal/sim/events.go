@@ -94,7 +94,11 @@ func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 }
 
 // pause waits until there may be an event.
-func (s *Subscription) pause(deadline <-chan time.Time, arrived <-chan struct{}, wake time.Duration) error {
+func (s *Subscription) pause(
+	deadline <-chan time.Time,
+	arrived <-chan struct{},
+	wake time.Duration,
+) error {
 	var due <-chan time.Time
 
 	if wake > 0 {
@@ -126,7 +130,9 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 
 	s.waiting = len(s.queue) == 0
 	if !s.waiting {
-		e, s.queue = s.queue[0], s.queue[1:]
+		e = s.queue[0]
+		s.queue = s.queue[1:]
+
 		return e, nil, 0, true
 	}
 
@@ -157,9 +163,10 @@ func (s *Subscription) Close() {
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
-		busy := n.failed > 0 || n.kernel.isBusy() || slices.ContainsFunc(n.watches, func(s *Subscription) bool {
-			return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
-		})
+		busy := n.failed > 0 || n.kernel.isBusy() ||
+			slices.ContainsFunc(n.watches, func(s *Subscription) bool {
+				return len(s.watched) > 0 && (len(s.queue) > 0 || !s.waiting)
+			})
 		idle := n.idle
 		n.mu.Unlock()
 

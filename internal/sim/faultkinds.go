@@ -55,8 +55,11 @@ func changesOf(kind FaultKind) []string {
 	var list []string
 
 	for _, op := range []ChangeOp{opCreateGI, opCreateCI, opDestroyGI, opDestroyCI, opMIGMode, anyChange} {
-		creates, destroys := op == opCreateGI || op == opCreateCI, op == opDestroyGI || op == opDestroyCI
-		if op != anyChange && (kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
+		creates := op == opCreateGI || op == opCreateCI
+
+		destroys := op == opDestroyGI || op == opDestroyCI
+		if op != anyChange &&
+			(kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
 			continue
 		}
 

@@ -178,7 +178,10 @@ func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) 
 }
 
 // blocked reports whether a call hangs now and until when (zero: for good), or else how long it takes.
-func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Duration, blocked bool) {
+func (n *Node) blocked(
+	index int,
+	now time.Time,
+) (until time.Time, delay time.Duration, blocked bool) {
 	if index == driverAsWhole {
 		return time.Time{}, 0, false
 	}
@@ -199,8 +202,14 @@ func (n *Node) blocked(index int, now time.Time) (until time.Time, delay time.Du
 
 // faultError returns the error that the active faults cause in a call. The most general fault takes precedence.
 func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
-	order := []error{gpu.ErrVersionMismatch, gpu.ErrNoDriver, gpu.ErrLost, gpu.ErrResetRequired, gpu.ErrNoPermission,
-		gpu.ErrNotSupported}
+	order := []error{
+		gpu.ErrVersionMismatch,
+		gpu.ErrNoDriver,
+		gpu.ErrLost,
+		gpu.ErrResetRequired,
+		gpu.ErrNoPermission,
+		gpu.ErrNotSupported,
+	}
 	worst := len(order)
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		rank := len(order)
@@ -282,7 +291,10 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 			scheduledEvent{at, rankFault, func() { n.repartition(n.gpus[f.GPU.Or(0)], f.Layout) }})
 	case FaultKubeletDown, FaultKubeletRestart:
 		if f.For > 0 || f.Kind == FaultKubeletRestart {
-			n.schedule = append(n.schedule, scheduledEvent{at.Add(f.For), rankFault, n.writeCheckpoint})
+			n.schedule = append(
+				n.schedule,
+				scheduledEvent{at.Add(f.For), rankFault, n.writeCheckpoint},
+			)
 		}
 	case FaultBadCheckpoint:
 		n.scheduleSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
@@ -319,7 +331,16 @@ func (n *Node) xid(f *FaultSpec) {
 	}
 
 	for range n.xidEvents(f) {
-		n.emit(Event{Kind: gpu.EventXID, GPU: index, Instance: f.Instance, Compute: f.Compute, XID: f.XID, Time: n.at})
+		n.emit(
+			Event{
+				Kind:     gpu.EventXID,
+				GPU:      index,
+				Instance: f.Instance,
+				Compute:  f.Compute,
+				XID:      f.XID,
+				Time:     n.at,
+			},
+		)
 	}
 }
 

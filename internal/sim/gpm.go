@@ -20,32 +20,50 @@ const aboveOne = 1
 // counters of one entity: percent, or MiB per second. It is false for a metric that the entity does not have.
 func GPM(before, after Counters, id uint32) (float64, bool) {
 	const mebi = 1 << 20
-	a, b := &before.Activity, &after.Activity
+	a := &before.Activity
+	b := &after.Activity
 	whole := !after.Of.Instance.Present()
 	var from, to, unit float64
 	has := true
 
 	switch id {
 	case 1:
-		from, to, unit = a.Graphics, b.Graphics, 100
+		from = a.Graphics
+		to = b.Graphics
+		unit = 100
 	case 2:
-		from, to, unit = a.SM, b.SM, 100
+		from = a.SM
+		to = b.SM
+		unit = 100
 	case 3:
-		from, to, unit = a.Occupancy, b.Occupancy, 100
+		from = a.Occupancy
+		to = b.Occupancy
+		unit = 100
 	case 5:
-		from, to, unit = a.Tensor, b.Tensor, 100
+		from = a.Tensor
+		to = b.Tensor
+		unit = 100
 	case 10:
 		from, to, unit, has = a.DRAM, b.DRAM, 100, !after.Of.Compute.Present()
 	case 11:
-		from, to, unit = a.FP64, b.FP64, 100
+		from = a.FP64
+		to = b.FP64
+		unit = 100
 	case 12:
-		from, to, unit = a.FP32, b.FP32, 100
+		from = a.FP32
+		to = b.FP32
+		unit = 100
 	case 13:
-		from, to, unit = a.FP16, b.FP16, 100
+		from = a.FP16
+		to = b.FP16
+		unit = 100
 	case 20, 21: // of GPU instances, too, in the output of another exporter
 		from, to, unit, has = before.PCIe, after.PCIe, 1.0/mebi, !after.Of.Compute.Present()
 	case 60, 61:
-		from, to, unit, has = before.NVLink, after.NVLink, 1.0/mebi, whole
+		from = before.NVLink
+		to = after.NVLink
+		unit = 1.0 / mebi
+		has = whole
 	default:
 		kind, engine, known := mediaMetric(id)
 		if !known {

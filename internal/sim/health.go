@@ -12,7 +12,13 @@ func (s *GPUState) Fabric() gpu.Opt[gpu.Fabric] {
 		return gpu.None[gpu.Fabric]()
 	}
 
-	return gpu.Some(gpu.Fabric{State: gpu.FabricCompleted, Status: gpu.Some(uint32(0)), Health: gpu.FabricHealthy})
+	return gpu.Some(
+		gpu.Fabric{
+			State:  gpu.FabricCompleted,
+			Status: gpu.Some(uint32(0)),
+			Health: gpu.FabricHealthy,
+		},
+	)
 }
 
 // HasVolatileECC reports whether the driver has the errors since it was loaded. With MIG on they could be read of an

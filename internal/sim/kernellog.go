@@ -148,7 +148,10 @@ func (r *LogReader) Close() error {
 	close(r.closed)
 	r.node.mu.Lock()
 	defer r.node.mu.Unlock()
-	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool { return o == r })
+	r.node.kernel.readers = slices.DeleteFunc(
+		r.node.kernel.readers,
+		func(o *LogReader) bool { return o == r },
+	)
 	r.node.settled()
 
 	return nil
@@ -156,7 +159,10 @@ func (r *LogReader) Close() error {
 
 // isBusy reports whether a reader has records that it has not read, or is at work on one. The caller holds the lock.
 func (k *kernelLog) isBusy() bool {
-	return slices.ContainsFunc(k.readers, func(r *LogReader) bool { return !r.waiting || r.isBehind() })
+	return slices.ContainsFunc(
+		k.readers,
+		func(r *LogReader) bool { return !r.waiting || r.isBehind() },
+	)
 }
 
 // clear removes all records, as a reboot does. Numbers and times go on, for readers that outlive it.
@@ -174,8 +180,11 @@ func (n *Node) print(text string) {
 	}
 
 	const warning = 4 // its level; the facility is 0
-	kernel.records = append(kernel.records, fmt.Sprintf("%d,%d,%d,-;%s\n", warning, kernel.first+len(kernel.records),
-		n.at.Sub(n.start).Microseconds(), text))
+	kernel.records = append(
+		kernel.records,
+		fmt.Sprintf("%d,%d,%d,-;%s\n", warning, kernel.first+len(kernel.records),
+			n.at.Sub(n.start).Microseconds(), text),
+	)
 
 	for _, r := range kernel.readers {
 		r.waiting = false

@@ -30,8 +30,11 @@ func findInstance(profiles []gpu.Profile, text string) (spec LayoutSpec, expecte
 
 	i := slices.IndexFunc(profiles, func(f gpu.Profile) bool { return f.Name == name })
 	if i < 0 {
-		return LayoutSpec{}, fmt.Sprintf("one of the model's profiles (%s) and where it starts, such as %s@0",
-			profileNames(profiles), profiles[0].Name)
+		return LayoutSpec{}, fmt.Sprintf(
+			"one of the model's profiles (%s) and where it starts, such as %s@0",
+			profileNames(profiles),
+			profiles[0].Name,
+		)
 	}
 
 	for _, placement := range profiles[i].Placements {
@@ -67,7 +70,13 @@ func parseComputeSize(text string, profile gpu.Profile) (size int, ok bool) {
 // add puts an instance beside those of a GPU. If it cannot be there, the result is the reason.
 func (g *simGPU) add(spec LayoutSpec) (problem string) {
 	if i := g.occupant(spec.placement); i != nil {
-		return fmt.Sprintf("%s@%s overlaps %s@%s", spec.profile.Name, spec.placement, i.Profile.Name, i.Placement)
+		return fmt.Sprintf(
+			"%s@%s overlaps %s@%s",
+			spec.profile.Name,
+			spec.placement,
+			i.Profile.Name,
+			i.Placement,
+		)
 	}
 
 	if excess := g.excess(spec.profile); excess != "" {

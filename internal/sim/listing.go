@@ -17,7 +17,10 @@ func (n *Node) newOwnPod() *pod {
 	}
 
 	p := n.newPod(&PodSpec{
-		Namespace: OwnNamespace, Name: OwnPod, Owner: "DaemonSet/mig-exporter", Created: neverCreated,
+		Namespace:  OwnNamespace,
+		Name:       OwnPod,
+		Owner:      "DaemonSet/mig-exporter",
+		Created:    neverCreated,
 		Containers: []ContainerSpec{{Name: OwnContainer}},
 	}, "own pod", n.scenario.Seed)
 	n.introduce(p)
@@ -31,11 +34,14 @@ func (n *Node) newOwnPod() *pod {
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
-	static, api := n.lists(passed, true), n.lists(passed, false)
+	static := n.lists(passed, true)
+	api := n.lists(passed, false)
 	var list []Container
 
 	for _, p := range n.allPods() {
-		if known := p.spec.Static && static || !p.spec.Static && api; !known || n.awaitsAdmission(p, passed) {
+		if known := p.spec.Static && static ||
+			!p.spec.Static && api; !known ||
+			n.awaitsAdmission(p, passed) {
 			continue
 		}
 

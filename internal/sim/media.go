@@ -37,9 +37,12 @@ func (n *Node) needMedia(g *simGPU) {
 			continue
 		}
 
-		have, device := g.engines(), g.mig.Name
+		have := g.engines()
+		device := g.mig.Name
+
 		if i := t.on.instance; i != nil {
-			have, device = i.Profile.Engines.Or(gpu.Engines{}), i.Profile.Name
+			have = i.Profile.Engines.Or(gpu.Engines{})
+			device = i.Profile.Name
 		}
 
 		for kind, count := range mediaCounts(have) {

@@ -16,7 +16,8 @@ func (n *Node) SetMIGMode(index int, on bool) error {
 		return fmt.Errorf("set MIG mode: %w", err)
 	}
 	defer op.end()
-	inUse := b.migOn != on && (len(b.instances) > 0 || len(b.tasks) > 0) || op.keepsMode(gpu.ErrInUse)
+	inUse := b.migOn != on && (len(b.instances) > 0 || len(b.tasks) > 0) ||
+		op.keepsMode(gpu.ErrInUse)
 
 	waits := inUse || op.keepsMode(gpu.ErrResetRequired)
 	if waits {
@@ -61,7 +62,8 @@ func (n *Node) Reset(index int) error {
 }
 
 func (n *Node) reset(g *simGPU) {
-	g.instances, g.devices = nil, nil
+	g.instances = nil
+	g.devices = nil
 	n.applyMIGMode(g)
 }
 
@@ -122,17 +124,33 @@ func (n *Node) reboot() {
 func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
 	byStart := slices.Clone(layout)
-	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start })
+	slices.SortStableFunc(
+		byStart,
+		func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start },
+	)
 
 	for _, l := range byStart {
 		i, err := n.createInstance(g, l.profile.ID, gpu.Some(l.placement.Start))
 		if err != nil {
-			return fmt.Errorf("layout of GPU %d: %s@%d: %w", g.index, l.profile.Name, l.placement.Start, err)
+			return fmt.Errorf(
+				"layout of GPU %d: %s@%d: %w",
+				g.index,
+				l.profile.Name,
+				l.placement.Start,
+				err,
+			)
 		}
 
 		for _, size := range l.computes {
 			if _, err := n.createCompute(g, i, size, gpu.Opt[int]{}); err != nil {
-				return fmt.Errorf("layout of GPU %d: %dc of %s@%d: %w", g.index, size, l.profile.Name, l.placement.Start, err)
+				return fmt.Errorf(
+					"layout of GPU %d: %dc of %s@%d: %w",
+					g.index,
+					size,
+					l.profile.Name,
+					l.placement.Start,
+					err,
+				)
 			}
 		}
 	}
@@ -150,8 +168,10 @@ func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 		i.ComputeInstances = nil
 	}
 
-	g.instances, g.devices = nil, nil
-	g.migOn, g.migPending = true, true
+	g.instances = nil
+	g.devices = nil
+	g.migOn = true
+	g.migPending = true
 	n.treeChanged(g, nil, nil)
 
 	message := fmt.Sprintf("reconfigured into %d GPU instances", len(layout))

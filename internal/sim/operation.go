@@ -107,13 +107,16 @@ func (g *simGPU) layoutState() layoutState {
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {
-		c.At, c.GPU = n.at, op.gpu.index
+		c.At = n.at
+
+		c.GPU = op.gpu.index
 		if err := n.shared.add(c); err != nil {
 			return err
 		}
 	}
 
-	op.committed, n.resample = true, true
+	op.committed = true
+	n.resample = true
 
 	return nil
 }
@@ -138,17 +141,24 @@ func (op *operation) commitOrUndo() {
 }
 
 func (op *operation) undo() {
-	n, g := op.node, op.gpu
+	n := op.node
+	g := op.gpu
 	n.forgetDescriptions()
 
-	n.at, n.resample = op.at, false
+	n.at = op.at
+
+	n.resample = false
 	for i, g := range n.gpus {
-		g.totals, g.counters = op.totals[i], op.counters[i]
+		g.totals = op.totals[i]
+		g.counters = op.counters[i]
 	}
 
-	g.migOn, g.migPending = op.before.migOn, op.before.migPending
+	g.migOn = op.before.migOn
+	g.migPending = op.before.migPending
 
-	g.instances, g.devices = op.before.instances, op.before.devices
+	g.instances = op.before.instances
+
+	g.devices = op.before.devices
 	for k, i := range g.instances {
 		i.ComputeInstances = op.before.computes[k]
 	}

@@ -55,7 +55,8 @@ func (o outages) upFrom(t time.Duration) time.Duration {
 
 		for _, x := range o {
 			if x.begin <= t && t < x.end {
-				t, again = x.end, true
+				t = x.end
+				again = true
 			}
 		}
 	}
@@ -74,7 +75,8 @@ func (o outages) downSince(t time.Duration) time.Duration {
 
 		for _, x := range o {
 			if x.begin < t && t <= x.end {
-				t, again = x.begin, true
+				t = x.begin
+				again = true
 			}
 		}
 	}

@@ -80,7 +80,9 @@ func TestPodsRunOnWhileTheKubeletRestarts(t *testing.T) {
 	n := start(t, outageNode+"  - {at: 5s, for: 2s, kind: kubelet-restart}\n")
 	advance(t, n, 4*time.Second)
 
-	holdings, running := fmt.Sprint(n.Holdings()), fmt.Sprint(n.Running())
+	holdings := fmt.Sprint(n.Holdings())
+
+	running := fmt.Sprint(n.Running())
 	for range 8 {
 		advance(t, n, time.Second)
 

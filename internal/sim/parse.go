@@ -35,8 +35,11 @@ func Parse(path string, data []byte) (*Scenario, error) {
 	sum := sha256.Sum256(data)
 
 	f := &scenarioFile{
-		path:      path,
-		scenario:  &Scenario{Name: strings.TrimSuffix(name, filepath.Ext(name)), digest: hex.EncodeToString(sum[:])},
+		path: path,
+		scenario: &Scenario{
+			Name:   strings.TrimSuffix(name, filepath.Ext(name)),
+			digest: hex.EncodeToString(sum[:]),
+		},
 		models:    make(map[string]gpuModel),
 		workloads: make(map[string]*Workload),
 	}
@@ -76,8 +79,12 @@ func fileOf(r *strictyaml.Reader) *scenarioFile { return r.Root().(*scenarioFile
 // DecodeYAML reads the file's top level.
 func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if strictyaml.HasKey(n, "recorded") {
-		r.FailAt(n, key, "recorded",
-			"this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario")
+		r.FailAt(
+			n,
+			key,
+			"recorded",
+			"this is a recording of a node (mig-exporter capture), which mig-exporter alone replays; expected a scenario",
+		)
 
 		return
 	}
@@ -86,17 +93,28 @@ func (f *scenarioFile) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 	r.Decode(n, key, (*plain)(f))
 
 	if len(f.Pods) > 0 && !f.Node.Kubernetes {
-		r.FailAt(n, key, "pods", "the node has kubernetes: false; expected processes instead of pods")
+		r.FailAt(
+			n,
+			key,
+			"pods",
+			"the node has kubernetes: false; expected processes instead of pods",
+		)
 	}
 }
 
 // forms are those of types that the scenario shares with other packages, and of references to entries above.
 func (f *scenarioFile) forms() []strictyaml.Form {
 	return []strictyaml.Form{
-		strictyaml.FormOf(readOpt[int]), strictyaml.FormOf(readOpt[DevicePin]),
-		strictyaml.FormOf(readOpt[gpu.InstanceID]), strictyaml.FormOf(readOpt[gpu.ComputeID]),
-		strictyaml.FormOf(f.readModel), strictyaml.OneOf(f.workloads), strictyaml.OneOf(migModes()),
-		strictyaml.OneOf(changeErrors()), strictyaml.OneOf(faultKinds()), strictyaml.OneOf(faultReadings()),
+		strictyaml.FormOf(readOpt[int]),
+		strictyaml.FormOf(readOpt[DevicePin]),
+		strictyaml.FormOf(readOpt[gpu.InstanceID]),
+		strictyaml.FormOf(readOpt[gpu.ComputeID]),
+		strictyaml.FormOf(f.readModel),
+		strictyaml.OneOf(f.workloads),
+		strictyaml.OneOf(migModes()),
+		strictyaml.OneOf(changeErrors()),
+		strictyaml.OneOf(faultKinds()),
+		strictyaml.OneOf(faultReadings()),
 	}
 }
 

@@ -26,7 +26,10 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 	}
 	newer := []string{"width", "phases", "busy", "requests", "bandwidth"}
 
-	given := strings.Join(slices.DeleteFunc(slices.Clone(newer), func(name string) bool { return !has(name) }), " and ")
+	given := strings.Join(
+		slices.DeleteFunc(slices.Clone(newer), func(name string) bool { return !has(name) }),
+		" and ",
+	)
 	switch {
 	case beside("sm", "sm alone, which is always busy, or width with busy or requests", newer...),
 		beside("dram", "bandwidth, or dram with sm", newer...),
@@ -61,7 +64,14 @@ func (l *phaseList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 	total := 0.0
 	for _, p := range entries {
 		total += float64(p.Share)
-		*l = append(*l, kernels.Phase{Share: float64(p.Share), Width: float64(p.Width), Bandwidth: float64(p.Bandwidth)})
+		*l = append(
+			*l,
+			kernels.Phase{
+				Share:     float64(p.Share),
+				Width:     float64(p.Width),
+				Bandwidth: float64(p.Bandwidth),
+			},
+		)
 	}
 
 	if math.Abs(total-1) > 1e-6 {
@@ -72,7 +82,11 @@ func (l *phaseList) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key str
 // FinishYAML checks the two forms: {concurrency: 2, gpu: 24ms, host: 2ms} and {rate: 5, gpu: 24ms}.
 func (q *Requests) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	if strictyaml.HasKey(n, "concurrency") == strictyaml.HasKey(n, "rate") {
-		r.Fail(n, key, "expected either concurrency, of clients that wait for each answer, or rate, per second")
+		r.Fail(
+			n,
+			key,
+			"expected either concurrency, of clients that wait for each answer, or rate, per second",
+		)
 	}
 }
 

@@ -15,7 +15,10 @@ type faultEntry struct {
 
 // FinishYAML checks an entry against the keys of its kind, and adds the fault.
 func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, spec, keys := fileOf(r), &e.FaultSpec, faultKeys()[e.Kind]
+	f := fileOf(r)
+	spec := &e.FaultSpec
+
+	keys := faultKeys()[e.Kind]
 	for _, name := range keys[0] {
 		if !strictyaml.HasKey(n, name) {
 			r.FailAt(n, key, name, "is missing; a %s fault needs it", e.Kind)
@@ -23,7 +26,10 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 	}
 
 	for name := range strictyaml.Pairs(n) {
-		if !slices.Contains(slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1]), name.Value) {
+		if !slices.Contains(
+			slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1]),
+			name.Value,
+		) {
 			r.Fail(name, key+"."+name.Value, "has no meaning for a %s fault", e.Kind)
 		}
 	}
@@ -32,7 +38,14 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 
 	if index, ok := spec.GPU.Get(); ok {
 		if gpus := f.scenario.GPUs; index < 0 || index >= len(gpus) {
-			r.FailAt(n, key, "gpu", "is %d; expected a whole number from 0 to %d", index, len(gpus)-1)
+			r.FailAt(
+				n,
+				key,
+				"gpu",
+				"is %d; expected a whole number from 0 to %d",
+				index,
+				len(gpus)-1,
+			)
 		} else if e.Layout != nil {
 			spec.Layout = readLayout(r, e.Layout, key+".layout", gpus[index].Model)
 		}
@@ -43,7 +56,8 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 
 // checkCall checks what a fault has to do with changes of the partition.
 func (f *FaultSpec) checkCall(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	if changes := changesOf(f.Kind); strictyaml.HasKey(n, "on") && !slices.Contains(changes, string(f.On)) {
+	if changes := changesOf(f.Kind); strictyaml.HasKey(n, "on") &&
+		!slices.Contains(changes, string(f.On)) {
 		r.FailAt(n, key, "on", "is %q; expected one of %s", f.On, strings.Join(changes, ", "))
 	}
 

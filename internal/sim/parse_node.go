@@ -19,9 +19,17 @@ type gpuEntry struct {
 
 // FinishYAML adds the GPUs of an entry.
 func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, spec := fileOf(r), e.GPUSpec
+	f := fileOf(r)
+
+	spec := e.GPUSpec
 	if spec.Minor.Present() && e.Count > 1 {
-		r.FailAt(n, key, "minor", "is given for %d GPUs; expected one GPU in an entry with a minor number", e.Count)
+		r.FailAt(
+			n,
+			key,
+			"minor",
+			"is given for %d GPUs; expected one GPU in an entry with a minor number",
+			e.Count,
+		)
 	}
 
 	if e.Layout != nil {
@@ -41,7 +49,12 @@ func (e *gpuEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 }
 
 // readModel reads the name of a model.
-func (f *scenarioFile) readModel(r *strictyaml.Reader, n *strictyaml.Node, key string, into *gpuModel) {
+func (f *scenarioFile) readModel(
+	r *strictyaml.Reader,
+	n *strictyaml.Node,
+	key string,
+	into *gpuModel,
+) {
 	var name string
 	if !r.Decode(n, key, &name) {
 		return
@@ -81,16 +94,23 @@ func (e *layoutEntry) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 }
 
 // readLayout reads the GPU instances of a GPU of a model.
-func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model gpuModel) []LayoutSpec {
+func readLayout(
+	r *strictyaml.Reader,
+	list *strictyaml.Node,
+	key string,
+	model gpuModel,
+) []LayoutSpec {
 	var entries []layoutEntry
 	if !r.Decode(list, key, &entries) {
 		return nil
 	}
 
-	trial, layout := &simGPU{mig: model.mig}, []LayoutSpec(nil)
+	trial := &simGPU{mig: model.mig}
+	layout := []LayoutSpec(nil)
 
 	for i, e := range entries {
-		n, at := list.Content[i], fmt.Sprintf("%s[%d]", key, i)
+		n := list.Content[i]
+		at := fmt.Sprintf("%s[%d]", key, i)
 
 		spec, expected := findInstance(model.mig.Profiles, e.GI)
 		if expected != "" {
@@ -108,8 +128,14 @@ func readLayout(r *strictyaml.Reader, list *strictyaml.Node, key string, model g
 		for j, text := range e.CI {
 			size, ok := parseComputeSize(text, spec.profile)
 			if !ok {
-				r.Fail(strictyaml.Value(n, "ci").Content[j], fmt.Sprintf("%s.ci[%d]", at, j),
-					"is %q; expected a compute instance of %s such as 1c or %dc", text, spec.profile.Name, whole)
+				r.Fail(
+					strictyaml.Value(n, "ci").Content[j],
+					fmt.Sprintf("%s.ci[%d]", at, j),
+					"is %q; expected a compute instance of %s such as 1c or %dc",
+					text,
+					spec.profile.Name,
+					whole,
+				)
 			}
 
 			spec.computes = append(spec.computes, size)

@@ -17,7 +17,8 @@ type podEntry struct {
 
 // FinishYAML adds the pod of an entry.
 func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
-	f, pod := fileOf(r), e.PodSpec
+	f := fileOf(r)
+	pod := e.PodSpec
 
 	if strictyaml.HasKey(n, "containers") {
 		for _, name := range []string{"container", "resource", "count", "device", "workload", "admin"} {
@@ -35,42 +36,77 @@ func (e *podEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 }
 
 // checkPod checks a pod as a whole, and beside the pods before it.
-func (f *scenarioFile) checkPod(r *strictyaml.Reader, n *strictyaml.Node, key string, pod *PodSpec) {
+func (f *scenarioFile) checkPod(
+	r *strictyaml.Reader,
+	n *strictyaml.Node,
+	key string,
+	pod *PodSpec,
+) {
 	for i, c := range pod.Containers {
-		if slices.ContainsFunc(pod.Containers[:i], func(before ContainerSpec) bool { return before.Name == c.Name }) {
+		if slices.ContainsFunc(
+			pod.Containers[:i],
+			func(before ContainerSpec) bool { return before.Name == c.Name },
+		) {
 			r.Fail(n, key, "has two containers called %q", c.Name)
 		}
 	}
 
-	if len(pod.Containers) > 0 && !slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return !c.Init }) {
+	if len(pod.Containers) > 0 &&
+		!slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return !c.Init }) {
 		r.FailAt(n, key, "containers", "has init containers alone; expected one that is not")
 	}
 
 	name := pod.listedName(f.Node.Hostname)
 	for _, before := range f.scenario.Pods {
-		if before.Namespace == pod.Namespace && before.listedName(f.Node.Hostname) == name && overlap(before, *pod) {
-			r.FailAt(n, key, "name", "is %q while a pod with this name and namespace exists already", pod.Name)
+		if before.Namespace == pod.Namespace && before.listedName(f.Node.Hostname) == name &&
+			overlap(before, *pod) {
+			r.FailAt(
+				n,
+				key,
+				"name",
+				"is %q while a pod with this name and namespace exists already",
+				pod.Name,
+			)
 		}
 	}
 
 	if pod.Namespace == OwnNamespace && name == OwnPod {
-		r.FailAt(n, key, "name", "is %q, the exporter's own pod in namespace %s; expected another name", pod.Name,
-			OwnNamespace)
+		r.FailAt(
+			n,
+			key,
+			"name",
+			"is %q, the exporter's own pod in namespace %s; expected another name",
+			pod.Name,
+			OwnNamespace,
+		)
 	}
 
 	if pod.Created > pod.At {
-		r.FailAt(n, key, "created", "is %s, later than at, %s; expected a time before it is bound to the node",
-			pod.Created, pod.At)
+		r.FailAt(
+			n,
+			key,
+			"created",
+			"is %s, later than at, %s; expected a time before it is bound to the node",
+			pod.Created,
+			pod.At,
+		)
 	}
 
 	if pod.Static && pod.Owner != "" {
 		r.FailAt(n, key, "owner", "is %q; expected none: a static pod is its node's", pod.Owner)
 	}
 
-	hasResource := slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool { return c.Resource != "" })
+	hasResource := slices.ContainsFunc(
+		pod.Containers,
+		func(c ContainerSpec) bool { return c.Resource != "" },
+	)
 	if pod.Static && hasResource && f.Node.Allocator == AllocatorDRA {
-		r.FailAt(n, key, "static",
-			"is true; expected a pod of the API server: static pods cannot have claims (allocator dra)")
+		r.FailAt(
+			n,
+			key,
+			"static",
+			"is true; expected a pod of the API server: static pods cannot have claims (allocator dra)",
+		)
 	}
 }
 
@@ -84,9 +120,19 @@ func (c *ContainerSpec) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 
 	switch {
 	case c.For > 0 && !c.Init:
-		r.FailAt(n, key, "for", "is given without init: true; expected it at the pod, or an init container")
+		r.FailAt(
+			n,
+			key,
+			"for",
+			"is given without init: true; expected it at the pod, or an init container",
+		)
 	case c.For == 0 && c.Init:
-		r.FailAt(n, key, "for", "is missing; expected how long the init container runs, such as 30s")
+		r.FailAt(
+			n,
+			key,
+			"for",
+			"is missing; expected how long the init container runs, such as 30s",
+		)
 	}
 }
 
@@ -132,11 +178,22 @@ func (d DevicePin) Valid(root any) (valid bool, expected string) {
 	}
 
 	if d.GPU >= len(gpus) {
-		return false, fmt.Sprintf("a GPU's index from 0 to %d, alone or with a MIG device", len(gpus)-1)
+		return false, fmt.Sprintf(
+			"a GPU's index from 0 to %d, alone or with a MIG device",
+			len(gpus)-1,
+		)
 	}
 
 	model := gpus[d.GPU].Model.mig
-	known := slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool { return p.Name == d.Profile })
+	known := slices.ContainsFunc(
+		model.Profiles,
+		func(p gpu.Profile) bool { return p.Name == d.Profile },
+	)
 
-	return known || d.Profile == "", fmt.Sprintf("one of %s's profiles (%s)", model.Name, profileNames(model.Profiles))
+	return known ||
+			d.Profile == "", fmt.Sprintf(
+			"one of %s's profiles (%s)",
+			model.Name,
+			profileNames(model.Profiles),
+		)
 }

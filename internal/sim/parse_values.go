@@ -50,13 +50,19 @@ func (s *share) UnmarshalText(text []byte) error { return parseNumber(text, 1, (
 func (c *smCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e6, (*float64)(c)) }
 
 // UnmarshalText reads a number of media engines.
-func (c *engineCount) UnmarshalText(text []byte) error { return parseNumber(text, 64, (*float64)(c)) }
+func (c *engineCount) UnmarshalText(text []byte) error {
+	return parseNumber(text, 64, (*float64)(c))
+}
 
 // UnmarshalText reads a number of requests.
-func (c *requestCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e6, (*float64)(c)) }
+func (c *requestCount) UnmarshalText(text []byte) error {
+	return parseNumber(text, 1e6, (*float64)(c))
+}
 
 // UnmarshalText reads a number of tokens.
-func (c *tokenCount) UnmarshalText(text []byte) error { return parseNumber(text, 1e9, (*float64)(c)) }
+func (c *tokenCount) UnmarshalText(text []byte) error {
+	return parseNumber(text, 1e9, (*float64)(c))
+}
 
 // parseNumber reads a number from 0 to a highest value.
 func parseNumber(text []byte, highest float64, into *float64) error {

@@ -32,7 +32,12 @@ func (e *workloadEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key
 	e.checkDemand(r, n, key)
 
 	if e.Server != nil && strictyaml.HasKey(n, "memory") {
-		r.FailAt(n, key, "memory", "is set together with server; expected either, as a server takes a fraction of the device")
+		r.FailAt(
+			n,
+			key,
+			"memory",
+			"is set together with server; expected either, as a server takes a fraction of the device",
+		)
 	}
 
 	e.Media = [mediaEngines]Signal{e.Encoder.Signal, e.Decoder.Signal, e.JPEG.Signal, e.OFA.Signal}
@@ -78,7 +83,9 @@ func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 		return
 	}
 
-	e.points, e.repeat = append(shape.Steps, shape.Trace...), shape.Repeat
+	e.points = append(shape.Steps, shape.Trace...)
+
+	e.repeat = shape.Repeat
 	if s := shape.Sine; s != nil {
 		e.sine = &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 	}
@@ -115,7 +122,13 @@ func (l *stepList[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 
 	for i, s := range steps {
 		if i > 0 && s.At <= steps[i-1].At {
-			r.FailAt(n.Content[i], fmt.Sprintf("%s[%d]", key, i), "at", "is %s; expected a time after the step before", s.At)
+			r.FailAt(
+				n.Content[i],
+				fmt.Sprintf("%s[%d]", key, i),
+				"at",
+				"is %s; expected a time after the step before",
+				s.At,
+			)
 		}
 
 		*l = append(*l, point{at: s.At, value: float64(s.Value)})
@@ -154,7 +167,12 @@ func (l *traceFile[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key 
 }
 
 // readTraceLines reads the lines of a trace. What is wrong with a value is reported with the trace's own line.
-func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *strictyaml.Node, key string) ([]point, error) {
+func readTraceLines[V ~float64](
+	file io.Reader,
+	r *strictyaml.Reader,
+	n *strictyaml.Node,
+	key string,
+) ([]point, error) {
 	lines := csv.NewReader(file)
 	lines.FieldsPerRecord = 2
 	lines.TrimLeadingSpace = true
@@ -178,8 +196,13 @@ func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *stricty
 		}
 
 		at := time.Duration(seconds * float64(time.Second))
-		if !ok || seconds < 0 || at > maxDuration || (len(points) > 0 && at <= points[len(points)-1].at) {
-			return nil, fmt.Errorf("line %d: time %q; expected seconds, more than the line before", line, record[0])
+		if !ok || seconds < 0 || at > maxDuration ||
+			(len(points) > 0 && at <= points[len(points)-1].at) {
+			return nil, fmt.Errorf(
+				"line %d: time %q; expected seconds, more than the line before",
+				line,
+				record[0],
+			)
 		}
 
 		if len(points) == maxTracePoints {
@@ -188,7 +211,12 @@ func readTraceLines[V ~float64](file io.Reader, r *strictyaml.Reader, n *stricty
 
 		var value V
 
-		cell := &strictyaml.Node{Kind: strictyaml.ScalarNode, Tag: "!!str", Value: record[1], Line: n.Line}
+		cell := &strictyaml.Node{
+			Kind:  strictyaml.ScalarNode,
+			Tag:   "!!str",
+			Value: record[1],
+			Line:  n.Line,
+		}
 		if !r.Decode(cell, fmt.Sprintf("%s: line %d", key, line), &value) {
 			return nil, nil
 		}

@@ -50,7 +50,11 @@ func computeName(f gpu.Profile, size int) string {
 // among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
 // profile or a start that the GPU does not have, and ErrInsufficientResources if the placement is occupied or the GPU
 // lacks slices or engines.
-func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]) (gpu.InstanceID, error) {
+func (n *Node) CreateGPUInstance(
+	index int,
+	profileID uint32,
+	start gpu.Opt[int],
+) (gpu.InstanceID, error) {
 	b, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance: %w", err)
@@ -59,10 +63,17 @@ func (n *Node) CreateGPUInstance(index int, profileID uint32, start gpu.Opt[int]
 
 	i, err := n.createInstance(b, profileID, op.placeOfInstance(profileID, start))
 	if err != nil {
-		return 0, fmt.Errorf("create GPU instance on GPU %d using profile %d: %w", index, profileID, err)
+		return 0, fmt.Errorf(
+			"create GPU instance on GPU %d using profile %d: %w",
+			index,
+			profileID,
+			err,
+		)
 	}
 
-	return i.ID, op.commit(Change{Op: opCreateGI, Profile: profileID, GI: i.ID, Start: i.Placement.Start})
+	return i.ID, op.commit(
+		Change{Op: opCreateGI, Profile: profileID, GI: i.ID, Start: i.Placement.Start},
+	)
 }
 
 // DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
@@ -97,7 +108,11 @@ func (n *Node) removeInstance(g *simGPU, i *Instance) {
 }
 
 // CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
-func (n *Node) CreateComputeInstance(index int, id gpu.InstanceID, slices int) (gpu.ComputeID, error) {
+func (n *Node) CreateComputeInstance(
+	index int,
+	id gpu.InstanceID,
+	slices int,
+) (gpu.ComputeID, error) {
 	return n.CreateComputeInstanceAt(index, id, slices, gpu.Opt[int]{})
 }
 
@@ -121,7 +136,9 @@ func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
 
-	return c.ID, op.commit(Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: slices})
+	return c.ID, op.commit(
+		Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: slices},
+	)
 }
 
 // DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
@@ -134,11 +151,21 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 
 	i, c := b.compute(id, ci)
 	if c == nil {
-		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrNotFound)
+		return fmt.Errorf(
+			"destroy compute instance %d of GPU instance %d: %w",
+			ci,
+			id,
+			gpu.ErrNotFound,
+		)
 	}
 
 	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
-		return fmt.Errorf("destroy compute instance %d of GPU instance %d: %w", ci, id, gpu.ErrInUse)
+		return fmt.Errorf(
+			"destroy compute instance %d of GPU instance %d: %w",
+			ci,
+			id,
+			gpu.ErrInUse,
+		)
 	}
 
 	if n.fakesDestruction(b, n.at, op) {
@@ -151,7 +178,10 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 }
 
 func (n *Node) removeCompute(g *simGPU, i *Instance, c *Compute) {
-	i.ComputeInstances = slices.DeleteFunc(i.ComputeInstances, func(o *Compute) bool { return o == c })
+	i.ComputeInstances = slices.DeleteFunc(
+		i.ComputeInstances,
+		func(o *Compute) bool { return o == c },
+	)
 	n.treeChanged(g, i, c)
 }
 
@@ -169,7 +199,10 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 
 	candidates := preferred(profile, g.mig.AxisUnits)
 	if s, ok := start.Get(); ok {
-		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
+		candidates = slices.DeleteFunc(
+			candidates,
+			func(p gpu.Placement) bool { return p.Start != s },
+		)
 		if len(candidates) == 0 {
 			return nil, gpu.ErrInvalidArgument
 		}
@@ -181,9 +214,16 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 
 	for _, p := range candidates {
 		if g.occupant(p) == nil {
-			i := &Instance{ID: g.newInstanceID(p, n.scenario.Node.GIIDs), Profile: profile, Placement: p}
+			i := &Instance{
+				ID:        g.newInstanceID(p, n.scenario.Node.GIIDs),
+				Profile:   profile,
+				Placement: p,
+			}
 			g.instances = append(g.instances, i)
-			slices.SortFunc(g.instances, func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start })
+			slices.SortFunc(
+				g.instances,
+				func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start },
+			)
 			n.treeChanged(g, i, nil)
 
 			return i, nil
@@ -208,10 +248,18 @@ func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID 
 	return id
 }
 
-func (n *Node) createCompute(g *simGPU, i *Instance, size int, start gpu.Opt[int]) (*Compute, error) {
+func (n *Node) createCompute(
+	g *simGPU,
+	i *Instance,
+	size int,
+	start gpu.Opt[int],
+) (*Compute, error) {
 	candidates := ComputePlacements(i.Profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
-		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool { return p.Start != s })
+		candidates = slices.DeleteFunc(
+			candidates,
+			func(p gpu.Placement) bool { return p.Start != s },
+		)
 	}
 
 	if len(candidates) == 0 {
@@ -219,18 +267,28 @@ func (n *Node) createCompute(g *simGPU, i *Instance, size int, start gpu.Opt[int
 	}
 
 	for _, place := range candidates {
-		if slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool { return c.Placement.Overlaps(place) }) {
+		if slices.ContainsFunc(
+			i.ComputeInstances,
+			func(c *Compute) bool { return c.Placement.Overlaps(place) },
+		) {
 			continue
 		}
 
-		c := &Compute{Profile: computeName(i.Profile, size), Placement: place, SMs: ComputeSMs(i.Profile, size)}
+		c := &Compute{
+			Profile:   computeName(i.Profile, size),
+			Placement: place,
+			SMs:       ComputeSMs(i.Profile, size),
+		}
 		for slices.ContainsFunc(i.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
 			c.ID++
 		}
 
 		c.UUID = n.migUUID(g, i, c)
 		i.ComputeInstances = append(i.ComputeInstances, c)
-		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int { return int(a.ID) - int(o.ID) })
+		slices.SortFunc(
+			i.ComputeInstances,
+			func(a, o *Compute) int { return int(a.ID) - int(o.ID) },
+		)
 		g.numberDevices()
 		n.treeChanged(g, i, c)
 

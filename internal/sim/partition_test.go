@@ -169,7 +169,8 @@ func TestEnginesRunOut(t *testing.T) {
 
 		created := len(tt.create)
 		if !tt.fits {
-			want, created = gpu.ErrInsufficientResources, created-1
+			want = gpu.ErrInsufficientResources
+			created = created - 1
 		}
 
 		cmptest.Equal(t, fmt.Sprint("error of ", tt.create), err, want)
@@ -270,7 +271,8 @@ func TestA100TwoHalvesAsPublished(t *testing.T) {
 	cmptest.Equal(t, "GPU instances of the MIG devices", order, []gpu.InstanceID{1, 2})
 
 	for _, d := range s.Devices {
-		used, total := d.Instance.MemoryUsed>>20, d.Instance.Profile.MemoryBytes>>20
+		used := d.Instance.MemoryUsed >> 20
+		total := d.Instance.Profile.MemoryBytes >> 20
 		cmptest.Equal(t, fmt.Sprintf("MiB of GPU instance %d in use and in all", d.Instance.ID), [2]uint64{used, total},
 			[2]uint64{5, 20096})
 		cmptest.Equal(t, fmt.Sprintf("SMs of GPU instance %d", d.Instance.ID), d.Compute.SMs, 42)
@@ -415,7 +417,10 @@ func TestUUIDDoesNotTellTheSize(t *testing.T) {
 		return uuid
 	}
 
-	one, two, later := uuidOf(1, 0), uuidOf(2, 0), uuidOf(1, 2)
+	one := uuidOf(1, 0)
+	two := uuidOf(2, 0)
+
+	later := uuidOf(1, 2)
 	if one != two || one == later {
 		t.Errorf("UUIDs: 1c at 0 %s, 2c at 0 %s, 1c at 2 %s; want that of 1c at 0 for 2c at 0 alone", one, two, later)
 	}

@@ -37,7 +37,9 @@ func (d *DevicePin) UnmarshalText(text []byte) error {
 	}
 
 	if !ok || len(parts) > 3 {
-		return errors.New("a GPU's index, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1")
+		return errors.New(
+			"a GPU's index, alone or with a MIG device as in 2/3g.20gb@4 or 2/3g.20gb@4/1",
+		)
 	}
 
 	return nil

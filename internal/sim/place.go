@@ -63,7 +63,8 @@ func (g *simGPU) occupant(p gpu.Placement) *Instance {
 // excess returns what the GPU would have too much of with an instance of the profile, wherever it is placed: compute
 // slices, engines, or media extensions. It is empty if the GPU has what the instance needs.
 func (g *simGPU) excess(f gpu.Profile) string {
-	slicesUsed, same := f.ComputeSlices, 0
+	slicesUsed := f.ComputeSlices
+	same := 0
 	used := f.Engines.Or(gpu.Engines{})
 
 	for _, i := range g.instances {
@@ -96,14 +97,18 @@ func (g *simGPU) hasEngines(e gpu.Engines) bool {
 	all := g.engines()
 
 	return all == gpu.Engines{} ||
-		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG && e.OFA <= all.OFA
+		e.Copy <= all.Copy && e.Decoder <= all.Decoder && e.Encoder <= all.Encoder && e.JPEG <= all.JPEG &&
+			e.OFA <= all.OFA
 }
 
 // together adds up engines.
 func together(a, b gpu.Engines) gpu.Engines {
 	return gpu.Engines{
-		Copy: a.Copy + b.Copy, Decoder: a.Decoder + b.Decoder, Encoder: a.Encoder + b.Encoder, JPEG: a.JPEG + b.JPEG,
-		OFA: a.OFA + b.OFA,
+		Copy:    a.Copy + b.Copy,
+		Decoder: a.Decoder + b.Decoder,
+		Encoder: a.Encoder + b.Encoder,
+		JPEG:    a.JPEG + b.JPEG,
+		OFA:     a.OFA + b.OFA,
 	}
 }
 

@@ -56,7 +56,10 @@ func (n *Node) schedulePods() {
 	for _, i := range numbers {
 		spec := &n.scenario.Pods[i]
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
-			n.schedule = append(n.schedule, scheduledEvent{n.start.Add(at), rankStart, func() { n.arrive(i, spec) }})
+			n.schedule = append(
+				n.schedule,
+				scheduledEvent{n.start.Add(at), rankStart, func() { n.arrive(i, spec) }},
+			)
 		}
 	}
 }
@@ -111,7 +114,9 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 	}
 
 	if short := n.admitPod(spec, identity...); short != nil {
-		n.record(Record{Pod: spec.Namespace + "/" + spec.Name, Message: "refused: " + short.missing()})
+		n.record(
+			Record{Pod: spec.Namespace + "/" + spec.Name, Message: "refused: " + short.missing()},
+		)
 	}
 }
 
@@ -226,9 +231,14 @@ func (n *Node) startContainer(p *pod, c *container) {
 
 	for _, g := range c.grants {
 		if !g.exists() {
-			n.record(Record{Pod: p.title(),
-				Message: fmt.Sprintf("container %s does not start: it was given %s, which does not exist",
-					c.spec.Name, n.deviceID(g))})
+			n.record(Record{
+				Pod: p.title(),
+				Message: fmt.Sprintf(
+					"container %s does not start: it was given %s, which does not exist",
+					c.spec.Name,
+					n.deviceID(g),
+				),
+			})
 
 			return
 		}
@@ -240,7 +250,12 @@ func (n *Node) startContainer(p *pod, c *container) {
 		return
 	}
 
-	c.process = &process{pid: n.newPID(p.uid, c.spec.Name), pod: p.title(), of: p, container: c.spec.Name}
+	c.process = &process{
+		pid:       n.newPID(p.uid, c.spec.Name),
+		pod:       p.title(),
+		of:        p,
+		container: c.spec.Name,
+	}
 	n.startTask(c.process, c.spec.Workload, places)
 }
 

@@ -218,7 +218,9 @@ pods:
 	cmptest.Equal(t, "devices of each container (greedy must get none)", lengths,
 		map[string]int{"p/a": 2, "p/b": 1, "q/main": 1})
 
-	a, b := state(t, n, 0), state(t, n, 1)
+	a := state(t, n, 0)
+
+	b := state(t, n, 1)
 	if len(a.Processes) != 1 || len(b.Processes) != 1 {
 		t.Fatalf("processes %v and %v, want one on each GPU", a.Processes, b.Processes)
 	}

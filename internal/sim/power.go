@@ -88,7 +88,9 @@ func (n *Node) sampleAll(passed time.Duration) {
 // usePower derives power, temperature and clocks from the activity: idle power, and the rest up to the limit in
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
 func (n *Node) usePower(g *simGPU, passed time.Duration) {
-	s, m := &g.sample, &g.model
+	s := &g.sample
+
+	m := &g.model
 	if passed > 0 { // under the power of the step that has ended
 		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
 		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
@@ -100,10 +102,13 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	dynamic := min(wanted, m.limitWatts-m.idleWatts)
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
 
-	s.smMHz, s.reasons = m.maxSMMHz, 0
+	s.smMHz = m.maxSMMHz
+
+	s.reasons = 0
 	switch {
 	case len(g.tasks) == 0:
-		s.smMHz, s.reasons = m.idleSMMHz, reasonIdle
+		s.smMHz = m.idleSMMHz
+		s.reasons = reasonIdle
 	case s.activity.SM == 0:
 		s.reasons = reasonIdle
 	case wanted > dynamic:
@@ -145,7 +150,9 @@ func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
 
 // useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
 func (n *Node) useTraffic(g *simGPU) {
-	g.sample.pcie, g.sample.nvlink = 0, 0
+	g.sample.pcie = 0
+
+	g.sample.nvlink = 0
 	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue

@@ -51,7 +51,11 @@ func (n *Node) redo(c Change) error {
 	case opDestroyCI:
 		instance, compute := g.compute(c.GI, c.CI)
 		if compute == nil {
-			return fmt.Errorf("destroy compute instance %d of GPU instance %d: it is not there", c.CI, c.GI)
+			return fmt.Errorf(
+				"destroy compute instance %d of GPU instance %d: it is not there",
+				c.CI,
+				c.GI,
+			)
 		}
 
 		for _, t := range slices.Clone(g.tasks) {
@@ -80,7 +84,12 @@ func (n *Node) redoCompute(g *simGPU, c Change) error {
 	}
 
 	if made.ID != c.CI {
-		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.ID)
+		return fmt.Errorf(
+			"compute instance %d of GPU instance %d has become %d",
+			c.CI,
+			c.GI,
+			made.ID,
+		)
 	}
 
 	return nil

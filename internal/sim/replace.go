@@ -34,7 +34,9 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	}
 	defer op.commitOrUndo()
 
-	if err := op.commit(Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource}); err != nil {
+	if err := op.commit(
+		Change{Op: opReplacePod, Namespace: namespace, Pod: name, Resource: resource},
+	); err != nil {
 		return fmt.Errorf("replace pod %s/%s: %w", namespace, name, err)
 	}
 
@@ -52,7 +54,8 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 	for _, w := range n.waiting {
 		if named(w.spec) {
 			return func(resource string) {
-				w.spec, w.recorded = w.spec.withRequest(resource), false
+				w.spec = w.spec.withRequest(resource)
+				w.recorded = false
 			}
 		}
 	}
@@ -72,7 +75,10 @@ func (n *Node) replace(p *pod, resource string) {
 	gone := n.at.Add(lingering)
 	n.scheduleEnd(gone, func() { n.forget(p) })
 	n.replacements++
-	w := &waitingPod{spec: p.spec.withRequest(resource), identity: []any{"replacement", n.scenario.Seed, n.replacements}}
+	w := &waitingPod{
+		spec:     p.spec.withRequest(resource),
+		identity: []any{"replacement", n.scenario.Seed, n.replacements},
+	}
 	n.waiting = append(n.waiting, w)
 	n.scheduleStart(gone, func() { n.admitWaiting(w) })
 }
@@ -85,7 +91,8 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 	asks.Containers = slices.Clone(s.Containers)
 	for i := range asks.Containers {
 		if c := &asks.Containers[i]; c.Resource != "" {
-			c.Resource, c.Device = resource, gpu.Opt[DevicePin]{}
+			c.Resource = resource
+			c.Device = gpu.Opt[DevicePin]{}
 		}
 	}
 
@@ -105,7 +112,9 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) }) // where it waits for a kubelet, too
+		// where it waits for a kubelet, too
+		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
+
 		return
 	}
 
@@ -117,10 +126,15 @@ func (n *Node) admitWaiting(w *waitingPod) {
 
 	if !w.recorded {
 		w.recorded = true
-		n.record(Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()})
+		n.record(
+			Record{Pod: w.spec.Namespace + "/" + w.spec.Name, Message: "waits: " + short.missing()},
+		)
 	}
 
-	n.scheduleStart(n.start.Add(passed.Truncate(time.Second)+time.Second), func() { n.admitWaiting(w) })
+	n.scheduleStart(
+		n.start.Add(passed.Truncate(time.Second)+time.Second),
+		func() { n.admitWaiting(w) },
+	)
 }
 
 // missing says what a container was not given.

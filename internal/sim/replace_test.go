@@ -166,7 +166,8 @@ pods:
 // time.
 func TestReplacedPodOnSharedNodes(t *testing.T) {
 	path := statePath(t)
-	a, b := join(t, path), join(t, path)
+	a := join(t, path)
+	b := join(t, path)
 	advance(t, a, 1500*time.Millisecond)
 
 	if err := b.ReplacePod("default", "one", "nvidia.com/mig-1g.5gb"); err != nil {

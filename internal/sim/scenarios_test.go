@@ -144,7 +144,8 @@ func TestShippedScenariosKeepTheirInvariantsForAnHour(t *testing.T) {
 
 func TestSameRunSameBytes(t *testing.T) {
 	for _, name := range sound(t) {
-		a, b := shipped(t, name), shipped(t, name)
+		a := shipped(t, name)
+		b := shipped(t, name)
 		// Readings do not depend on how often they are read.
 		for range 130 {
 			advance(t, a, time.Second)
@@ -183,7 +184,9 @@ func TestDGXStory(t *testing.T) {
 		t.Fatalf("the GPU instances of GPU 4 have %v compute instances, want %v", computes, want)
 	}
 
-	asr, tts := mustContainer(t, n, "asr-0"), mustContainer(t, n, "tts-0")
+	asr := mustContainer(t, n, "asr-0")
+
+	tts := mustContainer(t, n, "tts-0")
 	for k, c := range []Container{asr, tts} {
 		if want := string(s.Instances[0].ComputeInstances[k].UUID); c.Devices[0].IDs[0] != want {
 			t.Errorf("%s has %v, want %s", c.Pod, c.Devices, want)
@@ -197,7 +200,9 @@ func TestDGXStory(t *testing.T) {
 	first := mustContainer(t, n, "etl-1").Devices[0].IDs[0]
 	advance(t, n, 61*time.Second)
 
-	ended, next := mustContainer(t, n, "etl-1"), mustContainer(t, n, "etl-2")
+	ended := mustContainer(t, n, "etl-1")
+
+	next := mustContainer(t, n, "etl-2")
 	if ended.Devices[0].IDs[0] != first || next.Devices[0].IDs[0] != first {
 		t.Errorf("etl-1 and etl-2 have %v and %v, want both %s", ended.Devices, next.Devices, first)
 	}
@@ -266,12 +271,17 @@ func TestGKEStory(t *testing.T) {
 		t.Errorf("%d containers, want 16 and the exporter's own", got)
 	}
 
-	used, total, watts := uint64(0), uint64(0), 0.0
+	used := uint64(0)
+	total := uint64(0)
+	watts := 0.0
 
 	for i := range n.Count() {
 		s := state(t, n, i)
 
-		used, total, watts = used+s.MemoryUsed, total+s.MemoryTotal, watts+s.Watts
+		used = used + s.MemoryUsed
+		total = total + s.MemoryTotal
+
+		watts = watts + s.Watts
 		for _, d := range s.Devices {
 			if d.Compute.SMs != 60 {
 				t.Errorf("a slice has %d SMs, want 60", d.Compute.SMs)

@@ -46,7 +46,10 @@ func (s *Server) memoryAfter(t time.Duration, size uint64) uint64 {
 
 // cacheTokens returns for how many tokens the cache has room on a device of a size.
 func (s *Server) cacheTokens(size uint64) float64 {
-	return max(0, (float64(s.Fraction)*float64(size)-serverContext-float64(s.Weights))/float64(s.Token))
+	return max(
+		0,
+		(float64(s.Fraction)*float64(size)-serverContext-float64(s.Weights))/float64(s.Token),
+	)
 }
 
 // ServerMetrics returns what the inference server of a running pod serves as metrics, in Prometheus' text format; false
@@ -57,18 +60,26 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 
 	for _, g := range n.gpus {
 		for _, t := range g.tasks {
-			if t.workload == nil || t.workload.Server == nil || t.proc.of == nil || t.proc.of.uid != podUID {
+			if t.workload == nil || t.workload.Server == nil || t.proc.of == nil ||
+				t.proc.of.uid != podUID {
 				continue
 			}
 
-			s, passed := t.workload.Server, n.at.Sub(t.started)-t.workload.Server.Load-t.workload.Server.Prepare
+			s := t.workload.Server
+
+			passed := n.at.Sub(t.started) - t.workload.Server.Load - t.workload.Server.Prepare
 			if passed < 0 {
 				return "", false
 			}
 
 			size := memoryDomain{g, t.on.instance}.usable()
 
-			return s.metrics(passed, uint64(float64(size)*t.share), t.now(n, s.Tokens.Signal), t.now(n, s.Active.Signal)), true
+			return s.metrics(
+				passed,
+				uint64(float64(size)*t.share),
+				t.now(n, s.Tokens.Signal),
+				t.now(n, s.Active.Signal),
+			), true
 		}
 	}
 
@@ -112,8 +123,14 @@ func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float
 	put("vllm:generation_tokens_total", ended*float64(s.Answer))
 	put("vllm:request_inference_time_seconds_count", ended)
 	put("vllm:request_inference_time_seconds_sum", ended*s.Each.Seconds())
-	put(fmt.Sprintf(`vllm:cache_config_info{block_size="16",gpu_memory_utilization="%v",num_gpu_blocks="%d"}`,
-		float64(s.Fraction), int64(room/16)), 1)
+	put(
+		fmt.Sprintf(
+			`vllm:cache_config_info{block_size="16",gpu_memory_utilization="%v",num_gpu_blocks="%d"}`,
+			float64(s.Fraction),
+			int64(room/16),
+		),
+		1,
+	)
 
 	return b.String()
 }

@@ -82,8 +82,12 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	sh.state, sh.file, err = readState(sh.path, sh.scenario)
 	if errors.Is(err, fs.ErrNotExist) {
 		sh.state = &stateFile{
-			Version: stateVersion, ID: rand.Text(), Scenario: sh.scenario.Name, Digest: sh.scenario.digest,
-			Clock: stateClock{Mode: mode, Start: clock.start.UTC()}, Changes: []Change{},
+			Version:  stateVersion,
+			ID:       rand.Text(),
+			Scenario: sh.scenario.Name,
+			Digest:   sh.scenario.digest,
+			Clock:    stateClock{Mode: mode, Start: clock.start.UTC()},
+			Changes:  []Change{},
 		}
 		if mode == ClockStep {
 			sh.state.Clock.Now = &clock.start
@@ -97,7 +101,14 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 	}
 
 	if sh.state.Clock.Mode != mode {
-		return nil, sh.wrapError(fmt.Errorf("%s: was created with clock mode %s, not %s", sh.path, sh.state.Clock.Mode, mode))
+		return nil, sh.wrapError(
+			fmt.Errorf(
+				"%s: was created with clock mode %s, not %s",
+				sh.path,
+				sh.state.Clock.Mode,
+				mode,
+			),
+		)
 	}
 
 	clock.startAt(sh.state.Clock.Start)
@@ -121,7 +132,13 @@ func (sh *shared) lock() error {
 		case !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR):
 			return sh.wrapError(fmt.Errorf("lock %s: %w", sh.lockFile.Name(), err))
 		case time.Now().After(deadline):
-			return sh.wrapError(fmt.Errorf("lock %s: another process has held it for %s", sh.lockFile.Name(), lockTimeout))
+			return sh.wrapError(
+				fmt.Errorf(
+					"lock %s: another process has held it for %s",
+					sh.lockFile.Name(),
+					lockTimeout,
+				),
+			)
 		}
 
 		time.Sleep(time.Millisecond)
@@ -176,7 +193,8 @@ func (sh *shared) write(next *stateFile) error {
 	}
 
 	_ = sh.file.Close()
-	sh.state, sh.file = next, file
+	sh.state = next
+	sh.file = file
 
 	return nil
 }
@@ -185,7 +203,9 @@ func (sh *shared) write(next *stateFile) error {
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
-		return sh.wrapError(fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges))
+		return sh.wrapError(
+			fmt.Errorf("%s: has %d changes; remove it to start again", sh.path, maxChanges),
+		)
 	}
 
 	next.Changes = append(next.Changes[:len(next.Changes):len(next.Changes)], c)
@@ -219,7 +239,8 @@ func (n *Node) advanceShared(by time.Duration) error {
 		return err
 	}
 
-	next, now := *sh.state, n.clock.Now().Add(by)
+	next := *sh.state
+	now := n.clock.Now().Add(by)
 
 	next.Clock.Now = &now
 	if err := sh.write(&next); err != nil {
@@ -254,14 +275,19 @@ func (n *Node) syncShared() {
 		return
 	case state.ID != sh.state.ID || len(state.Changes) < sh.known:
 		_ = file.Close()
-		sh.err = sh.wrapError(fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path))
+		sh.err = sh.wrapError(
+			fmt.Errorf("%s: was created anew; restart every process that uses it", sh.path),
+		)
 
 		return
 	}
 
 	_ = sh.file.Close()
 
-	sh.state, sh.file, sh.err = state, file, nil
+	sh.state = state
+	sh.file = file
+	sh.err = nil
+
 	if now := state.Clock.Now; now != nil {
 		n.clock.moveTo(*now)
 	}
@@ -293,7 +319,9 @@ func (n *Node) isClosed() bool {
 // takeChanges schedules the changes that the node has not applied yet: each at its time, or now if the node is past
 // it.
 func (n *Node) takeChanges() {
-	sh, now := n.shared, n.clock.Now()
+	sh := n.shared
+	now := n.clock.Now()
+
 	for number, c := range sh.state.Changes[sh.known:] {
 		at := c.At
 		if at.After(now) { // the wall clock was set

@@ -53,7 +53,8 @@ func statePath(t *testing.T) string { return filepath.Join(t.TempDir(), "state.j
 
 func TestSharedNodesAreOne(t *testing.T) {
 	path := statePath(t)
-	a, b := join(t, path), join(t, path)
+	a := join(t, path)
+	b := join(t, path)
 	advance(t, a, 2500*time.Millisecond)
 	same(t, a, b)
 
@@ -117,7 +118,9 @@ func same(t *testing.T, a, b *Node) {
 func TestOperationThatFailsLeavesNoTrace(t *testing.T) {
 	path := statePath(t)
 
-	a, b := join(t, path), start(t, sharedScenario)
+	a := join(t, path)
+
+	b := start(t, sharedScenario)
 	for _, n := range []*Node{a, b} {
 		advance(t, n, 1700*time.Millisecond)
 	}
@@ -141,7 +144,8 @@ func TestOperationThatFailsLeavesNoTrace(t *testing.T) {
 
 func TestEventsOfOtherNodes(t *testing.T) {
 	path := statePath(t)
-	a, b := join(t, path), join(t, path)
+	a := join(t, path)
+	b := join(t, path)
 	queue := b.Subscribe()
 	defer queue.Close()
 
@@ -263,7 +267,8 @@ func TestStateThatIsNoFile(t *testing.T) {
 
 func TestStateFileThatBreaksAndMends(t *testing.T) {
 	path := statePath(t)
-	a, b := join(t, path), join(t, path)
+	a := join(t, path)
+	b := join(t, path)
 
 	whole, err := os.ReadFile(path)
 	if err != nil {
@@ -313,7 +318,8 @@ func TestStateFileThatBreaksAndMends(t *testing.T) {
 
 func TestFullDisk(t *testing.T) {
 	path := statePath(t)
-	a, b := join(t, path), join(t, path)
+	a := join(t, path)
+	b := join(t, path)
 	advance(t, a, 1500*time.Millisecond)
 	before := everything(t, a)
 

@@ -40,7 +40,10 @@ func (s Signal) At(t time.Duration, phase float64) float64 {
 			t %= s.repeat
 		}
 
-		if next := sort.Search(len(s.points), func(i int) bool { return s.points[i].at > t }); next > 0 {
+		if next := sort.Search(
+			len(s.points),
+			func(i int) bool { return s.points[i].at > t },
+		); next > 0 {
 			return s.points[next-1].value
 		}
 

@@ -134,7 +134,9 @@ func (g *simGPU) describeModes(s *GPUState) {
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
 	} else {
-		s.Utilization = gpu.Some(Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)})
+		s.Utilization = gpu.Some(
+			Utilization{GPU: percent(s.Activity.Graphics), Memory: percent(s.Activity.DRAM)},
+		)
 		s.Media = gpu.Some(s.Activity.Media.percents())
 	}
 
@@ -238,7 +240,12 @@ func (g *simGPU) processes() []Process {
 	}
 
 	for _, t := range g.tasks {
-		p := Process{PID: t.proc.pid, MemoryBytes: t.memory, Speed: t.speed, MPSClient: g.mps != 0 && t.proc.pod != ""}
+		p := Process{
+			PID:         t.proc.pid,
+			MemoryBytes: t.memory,
+			Speed:       t.speed,
+			MPSClient:   g.mps != 0 && t.proc.pod != "",
+		}
 
 		p.SMShare = t.sms / float64(t.on.sms())
 		if t.on.compute != nil {

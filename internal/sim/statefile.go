@@ -101,8 +101,11 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 	case f.Clock.Now != nil && (f.Clock.Now.Before(f.Clock.Start) || f.Clock.Now.Sub(f.Clock.Start) > maxDuration):
 		return nil, fmt.Errorf("its clock is at %s, and began at %s", f.Clock.Now, f.Clock.Start)
 	case f.Digest != s.digest:
-		return nil, fmt.Errorf("was begun with another scenario, or before it was edited (%s); remove the file to "+
-			"start again", f.Scenario)
+		return nil, fmt.Errorf(
+			"was begun with another scenario, or before it was edited (%s); remove the file to "+
+				"start again",
+			f.Scenario,
+		)
 	case len(f.Changes) > maxChanges:
 		return nil, fmt.Errorf("%d changes; expected at most %d", len(f.Changes), maxChanges)
 	}
@@ -124,7 +127,8 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 // readState reads a state file. The open file is the caller's: while it is open, its inode is not used again, so that
 // another file under the name can be told from it.
 func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe would wait for its writer
+	// a pipe would wait for its writer
+	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -166,7 +170,11 @@ func writeState(path string, f *stateFile) (*os.File, error) {
 	}
 
 	if len(data) >= maxStateBytes {
-		return nil, fmt.Errorf("%s: has grown to %d bytes; remove it to start again", path, len(data))
+		return nil, fmt.Errorf(
+			"%s: has grown to %d bytes; remove it to start again",
+			path,
+			len(data),
+		)
 	}
 
 	next := path + ".next"

@@ -31,7 +31,10 @@ func (n *Node) scheduleScenario() {
 
 	for i := range n.scenario.Processes {
 		spec := &n.scenario.Processes[i]
-		n.schedule = append(n.schedule, scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }})
+		n.schedule = append(
+			n.schedule,
+			scheduledEvent{n.start.Add(spec.At), rankStart, func() { n.startProcess(i, spec) }},
+		)
 	}
 
 	n.schedulePods()

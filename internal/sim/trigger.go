@@ -13,7 +13,8 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
 		f := &n.scenario.Faults[i]
-		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] || !f.active(index, passed) {
+		if f.During == "" || f.During != reading || index == driverAsWhole || n.triggered[f] ||
+			!f.active(index, passed) {
 			continue
 		}
 
@@ -43,7 +44,11 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 // fakesDestruction reports whether a GPU's driver says that it has destroyed what it leaves there.
 func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
-	n.eachActiveFault(g.index, now, func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies })
+	n.eachActiveFault(
+		g.index,
+		now,
+		func(f *FaultSpec) { lies = lies || f.Kind == FaultDestroyLies },
+	)
 
 	return lies
 }
@@ -59,7 +64,10 @@ func (n *Node) loseEvents() {
 			n.failed++
 		}
 
-		s.broken, s.mending, s.asked, s.queue = true, true, 0, nil
+		s.broken = true
+		s.mending = true
+		s.asked = 0
+		s.queue = nil
 		s.wake()
 	}
 }
@@ -91,7 +99,8 @@ func (s *Subscription) failed() bool {
 		return false
 	}
 
-	s.broken, s.asked = false, 0
+	s.broken = false
+	s.asked = 0
 
 	return true
 }

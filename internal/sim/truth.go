@@ -64,11 +64,15 @@ func (n *Node) truth(t *task) Truth {
 	r := Truth{PID: t.proc.pid, GPU: t.on.gpu.uuid, Index: t.on.gpu.index, Busy: t.does.Busy,
 		PerSecond: t.does.PerSecond, Latency: t.does.Latency}
 	if c := t.on.compute; c != nil {
-		r.MIG, r.Profile = c.UUID, t.on.instance.Profile.Name
+		r.MIG = c.UUID
+		r.Profile = t.on.instance.Profile.Name
 	}
 
 	if p := t.proc.of; p != nil {
-		r.Namespace, r.Pod, r.PodUID, r.Container = p.spec.Namespace, p.name, p.uid, t.proc.container
+		r.Namespace = p.spec.Namespace
+		r.Pod = p.name
+		r.PodUID = p.uid
+		r.Container = t.proc.container
 		r.Owner = p.spec.Owner
 	}
 
@@ -77,7 +81,8 @@ func (n *Node) truth(t *task) Truth {
 	}
 
 	whole := kernels.Run(n.demand(t), place{gpu: t.on.gpu}.kernelDevice(0))
-	r.Throughput, r.Stretch = t.does.Throughput/whole.Throughput, t.does.Stretch/whole.Stretch
+	r.Throughput = t.does.Throughput / whole.Throughput
+	r.Stretch = t.does.Stretch / whole.Stretch
 	r.Alone = Alone{Busy: whole.Busy, PerSecond: whole.PerSecond, Latency: whole.Latency}
 
 	return r
@@ -87,8 +92,13 @@ func (n *Node) truth(t *task) Truth {
 func (n *Node) recordFailure(p *process, why string) {
 	for _, t := range p.tasks {
 		r := n.truth(t)
-		r.Throughput, r.Stretch, r.Busy, r.PerSecond, r.Latency = 0, 0, 0, 0, 0
-		r.Failed, r.FailedAt = why, n.at
+		r.Throughput = 0
+		r.Stretch = 0
+		r.Busy = 0
+		r.PerSecond = 0
+		r.Latency = 0
+		r.Failed = why
+		r.FailedAt = n.at
 		n.failures = append(n.failures, r)
 	}
 }

@@ -88,7 +88,13 @@ func (n *Node) kill(p *process, why string) {
 func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	on, ok := n.find(spec.Device)
 	if !ok {
-		n.record(Record{GPU: gpu.Some(spec.Device.GPU), Message: fmt.Sprintf("no device %s for a process", spec.Device)})
+		n.record(
+			Record{
+				GPU:     gpu.Some(spec.Device.GPU),
+				Message: fmt.Sprintf("no device %s for a process", spec.Device),
+			},
+		)
+
 		return
 	}
 
@@ -145,7 +151,15 @@ func (n *Node) useMemory(g *simGPU) {
 		}
 
 		if t.memory > uint64(float64(size)*t.share) || used[domain]+t.memory > size {
-			n.kill(t.proc, fmt.Sprintf("out of memory on GPU %d: it wants %d MiB of %d", g.index, t.memory>>20, size>>20))
+			n.kill(
+				t.proc,
+				fmt.Sprintf(
+					"out of memory on GPU %d: it wants %d MiB of %d",
+					g.index,
+					t.memory>>20,
+					size>>20,
+				),
+			)
 			continue
 		}
 
@@ -195,7 +209,9 @@ func (g *simGPU) instanceOverhead(slices int) uint64 {
 // usable is what tasks can have of a domain.
 func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
-		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(d.instance.Profile.ComputeSlices)
+		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(
+			d.instance.Profile.ComputeSlices,
+		)
 	}
 
 	usable := (d.gpu.model.memoryMiB-d.gpu.model.reservedMiB)<<20 - d.gpu.overhead()

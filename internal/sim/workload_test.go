@@ -68,10 +68,13 @@ gpus: [{model: A30}]
 workloads: [{name: w, memory: 1GiB, sm: {steps: [{at: 0s, value: 50}, {at: 10s, value: 5}], repeat: 20s}}]
 processes: [{gpu: 0, workload: w, at: 2500ms, for: 45s}]
 `
-	coarse, fine := start(t, text), start(t, text)
+	coarse := start(t, text)
+	fine := start(t, text)
 	advance(t, coarse, time.Minute)
 
-	sum, before := 0.0, state(t, fine, 0)
+	sum := 0.0
+
+	before := state(t, fine, 0)
 	for range 240 {
 		advance(t, fine, 250*time.Millisecond)
 		sum += before.Watts / 4

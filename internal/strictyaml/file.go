@@ -67,7 +67,11 @@ func ReadAll(file io.Reader, path string, limit int64) ([]byte, error) {
 	}
 
 	if int64(len(data)) > limit {
-		return nil, &Error{File: path, Line: 1, Message: fmt.Sprintf("is larger than %d bytes", limit)}
+		return nil, &Error{
+			File:    path,
+			Line:    1,
+			Message: fmt.Sprintf("is larger than %d bytes", limit),
+		}
 	}
 
 	return data, nil
@@ -130,7 +134,11 @@ func Document(file string, data []byte) (*yaml.Node, error) {
 			return nil, syntaxError(file, err)
 		}
 
-		return nil, &Error{File: file, Line: more.Line, Message: "a second document; expected one in a file"}
+		return nil, &Error{
+			File:    file,
+			Line:    more.Line,
+			Message: "a second document; expected one in a file",
+		}
 	}
 
 	if len(doc.Content) != 1 {
@@ -139,7 +147,11 @@ func Document(file string, data []byte) (*yaml.Node, error) {
 
 	aliased := 0
 	if n := resolveAliases(&doc, false, &aliased); n != nil {
-		return nil, &Error{File: file, Line: n.Line, Message: "the document is too large once its aliases are written out"}
+		return nil, &Error{
+			File:    file,
+			Line:    n.Line,
+			Message: "the document is too large once its aliases are written out",
+		}
 	}
 
 	return doc.Content[0], nil

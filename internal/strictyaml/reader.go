@@ -44,7 +44,10 @@ type Form struct {
 
 // FormOf returns a form of values that read reads, as Decoder does, for a type that has no methods of its own.
 func FormOf[T any](read func(r *Reader, n *Node, key string, into *T)) Form {
-	return Form{reflect.TypeFor[T](), func(r *Reader, n *Node, key string, into any) { read(r, n, key, into.(*T)) }}
+	return Form{
+		reflect.TypeFor[T](),
+		func(r *Reader, n *Node, key string, into any) { read(r, n, key, into.(*T)) },
+	}
 }
 
 // OneOf returns a form of values that have names: text, true or false. Names can be added while a file is read.
@@ -53,7 +56,12 @@ func OneOf[T any](byName map[string]T) Form {
 		var known bool
 		if *into, known = byName[n.Value]; !known || n.Tag != "!!str" && n.Tag != "!!bool" {
 			names := strings.Join(slices.Sorted(maps.Keys(byName)), ", ")
-			r.Expected(n, key, "one of %s", cmp.Or(names, "the names of this file, of which there are none yet"))
+			r.Expected(
+				n,
+				key,
+				"one of %s",
+				cmp.Or(names, "the names of this file, of which there are none yet"),
+			)
 		}
 	})
 }
@@ -73,7 +81,10 @@ type Checked interface {
 
 // Fail reports what is wrong with a node.
 func (r *Reader) Fail(n *yaml.Node, key, format string, args ...any) {
-	r.errs = append(r.errs, &Error{File: r.file, Line: n.Line, Key: key, Message: fmt.Sprintf(format, args...)})
+	r.errs = append(
+		r.errs,
+		&Error{File: r.file, Line: n.Line, Key: key, Message: fmt.Sprintf(format, args...)},
+	)
 }
 
 // FailAt reports what is wrong with a key of a mapping, or with its absence.
@@ -89,11 +100,14 @@ func (r *Reader) FailFound(n *yaml.Node, key string, found *Error) {
 
 // nodeOf returns the node of a key below a node, or the nearest one around it.
 func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
-	nearest, at := n, key
+	nearest := n
+	at := key
 
 	consider := func(entryKey string, entry *yaml.Node) {
-		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
-			nearest, at = entry, entryKey
+		if len(entryKey) > len(at) &&
+			strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
+			nearest = entry
+			at = entryKey
 		}
 	}
 	for name, entry := range Pairs(n) {
@@ -223,7 +237,8 @@ func (r *Reader) decodeMap(n *yaml.Node, key string, v reflect.Value) {
 
 	for name, value := range Pairs(n) {
 		at := Join(key, name.Value)
-		k, item := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		k := reflect.New(v.Type().Key()).Elem()
+		item := reflect.New(v.Type().Elem()).Elem()
 		r.decode(name, at, k)
 
 		if v.MapIndex(k).IsValid() {

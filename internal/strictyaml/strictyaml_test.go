@@ -73,7 +73,8 @@ func TestDecode(t *testing.T) {
 		t.Errorf("rest %+v", d.Rest)
 	}
 
-	d.Ratio, d.Rest = 0, nil
+	d.Ratio = 0
+	d.Rest = nil
 
 	want := document{
 		Name: "580", Wait: 1500 * time.Millisecond, Count: 255, Offset: -3, Enabled: true,

@@ -49,7 +49,10 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 
 // fieldsOf lists the fields of a struct and of those embedded in it that have keys.
 func fieldsOf(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool { return KeyOf(f) == "" })
+	return slices.DeleteFunc(
+		reflect.VisibleFields(t),
+		func(f reflect.StructField) bool { return KeyOf(f) == "" },
+	)
 }
 
 // tagOf is the tag with the key of a struct's field.
@@ -81,7 +84,12 @@ func KeyOf(f reflect.StructField) string {
 }
 
 // decodeField reads the value of a struct's field, which is nil if its key is not in the mapping.
-func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.StructTag, v reflect.Value) {
+func (r *Reader) decodeField(
+	mapping, n *yaml.Node,
+	key string,
+	tag reflect.StructTag,
+	v reflect.Value,
+) {
 	isMany := v.Kind() == reflect.Slice || v.Kind() == reflect.Map
 
 	expected := expectedOf(tag, isMany)
@@ -89,7 +97,12 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
 			if !strings.Contains(tagOf(tag), ",omit") {
-				r.Fail(mapping, key, "%s", strings.TrimSuffix("is missing; expected "+expected, "; expected "))
+				r.Fail(
+					mapping,
+					key,
+					"%s",
+					strings.TrimSuffix("is missing; expected "+expected, "; expected "),
+				)
 			}
 
 			return
@@ -103,7 +116,8 @@ func (r *Reader) decodeField(mapping, n *yaml.Node, key string, tag reflect.Stru
 	}
 
 	lowest, highest, hasRange := rangeOf(tag)
-	if entries := entriesOf(n); hasRange && isMany && entries >= 0 && (entries < lowest || entries > highest) {
+	if entries := entriesOf(n); hasRange && isMany && entries >= 0 &&
+		(entries < lowest || entries > highest) {
 		r.Fail(n, key, "has %d entries; expected %d to %d", entries, lowest, highest)
 		return
 	}
@@ -144,7 +158,12 @@ func expectedOf(tag reflect.StructTag, isMany bool) string {
 // allows reports whether the tags of a field allow a value.
 func allows(tag reflect.StructTag, value string) bool {
 	if lowest, highest, ok := rangeOf(tag); ok {
-		if number, err := strconv.ParseInt(value, 10, 64); err != nil || number < lowest || number > highest {
+		if number, err := strconv.ParseInt(
+			value,
+			10,
+			64,
+		); err != nil || number < lowest ||
+			number > highest {
 			return false
 		}
 	}

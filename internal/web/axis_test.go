@@ -77,7 +77,8 @@ func TestAxis(t *testing.T) {
 }
 
 func TestParts(t *testing.T) {
-	split, orphan := splitGPU(0).Instances[0], splitGPU(0).Instances[1]
+	split := splitGPU(0).Instances[0]
+	orphan := splitGPU(0).Instances[1]
 	half := split
 
 	half.ComputeInstances = split.ComputeInstances[:1]
@@ -122,10 +123,13 @@ func TestUseWithoutKubelet(t *testing.T) {
 		}, "unknown, w3 unknown"},
 		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "used, w3"},
 		{"nothing can run", func(inst *gpu.GPUInstance) {
-			inst.Processes, inst.ComputeInstances = gpu.None[int](), nil
+			inst.Processes = gpu.None[int]()
+			inst.ComputeInstances = nil
 		}, "idle, w3 none"},
 		{"hidden MIG devices", func(inst *gpu.GPUInstance) {
-			inst.Processes, inst.ComputeInstances, inst.ComputesHidden = gpu.None[int](), nil, true
+			inst.Processes = gpu.None[int]()
+			inst.ComputeInstances = nil
+			inst.ComputesHidden = true
 		}, "unknown"},
 	} {
 		inst := instance(1, "3g.20gb", 3, 0, 4, 5*mib, nil)

@@ -30,7 +30,9 @@ func TestCheckConfig(t *testing.T) {
 	seen := 0
 
 	for _, file := range files {
-		name, err := filepath.Base(file), CheckConfig(file)
+		name := filepath.Base(file)
+
+		err := CheckConfig(file)
 		if strings.HasSuffix(name, ".good.yml") {
 			if err != nil {
 				t.Errorf("%s: %v", name, err)

@@ -24,7 +24,9 @@ const (
 // it and its weight is at least identity's, and identity otherwise, even if the client excludes both, as servers may.
 func negotiateCoding(h http.Header) coding {
 	const unset = -1.0
-	gzipQ, identityQ, anyQ := unset, unset, unset
+	gzipQ := unset
+	identityQ := unset
+	anyQ := unset
 
 	for _, line := range h.Values("Accept-Encoding") {
 		for spec := range strings.SplitSeq(line, ",") {

@@ -53,7 +53,11 @@ func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	counters := map[string]bool{}
 
 	for _, family := range families {
-		if base, ok := strings.CutSuffix(family.GetName(), "_total"); ok && family.GetType() == dto.MetricType_COUNTER {
+		if base, ok := strings.CutSuffix(
+			family.GetName(),
+			"_total",
+		); ok &&
+			family.GetType() == dto.MetricType_COUNTER {
 			counters[base] = true
 		}
 	}

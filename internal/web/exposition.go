@@ -46,7 +46,12 @@ type selectionForm struct {
 }
 
 // newExposition returns an exposition, which gathers nothing yet. It reports each later error once.
-func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report func(error)) *exposition {
+func newExposition(
+	snap *gpu.Snapshot,
+	metrics Metrics,
+	pool *buffers,
+	report func(error),
+) *exposition {
 	return &exposition{
 		snap:    snap,
 		metrics: metrics,
@@ -54,7 +59,9 @@ func newExposition(snap *gpu.Snapshot, metrics Metrics, pool *buffers, report fu
 		report:  report,
 		// If Gather panics, OnceValues panics for every scraper of the Snapshot. Serving a part of the metrics as if they
 		// were complete would be worse.
-		gather:   sync.OnceValues(func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) }),
+		gather: sync.OnceValues(
+			func() ([]*dto.MetricFamily, error) { return metrics.Gather(snap) },
+		),
 		prefixes: make(map[outputForm]encodeFunc),
 	}
 }

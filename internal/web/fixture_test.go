@@ -111,7 +111,8 @@ func wholeGPU(index int) gpu.GPU {
 	r.TemperatureCelsius, r.MemoryCelsius = gpu.Some(61.0), gpu.Some(72.0)
 	r.ClockHertz = gpu.Clocks{SM: gpu.Some(1.41e9), Memory: gpu.Some(1.215e9), Graphics: gpu.Some(1.41e9),
 		Video: gpu.Some(1.275e9)}
-	r.PerformanceState, r.Fans = gpu.Some(0), []gpu.Fan{{Index: 0, Speed: 0.35}}
+	r.PerformanceState = gpu.Some(0)
+	r.Fans = []gpu.Fan{{Index: 0, Speed: 0.35}}
 	r.Media = gpu.Media{Encoder: gpu.Some(0.0), Decoder: gpu.Some(0.4)}
 	r.PCIe = gpu.PCIe{Replays: gpu.Some(uint64(3)), LinkWidth: gpu.Some(16), LinkGeneration: gpu.Some(4)}
 	r.NVLink.Errors = []gpu.NVLinkErrors{{Kind: "replay", Count: 2}}

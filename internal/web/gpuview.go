@@ -79,7 +79,12 @@ func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 		view.Problem = downText(g, now)
 	}
 
-	view.holdingView = newHoldingView(g.Holders, g.Allocated, g.ConfirmedFree, kubelet && g.UUID != "")
+	view.holdingView = newHoldingView(
+		g.Holders,
+		g.Allocated,
+		g.ConfirmedFree,
+		kubelet && g.UUID != "",
+	)
 
 	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
@@ -100,8 +105,11 @@ func gpuBadges(g *gpu.GPU) []badge {
 
 	switch {
 	case g.Released.Present():
-		badges = append(badges, badge{Text: "released", Class: "warn",
-			Title: "The exporter keeps the GPU closed, so that it can be reset, unbound or passed to a virtual machine."})
+		badges = append(badges, badge{
+			Text:  "released",
+			Class: "warn",
+			Title: "The exporter keeps the GPU closed, so that it can be reset, unbound or passed to a virtual machine.",
+		})
 	case !g.Up && len(g.Errors) > 0 && g.Errors[0].Reason() == gpu.ReasonLost:
 		badges = append(badges, badge{Text: "lost", Class: "bad"})
 	case !g.Up:
@@ -125,23 +133,42 @@ func gpuBadges(g *gpu.GPU) []badge {
 
 	for _, e := range g.Totals.ClockEvents {
 		if e.Active && slowsDown(e.Reason) {
-			badges = append(badges, badge{Text: spellOut(e.Reason), Class: "warn", Title: "why clocks are not at their highest"})
+			badges = append(
+				badges,
+				badge{
+					Text:  spellOut(e.Reason),
+					Class: "warn",
+					Title: "why clocks are not at their highest",
+				},
+			)
 		}
 	}
 
 	if n := g.Totals.XIDs.Value; n > 0 {
-		badges = append(badges,
-			badge{Text: plural(int(n), "XID"), Class: "warn", Title: "XID errors since the exporter started"})
+		badges = append(
+			badges,
+			badge{
+				Text:  plural(int(n), "XID"),
+				Class: "warn",
+				Title: "XID errors since the exporter started",
+			},
+		)
 	}
 
 	if n := g.Totals.Unavailable.Or(gpu.Counter{}).Value; n > 0 {
-		badges = append(badges, badge{Text: plural(int(n), "unavailable event"), Class: "bad",
-			Title: "since the exporter started, the driver has said that it cannot use the GPU any more"})
+		badges = append(badges, badge{
+			Text:  plural(int(n), "unavailable event"),
+			Class: "bad",
+			Title: "since the exporter started, the driver has said that it cannot use the GPU any more",
+		})
 	}
 
 	if n := g.Totals.RecoveryActions.Or(gpu.Counter{}).Value; n > 0 {
-		badges = append(badges, badge{Text: plural(int(n), "recovery event"), Class: "warn",
-			Title: "changes of what the driver asks to be done about the GPU, since the exporter started"})
+		badges = append(badges, badge{
+			Text:  plural(int(n), "recovery event"),
+			Class: "warn",
+			Title: "changes of what the driver asks to be done about the GPU, since the exporter started",
+		})
 	}
 
 	return badges
@@ -186,14 +213,18 @@ func gpuGauges(g *gpu.GPU) []gauge {
 	}
 
 	if u, ok := nodedoc.Finite(r.Utilization).Get(); ok {
-		gauges = append(gauges, gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true})
+		gauges = append(
+			gauges,
+			gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true},
+		)
 	}
 
 	if w, ok := nodedoc.Finite(r.PowerWatts).Get(); ok {
 		power := gauge{Label: "Power", Value: wattsText(w)}
 		if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
 			power.Of = "of " + wattsText(limit)
-			power.Percent, power.Bar = percent(w/limit), true
+			power.Percent = percent(w / limit)
+			power.Bar = true
 		}
 
 		gauges = append(gauges, power)
@@ -226,7 +257,8 @@ func memoryGauge(m gpu.Memory) *gauge {
 	g := &gauge{Label: "Memory", Value: bytesText(used)}
 	if total, ok := m.Total.Get(); ok && total > 0 {
 		g.Of = "of " + bytesText(total)
-		g.Percent, g.Bar = percent(float64(used)/float64(total)), true
+		g.Percent = percent(float64(used) / float64(total))
+		g.Bar = true
 	}
 
 	return g
@@ -235,7 +267,9 @@ func memoryGauge(m gpu.Memory) *gauge {
 // downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {
 	if r, ok := g.Released.Get(); ok {
-		text := "Released " + ageText(now.Sub(r.Since)) + " ago: the exporter keeps it closed and reads nothing of it."
+		text := "Released " + ageText(
+			now.Sub(r.Since),
+		) + " ago: the exporter keeps it closed and reads nothing of it."
 		if r.Unbound {
 			text += " The driver does not list it any more."
 		}

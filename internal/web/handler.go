@@ -102,7 +102,11 @@ func CheckTelemetryPath(path string) error {
 		strings.HasPrefix(path, "/debug/"):
 		return fmt.Errorf("telemetry path %q: it is in use for something else", path)
 	case strings.ContainsAny(path, "{}?#% \t") || strings.Contains(path, "//") || strings.Contains(path, "/."):
-		return fmt.Errorf("telemetry path %q: expected a plain path, such as %s", path, TelemetryPathDefault)
+		return fmt.Errorf(
+			"telemetry path %q: expected a plain path, such as %s",
+			path,
+			TelemetryPathDefault,
+		)
 	}
 
 	return nil
@@ -127,15 +131,25 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 
 	pool := new(buffers)
 	mux := http.NewServeMux()
-	mux.Handle("GET "+opts.TelemetryPath, withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)))
+	mux.Handle(
+		"GET "+opts.TelemetryPath,
+		withWriteDeadline(newScrapeHandler(opts, snaps, metrics, fresh, pool, logger)),
+	)
 	mux.Handle("GET "+pathHealthy, withWriteDeadline(http.HandlerFunc(serveHealthy)))
-	mux.Handle("GET "+pathReady,
-		withWriteDeadline(&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes}))
+	mux.Handle(
+		"GET "+pathReady,
+		withWriteDeadline(
+			&readyHandler{snaps: snaps, maxAge: opts.ReadyMaxAge, now: opts.Now, notes: opts.Notes},
+		),
+	)
 
 	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
 	if opts.State {
 		page = withLocalHost(opts.Hosts, page)
-		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))))
+		mux.Handle(
+			"GET "+pathNode,
+			withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))),
+		)
 	}
 
 	if opts.State && opts.Recommendations != nil {

@@ -58,7 +58,14 @@ func unreadyReasons(snap *gpu.Snapshot, now time.Time, maxAge time.Duration) []s
 
 	var reasons []string
 	if age := now.Sub(snap.Time); maxAge > 0 && age > maxAge {
-		reasons = append(reasons, fmt.Sprintf("the last snapshot is %s old, more than %s", age.Round(time.Second), maxAge))
+		reasons = append(
+			reasons,
+			fmt.Sprintf(
+				"the last snapshot is %s old, more than %s",
+				age.Round(time.Second),
+				maxAge,
+			),
+		)
 	}
 
 	driver, known := sourceState(snap, gpu.SourceNVML)

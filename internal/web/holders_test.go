@@ -122,7 +122,8 @@ func TestFreeByConfirmation(t *testing.T) {
 // TestPageWithoutKubelet: on a node without a kubelet nothing is said of holders.
 func TestPageWithoutKubelet(t *testing.T) {
 	snap := nodeFixture()
-	snap.Sources, snap.Unmatched = snap.Sources[:1], nil
+	snap.Sources = snap.Sources[:1]
+	snap.Unmatched = nil
 	snap.GPUs = []gpu.GPU{bareGPU(0), unprivilegedGPU(1)}
 
 	snap.GPUs[1].Instances[0].Allocated = gpu.None[bool]()

@@ -22,9 +22,16 @@ type holdingView struct {
 }
 
 // newHoldingView returns the view of a device's holders. kubelet is set if the node has one: see hasKubelet.
-func newHoldingView(holders []gpu.Holder, allocated gpu.Opt[bool], confirmedFree, kubelet bool) holdingView {
+func newHoldingView(
+	holders []gpu.Holder,
+	allocated gpu.Opt[bool],
+	confirmedFree, kubelet bool,
+) holdingView {
 	return holdingView{
-		Holders: holderViews(holders), Free: !allocated.Or(true), Confirmed: confirmedFree, Unknown: kubelet &&
+		Holders:   holderViews(holders),
+		Free:      !allocated.Or(true),
+		Confirmed: confirmedFree,
+		Unknown: kubelet &&
 			!allocated.Present(),
 	}
 }
@@ -43,7 +50,10 @@ type unmatchedView struct{ ID, Resource, Holder string }
 
 // hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show devices as unknown.
 func hasKubelet(snap *gpu.Snapshot) bool {
-	return slices.ContainsFunc(snap.Sources, func(s gpu.SourceState) bool { return s.Name == gpu.SourceKubelet })
+	return slices.ContainsFunc(
+		snap.Sources,
+		func(s gpu.SourceState) bool { return s.Name == gpu.SourceKubelet },
+	)
 }
 
 // podText returns the name of a holder's pod, or its UID if the name is unknown.
@@ -71,7 +81,9 @@ func sharedViews(g *gpu.GPU) []sharedView {
 	}
 
 	return mapSlice(g.Holders, func(h *gpu.Holder) sharedView {
-		v := sharedView{holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed}}
+		v := sharedView{
+			holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed},
+		}
 		if h.Replica != "" {
 			v.Name += " (" + h.Replica + ")"
 		}
@@ -100,7 +112,9 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 	pods := map[string][]string{}
 	add := func(holders []gpu.Holder) {
 		for i := range holders {
-			reason, pod := holders[i].Unconfirmed, podText(&holders[i])
+			reason := holders[i].Unconfirmed
+
+			pod := podText(&holders[i])
 			if reason == "" || slices.Contains(pods[reason], pod) {
 				continue
 			}
@@ -137,11 +151,15 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 	if n := len(snap.Unmatched); n > 0 {
 		shown := snap.Unmatched[:min(n, maxUnmatched)]
 		notices = append(notices, notice{
-			Class: "warn", Title: plural(n, "device id") + " without a device",
-			Text: "Pods were given devices that this node does not have. They run without them.",
+			Class: "warn",
+			Title: plural(n, "device id") + " without a device",
+			Text:  "Pods were given devices that this node does not have. They run without them.",
 			Unmatched: mapSlice(shown, func(a *gpu.Assignment) unmatchedView {
-				return unmatchedView{ID: nodedoc.ShortText(a.ID), Resource: nodedoc.ShortText(a.Holder.Resource),
-					Holder: podText(&a.Holder) + " " + a.Holder.Name}
+				return unmatchedView{
+					ID:       nodedoc.ShortText(a.ID),
+					Resource: nodedoc.ShortText(a.Holder.Resource),
+					Holder:   podText(&a.Holder) + " " + a.Holder.Name,
+				}
 			}),
 			More: n - len(shown),
 			Hint: "Restart the device plugin, so that it no longer offers such devices, then delete the pods.",
@@ -161,7 +179,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 // freeTile counts the GPUs of which no pod holds any part, and those for which that is unknown. It returns false if
 // no holders are known.
 func freeTile(snap *gpu.Snapshot) (tile, bool) {
-	free, unknown := 0, 0
+	free := 0
+	unknown := 0
 
 	for i := range snap.GPUs {
 		switch allocated, known := snap.GPUs[i].Allocated.Get(); {

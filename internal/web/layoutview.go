@@ -59,8 +59,11 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 // layOutAxis returns the segments of a GPU's placement axis.
 func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	capacity := g.Capacity.Or(gpu.Capacity{})
-	axis := nodedoc.Axis{Units: nodedoc.AxisUnits(capacity.Memory, g.Profiles), Profiles: g.Profiles,
-		Available: capacity.Profiles}
+	axis := nodedoc.Axis{
+		Units:     nodedoc.AxisUnits(capacity.Memory, g.Profiles),
+		Profiles:  g.Profiles,
+		Available: capacity.Profiles,
+	}
 
 	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
 	for i := range g.Instances {
@@ -75,12 +78,16 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 
 	units := plural(s.Size, "memory slice")
 	if s.Stranded {
-		block.Class, block.Title = "stranded", units+" stranded: no profile that could still be created covers it"
+		block.Class = "stranded"
+		block.Title = units + " stranded: no profile that could still be created covers it"
+
 		return block
 	}
 
 	if s.Instance == nodedoc.Room {
-		block.Class, block.Title = "free", units+" free"
+		block.Class = "free"
+		block.Title = units + " free"
+
 		return block
 	}
 
@@ -93,12 +100,18 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 
 	block.Profile = profileText(inst.Profile)
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
-		block.Profile, block.ProfileRest = slices+"g", "."+memory
+		block.Profile = slices + "g"
+		block.ProfileRest = "." + memory
 	}
 
 	block.Gauge = memoryGauge(inst.Memory)
 
-	block.Title = fmt.Sprintf("GPU instance %d, %s at %s", inst.ID, profileText(inst.Profile), s.Placement)
+	block.Title = fmt.Sprintf(
+		"GPU instance %d, %s at %s",
+		inst.ID,
+		profileText(inst.Profile),
+		s.Placement,
+	)
 	if ratio, ok := nodedoc.Finite(inst.Activity.SM).Get(); ok {
 		block.Title += ", SM activity " + percentText(ratio)
 	}
@@ -129,13 +142,25 @@ func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 		return "idle" // nothing can run there
 	}
 
-	return useClass(inst.Allocated, len(inst.Holders)+len(inst.Jobs) > 0, inst.Processes, &inst.Activity, kubelet)
+	return useClass(
+		inst.Allocated,
+		len(inst.Holders)+len(inst.Jobs) > 0,
+		inst.Processes,
+		&inst.Activity,
+		kubelet,
+	)
 }
 
 // useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
 // device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
 // is whether it is idle.
-func useClass(allocated gpu.Opt[bool], held bool, processes gpu.Opt[int], a *gpu.Activity, kubelet bool) string {
+func useClass(
+	allocated gpu.Opt[bool],
+	held bool,
+	processes gpu.Opt[int],
+	a *gpu.Activity,
+	kubelet bool,
+) string {
 	active := max(nodedoc.Finite(a.GraphicsEngine).Or(0), nodedoc.Finite(a.SM).Or(0)) > 0
 	switch {
 	case kubelet && !allocated.Present():
@@ -217,7 +242,10 @@ func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1
 
 func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 	view := deviceView{
-		ID: int(inst.ID), Profile: profileText(inst.Profile), Down: !inst.Up, SM: smGauge(inst.Activity),
+		ID:          int(inst.ID),
+		Profile:     profileText(inst.Profile),
+		Down:        !inst.Up,
+		SM:          smGauge(inst.Activity),
 		Errors:      errorTexts(inst.Errors),
 		holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
 		Memory:      memoryGauge(inst.Memory),
@@ -245,13 +273,20 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		return view
 	}
 
-	view.ComputeInstances = mapSlice(inst.ComputeInstances, func(c *gpu.ComputeInstance) deviceView {
-		return deviceView{
-			ID: int(c.ID), Profile: profileText(c.Profile), UUID: string(c.UUID), Down: !c.Up, SM: smGauge(c.Activity),
-			Errors:      errorTexts(c.Errors),
-			holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
-		}
-	})
+	view.ComputeInstances = mapSlice(
+		inst.ComputeInstances,
+		func(c *gpu.ComputeInstance) deviceView {
+			return deviceView{
+				ID:          int(c.ID),
+				Profile:     profileText(c.Profile),
+				UUID:        string(c.UUID),
+				Down:        !c.Up,
+				SM:          smGauge(c.Activity),
+				Errors:      errorTexts(c.Errors),
+				holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
+			}
+		},
+	)
 
 	return view
 }

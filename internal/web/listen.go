@@ -29,7 +29,10 @@ func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, err
 			}
 		}
 
-		return nil, fmt.Errorf("systemd passes %s: expected stream sockets", plural(len(listeners), "socket"))
+		return nil, fmt.Errorf(
+			"systemd passes %s: expected stream sockets",
+			plural(len(listeners), "socket"),
+		)
 	}
 
 	return listeners, nil

@@ -167,7 +167,9 @@ func TestPageEscapes(t *testing.T) {
 func TestPagePolicy(t *testing.T) {
 	w := get(testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry()), "/")
 
-	policy, page := w.Header().Get("Content-Security-Policy"), w.Body.String()
+	policy := w.Header().Get("Content-Security-Policy")
+
+	page := w.Body.String()
 	for _, tag := range []string{"style", "script"} {
 		inline := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllStringSubmatch(page, -1)
 		if len(inline) != 1 {
@@ -242,7 +244,9 @@ func TestPageWithoutState(t *testing.T) {
 func TestPageGzip(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(nodeFixture()), nil, prometheus.NewRegistry())
 
-	plain, packed := get(h, "/"), get(h, "/", "Accept-Encoding", "gzip")
+	plain := get(h, "/")
+
+	packed := get(h, "/", "Accept-Encoding", "gzip")
 	if packed.Header().Get("Content-Encoding") != "gzip" || string(gunzip(t, packed.Body.Bytes())) != plain.Body.String() {
 		t.Error("the gzip coding differs from the plain page")
 	}
@@ -256,7 +260,8 @@ func TestPageOfGPUsThatWereNotRead(t *testing.T) {
 	cmptest.HasTexts(t, pageText(showPage(t, Options{State: true}, snap)),
 		"2 of 3 GPUs have not been read yet Their first readings are under way: GPU 1, GPU 2.")
 
-	snap.GPUs, snap.Unread = nil, []int{0}
+	snap.GPUs = nil
+	snap.Unread = []int{0}
 	text := pageText(showPage(t, Options{State: true}, snap))
 	cmptest.HasTexts(t, text, "1 of 1 GPUs have not been read yet")
 	cmptest.LacksTexts(t, text, "lists no GPU")

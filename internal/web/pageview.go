@@ -93,7 +93,10 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 		page.Tiles = nodeTiles(snap)
 	}
 
-	page.GPUs = mapSlice(snap.GPUs, func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) })
+	page.GPUs = mapSlice(
+		snap.GPUs,
+		func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) },
+	)
 
 	return page
 }
@@ -129,12 +132,18 @@ func sourceBadge(s *gpu.SourceState) badge {
 func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	driver, _ := sourceState(snap, gpu.SourceNVML)
 	if !driver.Up {
-		n := &notice{Class: "bad", Title: "No NVIDIA driver answers on this node", Text: sourceReason(driver),
-			Hint: "The exporter keeps looking: a driver that arrives later is picked up without a restart."}
+		n := &notice{
+			Class: "bad",
+			Title: "No NVIDIA driver answers on this node",
+			Text:  sourceReason(driver),
+			Hint:  "The exporter keeps looking: a driver that arrives later is picked up without a restart.",
+		}
 		if len(snap.GPUs) > 0 {
 			n.Title = "The NVIDIA driver no longer answers"
 		} else if !opts.Simulated {
-			n.Commands = []string{"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml"}
+			n.Commands = []string{
+				"mig-exporter --driver=sim --sim.scenario=testdata/scenarios/dgx-a100-mixed.yaml",
+			}
 		}
 
 		return n
@@ -146,8 +155,13 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	}
 
 	if n := len(snap.Unread); n > 0 {
-		return &notice{Class: "plain", Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
-			Text: "Their first readings are under way: " + indexesText(snap.Unread) + ". They appear here as they answer."}
+		return &notice{
+			Class: "plain",
+			Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
+			Text: "Their first readings are under way: " + indexesText(
+				snap.Unread,
+			) + ". They appear here as they answer.",
+		}
 	}
 
 	if len(snap.GPUs) == 0 {
@@ -173,10 +187,13 @@ func paceNotice(snap *gpu.Snapshot) *notice {
 		return fmt.Sprintf("every %s instead of %s", t.Now, t.Configured)
 	}
 
-	return &notice{Class: "warn", Title: "The GPUs are read less often than configured",
+	return &notice{
+		Class: "warn",
+		Title: "The GPUs are read less often than configured",
 		Text: "Calls of the driver take more than --poll.driver-budget. Memory, activity and power are read " +
 			every(p.Fast) + "; what is dear or seldom changes " + every(p.Slow) + ".",
-		Hint: "Metrics mig_exporter_driver_seconds_total and mig_exporter_poll_interval_seconds."}
+		Hint: "Metrics mig_exporter_driver_seconds_total and mig_exporter_poll_interval_seconds.",
+	}
 }
 
 // indexesText names GPUs by index.
@@ -236,19 +253,33 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	}
 
 	if migEnabled > 0 {
-		tiles = append(tiles,
-			tile{Label: "In MIG mode", Value: fmt.Sprint(migEnabled), Note: plural(instances, "GPU instance")})
+		tiles = append(
+			tiles,
+			tile{
+				Label: "In MIG mode",
+				Value: fmt.Sprint(migEnabled),
+				Note:  plural(instances, "GPU instance"),
+			},
+		)
 	}
 
 	if total > 0 {
 		tiles = append(tiles, tile{
-			Label: "Memory used", Value: bytesText(used), Note: "of " + bytesText(total) + withoutText(withoutMemory),
+			Label: "Memory used",
+			Value: bytesText(used),
+			Note:  "of " + bytesText(total) + withoutText(withoutMemory),
 		})
 	}
 
 	if limit > 0 {
-		tiles = append(tiles,
-			tile{Label: "Power", Value: wattsText(watts), Note: "limit " + wattsText(limit) + withoutText(withoutPower)})
+		tiles = append(
+			tiles,
+			tile{
+				Label: "Power",
+				Value: wattsText(watts),
+				Note:  "limit " + wattsText(limit) + withoutText(withoutPower),
+			},
+		)
 	}
 
 	return tiles

@@ -20,9 +20,16 @@ func withLocalHost(hosts []string, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.TLS == nil && onLoopback(r) && !isLocalHost(r.Host, hosts) {
 			w.Header().Set("Cache-Control", "no-store")
-			writeProblem(w, http.StatusMisdirectedRequest, "host", "The host name is not one of this node",
-				fmt.Sprintf("on a loopback address only localhost, IP addresses and the node's own name are served, not %.128q",
-					r.Host))
+			writeProblem(
+				w,
+				http.StatusMisdirectedRequest,
+				"host",
+				"The host name is not one of this node",
+				fmt.Sprintf(
+					"on a loopback address only localhost, IP addresses and the node's own name are served, not %.128q",
+					r.Host,
+				),
+			)
 
 			return
 		}
@@ -50,5 +57,6 @@ func isLocalHost(header string, hosts []string) bool {
 		return true
 	}
 
-	return name != "" && slices.ContainsFunc(hosts, func(host string) bool { return strings.EqualFold(host, name) })
+	return name != "" &&
+		slices.ContainsFunc(hosts, func(host string) bool { return strings.EqualFold(host, name) })
 }

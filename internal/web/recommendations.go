@@ -44,8 +44,16 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if selector := strings.Join(selectors, ""); selector != "" {
 		var known bool
 		if id, known = h.findGPU(selector); !known {
-			writeProblem(w, http.StatusNotFound, "not-found", "No such GPU",
-				fmt.Sprintf("gpu=%.64q: expected the index or the UUID of a GPU that can be read", selector))
+			writeProblem(
+				w,
+				http.StatusNotFound,
+				"not-found",
+				"No such GPU",
+				fmt.Sprintf(
+					"gpu=%.64q: expected the index or the UUID of a GPU that can be read",
+					selector,
+				),
+			)
 
 			return
 		}
@@ -54,8 +62,13 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	report := h.report(id)
 	if report == nil {
 		w.Header().Set("Retry-After", "1")
-		writeProblem(w, http.StatusServiceUnavailable, "no-recommendations", "No recommendations yet",
-			"they are computed after the first reading of this node")
+		writeProblem(
+			w,
+			http.StatusServiceUnavailable,
+			"no-recommendations",
+			"No recommendations yet",
+			"they are computed after the first reading of this node",
+		)
 
 		return
 	}
@@ -63,7 +76,13 @@ func (h *adviceHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	text, err := h.encode(report, id == "")
 	if err != nil {
 		_ = level.Error(h.logger).Log("msg", "cannot encode the recommendations", "err", err)
-		writeProblem(w, http.StatusInternalServerError, "encoding", "The recommendations could not be encoded", err.Error())
+		writeProblem(
+			w,
+			http.StatusInternalServerError,
+			"encoding",
+			"The recommendations could not be encoded",
+			err.Error(),
+		)
 
 		return
 	}
@@ -97,8 +116,10 @@ func (h *adviceHandler) encode(report any, whole bool) ([]byte, error) {
 	}
 
 	text = append(text, '\n')
+
 	if whole {
-		h.last, h.text = report, text
+		h.last = report
+		h.text = text
 	}
 
 	return text, nil
@@ -113,7 +134,8 @@ func (h *adviceHandler) findGPU(selector string) (gpu.UUID, bool) {
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		if g.UUID != "" && (selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID))) {
+		if g.UUID != "" &&
+			(selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID))) {
 			return g.UUID, true
 		}
 	}

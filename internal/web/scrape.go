@@ -32,8 +32,14 @@ type scrapeHandler struct {
 	rejected       atomic.Uint64
 }
 
-func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus.Gatherer, pool *buffers,
-	logger log.Logger) *scrapeHandler {
+func newScrapeHandler(
+	opts Options,
+	snaps Snapshots,
+	metrics Metrics,
+	fresh prometheus.Gatherer,
+	pool *buffers,
+	logger log.Logger,
+) *scrapeHandler {
 	h := &scrapeHandler{
 		metrics:        metrics,
 		freshCollector: opts.FreshCollector,
@@ -52,16 +58,22 @@ func newScrapeHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prom
 	}
 
 	if opts.Register != nil {
-		opts.Register.MustRegister(scrapeCounter("served", &h.served), scrapeCounter("rejected", &h.rejected))
+		opts.Register.MustRegister(
+			scrapeCounter("served", &h.served),
+			scrapeCounter("rejected", &h.rejected),
+		)
 	}
 
 	if opts.MaxScrapes > 0 {
 		h.slots = make(chan struct{}, opts.MaxScrapes)
 	}
 
-	h.expositions = snapshotCache[*exposition]{snaps: snaps, create: func(snap *gpu.Snapshot) *exposition {
-		return newExposition(snap, metrics, pool, report)
-	}}
+	h.expositions = snapshotCache[*exposition]{
+		snaps: snaps,
+		create: func(snap *gpu.Snapshot) *exposition {
+			return newExposition(snap, metrics, pool, report)
+		},
+	}
 
 	return h
 }
@@ -87,18 +99,32 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.acquireSlot() {
 		h.rejected.Add(1)
 		w.Header().Set("Retry-After", "1")
-		http.Error(w, fmt.Sprintf("%d scrapes are being served, which is the limit: try again later", cap(h.slots)),
-			http.StatusServiceUnavailable)
+		http.Error(
+			w,
+			fmt.Sprintf(
+				"%d scrapes are being served, which is the limit: try again later",
+				cap(h.slots),
+			),
+			http.StatusServiceUnavailable,
+		)
 
 		return
 	}
 
-	form := outputForm{format: expfmt.NegotiateAccept(r.Header, h.formats...), coding: negotiateCoding(r.Header)}
+	form := outputForm{
+		format: expfmt.NegotiateAccept(r.Header, h.formats...),
+		coding: negotiateCoding(r.Header),
+	}
 	form.created = h.created && isOpenMetrics(form.format)
 
 	parts, err := h.encode(form, chosen)
 	if err != nil {
-		http.Error(w, "nothing could be gathered and encoded: "+err.Error(), http.StatusInternalServerError)
+		http.Error(
+			w,
+			"nothing could be gathered and encoded: "+err.Error(),
+			http.StatusInternalServerError,
+		)
+
 		return
 	}
 
@@ -121,7 +147,11 @@ func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, err
 		prefix, err = current.prefix(form, chosen)
 	}
 
-	trailer := h.trailers.get(form, current, !chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector))
+	trailer := h.trailers.get(
+		form,
+		current,
+		!chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector),
+	)
 	if err = errors.Join(err, trailer.err); err != nil && prefix.size == 0 && trailer.empty {
 		return nil, err
 	}
@@ -175,6 +205,11 @@ func (l *limitedLogger) logError(err error) {
 		return
 	}
 
-	_ = level.Error(l.logger).Log("msg", "metrics are missing from scrapes", "err", err, "suppressed", l.suppressed)
-	l.logged, l.suppressed = now, 0
+	_ = level.Error(l.logger).Log(
+		"msg", "metrics are missing from scrapes",
+		"err", err,
+		"suppressed", l.suppressed,
+	)
+	l.logged = now
+	l.suppressed = 0
 }

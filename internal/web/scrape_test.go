@@ -194,7 +194,8 @@ func TestScrapeEscaping(t *testing.T) {
 }
 
 func TestScrapeGathersOncePerSnapshot(t *testing.T) {
-	metrics, snaps := newRegistry(t), publish(nodeFixture())
+	metrics := newRegistry(t)
+	snaps := publish(nodeFixture())
 	h := testHandler(Options{}, snaps, metrics, freshRegistry())
 	bodies := map[string]bool{}
 
@@ -346,7 +347,9 @@ type failing struct {
 func (f failing) Gather(*gpu.Snapshot) ([]*dto.MetricFamily, error) { return f.families, f.err }
 
 func TestScrapePartial(t *testing.T) {
-	name, help, value := "test_good", "-", 1.0
+	name := "test_good"
+	help := "-"
+	value := 1.0
 	good := &dto.MetricFamily{Name: &name, Help: &help, Type: dto.MetricType_GAUGE.Enum(),
 		Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &value}}}}
 	empty := "test_empty"

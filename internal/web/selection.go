@@ -32,8 +32,13 @@ func parseSelection(query string, metrics Metrics) (selection, error) {
 
 	for name := range parameters {
 		// A parameter without the brackets, or an exclusion, would otherwise be ignored, and all metrics served.
-		if name != collectParameter && (strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
-			return selection{}, fmt.Errorf("query parameter %.64q is not supported, expected %q", name, collectParameter)
+		if name != collectParameter &&
+			(strings.HasPrefix(name, "collect") || strings.HasPrefix(name, "exclude")) {
+			return selection{}, fmt.Errorf(
+				"query parameter %.64q is not supported, expected %q",
+				name,
+				collectParameter,
+			)
 		}
 	}
 

@@ -60,8 +60,13 @@ func Serve(ctx context.Context, opts ServerOptions, handler http.Handler, logger
 
 // serveOn serves on the listeners, which it closes, until ctx ends or one fails. Then it shuts all servers down and
 // waits for them.
-func serveOn(ctx context.Context, listeners []net.Listener, opts ServerOptions, handler http.Handler,
-	logger log.Logger) error {
+func serveOn(
+	ctx context.Context,
+	listeners []net.Listener,
+	opts ServerOptions,
+	handler http.Handler,
+	logger log.Logger,
+) error {
 	ended := make(chan error, len(listeners))
 	// A server for each listener: the toolkit wraps the handler of a server again, without a lock, for each listener.
 	servers := make([]*http.Server, len(listeners))

@@ -37,9 +37,12 @@ func NewStateHandler(snaps Snapshots, logger log.Logger) http.Handler {
 func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHandler {
 	return &stateHandler{
 		logger: logger,
-		documents: snapshotCache[*stateDocument]{snaps: snaps, create: func(snap *gpu.Snapshot) *stateDocument {
-			return newStateDocument(snap, pool)
-		}},
+		documents: snapshotCache[*stateDocument]{
+			snaps: snaps,
+			create: func(snap *gpu.Snapshot) *stateDocument {
+				return newStateDocument(snap, pool)
+			},
+		},
 	}
 }
 
@@ -102,7 +105,13 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		header.Del("ETag")
 		_ = level.Error(h.logger).Log("msg", "cannot encode the state", "err", err)
-		writeProblem(w, http.StatusInternalServerError, "encoding", "The state could not be encoded", err.Error())
+		writeProblem(
+			w,
+			http.StatusInternalServerError,
+			"encoding",
+			"The state could not be encoded",
+			err.Error(),
+		)
 
 		return
 	}
@@ -137,8 +146,10 @@ type problem struct {
 }
 
 func writeProblem(w http.ResponseWriter, status int, kind, title, detail string) {
-	body, err := json.Marshal(problem{Type: "urn:mig-exporter:problem:" + kind, Title: title, Status: status,
-		Detail: detail})
+	body, err := json.Marshal(
+		problem{Type: "urn:mig-exporter:problem:" + kind, Title: title, Status: status,
+			Detail: detail},
+	)
 	if err != nil {
 		body = []byte("{}")
 	}

@@ -23,7 +23,8 @@ func (h toolkitHandler) Handle(ctx context.Context, r slog.Record) error {
 		return nil // serveOn has logged it
 	}
 
-	r.Time, r.PC = time.Time{}, 0
+	r.Time = time.Time{}
+	r.PC = 0
 
 	return h.Handler.Handle(ctx, r)
 }
@@ -40,5 +41,8 @@ func (h toolkitHandler) WithGroup(name string) slog.Handler {
 
 // serverErrorLog returns the log for errors of net/http, such as failed TLS handshakes and panics of handlers.
 func serverErrorLog(logger log.Logger) *stdlog.Logger {
-	return slog.NewLogLogger(toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)}, slog.LevelWarn)
+	return slog.NewLogLogger(
+		toolkitHandler{sloggokit.NewGoKitHandler(logger, slog.LevelDebug)},
+		slog.LevelWarn,
+	)
 }

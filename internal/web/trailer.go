@@ -62,8 +62,11 @@ func (c *trailerCache) get(form outputForm, after *exposition, bare bool) bodyTr
 	cached.mu.Lock()
 	defer cached.mu.Unlock()
 
-	if now := time.Now(); cached.encoded.IsZero() || cached.after != after || now.Sub(cached.encoded) >= c.keep {
-		cached.bodyTrailer, cached.encoded, cached.after = c.encode(key), now, after
+	if now := time.Now(); cached.encoded.IsZero() || cached.after != after ||
+		now.Sub(cached.encoded) >= c.keep {
+		cached.bodyTrailer = c.encode(key)
+		cached.encoded = now
+		cached.after = after
 	}
 
 	return cached.bodyTrailer
@@ -85,7 +88,11 @@ func (c *trailerCache) encode(form trailerForm) bodyTrailer {
 		c.report(err)
 	}
 
-	trailer := bodyTrailer{text: bytes.Clone(plain.Bytes()), empty: empty, err: err} // a clone: the buffer is reused
+	trailer := bodyTrailer{
+		text:  bytes.Clone(plain.Bytes()),
+		empty: empty,
+		err:   err,
+	} // a clone: the buffer is reused
 	if form.coding == codingGzip && len(trailer.text) > 0 {
 		packed := c.pool.get()
 		defer c.pool.put(packed)

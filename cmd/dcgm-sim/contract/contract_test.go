@@ -249,7 +249,8 @@ func (p *pictures) snapshot() *gpu.Snapshot {
 			p.last[g.UUID] = layout
 		}
 
-		g.MIG.LayoutGeneration, g.LastRead = p.generation, s.Time
+		g.MIG.LayoutGeneration = p.generation
+		g.LastRead = s.Time
 		s.GPUs = append(s.GPUs, g)
 	}
 

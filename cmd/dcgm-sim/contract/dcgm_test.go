@@ -184,7 +184,8 @@ func (p *pair) compare(t *testing.T, entities []hostengine.Entity, fields []uint
 	}
 
 	for i := range want {
-		g, w := show(&got[i]), want[i]
+		g := show(&got[i])
+		w := want[i]
 		one := fmt.Sprintf("%v %d %d %c %d %d ", pairOf(w.Entity), w.Field, int(w.Status), w.Type, w.Micros, 0)
 		blank := false
 

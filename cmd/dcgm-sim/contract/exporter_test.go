@@ -36,7 +36,8 @@ func defaultRows(t *testing.T) [][]string {
 	}
 	defer file.Close()
 	r := csv.NewReader(file)
-	r.Comment, r.FieldsPerRecord = '#', 3
+	r.Comment = '#'
+	r.FieldsPerRecord = 3
 
 	rows, err := r.ReadAll()
 	if err != nil {

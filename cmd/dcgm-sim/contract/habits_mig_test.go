@@ -81,7 +81,8 @@ func TestEntityIDsAfterALayoutChange(t *testing.T) {
 			}
 
 			step(t, n, time.Second)
-			after, moved := 0, false
+			after := 0
+			moved := false
 
 			for _, e := range hierarchyOf(t) {
 				if e.Entity.EntityGroupId == dcgm.FE_GPU_I {

@@ -197,7 +197,8 @@ func hangs(t *testing.T, path string, calls map[string]func() error) {
 				}
 			}
 			advance(11 * time.Second)
-			begun, done := make(chan bool), make(chan error)
+			begun := make(chan bool)
+			done := make(chan error)
 			go func() {
 				close(begun)
 				done <- call()

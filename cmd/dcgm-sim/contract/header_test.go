@@ -18,7 +18,9 @@ func compile(t *testing.T, code string, args ...string) (program string) {
 	t.Helper()
 	dir := t.TempDir()
 
-	source, program := filepath.Join(dir, "test.c"), filepath.Join(dir, "test")
+	source := filepath.Join(dir, "test.c")
+	program = filepath.Join(dir, "test")
+
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -264,7 +264,9 @@ func expectDefaultList(t *testing.T, families map[string]map[string]string, prof
 	total := 0
 
 	for _, row := range defaultRows(t) {
-		name, want := row[0], row[2]
+		name := row[0]
+
+		want := row[2]
 		if row[1] == "label" {
 			continue
 		}

@@ -33,7 +33,8 @@ func (p *pictures) lookFor(seconds int) error {
 
 // picturesOf has a source of a mode in the place of the one through the library; lines is its log.
 func picturesOf(t *testing.T, opts dcgmsource.Options) (p *pictures, lines *strings.Builder) {
-	p, lines = newPictures(t, nil), &strings.Builder{}
+	p = newPictures(t, nil)
+	lines = &strings.Builder{}
 	opts.Now, opts.Logger = p.node.Now, log.NewLogfmtLogger(lines)
 	p.library = dcgmsource.New(dcgmsource.Open(opts.Mode, opts.Address), opts)
 
@@ -105,7 +106,9 @@ func TestSourceOnDamagedLibraries(t *testing.T) {
 		{"absent", "libdcgm.so.4 not found", func(string, string) error { return nil }, dcgmsource.ErrNoLibrary},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			path, dir := scenario(t, aMIGNode), t.TempDir()
+			path := scenario(t, aMIGNode)
+
+			dir := t.TempDir()
 			if os.Getenv(childVariable) == "" {
 				if err := tt.damage(library(), filepath.Join(dir, "libdcgm.so.4")); err != nil {
 					t.Fatal(err)

@@ -196,7 +196,9 @@ func wantField(t *testing.T, d nvml.Device, id uint32, kind nvml.ValueType, valu
 // checkPowerFields: nvidia-smi -q has all its power readings from them; the average is not of GA100, the module is
 // one with a CPU.
 func checkPowerFields(t *testing.T, l nvml.Interface, node *sim.Node) {
-	h100, a100 := handleOf(t, l, 0), handleOf(t, l, 1)
+	h100 := handleOf(t, l, 0)
+
+	a100 := handleOf(t, l, 1)
 	if err := node.Advance(10 * time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -268,7 +270,8 @@ func checkReplays(t *testing.T, l nvml.Interface, _ *sim.Node) {
 
 // checkLimits: relative to the highest operating temperature since Ada, -8, -2 and 0 of H100; absolute before.
 func checkLimits(t *testing.T, l nvml.Interface, _ *sim.Node) {
-	h100, a100 := handleOf(t, l, 0), handleOf(t, l, 1)
+	h100 := handleOf(t, l, 0)
+	a100 := handleOf(t, l, 1)
 	celsius := int32(ok[uint32](t)(h100.GetTemperature(nvml.TEMPERATURE_GPU)))
 	highest := int32(ok[uint32](t)(a100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)))
 	_, ret := h100.GetTemperatureThreshold(nvml.TEMPERATURE_THRESHOLD_GPU_MAX)

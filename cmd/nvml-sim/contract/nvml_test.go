@@ -71,7 +71,8 @@ func TestInventory(t *testing.T) {
 	for i := range count {
 		d := ok[nvml.Device](t)(l.DeviceGetHandleByIndex(i))
 		pci := ok[nvml.PciInfo](t)(d.GetPciInfo())
-		uuid, serial := ok[string](t)(d.GetUUID()), ok[string](t)(d.GetSerial())
+		uuid := ok[string](t)(d.GetUUID())
+		serial := ok[string](t)(d.GetSerial())
 
 		bus := text(pci.BusId[:])
 		for about, other := range map[string]nvml.Device{
@@ -146,7 +147,8 @@ func checkMIGDevices(t *testing.T, l nvml.Interface, d nvml.Device) {
 			t.Errorf("index %d of MIG device %d", index, k)
 		}
 
-		gi, ci := ok[int](t)(m.GetGpuInstanceId()), ok[int](t)(m.GetComputeInstanceId())
+		gi := ok[int](t)(m.GetGpuInstanceId())
+		ci := ok[int](t)(m.GetComputeInstanceId())
 
 		legacy := "MIG-" + whole + "/" + string(rune('0'+gi%10)) + "/" + string(rune('0'+ci))
 		if gi > 9 {

@@ -141,7 +141,8 @@ func (c *partitioner) check(layout, url string) {
 // watchLayouts scrapes until its result is called for: every layout that was served, and where.
 func watchLayouts(t *testing.T, urls []string) func() map[string]string {
 	t.Helper()
-	seen, stop := map[string]string{}, make(chan struct{})
+	seen := map[string]string{}
+	stop := make(chan struct{})
 	var mu sync.Mutex
 
 	var watching sync.WaitGroup

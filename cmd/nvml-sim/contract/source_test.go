@@ -94,7 +94,9 @@ func compareFaces(t *testing.T) {
 			partition(t, node)
 		}
 
-		inProcess, inC := faces[0].everything(t), faces[1].everything(t)
+		inProcess := faces[0].everything(t)
+
+		inC := faces[1].everything(t)
 		if inProcess != inC {
 			t.Fatalf("after %s more:\n%s\n%s", step, inProcess, inC)
 		}

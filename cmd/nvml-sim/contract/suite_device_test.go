@@ -226,7 +226,8 @@ func checkPCI(s *subject) {
 
 		s.want(pci.PciDeviceId&0xFFFF == 0x10DE, "PCI vendor of %x is not NVIDIA", pci.PciDeviceId)
 		place := fmt.Sprintf("%02X:%02X.0", pci.Bus, pci.Device)
-		legacy, long := text(pci.BusIdLegacy[:]), text(pci.BusId[:])
+		legacy := text(pci.BusIdLegacy[:])
+		long := text(pci.BusId[:])
 		s.want(strings.EqualFold(legacy, fmt.Sprintf("%04X:%s", pci.Domain, place)), "legacy id %q of %s", legacy, place)
 		s.want(long == "" || strings.EqualFold(long, fmt.Sprintf("%08X:%s", pci.Domain, place)), "id %q of %s", long, place)
 		s.want(!seen[legacy], "%s is of two GPUs", legacy)

@@ -243,7 +243,10 @@ func (s *subject) migDevices(d nvmlsource.Device) []nvmlsource.MIGDevice {
 
 // checkMIGHandles: a MIG device for every compute instance, each once, known by every form of its UUID.
 func checkMIGHandles(s *subject, d nvmlsource.Device) {
-	tree, uuids, ids := s.tree(d), map[string]bool{}, map[[2]int]bool{}
+	tree := s.tree(d)
+	uuids := map[string]bool{}
+	ids := map[[2]int]bool{}
+
 	for _, m := range s.migDevices(d) {
 		uuid, ret := m.GetUUID()
 		gi, giRet := m.GetGpuInstanceId()

@@ -99,7 +99,9 @@ func reading(check func(s *subject, first, second gpu.GPU)) func(*subject) {
 // identities is what stays while no layout changes: facts, profiles, ids, places and names. That events are refused
 // is found out beside the readings, at any time.
 func identities(g gpu.GPU) []any {
-	g.NoXIDs, g.ReportsUnavailable, g.ReportsRecovery = false, false, false
+	g.NoXIDs = false
+	g.ReportsUnavailable = false
+	g.ReportsRecovery = false
 
 	list := []any{g.Facts, g.MIG.Enabled, g.MIG.Pending}
 	for _, i := range g.Instances {
@@ -114,7 +116,8 @@ func identities(g gpu.GPU) []any {
 
 // checkTwice. Generations are the poll loop's: it compares what is held here to stay the same.
 func checkTwice(s *subject, first, second gpu.GPU) {
-	a, b := identities(first), identities(second)
+	a := identities(first)
+	b := identities(second)
 	s.want(reflect.DeepEqual(a, b), "%s: %+v, then %+v", first.UUID, a, b)
 	s.want(first.Name != "" && first.Architecture != "" && first.PCIBusID != "", "facts %+v", first.Facts)
 }
@@ -125,7 +128,9 @@ func checkTree(s *subject, _, g gpu.GPU) {
 		s.want(len(g.Instances) == 0, "%d instances with MIG off", len(g.Instances))
 	}
 
-	profiles, counts := map[uint32]gpu.Profile{}, map[uint32]int{}
+	profiles := map[uint32]gpu.Profile{}
+	counts := map[uint32]int{}
+
 	for _, p := range g.Profiles {
 		profiles[p.ID] = p
 	}
@@ -148,7 +153,10 @@ func checkTree(s *subject, _, g gpu.GPU) {
 
 // parts holds the compute instances to the GPU instance that they are of.
 func (s *subject) parts(i gpu.GPUInstance) {
-	slices, sms, ids := 0, 0, map[gpu.ComputeID]bool{}
+	slices := 0
+	sms := 0
+
+	ids := map[gpu.ComputeID]bool{}
 	for _, c := range i.ComputeInstances {
 		s.want(!ids[c.ID] && c.UUID != "" && c.Up, "compute instance %d/%d (%q) twice, unnamed or not up", i.ID, c.ID, c.UUID)
 		ids[c.ID] = true
@@ -164,7 +172,8 @@ func (s *subject) parts(i gpu.GPUInstance) {
 }
 
 func checkReadings(s *subject, first, second gpu.GPU) {
-	a, b := first.Readings, second.Readings
+	a := first.Readings
+	b := second.Readings
 	s.want(a.EnergyJoules.Or(0) <= b.EnergyJoules.Or(a.EnergyJoules.Or(0)), "energy %v, then %v", a.EnergyJoules,
 		b.EnergyJoules)
 	s.want(b.PowerWatts.Or(100) > 3 && b.PowerWatts.Or(100) < 3000, "power %v", b.PowerWatts)

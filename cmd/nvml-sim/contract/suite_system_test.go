@@ -95,7 +95,8 @@ func checkHandles(s *subject) {
 	}
 
 	s.want(count > 0 && count <= 64, "%d GPUs", count)
-	first, second := s.devices(), s.devices()
+	first := s.devices()
+	second := s.devices()
 	s.want(slices.Equal(first, second), "other handles the second time")
 
 	for i, d := range first {

@@ -126,11 +126,13 @@ func (s *subject) hold(table []checkOf) {
 	}
 
 	for _, c := range table {
-		s.current, s.seen = c.name, c.seen
+		s.current = c.name
+		s.seen = c.seen
 		c.check(s)
 	}
 
-	s.current, s.seen = "end", inHeader
+	s.current = "end"
+	s.seen = inHeader
 	s.must("Library.Shutdown", s.lib.Shutdown())
 }
 
@@ -290,7 +292,9 @@ func seamFunctions() []string {
 		reflect.TypeFor[nvmlsource.ComputeInstance](),
 	} {
 		for i := range seam.NumMethod() {
-			read, name := strings.Replace(seam.Name(), "Mutable", "", 1), seam.Method(i).Name
+			read := strings.Replace(seam.Name(), "Mutable", "", 1)
+
+			name := seam.Method(i).Name
 			if read != seam.Name() && slices.Contains(list, strings.Replace(read, "Instance", "GPUInstance", 1)+"."+name) {
 				continue // it is the one of the interface that is extended
 			}
@@ -304,7 +308,10 @@ func seamFunctions() []string {
 
 // A function of the seam without a check is not held by any contract; a check of a function that is gone is none.
 func TestContractHasEveryFunction(t *testing.T) {
-	seam, checked, names := seamFunctions(), map[string]bool{}, map[string]bool{}
+	seam := seamFunctions()
+	checked := map[string]bool{}
+
+	names := map[string]bool{}
 	for _, c := range contractTable() {
 		if names[c.name] {
 			t.Errorf("%s is in the table twice", c.name)

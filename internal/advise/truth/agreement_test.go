@@ -144,7 +144,8 @@ func (a *agreement) compareAnswers(about string, l, r *advise.Recommendation) {
 func (a *agreement) merge(b *agreement) {
 	a.found = append(a.found, b.found...)
 	if a.largest == nil {
-		a.largest, a.models = make([]float64, len(figures())), map[string]bool{}
+		a.largest = make([]float64, len(figures()))
+		a.models = map[string]bool{}
 	}
 
 	for i, v := range b.largest {
@@ -155,7 +156,9 @@ func (a *agreement) merge(b *agreement) {
 		a.models[m] = true
 	}
 
-	a.answers, a.slices, a.differing = a.answers+b.answers, a.slices+b.slices, a.differing+b.differing
+	a.answers = a.answers + b.answers
+	a.slices = a.slices + b.slices
+	a.differing = a.differing + b.differing
 	a.nodes += b.nodes
 	a.real.merge(&b.real)
 }

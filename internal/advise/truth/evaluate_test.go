@@ -68,7 +68,8 @@ type result struct {
 // options are the defaults, for Snapshots of a minute.
 func options(strict bool) advise.Options {
 	o := advise.DefaultOptions()
-	o.MaxGap, o.Strict = 2*time.Minute, strict
+	o.MaxGap = 2 * time.Minute
+	o.Strict = strict
 
 	return o
 }
@@ -154,7 +155,8 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 	for _, phases := range s.work.states {
 		var seen advise.Kernels
 		for _, p := range phases {
-			seen.Width, seen.Bandwidth = seen.Width+p.Share*p.Width/float64(n.model.sms), seen.Bandwidth+p.Share*p.Bandwidth
+			seen.Width = seen.Width + p.Share*p.Width/float64(n.model.sms)
+			seen.Bandwidth = seen.Bandwidth + p.Share*p.Bandwidth
 		}
 
 		of := advise.Slice{SMs: on.SMs / float64(n.model.sms), Bandwidth: on.Bandwidth}
@@ -169,7 +171,8 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 // observe shows a node to an adviser of each mode for two weeks, and keeps what they recommend at the end.
 func observe(n *node, res *result) {
 	a := advise.New(options(false))
-	s, p := n.snapshot(), &poller{n: n}
+	s := n.snapshot()
+	p := &poller{n: n}
 	see := func(s *gpu.Snapshot) { a.Observe(s) }
 
 	for minute := range observedMinutes {
@@ -396,7 +399,8 @@ func watch(n *node, res *result, way int, hidden bool, which func(*subject, *can
 		at = 1
 	}
 
-	polled, p := map[int]bool{}, &poller{n: n}
+	polled := map[int]bool{}
+	p := &poller{n: n}
 
 	for _, s := range of {
 		if s.work.serves == nil {

@@ -11,7 +11,8 @@ import (
 // come up.
 func TestFailedMovesAreNoticed(t *testing.T) {
 	t.Parallel()
-	failed, fine := map[string]int{}, 0
+	failed := map[string]int{}
+	fine := 0
 
 	for index := range 60 {
 		n := newNode(7, index)

@@ -137,7 +137,8 @@ func (f *fullNode) snapshots(began time.Time, minutes int) iter.Seq[*gpu.Snapsho
 	return func(yield func(*gpu.Snapshot) bool) {
 		by := time.Minute - time.Millisecond
 		for range minutes {
-			s, later := *f.advance(by), began.Sub(sim.StepStart())
+			s := *f.advance(by)
+			later := began.Sub(sim.StepStart())
 
 			s.Time, s.GPUs = s.Time.Add(later), slices.Clone(s.GPUs)
 			for i := range s.GPUs {
@@ -167,7 +168,8 @@ func (r *realAgreement) merge(o *realAgreement) {
 // add compares what the full simulator knows of the workload of a slice with what the workload model says.
 func (r *realAgreement) add(n *node, s *slice, minute int, truth *sim.Truth) {
 	d := s.work.demand(minute)
-	whole, got := kernels.Run(d, n.wholeDevice()), kernels.Run(d, n.device(s.profile, s.loss))
+	whole := kernels.Run(d, n.wholeDevice())
+	got := kernels.Run(d, n.device(s.profile, s.loss))
 	r.minutes++
 	r.busy = max(r.busy, math.Abs(truth.Busy-got.Busy))
 	r.throughput = max(r.throughput, math.Abs(truth.Throughput-got.Throughput/whole.Throughput))
@@ -191,7 +193,8 @@ func skipFirst(source iter.Seq[*gpu.Snapshot]) iter.Seq[*gpu.Snapshot] {
 // compareNode observes a node on both ways, on whole GPUs and then in what was recommended.
 func compareNode(t *testing.T, n *node, minutes, slicedMinutes int) *agreement {
 	a := &agreement{nodes: 1, models: map[string]bool{n.model.Name: true}}
-	fast, full := advise.New(options(false)), advise.New(options(false))
+	fast := advise.New(options(false))
+	full := advise.New(options(false))
 	f := startFull(t, wholeScenario(t, n, minutes), n.hints())
 	advice := adviceOn(fast, skipFirst(fastPath(n, minutes)))
 	a.compare(n.name, advice, adviceOn(full, skipFirst(f.snapshots(start(), minutes))))
@@ -239,7 +242,9 @@ func (a *agreement) compareReal(n *node, slices []slice, minute int, truths []si
 			continue
 		}
 
-		load, found := loadName(s.index, s.work, minute), false
+		load := loadName(s.index, s.work, minute)
+		found := false
+
 		for i := range truths {
 			if truths[i].Workload == load {
 				a.real.add(n, s, minute, &truths[i])

@@ -87,7 +87,9 @@ func newWorkload(r *rand.Rand, m *model) *workload {
 		all += k.weight
 	}
 
-	pick, name := r.IntN(all), ""
+	pick := r.IntN(all)
+	name := ""
+
 	for _, k := range kinds() {
 		if pick -= k.weight; pick < 0 {
 			name = k.name
@@ -131,7 +133,8 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 	case "narrow-busy":
 		w.states = nil
 		w.addState(r, m, between(r, 0.01, 0.15))
-		w.busy, w.noise = steady(between(r, 0.7, 1)), 0.05
+		w.busy = steady(between(r, 0.7, 1))
+		w.noise = 0.05
 	case "rare-wide":
 		w.states = nil
 		w.addState(r, m, between(r, 0.5, 1))
@@ -154,7 +157,8 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 	case "training":
 		w.states = nil
 		w.addState(r, m, between(r, 0.6, 1))
-		w.busy, w.noise = steady(between(r, 0.85, 1)), 0.05
+		w.busy = steady(between(r, 0.85, 1))
+		w.noise = 0.05
 		w.needGiB = steady(m.gib * between(r, 0.3, 0.9))
 	default:
 		w.shapeOther(r, m)
@@ -163,7 +167,9 @@ func (w *workload) shape(r *rand.Rand, m *model) {
 
 // shapeWeekly has one day, or five, with more load; on that day the kernels can be others.
 func (w *workload) shapeWeekly(r *rand.Rand, m *model, level float64) {
-	from, days := r.IntN(7), 1
+	from := r.IntN(7)
+
+	days := 1
 	if r.IntN(2) == 0 {
 		days = 5
 	}
@@ -180,7 +186,8 @@ func (w *workload) shapeWeekly(r *rand.Rand, m *model, level float64) {
 // shapePhases works with other kernels, and another load, for some hours of each day.
 func (w *workload) shapePhases(r *rand.Rand, m *model) {
 	w.addState(r, m, between(r, 0.2, 1))
-	start, length := r.IntN(20*60), 10+r.IntN(300)
+	start := r.IntN(20 * 60)
+	length := 10 + r.IntN(300)
 	w.stateAt = func(minute int) int {
 		if at := minute % dayMinutes; at >= start && at < start+length {
 			return 1
@@ -188,7 +195,8 @@ func (w *workload) shapePhases(r *rand.Rand, m *model) {
 
 		return 0
 	}
-	quiet, loud := between(r, 0.01, 0.6), between(r, 0.05, 1)
+	quiet := between(r, 0.01, 0.6)
+	loud := between(r, 0.05, 1)
 	w.busy = func(minute int) float64 { return [2]float64{quiet, loud}[w.stateAt(minute)] }
 }
 
@@ -211,7 +219,8 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 	case 0:
 		w.kind, w.mediaAt = "transcoding", daily(between(r, 0, 0.5), 1)
 	case 1:
-		begins, length := r.IntN(23*60), 3+r.IntN(12)
+		begins := r.IntN(23 * 60)
+		length := 3 + r.IntN(12)
 		w.kind = "rare-decoding"
 		w.mediaAt = func(minute int) float64 {
 			return boolToFloat(minute%dayMinutes >= begins && minute%dayMinutes < begins+length)
@@ -224,7 +233,8 @@ func (w *workload) shapeVideo(m *model, kinds [4]bool) {
 func (w *workload) shapeServer(r *rand.Rand, m *model) {
 	w.fraction, w.loading = between(r, 0.4, 0.9), 5+r.IntN(56)
 	w.taken = w.fraction * m.gib
-	weights, cache := between(r, 0.2, 0.85)*w.taken, between(r, 0.02, 0.15)*w.taken
+	weights := between(r, 0.2, 0.85) * w.taken
+	cache := between(r, 0.02, 0.15) * w.taken
 	w.needGiB = steady(weights + cache)
 }
 
@@ -240,14 +250,17 @@ func boolToFloat(b bool) float64 {
 func (w *workload) shapeOther(r *rand.Rand, m *model) {
 	switch w.kind {
 	case "leaking":
-		base, restart := w.needGiB(0), 0
+		base := w.needGiB(0)
+
+		restart := 0
 		if r.IntN(2) == 0 {
 			restart = 2 + r.IntN(9)
 		}
 
 		w.needGiB = leaking(base, base*between(r, 0.005, 0.1), r.IntN(observedMinutes-2*dayMinutes), restart)
 	case "growing-memory":
-		base, perDay := w.needGiB(0), between(r, 0.01, 0.08)
+		base := w.needGiB(0)
+		perDay := between(r, 0.01, 0.08)
 		w.needGiB = func(minute int) float64 { return base * math.Exp(perDay*float64(minute)/dayMinutes) }
 	case "preallocating":
 		w.taken = m.gib * between(r, 0.75, 0.95)
@@ -259,7 +272,8 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 		w.shapeVideo(m, kinds)
 	case "late-video": // from some time after the eighth day on, up to an hour before the advice is taken
 		kinds := [4]bool{false, true, r.IntN(3) == 0, false}
-		w.busy, w.states = steady(between(r, 0.05, 0.5)), nil
+		w.busy = steady(between(r, 0.05, 0.5))
+		w.states = nil
 		w.addState(r, m, between(r, 0.01, 0.1))
 		w.needGiB = steady(m.gib * between(r, 0.03, 0.1))
 		begins := 8*dayMinutes + r.IntN(observedMinutes-8*dayMinutes-60)
@@ -280,7 +294,8 @@ func (w *workload) shapeOther(r *rand.Rand, m *model) {
 		w.needGiB, w.busy, w.states = steady(one[0]*m.gib), steady(one[1]), nil
 		w.addState(r, m, one[2])
 	case "mixture": // of requests, the rare ones of which are long and wide
-		w.mix, w.states = mixTwoPoint, nil
+		w.mix = mixTwoPoint
+		w.states = nil
 		w.addState(r, m, between(r, 0.02, 0.4))
 	case "balanced": // replicas behind a load balancer; node adds the others
 		w.copies = 2 + r.IntN(3)

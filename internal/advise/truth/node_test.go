@@ -107,7 +107,9 @@ func (n *node) advance(s *gpu.Snapshot, minute int) {
 func (n *node) hold(g *gpu.GPU, w *workload, minute int) kernels.Result {
 	r := kernels.Result{}
 
-	running, number := false, 0
+	running := false
+
+	number := 0
 	if w != nil {
 		running, number = w.runs(minute)
 	}
@@ -166,7 +168,8 @@ func mediaOf(used, have kernels.Engines, r kernels.Result) gpu.Media {
 // another one.
 func (w *workload) holders(index, number int) []gpu.Holder {
 	if w.held == nil || w.heldNumber != number {
-		w.held, w.heldNumber = w.newHolders(index, number), number
+		w.held = w.newHolders(index, number)
+		w.heldNumber = number
 	}
 
 	return w.held
@@ -190,7 +193,9 @@ func (w *workload) newHolders(index, number int) []gpu.Holder {
 
 	h.Sharing = gpu.SharingMPS
 	other := h
-	other.Pod, other.PodUID, other.Workload = fmt.Sprintf("other-%d", index), "uid-other", "Deployment/other"
+	other.Pod = fmt.Sprintf("other-%d", index)
+	other.PodUID = "uid-other"
+	other.Workload = "Deployment/other"
 
 	return []gpu.Holder{h, other}
 }
@@ -241,7 +246,8 @@ func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Resul
 	w := s.work
 	running, number := w.runs(minute)
 	i.Holders, i.Allocated = nil, gpu.Some(running)
-	r, used := kernels.Result{}, uint64(0)
+	r := kernels.Result{}
+	used := uint64(0)
 	wanted := kernels.Engines{}
 
 	on := n.device(s.profile, s.loss)
@@ -252,7 +258,8 @@ func (n *node) holdSlice(i *gpu.GPUInstance, s *slice, minute int) kernels.Resul
 
 		alive := false
 		if used, alive = s.uses(minute); !alive {
-			r, wanted = kernels.Result{}, kernels.Engines{}
+			r = kernels.Result{}
+			wanted = kernels.Engines{}
 		}
 	}
 

@@ -17,7 +17,8 @@ const smallNode = 4
 func (res *result) checkPacking(report *advise.Report, gpus []gpu.GPU) {
 	for from := 0; from < len(gpus); from += smallNode {
 		half := *report
-		half.Devices, half.Packing = slices.Clone(report.Devices[from:from+smallNode]), nil
+		half.Devices = slices.Clone(report.Devices[from : from+smallNode])
+		half.Packing = nil
 		half.Pack(&gpu.Snapshot{GPUs: gpus[from : from+smallNode]})
 		want, placed := fewestGPUs(half.Devices, gpus[from:from+smallNode])
 		res.smallPackings++
@@ -76,7 +77,8 @@ func fewestGPUs(devices []advise.Recommendation, gpus []gpu.GPU) (fewest int, pl
 	try = func(k int) {
 		if k == len(a.moved) {
 			if used := a.used(); a.spreads() && (!placed || used < fewest) {
-				fewest, placed = used, true
+				fewest = used
+				placed = true
 			}
 
 			return
@@ -134,9 +136,12 @@ func (a *assignment) spreads() bool {
 func (a *assignment) holds(at int) bool {
 	g := &a.gpus[at]
 
-	power, traffic := g.Power.IdleWatts.Or(0)/g.Readings.PowerLimitWatts.Or(1), 0.
+	power := g.Power.IdleWatts.Or(0) / g.Readings.PowerLimitWatts.Or(1)
+	traffic := 0.
+
 	for _, r := range a.on[at] {
-		power, traffic = power+r.Evidence.PowerP95, traffic+r.Evidence.PCIeMax
+		power = power + r.Evidence.PowerP95
+		traffic = traffic + r.Evidence.PCIeMax
 	}
 
 	if len(a.on[at]) > 1 && (power > 0.9 || traffic > 0.7) {

@@ -25,7 +25,9 @@ type distribution struct {
 
 func (d *distribution) add(stretch, weight float64) {
 	if stretch != d.last {
-		d.last, d.bucket = stretch, 0
+		d.last = stretch
+
+		d.bucket = 0
 		if stretch > 1 {
 			d.bucket = min(int(math.Log(stretch)*(1/logStep)), len(d.weights)-1)
 		}
@@ -70,12 +72,17 @@ const logStep = 0.005
 func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result, minute int) {
 	if d.Busy > 0 {
 		r := kernels.Run(d, on)
-		all, done := whole.Throughput*d.Busy, r.Throughput*d.Busy
+		all := whole.Throughput * d.Busy
+		done := r.Throughput * d.Busy
 		o.stretch.add(r.Stretch, d.Busy)
-		o.work, o.allWork = o.work+done, o.allWork+all
+		o.work = o.work + done
+		o.allWork = o.allWork + all
 		o.engineWork += all * enginesDo(d.Media, on.Engines)
 
-		o.hour.work, o.hour.allWork, o.hour.stretched = o.hour.work+done, o.hour.allWork+all, o.hour.stretched+all*r.Stretch
+		o.hour.work = o.hour.work + done
+		o.hour.allWork = o.hour.allWork + all
+
+		o.hour.stretched = o.hour.stretched + all*r.Stretch
 		if o.hourLoss < 0 && (done < minThroughput*all || r.Stretch > maxStretch) {
 			o.hourLoss = minute
 			if o.anyLoss < 0 {
@@ -95,7 +102,8 @@ func (o *outcome) add(d kernels.Demand, on kernels.Device, whole kernels.Result,
 		}
 	}
 
-	o.hour, o.hourLoss = struct{ work, allWork, stretched float64 }{}, -1
+	o.hour = struct{ work, allWork, stretched float64 }{}
+	o.hourLoss = -1
 }
 
 // enginesDo returns how much of its work a workload does that uses so many media engines at full speed, with those that
@@ -171,7 +179,8 @@ type foreseen struct {
 func (f *foreseen) add(d kernels.Demand, stretch float64, have kernels.Engines) {
 	f.stretch.add(stretch, d.Busy)
 	done := min(1/max(1, d.Busy*stretch), enginesDo(d.Media, have))
-	f.work, f.allWork = f.work+d.Busy*done, f.allWork+d.Busy
+	f.work = f.work + d.Busy*done
+	f.allWork = f.allWork + d.Busy
 }
 
 // does reports whether a size would have done in the time that was observed, with no reserve.

@@ -70,7 +70,8 @@ func (p *poller) begin(minute, devices int, of func(i int) (*workload, requests.
 		return
 	}
 
-	p.hour, p.served = minute/60+1, [8]*servedHour{}
+	p.hour = minute/60 + 1
+	p.served = [8]*servedHour{}
 
 	for i := range devices {
 		if w, on := of(i); w != nil && w.serves != nil {

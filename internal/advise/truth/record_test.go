@@ -58,7 +58,8 @@ func (s *subject) record(n *node) record {
 		reason: string(s.report[byDefault].Reason),
 	}
 	if v := s.work.serves; v != nil {
-		r.arrivals, r.known = v.arrivals, v.known
+		r.arrivals = v.arrivals
+		r.known = v.known
 	}
 
 	for way, c := range s.answers {
@@ -75,7 +76,9 @@ func (s *subject) record(n *node) record {
 
 		if way != naively {
 			p := s.report[way].Predicted
-			v.predicted, v.latency, noticed = p.StretchP95, p.Latency, s.noticed[way]
+			v.predicted = p.StretchP95
+			v.latency = p.Latency
+			noticed = s.noticed[way]
 		}
 
 		v.seen = s.effect(c.real, s.waitsOf(n, c.size, after), noticed[0])
@@ -135,7 +138,8 @@ func (e *effect) noticed() bool {
 // violations returns which limits do not hold.
 func violations(records []record) []string {
 	var found []string
-	given, regrets := 0, 0
+	given := 0
+	regrets := 0
 
 	for i := range records {
 		r := &records[i]

@@ -92,7 +92,11 @@ func (r *replay) render(b *strings.Builder, all bool) {
 }
 
 func (r *replay) renderCounts(b *strings.Builder, name string, of func(*replayed) *moved) {
-	given, killed, slow, stretched, late := 0, 0, 0, 0, 0
+	given := 0
+	killed := 0
+	slow := 0
+	stretched := 0
+	late := 0
 
 	for i := range r.answers {
 		m := of(&r.answers[i])
@@ -135,7 +139,10 @@ func (m *moved) render(b *strings.Builder, name, by string) {
 		return
 	}
 
-	about, killed, latency := "", "no", "–"
+	about := ""
+	killed := "no"
+	latency := "–"
+
 	if !m.known {
 		about = "~"
 	}

@@ -62,14 +62,16 @@ func (w *traceWriter) row(seconds int, name string, memoryGiB, busy, width float
 // imageTrace is one row a minute of pods that are idle most of the time: p99 of busy time 16, 37 and 94 %, largest
 // memory 21, 37 and 45 GiB at the 10th, 50th and 90th percentile of pods, median of busy time 0.
 func imageTrace(seed uint64, width bool) string {
-	r, w := rand.New(rand.NewPCG(seed, 1)), newTrace(width)
+	r := rand.New(rand.NewPCG(seed, 1))
+	w := newTrace(width)
 
 	const pods, minutes = 143, 23 * 60
 	for pod := range pods {
 		u := (float64(pod) + 0.5) / pods
 		top := min(1, 0.37*math.Exp(0.68*math.Sqrt2*math.Erfinv(2*u-1)))
 		memory := interpolate(math.Mod(u*37, 1), []float64{0, 0.1, 0.5, 0.9, 1}, []float64{15, 21, 37, 45, 48})
-		share, of := between(r, 0.15, 0.45), between(r, 0.2, 1)
+		share := between(r, 0.15, 0.45)
+		of := between(r, 0.2, 1)
 
 		for minute := range minutes {
 			busy := 0.
@@ -98,11 +100,15 @@ func interpolate(x float64, xs, ys []float64) float64 {
 // languageTrace is one row in ten seconds of services whose requests come by the hour of the day and in bursts, each
 // with as many tokens as a log-normal distribution gives: the busy time is that of their prompts and answers.
 func languageTrace(seed uint64, width bool) string {
-	r, w := rand.New(rand.NewPCG(seed, 2)), newTrace(width)
+	r := rand.New(rand.NewPCG(seed, 2))
+	w := newTrace(width)
+
 	for service := range 10 {
-		perSecond, of := logNormal(r, 0.015, 0.8), between(r, 0.2, 1)
+		perSecond := logNormal(r, 0.015, 0.8)
+		of := between(r, 0.2, 1)
 		memory := between(r, 6, 60)
-		burst, left := 1., 0.
+		burst := 1.
+		left := 0.
 
 		for step := range 48 * 360 {
 			hour := float64(step%8640) / 360
@@ -115,7 +121,8 @@ func languageTrace(seed uint64, width bool) string {
 			work := 0.
 
 			for left := rate*10 - r.ExpFloat64(); left > 0; left -= r.ExpFloat64() {
-				prompt, answer := logNormal(r, 1000, 1), logNormal(r, 100, 1)
+				prompt := logNormal(r, 1000, 1)
+				answer := logNormal(r, 100, 1)
 				work += prompt/8000 + answer/60
 			}
 
@@ -129,11 +136,15 @@ func languageTrace(seed uint64, width bool) string {
 // clusterTrace is one row in five minutes of jobs whose instances come again and again, each with a mean use of the
 // GPU: 10 % on average, under a tenth for three quarters of them.
 func clusterTrace(seed uint64, width bool) string {
-	r, w := rand.New(rand.NewPCG(seed, 3)), newTrace(width)
+	r := rand.New(rand.NewPCG(seed, 3))
+	w := newTrace(width)
 	const end = 5 * 24 * 12
 
 	for job := range 60 {
-		use, of, memory := min(0.95, logNormal(r, 0.045, 1.3)), between(r, 0.05, 1), min(36, logNormal(r, 6, 0.8))
+		use := min(0.95, logNormal(r, 0.045, 1.3))
+		of := between(r, 0.05, 1)
+
+		memory := min(36, logNormal(r, 6, 0.8))
 		for at := r.IntN(100); at < end; at += 10 + r.IntN(150) {
 			for until := min(end, at+12+r.IntN(200)); at < until; at++ {
 				w.row(at*300, fmt.Sprintf("job-%d", job), memory*between(r, 0.8, 1), min(1, use*between(r, 0.5, 1.5)), of)
@@ -162,7 +173,8 @@ func mustReplay(t *testing.T, s *shape) (*replay, []*traced) {
 // its throughput, and the naive rule harms some. Without what kernels use of the GPU nothing is advised.
 func TestReplayedShapes(t *testing.T) {
 	t.Parallel()
-	naiveHarms, advised := 0, 0
+	naiveHarms := 0
+	advised := 0
 
 	for _, s := range shapes(1, true) {
 		r, _ := mustReplay(t, &s)
@@ -229,7 +241,8 @@ func TestShapesArePublished(t *testing.T) {
 	}
 
 	_, jobs := mustReplay(t, &all[2])
-	mean, low := 0., 0
+	mean := 0.
+	low := 0
 
 	for _, w := range jobs {
 		sum := 0.

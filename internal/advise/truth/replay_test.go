@@ -178,7 +178,8 @@ func (r *replay) replay(w *traced) replayed {
 // leave makes a Snapshot one of a free GPU.
 func (r *replay) leave(s *gpu.Snapshot, at time.Time) {
 	s.Time = at
-	n, g := &node{model: *r.model}, &s.GPUs[0]
+	n := &node{model: *r.model}
+	g := &s.GPUs[0]
 	n.work(g, nil, n.hold(g, nil, 0), 0)
 }
 
@@ -214,7 +215,9 @@ func (r *replay) hints() gpu.RightsizingHints {
 
 // naive returns the smallest profile with enough memory for a workload that was little used; empty if it was not.
 func (r *replay) naive(rows []traceRow) string {
-	most, busy := 0., []float64{}
+	most := 0.
+
+	busy := []float64{}
 	for i := range rows {
 		most, busy = max(most, rows[i].memory), append(busy, rows[i].busy)
 	}
@@ -306,7 +309,9 @@ func (r *replay) move(rows []traceRow, profile string) *moved {
 
 // queue returns the work that waits after each of some changes: it cannot be less than none.
 func queue(changes []float64) []float64 {
-	left, all := 0., []float64{}
+	left := 0.
+	all := []float64{}
+
 	for _, change := range changes {
 		left = max(0, left+change)
 		all = append(all, left)

@@ -32,7 +32,9 @@ func summarize(results []*result) *summary {
 	for _, r := range results {
 		s.records = append(s.records, r.records...)
 
-		s.smallPackings, s.sharedPackings = s.smallPackings+r.smallPackings, s.sharedPackings+r.sharedPackings
+		s.smallPackings = s.smallPackings + r.smallPackings
+
+		s.sharedPackings = s.sharedPackings + r.sharedPackings
 		for mode, p := range r.packing {
 			s.gainless[mode] += r.gainless[mode]
 			s.roomy[mode] += r.roomy[mode]
@@ -182,7 +184,8 @@ slice for, those that were recommended one that it agrees to.
 		{"knows all", func(r *record) bool { return r.all }, func(v *verdict) bool { return v.all }},
 		{"knows what can be observed", func(r *record) bool { return r.past }, func(v *verdict) bool { return v.past }},
 	} {
-		total, found := 0, [2]int{}
+		total := 0
+		found := [2]int{}
 
 		for i := range s.records {
 			r := &s.records[i]
@@ -319,7 +322,10 @@ With a hidden loss of 0 to 20 %% in each slice (its share of the L2 cache, clock
 advised to grow within an hour.
 
 `, s.given(byDefault), lost, passed, late, percent(regrets, s.given(byDefault)), soon, regrets)
-	given, dead, bad, noticed := 0, 0, 0, 0
+	given := 0
+	dead := 0
+	bad := 0
+	noticed := 0
 
 	for i := range s.records {
 		r := &s.records[i]
@@ -362,7 +368,11 @@ recommended then.
 `)
 
 	for _, name := range startNames() {
-		total, unseen, given, killed, blind := 0, 0, [ways]int{}, [ways]int{}, 0
+		total := 0
+		unseen := 0
+		given := [ways]int{}
+		killed := [ways]int{}
+		blind := 0
 
 		for i := range s.records {
 			r := &s.records[i]
@@ -409,7 +419,10 @@ func (s *summary) renderKinds(b *strings.Builder) {
 `)
 
 	for _, k := range kinds() {
-		total, given, harmed, reasons := 0, [ways]int{}, [ways]int{}, map[string]int{}
+		total := 0
+		given := [ways]int{}
+		harmed := [ways]int{}
+		reasons := map[string]int{}
 
 		for i := range s.records {
 			r := &s.records[i]

@@ -129,9 +129,12 @@ func (w *workload) requestKinds(state int) []requests.Kind {
 
 // meanService returns the mean service time of requests on the whole GPU.
 func (v *serving) meanService(kinds []requests.Kind) float64 {
-	sum, shares := 0., 0.
+	sum := 0.
+	shares := 0.
+
 	for i := range kinds {
-		sum, shares = sum+kinds[i].Share*kinds[i].Service.Mean, shares+kinds[i].Share
+		sum = sum + kinds[i].Share*kinds[i].Service.Mean
+		shares = shares + kinds[i].Share
 	}
 
 	return sum / shares
@@ -160,7 +163,9 @@ func (w *workload) serve(hour int, on requests.Device) *servedHour {
 	for from := hour * 60; from < hour*60+60; {
 		running, number := w.runs(from)
 
-		until, state := from+1, w.stateOf(from)
+		until := from + 1
+
+		state := w.stateOf(from)
 		for until < hour*60+60 && w.stateOf(until) == state {
 			if now, of := w.runs(until); now != running || of != number {
 				break
@@ -184,10 +189,14 @@ func (w *workload) serve(hour int, on requests.Device) *servedHour {
 
 // load returns the requests of some minutes with kernels of one state.
 func (w *workload) load(from, until, state int) requests.Load {
-	v, l := w.serves, requests.Load{Kinds: w.requestKinds(state)}
+	v := w.serves
+	l := requests.Load{Kinds: w.requestKinds(state)}
 	mean := v.meanService(l.Kinds)
 
-	l.Batch, l.Growth, l.Step = v.batch, v.growth, mean/16
+	l.Batch = v.batch
+	l.Growth = v.growth
+	l.Step = mean / 16
+
 	if v.clients > 0 {
 		busy := 0.
 		for minute := from; minute < until; minute++ {

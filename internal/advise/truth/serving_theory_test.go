@@ -70,8 +70,10 @@ func TestPollsShowRequests(t *testing.T) {
 	t.Parallel()
 	n := servingNode(75, 0.4, 0)
 	on := slice{index: 0, work: n.gpus[0], profile: n.subjects()[0].find("3g.40gb").profile, moved: observedMinutes}
-	p, inSlice := &poller{n: n}, &poller{n: n}
-	whole, sliced := n.snapshot(), n.sliced([]slice{on})
+	p := &poller{n: n}
+	inSlice := &poller{n: n}
+	whole := n.snapshot()
+	sliced := n.sliced([]slice{on})
 	var busy, sms, differing float64
 
 	for minute := observedMinutes + 60; minute < observedMinutes+120; minute++ {
@@ -96,8 +98,10 @@ func TestLateRequestsAreNoticed(t *testing.T) {
 	n := servingNode(100, 0.5, 0)
 	s := n.subjects()[0]
 	on := []slice{{index: 0, work: s.work, profile: s.find("3g.40gb").profile, moved: observedMinutes}}
-	a, p := advise.New(options(false)), &poller{n: n}
-	before, sliced := n.snapshot(), n.sliced(on)
+	a := advise.New(options(false))
+	p := &poller{n: n}
+	before := n.snapshot()
+	sliced := n.sliced(on)
 
 	see := func(s *gpu.Snapshot) { a.Observe(s) }
 	for minute := observedMinutes - dayMinutes; minute < observedMinutes; minute++ {

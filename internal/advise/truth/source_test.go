@@ -71,7 +71,8 @@ func polled(source iter.Seq[*gpu.Snapshot], change func(*gpu.GPU)) iter.Seq[*gpu
 
 	return func(yield func(*gpu.Snapshot) bool) {
 		for s := range source {
-			end, minute := s.Time, make([]gpu.GPU, len(s.GPUs))
+			end := s.Time
+			minute := make([]gpu.GPU, len(s.GPUs))
 			copy(minute, s.GPUs)
 
 			for poll := range polls {
@@ -147,7 +148,8 @@ func TestSourcesAgree(t *testing.T) {
 // was asked for.
 func TestGeneratedMixes(t *testing.T) {
 	t.Parallel()
-	kindsSeen, mixes := map[string]bool{}, map[string]float64{}
+	kindsSeen := map[string]bool{}
+	mixes := map[string]float64{}
 	count := map[string]float64{}
 
 	for index := range 80 {

@@ -56,7 +56,8 @@ func readTrace(from io.Reader) ([]*traced, error) {
 	}
 
 	var list []*traced
-	byName, lastLine := map[string]*traced{}, map[string]int{}
+	byName := map[string]*traced{}
+	lastLine := map[string]int{}
 
 	for {
 		cells, err := r.Read()
@@ -84,7 +85,8 @@ func readTrace(from io.Reader) ([]*traced, error) {
 				line, lastLine[name], before.Format(time.RFC3339), name)
 		}
 
-		w.rows, lastLine[name] = append(w.rows, row), line
+		w.rows = append(w.rows, row)
+		lastLine[name] = line
 	}
 
 	if len(list) == 0 {

@@ -21,7 +21,9 @@ func TestUnmeasuredNodesGetNoSlice(t *testing.T) {
 		o := options(false)
 		o.MaxStretch = 100
 
-		a, s := advise.New(o), n.snapshot()
+		a := advise.New(o)
+
+		s := n.snapshot()
 		for minute := range weekMinutes + dayMinutes {
 			n.advance(s, minute)
 

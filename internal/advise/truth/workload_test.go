@@ -98,7 +98,9 @@ func (w *workload) changed(minute int) bool { return w.changes > 0 && minute >= 
 
 // demand returns what the workload wants to do in a minute.
 func (w *workload) demand(minute int) kernels.Demand {
-	busy, most := w.busy(minute)*(1+w.noise*(2*w.random(minute, 1)-1)), 1.
+	busy := w.busy(minute) * (1 + w.noise*(2*w.random(minute, 1)-1))
+	most := 1.
+
 	if w.changed(minute) {
 		busy *= 1.5
 	}

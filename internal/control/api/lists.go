@@ -146,7 +146,9 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 
 // ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB, TB) or none.
 func ParseBytes(s string) (Bytes, error) {
-	digits, factor := s, uint64(1)
+	digits := s
+
+	factor := uint64(1)
 	for _, unit := range []struct {
 		suffix string
 		factor uint64
@@ -155,14 +157,18 @@ func ParseBytes(s string) (Bytes, error) {
 		{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"B", 1},
 	} {
 		if before, ok := strings.CutSuffix(s, unit.suffix); ok {
-			digits, factor = strings.TrimRight(before, " "), unit.factor
+			digits = strings.TrimRight(before, " ")
+			factor = unit.factor
 			break
 		}
 	}
 
 	n, ok := wholeNumber([]byte(digits), math.MaxInt64/factor)
 	if !ok {
-		return 0, fmt.Errorf(`size %.40q: expected a whole number of bytes, or one with a unit, such as "12GiB" or "20GB"`, s)
+		return 0, fmt.Errorf(
+			`size %.40q: expected a whole number of bytes, or one with a unit, such as "12GiB" or "20GB"`,
+			s,
+		)
 	}
 
 	return Bytes(n * factor), nil
@@ -180,7 +186,9 @@ func (d *DeviceRequest) UnmarshalJSON(data []byte) error {
 	}
 
 	if len(items) == 0 {
-		return errors.New("an empty list: expected counts or objects, each for instances that are split alike")
+		return errors.New(
+			"an empty list: expected counts or objects, each for instances that are split alike",
+		)
 	}
 
 	list := DeviceRequest{Each: make([]DeviceRequest, len(items))}

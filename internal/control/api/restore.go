@@ -28,7 +28,15 @@ const (
 
 // RestoreReasons lists all of them.
 func RestoreReasons() []RestoreReason {
-	return []RestoreReason{NotTried, NotReadable, NotInMode, NotEmpty, NotOwner, NotUnblocked, NotDone}
+	return []RestoreReason{
+		NotTried,
+		NotReadable,
+		NotInMode,
+		NotEmpty,
+		NotOwner,
+		NotUnblocked,
+		NotDone,
+	}
 }
 
 // Unrestored is a GPU whose layout --control.restore was to restore in this boot and has not.

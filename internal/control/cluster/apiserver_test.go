@@ -90,7 +90,8 @@ func (s *apiServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	verb := map[string]string{http.MethodGet: "get", http.MethodPost: "create", http.MethodPatch: "patch"}[r.Method]
 	if strings.HasPrefix(r.URL.Path, podsOfPlugin) {
-		resource, verb = "pods", map[string]string{http.MethodGet: "list", http.MethodDelete: "delete"}[r.Method]
+		resource = "pods"
+		verb = map[string]string{http.MethodGet: "list", http.MethodDelete: "delete"}[r.Method]
 	}
 
 	if s.forbidden[verb+" "+resource] {

@@ -62,10 +62,17 @@ var _ control.Cluster = (*Cluster)(nil)
 // New returns a Cluster. It sends no requests.
 func New(opts Options) (*Cluster, error) {
 	if opts.Node == "" {
-		return nil, fmt.Errorf("cluster: the name of the node is not known: %w", gpu.ErrInvalidArgument)
+		return nil, fmt.Errorf(
+			"cluster: the name of the node is not known: %w",
+			gpu.ErrInvalidArgument,
+		)
 	}
 
-	return &Cluster{opts: opts, reviews: make(chan struct{}, maxReviews), known: map[tokenHash]cachedActor{}}, nil
+	return &Cluster{
+		opts:    opts,
+		reviews: make(chan struct{}, maxReviews),
+		known:   map[tokenHash]cachedActor{},
+	}, nil
 }
 
 // request sends a request and decodes its answer, within the timeout.
@@ -108,7 +115,11 @@ func (c *Cluster) getNode(ctx context.Context) (node, error) {
 	err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: c.nodePath()}, &n)
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
-		return node{}, fmt.Errorf("no node %q, is --kubernetes.node-name right?: %w", c.opts.Node, err)
+		return node{}, fmt.Errorf(
+			"no node %q, is --kubernetes.node-name right?: %w",
+			c.opts.Node,
+			err,
+		)
 	case err != nil:
 		return node{}, fmt.Errorf("node %s: %w", c.opts.Node, err)
 	}

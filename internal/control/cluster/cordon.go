@@ -110,8 +110,11 @@ func (c *Cluster) patchNode(ctx context.Context, decide func(node) map[string]an
 		}
 
 		err = c.request(ctx, kubeapi.Request{
-			Method: http.MethodPatch, Path: c.nodePath(), Query: url.Values{"fieldManager": {manager}},
-			Body: body, ContentType: "application/merge-patch+json",
+			Method:      http.MethodPatch,
+			Path:        c.nodePath(),
+			Query:       url.Values{"fieldManager": {manager}},
+			Body:        body,
+			ContentType: "application/merge-patch+json",
 		}, nil)
 		if err == nil {
 			return nil

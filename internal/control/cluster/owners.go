@@ -120,9 +120,17 @@ func joinRefusals(err error, errs []error) error {
 
 // addMarks adds the owners that labels and annotations of the node reveal.
 func (f ownersByGPU) addMarks(n object) {
-	config, state := n.Labels[migManagerConfig], n.Labels[migManagerState]
+	config := n.Labels[migManagerConfig]
+
+	state := n.Labels[migManagerState]
 	if config != "" || state != "" {
-		f.add("", "mig-manager (label %s=%s, state %s)", migManagerConfig, config, cmp.Or(state, "unknown"))
+		f.add(
+			"",
+			"mig-manager (label %s=%s, state %s)",
+			migManagerConfig,
+			config,
+			cmp.Or(state, "unknown"),
+		)
 	}
 
 	if size := n.Labels[gkePartitionSize]; size != "" {
@@ -182,7 +190,11 @@ func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 			} `json:"preferredVersion"`
 		} `json:"groups"`
 	}
-	if err := c.request(ctx, kubeapi.Request{Method: http.MethodGet, Path: "/apis"}, &list); err != nil {
+	if err := c.request(
+		ctx,
+		kubeapi.Request{Method: http.MethodGet, Path: "/apis"},
+		&list,
+	); err != nil {
 		return nil, err
 	}
 
@@ -197,7 +209,10 @@ func (c *Cluster) listGroups(ctx context.Context) (map[string]string, error) {
 // listObjects lists the objects of a kind. A kind that the API server does not know has none.
 func (c *Cluster) listObjects(ctx context.Context, path, selector string, into any) error {
 	err := c.request(ctx, kubeapi.Request{
-		Method: http.MethodGet, Path: path, Query: url.Values{"fieldSelector": {selector}}, Limit: maxList,
+		Method: http.MethodGet,
+		Path:   path,
+		Query:  url.Values{"fieldSelector": {selector}},
+		Limit:  maxList,
 	}, into)
 	if errors.Is(err, gpu.ErrNotFound) {
 		return nil
@@ -232,7 +247,12 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 	}
 
 	selector := "spec.nodeName=" + c.opts.Node + ",spec.driver=" + draDriver
-	if err := c.listObjects(ctx, "/apis/"+draGroup+"/"+version+"/resourceslices", selector, &list); err != nil {
+	if err := c.listObjects(
+		ctx,
+		"/apis/"+draGroup+"/"+version+"/resourceslices",
+		selector,
+		&list,
+	); err != nil {
 		return err
 	}
 
@@ -249,7 +269,11 @@ func (c *Cluster) addDRA(ctx context.Context, version string, out ownersByGPU) e
 			}
 
 			if strings.Contains(d.Name, "-mig-") || known["type"].String == "mig" {
-				out.add(gpuOf(known["parentUUID"].String), "DRA (ResourceSlice of %s with MIG devices)", draDriver)
+				out.add(
+					gpuOf(known["parentUUID"].String),
+					"DRA (ResourceSlice of %s with MIG devices)",
+					draDriver,
+				)
 			}
 		}
 	}
@@ -271,8 +295,12 @@ func (c *Cluster) addInstaSlice(ctx context.Context, version, kind string, out o
 			} `json:"status"`
 		} `json:"items"`
 	}
-	if err := c.listObjects(ctx, "/apis/"+instaSliceGroup+"/"+version+"/"+kind, "metadata.name="+c.opts.Node,
-		&list); err != nil {
+	if err := c.listObjects(
+		ctx,
+		"/apis/"+instaSliceGroup+"/"+version+"/"+kind,
+		"metadata.name="+c.opts.Node,
+		&list,
+	); err != nil {
 		return err
 	}
 

@@ -41,8 +41,12 @@ func ParsePluginSelector(text string) (PluginSelector, error) {
 	s := PluginSelector{Namespace: namespace, Labels: strings.Split(labels, ",")}
 
 	if !regexp.MustCompile(`^` + dnsLabel + `$`).MatchString(namespace) {
-		return PluginSelector{}, fmt.Errorf("%s: %q is no namespace: expected NAMESPACE/KEY=VALUE[,KEY=VALUE]: %w", text,
-			namespace, gpu.ErrInvalidArgument)
+		return PluginSelector{}, fmt.Errorf(
+			"%s: %q is no namespace: expected NAMESPACE/KEY=VALUE[,KEY=VALUE]: %w",
+			text,
+			namespace,
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	form := regexp.MustCompile(`^` + labelKey + `=` + labelValue + `$`)
@@ -116,7 +120,10 @@ func (d *DevicePlugin) Restart(ctx context.Context) ([]string, error) {
 		}
 
 		if try == tries {
-			return ended, fmt.Errorf("restart the device plugin: its pods change all the time: %w", kubeapi.ErrConflict)
+			return ended, fmt.Errorf(
+				"restart the device plugin: its pods change all the time: %w",
+				kubeapi.ErrConflict,
+			)
 		}
 	}
 }
@@ -129,14 +136,18 @@ func (d *DevicePlugin) endPods(ctx context.Context, ended *[]string) (again bool
 	}
 
 	if len(list) == 0 {
-		return false, &pluginError{fmt.Sprintf("no pod of %s with %s runs on this node", d.selector.Namespace,
-			strings.Join(d.selector.Labels, ","))}
+		return false, &pluginError{
+			fmt.Sprintf("no pod of %s with %s runs on this node", d.selector.Namespace,
+				strings.Join(d.selector.Labels, ",")),
+		}
 	}
 
 	for _, p := range list {
 		if !p.isReplaced() {
-			return false, &pluginError{fmt.Sprintf("no DaemonSet owns the pod %s/%s, so that nothing would replace it",
-				p.Metadata.Namespace, p.Metadata.Name)}
+			return false, &pluginError{
+				fmt.Sprintf("no DaemonSet owns the pod %s/%s, so that nothing would replace it",
+					p.Metadata.Namespace, p.Metadata.Name),
+			}
 		}
 	}
 
@@ -168,7 +179,10 @@ func (d *DevicePlugin) Gone(ctx context.Context, pods []string) (bool, error) {
 		return false, fmt.Errorf("the device plugin's pods: %w", err)
 	}
 
-	return !slices.ContainsFunc(list, func(p pod) bool { return slices.Contains(pods, p.Metadata.UID) }), nil
+	return !slices.ContainsFunc(
+		list,
+		func(p pod) bool { return slices.Contains(pods, p.Metadata.UID) },
+	), nil
 }
 
 // listPods lists the plugin's pods on the node, those that are ending included.
@@ -188,7 +202,10 @@ func (d *DevicePlugin) listPods(ctx context.Context) ([]pod, error) {
 		return nil, err
 	}
 
-	return slices.DeleteFunc(list.Items, func(p pod) bool { return p.Spec.NodeName != d.cluster.opts.Node }), nil
+	return slices.DeleteFunc(
+		list.Items,
+		func(p pod) bool { return p.Spec.NodeName != d.cluster.opts.Node },
+	), nil
 }
 
 func (d *DevicePlugin) podsPath() string {
@@ -200,7 +217,9 @@ func (d *DevicePlugin) deletePod(ctx context.Context, p pod) error {
 	return d.cluster.request(ctx, kubeapi.Request{
 		Method: http.MethodDelete, Path: d.podsPath() + "/" + url.PathEscape(p.Metadata.Name),
 		Body: map[string]any{
-			"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": map[string]string{"uid": p.Metadata.UID},
+			"apiVersion":    "v1",
+			"kind":          "DeleteOptions",
+			"preconditions": map[string]string{"uid": p.Metadata.UID},
 		},
 		ContentType: "application/json",
 	}, nil)

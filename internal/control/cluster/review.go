@@ -68,7 +68,11 @@ func (c *Cluster) Actor(ctx context.Context, token string) (control.Actor, error
 	case c.reviews <- struct{}{}:
 		defer func() { <-c.reviews }()
 	case <-ctx.Done():
-		return control.Actor{}, fmt.Errorf("token review: too many at once: %w: %w", gpu.ErrUnavailable, gpu.ErrTimeout)
+		return control.Actor{}, fmt.Errorf(
+			"token review: too many at once: %w: %w",
+			gpu.ErrUnavailable,
+			gpu.ErrTimeout,
+		)
 	}
 
 	if actor, ok := c.recall(hash); ok { // another call has reviewed it meanwhile
@@ -149,8 +153,15 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 		Spec: tokenReviewSpec{Token: token, Audiences: c.opts.Audiences},
 	}
 	var answer tokenReview
-	err := c.request(ctx, kubeapi.Request{Method: http.MethodPost, Path: "/apis/authentication.k8s.io/v1/tokenreviews",
-		Body: review}, &answer)
+	err := c.request(
+		ctx,
+		kubeapi.Request{
+			Method: http.MethodPost,
+			Path:   "/apis/authentication.k8s.io/v1/tokenreviews",
+			Body:   review,
+		},
+		&answer,
+	)
 
 	status := &answer.Status
 	switch {
@@ -174,7 +185,10 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 // audiences returns none; its tokens are accepted only if none is configured.
 func (c *Cluster) hasAudience(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||
-		slices.ContainsFunc(audiences, func(a string) bool { return slices.Contains(c.opts.Audiences, a) })
+		slices.ContainsFunc(
+			audiences,
+			func(a string) bool { return slices.Contains(c.opts.Audiences, a) },
+		)
 }
 
 // reviewError is the error of a review, not of the token: errors.Is finds gpu.ErrUnavailable in it and never
@@ -249,8 +263,16 @@ func (c *Cluster) isAllowed(ctx context.Context, u user, verb string) (bool, err
 	review := accessReview{
 		APIVersion: "authorization.k8s.io/v1", Kind: "SubjectAccessReview",
 		Spec: accessReviewSpec{
-			User: u.Name, UID: u.UID, Groups: u.Groups, Extra: u.Extra,
-			Resource: resourceAttributes{Group: rightsGroup, Resource: rightsResource, Name: c.opts.Node, Verb: verb},
+			User:   u.Name,
+			UID:    u.UID,
+			Groups: u.Groups,
+			Extra:  u.Extra,
+			Resource: resourceAttributes{
+				Group:    rightsGroup,
+				Resource: rightsResource,
+				Name:     c.opts.Node,
+				Verb:     verb,
+			},
 		},
 	}
 	var answer accessReview

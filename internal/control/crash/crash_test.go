@@ -81,7 +81,8 @@ func (n *node) run(role string, point int) (r report, killed bool) {
 		"MIG_SIM_SCENARIO="+filepath.Join(n.dir, scenarioFile), "MIG_SIM_STATE="+filepath.Join(n.dir, stateFile),
 		"MIG_SIM_CLOCK=step")
 	var out, log bytes.Buffer
-	child.Stdout, child.Stderr = &out, &log
+	child.Stdout = &out
+	child.Stderr = &log
 	err := child.Run()
 
 	var exit *exec.ExitError

@@ -53,7 +53,11 @@ func (f *Finder) filesOf(g mig.GPULayout) (gpuFiles, error) {
 	out.caps = caps
 	for i := range g.Instances {
 		if id := g.Instances[i].ID; !out.haveInstance(id) {
-			return gpuFiles{}, fmt.Errorf("capability files: GPU instance %d has none: %w", id, gpu.ErrNotFound)
+			return gpuFiles{}, fmt.Errorf(
+				"capability files: GPU instance %d has none: %w",
+				id,
+				gpu.ErrNotFound,
+			)
 		}
 	}
 
@@ -98,7 +102,14 @@ func (f *Finder) readMinors(gpuMinor int) (map[int]capability, error) {
 // readCapabilities reads the files gpu<minor>/mig/gi<id>/access and .../ci<id>/access, each with a line
 // "DeviceFileMinor: 12".
 func (f *Finder) readCapabilities(gpuMinor int) (map[int]capability, error) {
-	root := filepath.Join(f.proc, "driver", "nvidia", "capabilities", fmt.Sprintf("gpu%d", gpuMinor), "mig")
+	root := filepath.Join(
+		f.proc,
+		"driver",
+		"nvidia",
+		"capabilities",
+		fmt.Sprintf("gpu%d", gpuMinor),
+		"mig",
+	)
 	out := map[int]capability{}
 	err := filepath.WalkDir(root, func(file string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() || entry.Name() != "access" {

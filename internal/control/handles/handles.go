@@ -98,7 +98,11 @@ func (f *Finder) findOwnPID() (string, error) {
 	return own, nil
 }
 
-func (f *Finder) findHandles(ctx context.Context, own string, files gpuFiles) ([]control.Handle, error) {
+func (f *Finder) findHandles(
+	ctx context.Context,
+	own string,
+	files gpuFiles,
+) ([]control.Handle, error) {
 	entries, err := listDir(f.proc)
 	if err != nil {
 		return nil, fmt.Errorf("processes: %w", withSentinel(err))
@@ -126,8 +130,10 @@ func (f *Finder) findHandles(ctx context.Context, own string, files gpuFiles) ([
 		}
 
 		command := f.command(name)
+
 		for _, h := range held {
-			h.PID, h.Command = pid, command
+			h.PID = pid
+			h.Command = command
 			out = append(out, h)
 		}
 	}
@@ -191,7 +197,9 @@ func listDir(dir string) ([]string, error) {
 }
 
 // isGone reports whether a process or a file of it no longer exists.
-func isGone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH)
+}
 
 // withSentinel adds the sentinel of package gpu for an error of the file system.
 func withSentinel(err error) error {
@@ -219,7 +227,10 @@ func (h *holding) addFile(files gpuFiles, target string) {
 	case file.whole:
 		h.whole = true
 	default:
-		h.instances = append(h.instances, control.Handle{Instance: gpu.Some(file.instance), Compute: file.compute})
+		h.instances = append(
+			h.instances,
+			control.Handle{Instance: gpu.Some(file.instance), Compute: file.compute},
+		)
 	}
 }
 

@@ -103,7 +103,9 @@ func text(handles []control.Handle) string {
 	var out []string
 
 	for _, h := range handles {
-		gi, ci := "-", "-"
+		gi := "-"
+		ci := "-"
+
 		if id, ok := h.Instance.Get(); ok {
 			gi = fmt.Sprint(id)
 		}

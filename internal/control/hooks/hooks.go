@@ -38,17 +38,34 @@ func Parse(text string, timeout time.Duration) (control.Hook, error) {
 	var argv []string
 	if err := json.Unmarshal([]byte(text), &argv); err != nil {
 		return control.Hook{},
-			fmt.Errorf(`hook %s: expected a JSON list of strings such as ["systemctl", "restart", "a.service"]: %w: %w`,
-				text, err, gpu.ErrInvalidArgument)
+			fmt.Errorf(
+				`hook %s: expected a JSON list of strings such as ["systemctl", "restart", "a.service"]: %w: %w`,
+				text,
+				err,
+				gpu.ErrInvalidArgument,
+			)
 	}
 
 	switch {
 	case len(argv) == 0 || argv[0] == "":
-		return control.Hook{}, fmt.Errorf("hook %s: it names no program: %w", text, gpu.ErrInvalidArgument)
+		return control.Hook{}, fmt.Errorf(
+			"hook %s: it names no program: %w",
+			text,
+			gpu.ErrInvalidArgument,
+		)
 	case slices.ContainsFunc(argv, func(word string) bool { return strings.ContainsRune(word, 0) }):
-		return control.Hook{}, fmt.Errorf("hook %s: a word has a zero byte: %w", text, gpu.ErrInvalidArgument)
+		return control.Hook{}, fmt.Errorf(
+			"hook %s: a word has a zero byte: %w",
+			text,
+			gpu.ErrInvalidArgument,
+		)
 	case timeout <= 0:
-		return control.Hook{}, fmt.Errorf("hook %s: a timeout of %v: %w", text, timeout, gpu.ErrInvalidArgument)
+		return control.Hook{}, fmt.Errorf(
+			"hook %s: a timeout of %v: %w",
+			text,
+			timeout,
+			gpu.ErrInvalidArgument,
+		)
 	}
 
 	return control.Hook{Argv: argv, Timeout: timeout}, nil
@@ -70,9 +87,19 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 	began := time.Now()
 	out := &tail{}
 	code, err := r.runProcess(ctx, h, env, out)
-	result := api.HookResult{Argv: h.Argv, OK: err == nil, Seconds: time.Since(began).Seconds(), ExitCode: code}
+	result := api.HookResult{
+		Argv:     h.Argv,
+		OK:       err == nil,
+		Seconds:  time.Since(began).Seconds(),
+		ExitCode: code,
+	}
 
-	logger := log.With(r.logger, "hook", strings.Join(h.Argv, " "), "seconds", result.Seconds, "output", out.String())
+	logger := log.With(
+		r.logger,
+		"hook", strings.Join(h.Argv, " "),
+		"seconds", result.Seconds,
+		"output", out.String(),
+	)
 	if err != nil {
 		result.Error = err.Error()
 		level.Warn(logger).Log("msg", "hook failed", "err", err)
@@ -83,7 +110,12 @@ func (r *Runner) Run(ctx context.Context, h control.Hook, env []string) api.Hook
 	return result
 }
 
-func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, out *tail) (code int, err error) {
+func (r *Runner) runProcess(
+	ctx context.Context,
+	h control.Hook,
+	env []string,
+	out *tail,
+) (code int, err error) {
 	if err := ctx.Err(); err != nil {
 		return -1, fmt.Errorf("not started: %w", err)
 	}
@@ -91,7 +123,8 @@ func (r *Runner) runProcess(ctx context.Context, h control.Hook, env []string, o
 	cmd := exec.Command(h.Argv[0], h.Argv[1:]...)
 	cmd.Env = append([]string{searchPath}, env...)
 	cmd.Dir = "/"
-	cmd.Stdout, cmd.Stderr = out, out
+	cmd.Stdout = out
+	cmd.Stderr = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 
 	cmd.WaitDelay = r.grace

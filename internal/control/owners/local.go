@@ -29,7 +29,11 @@ type LocalFinder struct {
 
 // DefaultGresFiles returns the paths of gres.conf in Slurm's packages, and of slurmd without configuration files.
 func DefaultGresFiles() []string {
-	return []string{"/etc/slurm/gres.conf", "/etc/slurm-llnl/gres.conf", "/run/slurm/conf/gres.conf"}
+	return []string{
+		"/etc/slurm/gres.conf",
+		"/etc/slurm-llnl/gres.conf",
+		"/run/slurm/conf/gres.conf",
+	}
 }
 
 // Owners implements Finder. If a file cannot be read, the error wraps gpu.ErrNoPermission or gpu.ErrUnavailable.
@@ -94,7 +98,8 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 
 	for _, d := range devices {
 		dir := filepath.Join(bus, d.Name())
-		if attribute(dir, "vendor") != nvidia || !strings.HasPrefix(attribute(dir, "class"), "0x03") {
+		if attribute(dir, "vendor") != nvidia ||
+			!strings.HasPrefix(attribute(dir, "class"), "0x03") {
 			continue
 		}
 
@@ -120,7 +125,9 @@ func (l *LocalFinder) addVirtual(out map[gpu.UUID][]string) error {
 // uuidOf returns the UUID that the driver reports for the GPU at a PCI address. It returns "" if there is none, so
 // that the owner counts for all GPUs.
 func (l *LocalFinder) uuidOf(address string) gpu.UUID {
-	content, err := readFile(filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"))
+	content, err := readFile(
+		filepath.Join(l.ProcDir, "driver", "nvidia", "gpus", address, "information"),
+	)
 	if err != nil {
 		return ""
 	}

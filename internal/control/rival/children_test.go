@@ -37,7 +37,9 @@ type message struct {
 
 // playRole runs a child process until its standard input ends.
 func playRole(role string) error {
-	in, out := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	in := json.NewDecoder(os.Stdin)
+
+	out := json.NewEncoder(os.Stdout)
 	if role == rolePartitioner {
 		return playPartitioner(in, out)
 	}
@@ -69,7 +71,8 @@ func playPartitioner(in *json.Decoder, out *json.Encoder) error {
 
 func playProgram(in *json.Decoder, out *json.Encoder) error {
 	var asking sync.Mutex // a point and its verdict
-	verdicts, requests := make(chan verdict), make(chan request)
+	verdicts := make(chan verdict)
+	requests := make(chan request)
 	go func() {
 		defer close(requests)
 
@@ -271,7 +274,8 @@ func newProcesses(t testing.TB, text string, seed uint64) *harness {
 	h := newHarness(t, joinNode(t, dir), seed)
 	rival := &otherPartitioner{t: t, dir: dir}
 	t.Cleanup(rival.kill)
-	h.rival, h.ours = rival, &otherProcess{h: h, dir: dir}
+	h.rival = rival
+	h.ours = &otherProcess{h: h, dir: dir}
 
 	return h
 }

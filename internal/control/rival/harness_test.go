@@ -222,7 +222,8 @@ func (h *harness) drawChance() chance {
 	case 1:
 		c.atRead = 0.01
 	case 2:
-		c.atRead, c.atChange = 0.003, 0.1
+		c.atRead = 0.003
+		c.atChange = 0.1
 	}
 
 	if r.IntN(8) == 0 {
@@ -231,9 +232,11 @@ func (h *harness) drawChance() chance {
 
 	switch r.IntN(10) {
 	case 0, 1:
-		c.failAt, c.failures = 1+r.IntN(5), 1
+		c.failAt = 1 + r.IntN(5)
+		c.failures = 1
 	case 2:
-		c.failAt, c.failures = 1+r.IntN(5), 12
+		c.failAt = 1 + r.IntN(5)
+		c.failures = 12
 	}
 
 	return c

@@ -144,7 +144,10 @@ func (o *oracle) fault(format string, args ...any) {
 
 func (o *oracle) forget(index int) {
 	v := o.views[index]
-	v.gis, v.cis, v.when, v.whenC = map[uint32]tree{}, map[string][]ci{}, map[uint32]int{}, map[string]int{}
+	v.gis = map[uint32]tree{}
+	v.cis = map[string][]ci{}
+	v.when = map[uint32]int{}
+	v.whenC = map[string]int{}
 }
 
 // refresh takes in the layout of a GPU after a call, and accounts for what is new and what is not there any more.
@@ -335,7 +338,8 @@ func (o *oracle) changed(p point) {
 		c.left = seen
 	}
 
-	c.last, c.read = c.left, ""
+	c.last = c.left
+	c.read = ""
 	c.left = c.left.after(p)
 
 	c.expected = []tree{c.left}
@@ -370,7 +374,8 @@ func (o *oracle) classify(p point, target *origin) {
 		return
 	}
 
-	v, g := o.views[p.GPU], o.trees[p.GPU].find(p.GI)
+	v := o.views[p.GPU]
+	g := o.trees[p.GPU].find(p.GI)
 
 	listed := v.when[g.Profile]
 	if p.Kind == destroyCI {
@@ -425,7 +430,9 @@ func pointOf(s mig.Step, t tree) point {
 	}
 
 	if at, ok := s.Compute.Get(); ok {
-		p.CI, p.Start, p.Size = uint32(s.ComputeID.Or(0)), at.Start, at.Size
+		p.CI = uint32(s.ComputeID.Or(0))
+		p.Start = at.Start
+		p.Size = at.Size
 	}
 
 	return p

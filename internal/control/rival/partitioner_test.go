@@ -144,7 +144,8 @@ func (p *partitioner) program(o order) iter.Seq[move] {
 		}
 
 		if err != nil {
-			end.Error, end.Layout = err.Error(), nil
+			end.Error = err.Error()
+			end.Layout = nil
 		}
 
 		if !r.stopped {
@@ -170,7 +171,9 @@ func (stopError) Error() string { return "it was stopped" }
 
 // called reports a call that was made. Its error ends the program.
 func (r *run) called(m move, err error) error {
-	m.GPU, m.Program = r.gpu, r.name
+	m.GPU = r.gpu
+
+	m.Program = r.name
 	if err != nil {
 		m.Error = err.Error()
 	}

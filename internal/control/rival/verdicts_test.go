@@ -83,7 +83,8 @@ func (o *oracle) adopt(doc *api.Operation, started string) {
 			return
 		}
 
-		op, o.begun = o.begun, nil
+		op = o.begun
+		o.begun = nil
 		op.id = doc.ID
 		o.ops = append(o.ops, op)
 	}

@@ -24,7 +24,11 @@ func (c *call) admitCaller(a authenticator) error {
 		c.closeConnection()
 		return err
 	case errors.Is(err, errCannotCheck):
-		_ = level.Warn(c.s.logger).Log("msg", "cannot check credentials", "from", c.entry.From, "err", err)
+		_ = level.Warn(c.s.logger).Log(
+			"msg", "cannot check credentials",
+			"from", c.entry.From,
+			"err", err,
+		)
 
 		var refused interface{ Refusal() string }
 		if errors.As(err, &refused) {
@@ -33,7 +37,11 @@ func (c *call) admitCaller(a authenticator) error {
 				refused.Refusal())
 		}
 
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "credentials cannot be checked now; try again")
+		return problem(
+			api.Unavailable,
+			http.StatusServiceUnavailable,
+			"credentials cannot be checked now; try again",
+		)
 	case err != nil:
 		c.closeConnection()
 		c.w.Header().Set("WWW-Authenticate", `Bearer realm="mig-exporter"`)
@@ -44,7 +52,9 @@ func (c *call) admitCaller(a authenticator) error {
 
 	c.identity = id
 
-	c.entry.Actor, c.entry.Method = id.name, id.method
+	c.entry.Actor = id.name
+
+	c.entry.Method = id.method
 	if id.from != "" {
 		c.entry.From = id.from
 	}
@@ -57,7 +67,11 @@ func (c *call) admitCaller(a authenticator) error {
 	}
 
 	if err := new(http.CrossOriginProtection).Check(c.r); err != nil {
-		return problem(api.Forbidden, http.StatusForbidden, "pages of other origins may not call this")
+		return problem(
+			api.Forbidden,
+			http.StatusForbidden,
+			"pages of other origins may not call this",
+		)
 	}
 
 	if wait, ok := c.s.actors.takeToken(c.caller()); !ok {
@@ -81,7 +95,9 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 		return id, nil
 	}
 
-	unreviewed, token, remote := errors.Is(err, errUnreviewed), id.token, c.entry.From
+	unreviewed := errors.Is(err, errUnreviewed)
+	token := id.token
+	remote := c.entry.From
 
 	trusted := unreviewed && c.s.reviewed.contains(token)
 	if !trusted {

@@ -50,7 +50,8 @@ func (r *rig) show(d authenticator, token string, certs ...*x509.Certificate) *h
 // Calls with wrong credentials do not lock out the valid ones of their address.
 func TestValidCredentialsAreNotLimitedByTheirAddress(t *testing.T) {
 	a := newAuthority(t)
-	r, reviewer := newRig(t), new(fakeReviewer)
+	r := newRig(t)
+	reviewer := new(fakeReviewer)
 
 	d := newTestAuthenticator(t, a, reviewer)
 	if w := r.show(d, "kube-reader"); w.Code != 200 {
@@ -111,7 +112,8 @@ func leafOf(t *testing.T, a *authority, cn string) *x509.Certificate {
 
 // Valid new tokens return what their review has drawn from the address's bucket.
 func TestReviewsThatSucceedAreFree(t *testing.T) {
-	r, reviewer := newRig(t), new(fakeReviewer)
+	r := newRig(t)
+	reviewer := new(fakeReviewer)
 	d := newTestAuthenticator(t, newAuthority(t), reviewer)
 
 	for i := range 30 {

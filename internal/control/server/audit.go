@@ -95,4 +95,6 @@ func (a *auditLog) failure() string {
 }
 
 // AuditFailure returns why an audit log cannot be written, without a path of the node.
-func AuditFailure(err error) string { return "the audit log cannot be written: " + systemReason(err) }
+func AuditFailure(err error) string {
+	return "the audit log cannot be written: " + systemReason(err)
+}

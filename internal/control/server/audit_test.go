@@ -104,7 +104,8 @@ func newAuditLines(t *testing.T) *auditLines {
 	l.AuditFile = NewAudit(filepath.Join(t.TempDir(), "audit.jsonl"), log.NewLogfmtLogger(&l.log))
 	t.Cleanup(func() { _ = l.Close() })
 	l.now = func() time.Time { return l.at }
-	l.maxBytes, l.kept = 64, 3
+	l.maxBytes = 64
+	l.kept = 3
 
 	return l
 }

@@ -46,8 +46,14 @@ type AuditFile struct {
 // NewAudit returns the audit log at path, to which lines are appended; a new file is readable by its owner alone. The
 // first Write opens it. If the file is deleted, or moved as logrotate does, the next line goes to a new file.
 func NewAudit(path string, logger log.Logger) *AuditFile {
-	return &AuditFile{path: path, logger: logger, now: time.Now, maxBytes: maxAuditBytes, maxAge: maxAuditAge,
-		kept: auditFilesKept}
+	return &AuditFile{
+		path:     path,
+		logger:   logger,
+		now:      time.Now,
+		maxBytes: maxAuditBytes,
+		maxAge:   maxAuditAge,
+		kept:     auditFilesKept,
+	}
 }
 
 // reopen opens the file at the path, which it creates with its folder if necessary. It refuses a folder or a file that
@@ -177,8 +183,11 @@ func (a *AuditFile) numbered(n int) string { return fmt.Sprintf("%s.%d", a.path,
 func (a *AuditFile) report(err error) {
 	switch {
 	case err != nil && !a.failed:
-		_ = level.Error(a.logger).Log("msg", "cannot rotate the audit log; appending to the same file", "path",
-			a.path, "err", err)
+		_ = level.Error(a.logger).Log(
+			"msg", "cannot rotate the audit log; appending to the same file",
+			"path", a.path,
+			"err", err,
+		)
 	case err == nil && a.failed:
 		_ = level.Info(a.logger).Log("msg", "audit log is rotated again", "path", a.path)
 	}

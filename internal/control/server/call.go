@@ -132,7 +132,13 @@ func (c *call) caller() string { return c.identity.method + " " + c.identity.nam
 
 func (c *call) requireRight(v verb) error {
 	if !*rightOf(&c.identity.rights, v) {
-		return problem(api.Forbidden, http.StatusForbidden, "%s does not have the right %q", c.identity.name, v)
+		return problem(
+			api.Forbidden,
+			http.StatusForbidden,
+			"%s does not have the right %q",
+			c.identity.name,
+			v,
+		)
 	}
 
 	return nil
@@ -157,12 +163,18 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 // answerOnce answers a call that has an Idempotency-Key, with the stored answer if the key was used before.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
-		return problem(api.Malformed, http.StatusBadRequest, "Idempotency-Key: expected one of at most %d characters",
-			maxKey)
+		return problem(
+			api.Malformed,
+			http.StatusBadRequest,
+			"Idempotency-Key: expected one of at most %d characters",
+			maxKey,
+		)
 	}
 
 	k := replayKey{actor: c.caller(), key: key}
-	request := sha256.Sum256([]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)))
+	request := sha256.Sum256(
+		[]byte(c.r.Method + " " + c.r.URL.RequestURI() + "\n" + string(c.body)),
+	)
 
 	stored, full := c.s.replays.claim(k, request)
 	switch {
@@ -186,7 +198,11 @@ func (c *call) answerOnce(key string, to *route) error {
 
 		return nil
 	case stored.request != request:
-		return problem(api.KeyReused, http.StatusUnprocessableEntity, "use a new key for a new request")
+		return problem(
+			api.KeyReused,
+			http.StatusUnprocessableEntity,
+			"use a new key for a new request",
+		)
 	case !stored.done:
 		return problem(api.InProgress, http.StatusConflict,
 			"the first call with this Idempotency-Key has not been answered yet")
@@ -217,7 +233,10 @@ func (c *call) logChange() error {
 
 	e.Phase = "begin"
 	if err := c.s.audit.write(e, true); err != nil {
-		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log; refusing changes", "err", err)
+		_ = level.Error(c.s.logger).Log(
+			"msg", "cannot write the audit log; refusing changes",
+			"err", err,
+		)
 
 		return problem(api.ReadOnly, http.StatusServiceUnavailable,
 			"the audit log cannot be written: %s; nothing was changed", systemReason(err))
@@ -248,7 +267,8 @@ func systemReason(err error) string {
 // linesPerSecond), since their number is not; the next line says how many calls it stands for.
 func (c *call) logAnswer(begun time.Time) {
 	e := c.entry
-	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden && status != http.StatusTooManyRequests {
+	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden &&
+		status != http.StatusTooManyRequests {
 		if c.s.o.Observer != nil {
 			c.s.o.Observer.Read()
 		}
@@ -272,8 +292,12 @@ func (c *call) logAnswer(begun time.Time) {
 
 	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
-		_ = level.Error(c.s.logger).Log("msg", "cannot write the audit log", "actor", e.Actor, "request", e.Request,
-			"err", err)
+		_ = level.Error(c.s.logger).Log(
+			"msg", "cannot write the audit log",
+			"actor", e.Actor,
+			"request", e.Request,
+			"err", err,
+		)
 	}
 }
 
@@ -281,8 +305,12 @@ func (c *call) logAnswer(begun time.Time) {
 func (c *call) answerProblem(err error) {
 	p, internal := asProblem(err)
 	if internal {
-		_ = level.Error(c.s.logger).Log("msg", "request to partition control failed", "actor", c.identity.name, "request",
-			c.entry.Request, "err", err)
+		_ = level.Error(c.s.logger).Log(
+			"msg", "request to partition control failed",
+			"actor", c.identity.name,
+			"request", c.entry.Request,
+			"err", err,
+		)
 	}
 
 	c.entry.Problem = p.Type
@@ -293,8 +321,12 @@ func (c *call) answerProblem(err error) {
 
 // answerPanic answers a call that has panicked with a problem.
 func (c *call) answerPanic(broken any) {
-	_ = level.Error(c.s.logger).Log("msg", "request to partition control panicked", "request", c.entry.Request,
-		"err", fmt.Sprint(broken), "stack", string(debug.Stack()))
+	_ = level.Error(c.s.logger).Log(
+		"msg", "request to partition control panicked",
+		"request", c.entry.Request,
+		"err", fmt.Sprint(broken),
+		"stack", string(debug.Stack()),
+	)
 	answered := c.w.status != 0
 	c.answerProblem(problem(api.Internal, http.StatusInternalServerError,
 		"the log of mig-exporter on the node has the cause"))
@@ -322,7 +354,11 @@ func (c *call) respond(status int, document any) error {
 // answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
-		_ = level.Debug(c.s.logger).Log("msg", "client did not read the response", "request", c.entry.Request, "err", err)
+		_ = level.Debug(c.s.logger).Log(
+			"msg", "client did not read the response",
+			"request", c.entry.Request,
+			"err", err,
+		)
 	}
 
 	return nil

@@ -143,7 +143,11 @@ func readConfig(path string) (*configDocument, error) {
 func (d *configDocument) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	switch {
 	case len(d.Clients) == 0 && len(d.Tokens) == 0 && !d.Kubernetes:
-		r.Fail(n, key, "no way to authenticate is configured: expected clients, tokens or kubernetes: true")
+		r.Fail(
+			n,
+			key,
+			"no way to authenticate is configured: expected clients, tokens or kubernetes: true",
+		)
 	case len(d.Clients) > 0 && d.TLS.ClientCA == "":
 		r.FailAt(n, key, "clients", "expected tls.client_ca_file with them")
 	}
@@ -205,7 +209,10 @@ func (d *configDocument) load(dir string, c *loaded) error {
 	}
 
 	for _, token := range d.Tokens {
-		c.tokens = append(c.tokens, knownToken{name: token.Name, sum: token.SHA256, rights: token.rights()})
+		c.tokens = append(
+			c.tokens,
+			knownToken{name: token.Name, sum: token.SHA256, rights: token.rights()},
+		)
 	}
 
 	return d.loadTLS(dir, c)
@@ -228,7 +235,8 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 
 		return filepath.Join(dir, p)
 	}
-	cert, key := at(d.TLS.Cert), at(d.TLS.Key)
+	cert := at(d.TLS.Cert)
+	key := at(d.TLS.Key)
 
 	err := c.stamp(cert, key)
 	if err == nil {

@@ -68,7 +68,10 @@ func TestConfirmFreeIsAudited(t *testing.T) {
 		t.Fatalf("%+v", lines)
 	}
 
-	begin, end, replay, refused := lines[0], lines[1], lines[2], lines[4]
+	begin := lines[0]
+	end := lines[1]
+	replay := lines[2]
+	refused := lines[4]
 	cmptest.Equal(t, "the line before the change", pick(begin),
 		auditEntry{Phase: "begin", Actor: "someone", Verb: verbForce, Device: "MIG-1"})
 	cmptest.Equal(t, "the line after the change", pick(end),

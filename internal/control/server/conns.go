@@ -34,13 +34,18 @@ type connPool struct {
 
 func newConnPool(l limits) *connPool {
 	return &connPool{
-		fresh: l.newConns, perAddress: l.newConnsPerAddress, known: l.knownConns, perCaller: l.knownConnsPerCaller,
-		callers: make(map[string]int),
+		fresh:      l.newConns,
+		perAddress: l.newConnsPerAddress,
+		known:      l.knownConns,
+		perCaller:  l.knownConnsPerCaller,
+		callers:    make(map[string]int),
 	}
 }
 
 // listen returns a listener that adds its connections to the pool.
-func (p *connPool) listen(l net.Listener) net.Listener { return &pooledListener{Listener: l, pool: p} }
+func (p *connPool) listen(l net.Listener) net.Listener {
+	return &pooledListener{Listener: l, pool: p}
+}
 
 type pooledListener struct {
 	net.Listener
@@ -212,7 +217,12 @@ type connLog struct{ logger log.Logger }
 
 func (l connLog) Write(line []byte) (int, error) {
 	if err := level.Debug(l.logger).
-		Log("msg", "connection to partition control", "err", errors.New(strings.TrimSpace(string(line)))); err != nil {
+		Log(
+			"msg",
+			"connection to partition control",
+			"err",
+			errors.New(strings.TrimSpace(string(line))),
+		); err != nil {
 		return 0, err
 	}
 

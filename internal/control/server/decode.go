@@ -26,20 +26,37 @@ func (c *call) readBody(limit int64, optional bool) error {
 	var large *http.MaxBytesError
 	switch {
 	case errors.As(err, &large):
-		return problem(api.TooLarge, http.StatusRequestEntityTooLarge, "the body has more than %d bytes", limit)
+		return problem(
+			api.TooLarge,
+			http.StatusRequestEntityTooLarge,
+			"the body has more than %d bytes",
+			limit,
+		)
 	case err != nil:
-		return problem(api.Malformed, http.StatusBadRequest, "the body did not come whole, or not in time")
+		return problem(
+			api.Malformed,
+			http.StatusBadRequest,
+			"the body did not come whole, or not in time",
+		)
 	case len(body) == 0 && optional:
 		return nil
 	}
 
 	media, _, err := mime.ParseMediaType(c.r.Header.Get("Content-Type"))
 	if err != nil || media != "application/json" {
-		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected Content-Type: application/json")
+		return problem(
+			api.MediaType,
+			http.StatusUnsupportedMediaType,
+			"expected Content-Type: application/json",
+		)
 	}
 
 	if c.r.Header.Get("Content-Encoding") != "" {
-		return problem(api.MediaType, http.StatusUnsupportedMediaType, "expected no Content-Encoding")
+		return problem(
+			api.MediaType,
+			http.StatusUnsupportedMediaType,
+			"expected no Content-Encoding",
+		)
 	}
 
 	c.body = body
@@ -69,15 +86,32 @@ func (c *call) decodeBody(fields map[string]field) error {
 	for _, key := range slices.Sorted(maps.Keys(object)) {
 		f, ok := fields[key]
 		if !ok {
-			return problem(api.Malformed, http.StatusBadRequest, "unknown field %.64q: expected %s", key, orNone(known))
+			return problem(
+				api.Malformed,
+				http.StatusBadRequest,
+				"unknown field %.64q: expected %s",
+				key,
+				orNone(known),
+			)
 		}
 
 		if string(object[key]) == "null" {
-			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected a value, not null", key)
+			return problem(
+				api.Malformed,
+				http.StatusBadRequest,
+				"field %q: expected a value, not null",
+				key,
+			)
 		}
 
 		if err := json.Unmarshal(object[key], f.into); err != nil {
-			return problem(api.Malformed, http.StatusBadRequest, "field %q: expected %s", key, typeName(f.into))
+			return problem(
+				api.Malformed,
+				http.StatusBadRequest,
+				"field %q: expected %s",
+				key,
+				typeName(f.into),
+			)
 		}
 	}
 

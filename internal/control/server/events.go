@@ -24,7 +24,12 @@ type streams struct {
 }
 
 func newStreams(total, perActor int) *streams {
-	return &streams{total: total, perActor: perActor, closing: make(chan struct{}), open: make(map[string]int)}
+	return &streams{
+		total:    total,
+		perActor: perActor,
+		closing:  make(chan struct{}),
+		open:     make(map[string]int),
+	}
 }
 
 func (s *streams) tryOpen(actor string) bool {
@@ -79,7 +84,11 @@ func (c *call) streamEvents() error {
 	if last := c.r.Header.Get("Last-Event-ID"); last != "" {
 		n, err := strconv.Atoi(last)
 		if err != nil || n < 0 {
-			return problem(api.Malformed, http.StatusBadRequest, "Last-Event-ID: expected the id of an event, a whole number")
+			return problem(
+				api.Malformed,
+				http.StatusBadRequest,
+				"Last-Event-ID: expected the id of an event, a whole number",
+			)
 		}
 
 		after = n

@@ -177,7 +177,8 @@ func (e *fakeBackend) Events(ctx context.Context, _ string, after int) (<-chan a
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.ctx, e.after = ctx, after
+	e.ctx = ctx
+	e.after = after
 
 	return e.events, nil
 }
@@ -403,8 +404,10 @@ func newAuthority(t *testing.T) *authority {
 // leaf is a client's certificate of this template.
 func (a *authority) leaf(t *testing.T, template *x509.Certificate) *x509.Certificate {
 	t.Helper()
-	template.SerialNumber, template.ExtKeyUsage = big.NewInt(3), []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
-	template.NotBefore, template.NotAfter = a.cert.NotBefore, a.cert.NotAfter
+	template.SerialNumber = big.NewInt(3)
+	template.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}
+	template.NotBefore = a.cert.NotBefore
+	template.NotAfter = a.cert.NotAfter
 
 	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &a.key.PublicKey, a.key)
 	if err != nil {

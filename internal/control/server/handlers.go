@@ -52,8 +52,12 @@ func (c *call) getRecommendations() error {
 
 	selectors := query["gpu"]
 	if delete(query, "gpu"); err != nil || len(query) > 0 || len(selectors) > 1 {
-		return problem(api.Malformed, http.StatusBadRequest, "the query %.64q: expected nothing, or gpu once",
-			c.r.URL.RawQuery)
+		return problem(
+			api.Malformed,
+			http.StatusBadRequest,
+			"the query %.64q: expected nothing, or gpu once",
+			c.r.URL.RawQuery,
+		)
 	}
 
 	if selector := strings.Join(selectors, ""); selector != "" {
@@ -87,20 +91,33 @@ func (c *call) createPlan() error {
 
 	var request api.PlanRequest
 	if err := c.decodeBody(map[string]field{
-		"spec": {into: &raw, required: true}, "force": {into: &request.Force}, "takeOver": {into: &request.TakeOver},
+		"spec": {
+			into:     &raw,
+			required: true,
+		},
+		"force":    {into: &request.Force},
+		"takeOver": {into: &request.TakeOver},
 	}); err != nil {
 		return err
 	}
 
 	if len(request.Force) > maxForce ||
 		slices.ContainsFunc(request.Force, func(id string) bool { return len(id) > maxID }) {
-		return problem(api.Malformed, http.StatusBadRequest, "field %q: expected at most %d UUIDs of at most %d bytes",
-			"force", maxForce, maxID)
+		return problem(
+			api.Malformed,
+			http.StatusBadRequest,
+			"field %q: expected at most %d UUIDs of at most %d bytes",
+			"force",
+			maxForce,
+			maxID,
+		)
 	}
 
 	sum := sha256.Sum256(raw)
 
-	c.entry.Spec, c.entry.Force = hex.EncodeToString(sum[:]), request.Force
+	c.entry.Spec = hex.EncodeToString(sum[:])
+
+	c.entry.Force = request.Force
 	if err := c.requireForceAndTakeOver(request.Force, request.TakeOver); err != nil {
 		return err
 	}
@@ -155,7 +172,8 @@ func truncateID(s string) string { return s[:min(len(s), maxID)] }
 func (c *call) listOperations() error {
 	list := c.s.backend.Operations()
 	if reason := c.s.audit.failure(); reason != "" && list.Reason == "" {
-		list.State, list.Reason = "read-only", reason
+		list.State = "read-only"
+		list.Reason = reason
 	}
 
 	return c.respond(http.StatusOK, list)
@@ -173,7 +191,11 @@ func (c *call) getOperation() error {
 func (c *call) startOperation() error {
 	var request api.OperationRequest
 	if err := c.decodeBody(map[string]field{
-		"plan": {into: &request.Plan, required: true}, "hash": {into: &request.Hash, required: true},
+		"plan": {
+			into:     &request.Plan,
+			required: true,
+		},
+		"hash": {into: &request.Hash, required: true},
 	}); err != nil {
 		return err
 	}
@@ -202,7 +224,9 @@ func (c *call) acceptOperation() error { return c.changeOperation(c.s.backend.Ac
 func (c *call) endSettling() error { return c.changeOperation(c.s.backend.EndSettling) }
 
 // changeOperation answers a call that changes an operation and needs no fields in its body.
-func (c *call) changeOperation(do func(context.Context, control.Actor, string) (*api.Operation, error)) error {
+func (c *call) changeOperation(
+	do func(context.Context, control.Actor, string) (*api.Operation, error),
+) error {
 	id := c.pathID(&c.entry.Op)
 	if c.body != nil {
 		if err := c.decodeBody(nil); err != nil {
@@ -235,7 +259,8 @@ func (c *call) setMIGMode() error {
 		return err
 	}
 
-	c.entry.GPU, c.entry.Enabled = string(id), &request.Enabled
+	c.entry.GPU = string(id)
+	c.entry.Enabled = &request.Enabled
 
 	return c.answerWithOperation(func() (*api.Operation, error) {
 		ctx, cancel := c.changeContext()
@@ -291,7 +316,12 @@ func (c *call) answerWithOperation(do func() (*api.Operation, error)) error {
 
 func (c *call) refuseUnread() error {
 	c.w.Header().Set("Retry-After", "1")
-	return problem(api.Unavailable, http.StatusServiceUnavailable, "the GPUs have not been read yet; try again")
+
+	return problem(
+		api.Unavailable,
+		http.StatusServiceUnavailable,
+		"the GPUs have not been read yet; try again",
+	)
 }
 
 // findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means.
@@ -309,19 +339,27 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 			continue
 		}
 
-		if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) || sameBus(selector, g.PCIBusID) {
+		if selector == strconv.Itoa(g.Index) || strings.EqualFold(selector, string(g.UUID)) ||
+			sameBus(selector, g.PCIBusID) {
 			return g.UUID, nil
 		}
 
 		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
 	}
 
-	return "", problem(api.NotFound, http.StatusNotFound, "no GPU %.64q: the node has %s", selector, joinOrNone(have))
+	return "", problem(
+		api.NotFound,
+		http.StatusNotFound,
+		"no GPU %.64q: the node has %s",
+		selector,
+		joinOrNone(have),
+	)
 }
 
 // sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.
 func sameBus(a, b string) bool {
-	return strings.Count(a, ":") == 2 && strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))
+	return strings.Count(a, ":") == 2 &&
+		strings.EqualFold(strings.TrimLeft(a, "0"), strings.TrimLeft(b, "0"))
 }
 
 func joinOrNone(have []string) string {

@@ -295,7 +295,9 @@ func TestIdempotencyKeyInFlightAndAfterFailure(t *testing.T) {
 	close(r.backend.block)
 	wantProblem(t, <-first, 500, api.Internal)
 
-	r.backend.block, r.backend.err = nil, nil
+	r.backend.block = nil
+
+	r.backend.err = nil
 	if w := r.do(all, "POST", "/api/v1/operations", start, "Idempotency-Key", "k"); w.Code != 202 {
 		t.Errorf("a failure was kept: %d %s", w.Code, w.Body)
 	}
@@ -381,7 +383,8 @@ func TestReadsAreCountedAndNotWritten(t *testing.T) {
 // Calls that change nothing have a bounded number of lines, which say how many calls they stand for; changes have all.
 func TestAuditLinesAreBounded(t *testing.T) {
 	r := newRig(t, func(_ *Options, l *limits) { l.callsBurst, l.linesBurst = 2000, 3 })
-	planner, all := someone(control.Rights{Plan: true}), someone(allRights())
+	planner := someone(control.Rights{Plan: true})
+	all := someone(allRights())
 	count := func() (lines, calls int) {
 		for _, e := range r.audit.entries(t) {
 			lines, calls = lines+1, calls+max(e.Calls, 1)

@@ -134,7 +134,11 @@ func (d *tlsAuthenticator) byToken(config *loaded, token string) (identity, erro
 
 	switch {
 	case found >= 0:
-		return identity{name: "token:" + config.tokens[found].name, method: "token", rights: config.tokens[found].rights}, nil
+		return identity{
+			name:   "token:" + config.tokens[found].name,
+			method: "token",
+			rights: config.tokens[found].rights,
+		}, nil
 	case !config.kubernetes:
 		return identity{}, errWrong
 	case d.reviewer == nil:
@@ -179,7 +183,9 @@ func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) 
 	}
 
 	if _, err := chain[0].Verify(x509.VerifyOptions{
-		Roots: config.clientCA, Intermediates: intermediates, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
+		Roots:         config.clientCA,
+		Intermediates: intermediates,
+		KeyUsages:     []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth},
 	}); err != nil {
 		return identity{}, errWrong
 	}

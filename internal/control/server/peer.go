@@ -47,7 +47,11 @@ func readPeer(conn *net.UnixConn) (peer, error) {
 
 	err = raw.Control(func(fd uintptr) {
 		var u *syscall.Ucred
-		if u, failed = syscall.GetsockoptUcred(int(fd), syscall.SOL_SOCKET, syscall.SO_PEERCRED); failed != nil {
+		if u, failed = syscall.GetsockoptUcred(
+			int(fd),
+			syscall.SOL_SOCKET,
+			syscall.SO_PEERCRED,
+		); failed != nil {
 			return
 		}
 
@@ -69,8 +73,15 @@ func peerGroups(fd uintptr) []uint32 {
 	for size := uint32(64 * 4); ; { // bytes; the kernel reports how many it needs
 		groups := make([]uint32, size/4)
 
-		_, _, errno := syscall.Syscall6(syscall.SYS_GETSOCKOPT, fd, syscall.SOL_SOCKET, soPeerGroups,
-			uintptr(unsafe.Pointer(&groups[0])), uintptr(unsafe.Pointer(&size)), 0)
+		_, _, errno := syscall.Syscall6(
+			syscall.SYS_GETSOCKOPT,
+			fd,
+			syscall.SOL_SOCKET,
+			soPeerGroups,
+			uintptr(unsafe.Pointer(&groups[0])),
+			uintptr(unsafe.Pointer(&size)),
+			0,
+		)
 		switch {
 		case errno == 0:
 			return groups[:size/4]
@@ -89,13 +100,19 @@ func (d peerAuthenticator) identifyCaller(r *http.Request) (identity, error) {
 		return identity{}, errNoCredentials
 	}
 
-	id := identity{name: fmt.Sprintf("uid:%d", p.uid), method: "peer", from: fmt.Sprintf("pid:%d", p.pid)}
+	id := identity{
+		name:   fmt.Sprintf("uid:%d", p.uid),
+		method: "peer",
+		from:   fmt.Sprintf("pid:%d", p.pid),
+	}
 	switch {
 	case p.uid == 0:
 		id.rights = allRights()
 	case d.gid >= 0 && (int(p.gid) == d.gid || slices.Contains(p.groups, uint32(d.gid))):
 		id.rights = allRights()
-		id.rights.Force, id.rights.TakeOver, id.rights.Release = false, false, false
+		id.rights.Force = false
+		id.rights.TakeOver = false
+		id.rights.Release = false
 	}
 
 	return id, nil
@@ -109,6 +126,13 @@ func (d peerAuthenticator) review(context.Context, string) (identity, error) {
 func (d peerAuthenticator) from(*http.Request) string { return "socket" }
 
 func allRights() control.Rights {
-	return control.Rights{Read: true, Plan: true, Apply: true, Mode: true, Force: true, TakeOver: true,
-		Release: true}
+	return control.Rights{
+		Read:     true,
+		Plan:     true,
+		Apply:    true,
+		Mode:     true,
+		Force:    true,
+		TakeOver: true,
+		Release:  true,
+	}
 }

@@ -107,7 +107,8 @@ func (q *planQueue) schedule(caller *planCaller) {
 	for q.running < q.slots && len(q.turns) > 0 {
 		next := q.turns[0]
 		q.turns = slices.Delete(q.turns, 0, 1)
-		next.running, next.waiting = next.waiting[0], next.waiting[1:]
+		next.running = next.waiting[0]
+		next.waiting = next.waiting[1:]
 		q.running++
 		close(next.running.start)
 	}

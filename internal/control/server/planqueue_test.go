@@ -180,7 +180,8 @@ func TestAbandonedPlansAreNotComputed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t)
 		finish, computing := r.blockPlans()
-		first, second := r.post(t.Context(), "a"), r.post(t.Context(), "b")
+		first := r.post(t.Context(), "a")
+		second := r.post(t.Context(), "b")
 		synctest.Wait()
 		ctx, cancel := context.WithCancel(t.Context())
 		gone := r.post(ctx, "c")

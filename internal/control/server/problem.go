@@ -12,7 +12,12 @@ import (
 )
 
 func problem(kind api.ProblemType, status int, format string, args ...any) *api.Problem {
-	return &api.Problem{Type: kind, Title: titles()[kind], Status: status, Detail: fmt.Sprintf(format, args...)}
+	return &api.Problem{
+		Type:   kind,
+		Title:  titles()[kind],
+		Status: status,
+		Detail: fmt.Sprintf(format, args...),
+	}
 }
 
 // titles returns the titles of the problems that arise in this package; the backend sets its own.
@@ -45,10 +50,20 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 
 	switch {
 	case errors.Is(err, context.Canceled): // the client has disconnected, or the server shuts down
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "the request was cancelled"), false
+		return problem(
+			api.Unavailable,
+			http.StatusServiceUnavailable,
+			"the request was cancelled",
+		), false
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, gpu.ErrTimeout):
-		return problem(api.Unavailable, http.StatusServiceUnavailable, "no answer in time; try again"), true
-	case errors.Is(err, gpu.ErrNoDriver), errors.Is(err, gpu.ErrUnavailable), errors.Is(err, gpu.ErrNoPermission):
+		return problem(
+			api.Unavailable,
+			http.StatusServiceUnavailable,
+			"no answer in time; try again",
+		), true
+	case errors.Is(err, gpu.ErrNoDriver),
+		errors.Is(err, gpu.ErrUnavailable),
+		errors.Is(err, gpu.ErrNoPermission):
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
 			"the driver does not answer, or gives no rights"), true
 	}
@@ -60,7 +75,9 @@ func asProblem(err error) (p *api.Problem, internal bool) {
 func writeProblem(w http.ResponseWriter, p *api.Problem) {
 	body, err := json.Marshal(p)
 	if err != nil { // never: it has strings and numbers only
-		body = []byte(`{"type":"` + string(api.Internal) + `","title":"Internal error","status":500}`)
+		body = []byte(
+			`{"type":"` + string(api.Internal) + `","title":"Internal error","status":500}`,
+		)
 	}
 
 	w.Header().Set("Content-Type", "application/problem+json")

@@ -67,7 +67,8 @@ func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 
 	current.left--
 	if current.missed > 0 {
-		calls, current.missed = current.missed+1, 0
+		calls = current.missed + 1
+		current.missed = 0
 	}
 
 	return calls, true

@@ -31,7 +31,11 @@ func (c *call) reacquireGPU() error {
 // changeRelease logs the change, makes it, and answers with what became of it.
 func (c *call) changeRelease(change func(context.Context, gpu.UUID) (*api.Release, error)) error {
 	if c.s.o.Releaser == nil {
-		return problem(api.NotBuilt, http.StatusNotImplemented, "GPUs of this node cannot be released")
+		return problem(
+			api.NotBuilt,
+			http.StatusNotImplemented,
+			"GPUs of this node cannot be released",
+		)
 	}
 
 	if c.body != nil {

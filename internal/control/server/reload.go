@@ -84,11 +84,16 @@ func (f *configFile) currentConfig() (*loaded, error) {
 
 	changes, err := f.putInForce(loadConfig(f.path))
 	if err != nil {
-		_ = level.Error(f.logger).Log("msg", "partition control refuses all TCP clients until its configuration is valid",
-			"err", err)
+		_ = level.Error(f.logger).Log(
+			"msg", "partition control refuses all TCP clients until its configuration is valid",
+			"err", err,
+		)
 	} else {
-		_ = level.Info(f.logger).Log("msg", "partition control reloaded its configuration", "path", f.path, "changes",
-			strings.Join(changes, ", "))
+		_ = level.Info(f.logger).Log(
+			"msg", "partition control reloaded its configuration",
+			"path", f.path,
+			"changes", strings.Join(changes, ", "),
+		)
 	}
 
 	return f.last, f.err
@@ -108,7 +113,8 @@ func (f *configFile) putInForce(c *loaded, err error) ([]string, error) {
 		changes = append(changes, "the file is valid again")
 	}
 
-	f.last, f.err = c, nil
+	f.last = c
+	f.err = nil
 
 	return changes, nil
 }
@@ -159,11 +165,16 @@ func (c *loaded) changesTo(newer *loaded) []string {
 			list = append(list, what)
 		}
 	}
-	note(!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal), "tls certificate")
+	note(
+		!slices.EqualFunc(c.certificate.Certificate, newer.certificate.Certificate, bytes.Equal),
+		"tls certificate",
+	)
 	note(!c.clientCA.Equal(newer.clientCA), "tls.client_ca_file")
 	note(c.kubernetes != newer.kubernetes, fmt.Sprintf("kubernetes: %t", newer.kubernetes))
 
-	was, is := map[string]any{}, map[string]any{}
+	was := map[string]any{}
+
+	is := map[string]any{}
 	for to, from := range map[*map[string]any]*loaded{&was: c, &is: newer} {
 		for name, rights := range from.clients {
 			(*to)["client "+name] = rights
@@ -197,14 +208,18 @@ func (f *configFile) tlsConfig() *tls.Config {
 			c, _ := f.currentConfig() // callers are authenticated for each call
 
 			config := &tls.Config{
-				MinVersion: tls.VersionTLS13, Certificates: []tls.Certificate{c.certificate}, NextProtos: []string{"http/1.1"},
+				MinVersion:             tls.VersionTLS13,
+				Certificates:           []tls.Certificate{c.certificate},
+				NextProtos:             []string{"http/1.1"},
 				SessionTicketsDisabled: true, // a resumed session would have the certificate of an earlier connection
 			}
 			if c.clientCA == nil {
 				return config, nil
 			}
 
-			config.ClientCAs, config.ClientAuth = c.clientCA, tls.RequireAndVerifyClientCert
+			config.ClientCAs = c.clientCA
+
+			config.ClientAuth = tls.RequireAndVerifyClientCert
 			if len(c.tokens) > 0 || c.kubernetes {
 				config.ClientAuth = tls.VerifyClientCertIfGiven
 			}

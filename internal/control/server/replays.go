@@ -68,14 +68,17 @@ func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body 
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if status == 0 || status == http.StatusTooManyRequests || status >= http.StatusInternalServerError ||
+	if status == 0 || status == http.StatusTooManyRequests ||
+		status >= http.StatusInternalServerError ||
 		len(body) > replayBytes {
 		r.drop(k)
 		return
 	}
 
 	one := r.byKey[k]
-	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(replayTTL), status, header.Clone(), body
+	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(
+		replayTTL,
+	), status, header.Clone(), body
 
 	r.bytes += len(body)
 	for r.bytes > replayBytes && r.evictOldest() {

@@ -14,7 +14,9 @@ func (c *call) restoreLayout() error {
 	var request api.RestoreRequest
 
 	if c.body != nil {
-		if err := c.decodeBody(map[string]field{"takeOver": {into: &request.TakeOver}}); err != nil {
+		if err := c.decodeBody(
+			map[string]field{"takeOver": {into: &request.TakeOver}},
+		); err != nil {
 			return err
 		}
 	}
@@ -71,10 +73,14 @@ func (c *call) findRestorable() (gpu.UUID, error) {
 	id, err := c.findGPU(selector)
 	if problem := (*api.Problem)(nil); errors.As(err, &problem) {
 		list := c.s.backend.Operations().Unrestored
-		at := slices.IndexFunc(list, func(u api.Unrestored) bool { return strings.EqualFold(selector, string(u.GPU)) })
+		at := slices.IndexFunc(
+			list,
+			func(u api.Unrestored) bool { return strings.EqualFold(selector, string(u.GPU)) },
+		)
 
 		if at >= 0 {
-			id, err = list[at].GPU, nil
+			id = list[at].GPU
+			err = nil
 		}
 	}
 

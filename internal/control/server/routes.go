@@ -24,26 +24,49 @@ func routes() []route {
 	return []route{
 		{pattern: "GET /api/v1/node", verb: verbRead, answer: (*call).getNode},
 		{pattern: "GET /api/v1/layouts", verb: verbRead, answer: (*call).getLayouts},
-		{pattern: "GET /api/v1/recommendations", verb: verbRead, answer: (*call).getRecommendations},
+		{
+			pattern: "GET /api/v1/recommendations",
+			verb:    verbRead,
+			answer:  (*call).getRecommendations,
+		},
 		{pattern: "GET /api/v1/openapi.yaml", verb: verbRead, answer: (*call).getOpenAPI},
 		{pattern: "POST /api/v1/plans", verb: verbPlan, answer: (*call).createPlan},
 		{pattern: "GET /api/v1/plans/{id}", verb: verbRead, answer: (*call).getPlan},
 		{pattern: "GET /api/v1/operations", verb: verbRead, answer: (*call).listOperations},
 		{pattern: "POST /api/v1/operations", verb: verbApply, answer: (*call).startOperation},
 		{pattern: "GET /api/v1/operations/{id}", verb: verbRead, answer: (*call).getOperation},
-		{pattern: "GET /api/v1/operations/{id}/events", verb: verbRead, answer: (*call).streamEvents},
+		{
+			pattern: "GET /api/v1/operations/{id}/events",
+			verb:    verbRead,
+			answer:  (*call).streamEvents,
+		},
 		{pattern: "POST /api/v1/operations/{id}/rollback", verb: verbApply, bodyOptional: true,
 			answer: (*call).rollBackOperation},
 		{pattern: "POST /api/v1/operations/{id}/accept", verb: verbApply, bodyOptional: true,
 			answer: (*call).acceptOperation},
-		{pattern: "POST /api/v1/operations/{id}/settled", verb: verbApply, bodyOptional: true, answer: (*call).endSettling},
+		{
+			pattern:      "POST /api/v1/operations/{id}/settled",
+			verb:         verbApply,
+			bodyOptional: true,
+			answer:       (*call).endSettling,
+		},
 		{pattern: "POST /api/v1/devices/{uuid}/confirm-free", verb: verbForce, bodyOptional: true,
 			answer: (*call).confirmFree},
 		{pattern: "PUT /api/v1/gpus/{gpu}/mig-mode", verb: verbMode, answer: (*call).setMIGMode},
-		{pattern: "POST /api/v1/gpus/{gpu}/restore", verb: verbApply, bodyOptional: true, answer: (*call).restoreLayout},
+		{
+			pattern:      "POST /api/v1/gpus/{gpu}/restore",
+			verb:         verbApply,
+			bodyOptional: true,
+			answer:       (*call).restoreLayout,
+		},
 		{pattern: "POST /api/v1/gpus/{gpu}/forget-layout", verb: verbApply, bodyOptional: true,
 			answer: (*call).forgetLayout},
-		{pattern: "POST /api/v1/gpus/{gpu}/release", verb: verbRelease, bodyOptional: true, answer: (*call).releaseGPU},
+		{
+			pattern:      "POST /api/v1/gpus/{gpu}/release",
+			verb:         verbRelease,
+			bodyOptional: true,
+			answer:       (*call).releaseGPU,
+		},
 		{pattern: "POST /api/v1/gpus/{gpu}/reacquire", verb: verbRelease, bodyOptional: true,
 			answer: (*call).reacquireGPU},
 	}
@@ -71,7 +94,10 @@ func newRouter(list []route) http.Handler {
 			allowed = append(allowed, http.MethodHead)
 		}
 
-		mux.Handle(of, callHandler(func(c *call) error { return c.refuseMethod(strings.Join(allowed, ", ")) }))
+		mux.Handle(
+			of,
+			callHandler(func(c *call) error { return c.refuseMethod(strings.Join(allowed, ", ")) }),
+		)
 	}
 
 	mux.Handle("/", callHandler((*call).refusePath))
@@ -89,11 +115,18 @@ func newRouter(list []route) http.Handler {
 
 func (c *call) refusePath() error {
 	if c.s.backend == nil {
-		return problem(api.NotFound, http.StatusNotFound,
-			"partition control is off on this node (--control.enabled): this socket releases and reacquires GPUs alone")
+		return problem(
+			api.NotFound,
+			http.StatusNotFound,
+			"partition control is off on this node (--control.enabled): this socket releases and reacquires GPUs alone",
+		)
 	}
 
-	return problem(api.NotFound, http.StatusNotFound, "there is no such path; /api/v1/openapi.yaml lists them")
+	return problem(
+		api.NotFound,
+		http.StatusNotFound,
+		"there is no such path; /api/v1/openapi.yaml lists them",
+	)
 }
 
 func (c *call) refuseMethod(allow string) error {

@@ -31,8 +31,18 @@ type Backend interface {
 	Accept(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	EndSettling(ctx context.Context, by control.Actor, id string) (*api.Operation, error)
 	ConfirmFree(ctx context.Context, by control.Actor, device string) (*api.Confirmation, error)
-	SetMode(ctx context.Context, by control.Actor, id gpu.UUID, r api.ModeRequest) (*api.Operation, error)
-	Restore(ctx context.Context, by control.Actor, id gpu.UUID, r api.RestoreRequest) (*api.Operation, error)
+	SetMode(
+		ctx context.Context,
+		by control.Actor,
+		id gpu.UUID,
+		r api.ModeRequest,
+	) (*api.Operation, error)
+	Restore(
+		ctx context.Context,
+		by control.Actor,
+		id gpu.UUID,
+		r api.RestoreRequest,
+	) (*api.Operation, error)
 	ForgetLayout(ctx context.Context, by control.Actor, id gpu.UUID) (*api.ForgottenLayout, error)
 	Operation(id string) (*api.Operation, error)
 	Operations() *api.Operations
@@ -192,7 +202,8 @@ func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) e
 // ServeReleases serves, until ctx ends, the part of the API that needs no partition control, for root alone: GPUs are
 // released and reacquired on the socket of the options. Errors are those of Serve.
 func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
-	o.AllowGID, o.ListenAddress = -1, ""
+	o.AllowGID = -1
+	o.ListenAddress = ""
 
 	return newServer(o, nil, logger, defaultLimits()).listenAndServe(ctx)
 }
@@ -261,9 +272,11 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 
 	now, _ := config.currentConfig()
 	if now.kubernetes && s.o.Reviewer == nil {
-		return apiListener{}, fmt.Errorf("--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
-			"this process",
-			s.o.ConfigFile)
+		return apiListener{}, fmt.Errorf(
+			"--control.config.file=%s: kubernetes: true: expected a Kubernetes cluster around "+
+				"this process",
+			s.o.ConfigFile,
+		)
 	}
 
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", s.o.ListenAddress)
@@ -273,7 +286,9 @@ func (s *server) openTCP(ctx context.Context) (apiListener, error) {
 
 	e := apiListener{
 		listener: newConnPool(s.limits).listen(l),
-		server:   s.newHTTPServer(s.newHandler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer})),
+		server: s.newHTTPServer(
+			s.newHandler(&tlsAuthenticator{config: config, reviewer: s.o.Reviewer}),
+		),
 	}
 	s.o.Reloader.set(config)
 	e.server.TLSConfig = config.tlsConfig()
@@ -296,7 +311,8 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 		// OPTIONS * is a call like any other: it is authenticated and written to the audit log.
 		DisableGeneralOptionsHandler: true,
 	}
-	server.Protocols.SetHTTP1(true) // one request at a time on a connection: limits of connections are limits of calls
+	// one request at a time on a connection: limits of connections are limits of calls
+	server.Protocols.SetHTTP1(true)
 	server.RegisterOnShutdown(s.streams.close)
 	shutdown.Prepare(server)
 

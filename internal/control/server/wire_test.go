@@ -206,7 +206,8 @@ func TestPeers(t *testing.T) {
 }
 
 func TestTLS(t *testing.T) {
-	a, stranger := newAuthority(t), newAuthority(t)
+	a := newAuthority(t)
+	stranger := newAuthority(t)
 	path := writeConfig(t, a, `
 tls: {cert_file: cert.pem, key_file: key.pem, client_ca_file: ca.pem}
 clients: [{cn: operator, rights: [read]}]
@@ -289,7 +290,9 @@ func raw(t *testing.T, path, text string) string {
 func TestSlowAndHugeRequestsAreCut(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "control.sock")
 	r := newRig(t, func(o *Options, l *limits) {
-		o.Socket, l.header, l.read = path, 50*time.Millisecond, 100*time.Millisecond
+		o.Socket = path
+		l.header = 50 * time.Millisecond
+		l.read = 100 * time.Millisecond
 	})
 	r.start(t)
 
@@ -346,7 +349,8 @@ func TestStrangersAreHungUpOn(t *testing.T) {
 		"tls: {cert_file: cert.pem, key_file: key.pem}\ntokens: [{name: ci, sha256: "+hashOf("s3cret")+", rights: [read]}]\n")
 	r := newRig(t, func(o *Options, l *limits) {
 		l.failuresBurst = 1
-		o.ListenAddress, o.ConfigFile = "127.0.0.1:0", path
+		o.ListenAddress = "127.0.0.1:0"
+		o.ConfigFile = path
 	})
 
 	address := r.start(t)[0].String()

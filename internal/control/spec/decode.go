@@ -47,10 +47,17 @@ func (d *document) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key stri
 // forms are those of types with forms of their own in documents.
 func forms() []strictyaml.Form {
 	return []strictyaml.Form{
-		strictyaml.FormOf(readSelector), strictyaml.FormOf(readBytes), strictyaml.FormOf(readRequests),
-		strictyaml.FormOf(readDeviceList), strictyaml.FormOf(readFilters), strictyaml.FormOf(readComputeSizes),
-		strictyaml.FormOf(byName(decode[api.DeviceRequest])), strictyaml.FormOf(byName(decode[[]api.LayoutRule])),
-		strictyaml.FormOf(byName(wholeNumber(maxCount, fmt.Sprintf("a count of 0 to %d", maxCount)))),
+		strictyaml.FormOf(readSelector),
+		strictyaml.FormOf(readBytes),
+		strictyaml.FormOf(readRequests),
+		strictyaml.FormOf(readDeviceList),
+		strictyaml.FormOf(readFilters),
+		strictyaml.FormOf(readComputeSizes),
+		strictyaml.FormOf(byName(decode[api.DeviceRequest])),
+		strictyaml.FormOf(byName(decode[[]api.LayoutRule])),
+		strictyaml.FormOf(
+			byName(wholeNumber(maxCount, fmt.Sprintf("a count of 0 to %d", maxCount))),
+		),
 	}
 }
 
@@ -138,21 +145,37 @@ func readBytes(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.B
 }
 
 func readComputeSizes(r *strictyaml.Reader, n *strictyaml.Node, key string, into *[]string) {
-	*into = readList(r, n, key, func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *string) {
-		if *into = n.Value; !isText(n) {
-			r.Expected(n, key, `the slices of a compute instance, such as "1c"`)
-		}
-	})
+	*into = readList(
+		r,
+		n,
+		key,
+		func(r *strictyaml.Reader, n *strictyaml.Node, key string, into *string) {
+			if *into = n.Value; !isText(n) {
+				r.Expected(n, key, `the slices of a compute instance, such as "1c"`)
+			}
+		},
+	)
 }
 
 // readRequests reads a count of instances, a count with compute instances, or a list of these.
 func readRequests(r *strictyaml.Reader, n *strictyaml.Node, key string, into *api.DeviceRequest) {
 	if n.Kind == strictyaml.SequenceNode {
-		into.Each = readList(r, n, key, requestReader(`a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`))
+		into.Each = readList(
+			r,
+			n,
+			key,
+			requestReader(`a count of 0 to 64, or {count: 1, compute: ["1c", "2c"]}`),
+		)
+
 		return
 	}
 
-	requestReader(`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)(r, n, key, into)
+	requestReader(`a count of 0 to 64, {count: 1, compute: ["1c", "2c"]}, or a list of these`)(
+		r,
+		n,
+		key,
+		into,
+	)
 }
 
 // requestReader returns a reader of requests for instances that are split alike.

@@ -48,10 +48,16 @@ func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	return rules, nil
 }
 
-func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule, *strictyaml.Error) {
+func resolveLayout(
+	s api.Spec,
+	layouts map[string][]api.LayoutRule,
+) ([]mig.Rule, *strictyaml.Error) {
 	key := "layout"
+
 	if s.MIGConfigs != nil {
-		layouts, key = s.MIGConfigs, "mig-configs"
+		layouts = s.MIGConfigs
+		key = "mig-configs"
+
 		if s.Layout == "" {
 			for name := range layouts { // the only one
 				s.Layout = name
@@ -61,7 +67,12 @@ func resolveLayout(s api.Spec, layouts map[string][]api.LayoutRule) ([]mig.Rule,
 
 	layout, ok := layouts[s.Layout]
 	if !ok {
-		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
+		return nil, wrong(
+			"layout",
+			"%.80q is not known; expected one of: %s",
+			s.Layout,
+			known(layouts),
+		)
 	}
 
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
@@ -100,9 +111,15 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		rule := mig.Rule{Enabled: l.MIGEnabled}
 		switch {
 		case l.MIGEnabled && l.MIGDevices == nil:
-			return nil, wrong(strictyaml.Join(at, "mig-devices"), "is missing; expected counts by profile, {} for no instances")
+			return nil, wrong(
+				strictyaml.Join(at, "mig-devices"),
+				"is missing; expected counts by profile, {} for no instances",
+			)
 		case !l.MIGEnabled && len(l.MIGDevices) > 0:
-			return nil, wrong(strictyaml.Join(at, "mig-devices"), "has instances while mig-enabled is false")
+			return nil, wrong(
+				strictyaml.Join(at, "mig-devices"),
+				"has instances while mig-enabled is false",
+			)
 		case !l.Devices.All && l.Devices.Indexes == nil:
 			return nil, wrong(strictyaml.Join(at, "devices"), "is missing")
 		case len(l.Devices.Indexes) > maxList || len(l.DeviceFilter) > maxList:
@@ -120,8 +137,11 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 		for _, filter := range l.DeviceFilter {
 			id, ok := pciDevice(filter)
 			if !ok {
-				return nil, wrong(strictyaml.Join(at, "device-filter"), `has %.60q; expected a PCI device id such as "0x20B010DE"`,
-					filter)
+				return nil, wrong(
+					strictyaml.Join(at, "device-filter"),
+					`has %.60q; expected a PCI device id such as "0x20B010DE"`,
+					filter,
+				)
 			}
 
 			rule.PCIDevices = append(rule.PCIDevices, id)
@@ -185,8 +205,13 @@ func resolveDemand(needs []api.Need) ([]mig.Need, *strictyaml.Error) {
 
 	for i, n := range needs {
 		if n.Count < 0 || n.Count > maxCount || n.SMs < 0 {
-			return nil, wrong(fmt.Sprintf("demand[%d]", i),
-				"count %d, sms %d; expected a count of 0 to %d and no negative number", n.Count, n.SMs, maxCount)
+			return nil, wrong(
+				fmt.Sprintf("demand[%d]", i),
+				"count %d, sms %d; expected a count of 0 to %d and no negative number",
+				n.Count,
+				n.SMs,
+				maxCount,
+			)
 		}
 
 		total += n.Count

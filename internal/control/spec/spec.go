@@ -84,7 +84,11 @@ func checkDocument(s api.Spec) *strictyaml.Error {
 	case len(s.MIGConfigs) == 0:
 		return wrong("mig-configs", "is empty; expected layouts by name")
 	case s.Layout == "" && len(s.MIGConfigs) > 1:
-		return wrong("layout", "is missing; expected which of the mig-configs: %s", known(s.MIGConfigs))
+		return wrong(
+			"layout",
+			"is missing; expected which of the mig-configs: %s",
+			known(s.MIGConfigs),
+		)
 	}
 
 	return nil

@@ -24,7 +24,9 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 	parts := map[mig.Name][]int{} // sizes of compute instances, by profile
 
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
-		request, at := devices[name], strictyaml.Join(key, name)
+		request := devices[name]
+
+		at := strictyaml.Join(key, name)
 		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
 		}
@@ -49,7 +51,10 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 		parts[profile] = append(parts[profile], sizes...)
 	}
 
-	names := slices.SortedFunc(maps.Keys(parts), func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) })
+	names := slices.SortedFunc(
+		maps.Keys(parts),
+		func(a, b mig.Name) int { return cmp.Compare(a.String(), b.String()) },
+	)
 	for _, name := range names {
 		sum := 0
 		for _, size := range parts[name] {
@@ -57,7 +62,13 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 		}
 
 		if sum > maxSlices {
-			return nil, wrong(key, "has compute instances of %s with %d slices; expected at most %d", name, sum, maxSlices)
+			return nil, wrong(
+				key,
+				"has compute instances of %s with %d slices; expected at most %d",
+				name,
+				sum,
+				maxSlices,
+			)
 		}
 
 		for _, sizes := range pack(parts[name], name.Slices) {
@@ -76,8 +87,12 @@ func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *stric
 	}
 
 	if len(request.Each) == 0 || len(request.Each) > maxCount {
-		return nil, wrong(key, `has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
-			len(request.Each), maxCount)
+		return nil, wrong(
+			key,
+			`has %d items; expected 1 to %d, each a count or {count: 1, compute: ["1c", "2c"]}`,
+			len(request.Each),
+			maxCount,
+		)
 	}
 
 	var list []mig.Want
@@ -119,14 +134,28 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictya
 func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
-		return nil, wrong(key, "is a list; %s is a compute instance, expected a count of 0 to %d", name, maxCount)
+		return nil, wrong(
+			key,
+			"is a list; %s is a compute instance, expected a count of 0 to %d",
+			name,
+			maxCount,
+		)
 	case request.Compute != nil:
-		return nil, wrong(strictyaml.Join(key, "compute"), "is for a GPU instance; %s is a compute instance", name)
+		return nil, wrong(
+			strictyaml.Join(key, "compute"),
+			"is for a GPU instance; %s is a compute instance",
+			name,
+		)
 	case request.Count < 0 || request.Count > maxCount:
 		return nil, wrong(key, "is %d; expected a count of 0 to %d", request.Count, maxCount)
 	case !slices.Contains([]int{1, 2, 3, 4, 7, name.Slices}, name.Part) || name.Slices > maxSlices:
-		return nil, wrong(key, "is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d",
-			name.Part, name.Slices, maxSlices)
+		return nil, wrong(
+			key,
+			"is a compute instance of %d slices of %d; expected 1, 2, 3, 4, 7 or all, of at most %d",
+			name.Part,
+			name.Slices,
+			maxSlices,
+		)
 	}
 
 	return slices.Repeat([]int{name.Part}, request.Count), nil
@@ -139,7 +168,12 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	}
 
 	if len(compute) > maxCompute {
-		return nil, wrong(strictyaml.Join(key, "compute"), "has %d items; expected at most %d", len(compute), maxCompute)
+		return nil, wrong(
+			strictyaml.Join(key, "compute"),
+			"has %d items; expected at most %d",
+			len(compute),
+			maxCompute,
+		)
 	}
 
 	sizes := []int{}
@@ -195,18 +229,29 @@ func (p *packer) best(counts []int) [][]int {
 	var best [][]int
 	left := slices.Clone(counts)
 	left[first]--
-	p.fillInstance([]int{p.sizes[first]}, first, p.room-p.sizes[first], left, func(instance, left []int) {
-		if rest := p.best(left); best == nil || len(rest)+1 < len(best) {
-			best = append([][]int{slices.Clone(instance)}, rest...)
-		}
-	})
+	p.fillInstance(
+		[]int{p.sizes[first]},
+		first,
+		p.room-p.sizes[first],
+		left,
+		func(instance, left []int) {
+			if rest := p.best(left); best == nil || len(rest)+1 < len(best) {
+				best = append([][]int{slices.Clone(instance)}, rest...)
+			}
+		},
+	)
 	p.known[key] = best
 
 	return best
 }
 
 // fillInstance completes an instance in every way to which nothing more can be added.
-func (p *packer) fillInstance(instance []int, from, room int, left []int, done func(instance, left []int)) {
+func (p *packer) fillInstance(
+	instance []int,
+	from, room int,
+	left []int,
+	done func(instance, left []int),
+) {
 	full := true
 
 	for i := from; i < len(p.sizes); i++ {
@@ -217,7 +262,13 @@ func (p *packer) fillInstance(instance []int, from, room int, left []int, done f
 		full = false
 		fewer := slices.Clone(left)
 		fewer[i]--
-		p.fillInstance(append(instance[:len(instance):len(instance)], p.sizes[i]), i, room-p.sizes[i], fewer, done)
+		p.fillInstance(
+			append(instance[:len(instance):len(instance)], p.sizes[i]),
+			i,
+			room-p.sizes[i],
+			fewer,
+			done,
+		)
 	}
 
 	if full {

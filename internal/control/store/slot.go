@@ -67,7 +67,13 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 	}
 
 	var length, sum uint32
-	if _, err := fmt.Sscanf(string(content[:headerSize]), headerFormat, &sequence, &length, &sum); err != nil {
+	if _, err := fmt.Sscanf(
+		string(content[:headerSize]),
+		headerFormat,
+		&sequence,
+		&length,
+		&sum,
+	); err != nil {
 		return nil, 0, false
 	}
 
@@ -85,7 +91,11 @@ func decode(content []byte) (document []byte, sequence uint64, valid bool) {
 
 func encode(sequence uint64, document []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)
-	sum := crc32.Update(crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table), table, document)
+	sum := crc32.Update(
+		crc32.Checksum(fmt.Appendf(nil, "%x %x", sequence, len(document)), table),
+		table,
+		document,
+	)
 
 	return append(fmt.Appendf(nil, headerFormat, sequence, len(document), sum), document...)
 }
@@ -130,7 +140,8 @@ func (sl *slot) write(sequence uint64, document []byte) error {
 		err = sl.file.Sync()
 	}
 
-	sl.broken, sl.unused = err != nil, false
+	sl.broken = err != nil
+	sl.unused = false
 
 	return err
 }
@@ -145,7 +156,8 @@ func (sl *slot) rewrite(content []byte) error {
 	}
 
 	_ = sl.file.Close() // it is not needed any more
-	sl.file, sl.broken = file, false
+	sl.file = file
+	sl.broken = false
 
 	return nil
 }

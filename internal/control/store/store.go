@@ -62,7 +62,10 @@ func (s *Store) Open() (control.Documents, error) {
 
 	docs, err := s.openFiles()
 	if err != nil {
-		return control.Documents{}, fmt.Errorf("open state folder: %w", errors.Join(err, s.closeFiles()))
+		return control.Documents{}, fmt.Errorf(
+			"open state folder: %w",
+			errors.Join(err, s.closeFiles()),
+		)
 	}
 
 	return docs, nil
@@ -95,7 +98,8 @@ func (s *Store) openFiles() (control.Documents, error) {
 	}
 
 	found := fingerprint{true, sha256.Sum256(docs.Operation), sha256.Sum256(docs.History)}
-	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged && !docs.HistoryDamaged
+	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged &&
+		!docs.HistoryDamaged
 	own := (found.operation == s.saved.operation || found.operation == s.tried.operation) &&
 		(found.history == s.saved.history || found.history == s.tried.history)
 
@@ -103,7 +107,8 @@ func (s *Store) openFiles() (control.Documents, error) {
 		return control.Documents{}, control.ErrStateForeign
 	}
 
-	s.saved, s.tried = found, found
+	s.saved = found
+	s.tried = found
 
 	return docs, nil
 }
@@ -159,7 +164,13 @@ func (s *Store) lockFolder() (err error) {
 		return err
 	}
 
-	if err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); errors.Is(err, syscall.EWOULDBLOCK) {
+	if err = syscall.Flock(
+		int(s.lock.Fd()),
+		syscall.LOCK_EX|syscall.LOCK_NB,
+	); errors.Is(
+		err,
+		syscall.EWOULDBLOCK,
+	) {
 		return ErrLocked
 	}
 
@@ -177,7 +188,8 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		case !valid || content != nil && sequence%2 != uint64(i):
 			damaged = true
 		case sequence > s.sequence:
-			newest, s.sequence = content, sequence
+			newest = content
+			s.sequence = sequence
 		}
 	}
 

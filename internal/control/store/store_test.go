@@ -174,7 +174,9 @@ func TestSwappedSlots(t *testing.T) {
 	s, _ := open(t, t.TempDir())
 	save(t, s, `{"n":1}`, `{"n":2}`)
 
-	a, b := s.slots[0].file.Name(), s.slots[1].file.Name()
+	a := s.slots[0].file.Name()
+
+	b := s.slots[1].file.Name()
 	if err := errors.Join(os.Rename(a, a+"x"), os.Rename(b, a), os.Rename(a+"x", b)); err != nil {
 		t.Fatal(err)
 	}
@@ -304,7 +306,8 @@ func TestOwnDocumentsAreNotForeign(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			s.tried.operation, next.broken = sha256.Sum256([]byte(`{"n":3}`)), true
+			s.tried.operation = sha256.Sum256([]byte(`{"n":3}`))
+			next.broken = true
 		},
 		"a history whose folder was not synced": func(t *testing.T, s *Store) {
 			file, err := replaceFile(s.folder.Root, historyName, encode(1, []byte(`{"a":2}`)))

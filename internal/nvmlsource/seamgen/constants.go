@@ -27,7 +27,12 @@ func nvmlConstants(dir string) ([]constant, error) {
 		return nil, err
 	}
 
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(pkg.Dir, "const.go"), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(
+		token.NewFileSet(),
+		filepath.Join(pkg.Dir, "const.go"),
+		nil,
+		parser.SkipObjectResolution,
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -85,12 +90,35 @@ type table struct {
 // tables returns the tables of the types that are arguments at the seam, and of values in its structs.
 func tables(constants []constant, arguments []string) ([]table, error) {
 	list := []table{
-		{"returnNames", "NVML's return codes",
-			shortened(constants, func(c constant) bool { return c.typ == "Return" && c.value != 0 }, "ERROR_")},
-		{"fieldNames", "the ids of nvmlDeviceGetFieldValues", shortened(constants, prefixed("FI_DEV_"), "FI_DEV_")},
-		{"metricNames", "nvmlGpmMetricId_t", shortened(constants, prefixed("GPM_METRIC_"), "GPM_METRIC_")},
-		{"valueTypeNames", "nvmlValueType_t", shortened(constants, func(c constant) bool { return c.typ == "ValueType" })},
-		{"eventNames", "the types of NVML's events", shortened(constants, prefixed("Event"), "EventType", "Event")},
+		{
+			"returnNames",
+			"NVML's return codes",
+			shortened(
+				constants,
+				func(c constant) bool { return c.typ == "Return" && c.value != 0 },
+				"ERROR_",
+			),
+		},
+		{
+			"fieldNames",
+			"the ids of nvmlDeviceGetFieldValues",
+			shortened(constants, prefixed("FI_DEV_"), "FI_DEV_"),
+		},
+		{
+			"metricNames",
+			"nvmlGpmMetricId_t",
+			shortened(constants, prefixed("GPM_METRIC_"), "GPM_METRIC_"),
+		},
+		{
+			"valueTypeNames",
+			"nvmlValueType_t",
+			shortened(constants, func(c constant) bool { return c.typ == "ValueType" }),
+		},
+		{
+			"eventNames",
+			"the types of NVML's events",
+			shortened(constants, prefixed("Event"), "EventType", "Event"),
+		},
 	}
 	for _, typ := range arguments {
 		entries := shortened(constants, func(c constant) bool { return c.typ == typ })
@@ -118,7 +146,8 @@ func shortened(all []constant, wanted func(constant) bool, prefixes ...string) [
 
 	for _, c := range all {
 		last := c.name[strings.LastIndex(c.name, "_")+1:]
-		if !wanted(c) || c.value < 0 || slices.Contains([]string{"COUNT", "MAX", "EventTypeNone", "EventTypeAll"}, last) {
+		if !wanted(c) || c.value < 0 ||
+			slices.Contains([]string{"COUNT", "MAX", "EventTypeNone", "EventTypeAll"}, last) {
 			continue
 		}
 

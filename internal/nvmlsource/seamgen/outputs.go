@@ -50,28 +50,92 @@ func outputs(constants []constant) []output {
 			types: []receiver{
 				{name: "l", typ: "*library", iface: "Library", driver: "l.nvml", note: "l"},
 				{name: "e", typ: "entity", iface: "Entity", driver: "e.dev", note: "e.lib"},
-				{name: "d", typ: "device", iface: "Device", driver: "d.dev", note: "d.lib", embeds: "entity"},
-				{name: "m", typ: "migDevice", iface: "MIGDevice", driver: "m.dev", note: "m.lib", embeds: "entity"},
+				{
+					name:   "d",
+					typ:    "device",
+					iface:  "Device",
+					driver: "d.dev",
+					note:   "d.lib",
+					embeds: "entity",
+				},
+				{
+					name:   "m",
+					typ:    "migDevice",
+					iface:  "MIGDevice",
+					driver: "m.dev",
+					note:   "m.lib",
+					embeds: "entity",
+				},
 				{name: "s", typ: "eventSet", iface: "EventSet", driver: "s.set", note: "s.lib"},
-				{name: "s", typ: "gpmSample", iface: "GPMSample", driver: "s.sample", note: "s.lib"},
+				{
+					name:   "s",
+					typ:    "gpmSample",
+					iface:  "GPMSample",
+					driver: "s.sample",
+					note:   "s.lib",
+				},
 			},
 			method: writeBound,
 		},
 		{
 			file: "observed_generated.go", pkg: "nvmlsource", imports: []string{nvml},
 			types: []receiver{
-				{name: "l", typ: "observedLibrary", iface: "Library", driver: "l.Library", note: "l.observer"},
-				{name: "d", typ: "observedDevice", iface: "Device", driver: "d.Device", note: "d.observer"},
-				{name: "d", typ: "observedMutableDevice", iface: "MutableDevice", driver: "d.mutable()", note: "d.observer"},
-				{name: "m", typ: "observedMIG", iface: "MIGDevice", driver: "m.MIGDevice", note: "m.observer"},
-				{name: "i", typ: "observedInstance", iface: "GPUInstance", driver: "i.GPUInstance", note: "i.observer"},
-				{name: "i", typ: "observedMutableInstance", iface: "MutableInstance", driver: "i.mutable()", note: "i.observer"},
-				{name: "c", typ: "observedCompute", iface: "ComputeInstance", driver: "c.ComputeInstance", note: "c.observer"},
+				{
+					name:   "l",
+					typ:    "observedLibrary",
+					iface:  "Library",
+					driver: "l.Library",
+					note:   "l.observer",
+				},
+				{
+					name:   "d",
+					typ:    "observedDevice",
+					iface:  "Device",
+					driver: "d.Device",
+					note:   "d.observer",
+				},
+				{
+					name:   "d",
+					typ:    "observedMutableDevice",
+					iface:  "MutableDevice",
+					driver: "d.mutable()",
+					note:   "d.observer",
+				},
+				{
+					name:   "m",
+					typ:    "observedMIG",
+					iface:  "MIGDevice",
+					driver: "m.MIGDevice",
+					note:   "m.observer",
+				},
+				{
+					name:   "i",
+					typ:    "observedInstance",
+					iface:  "GPUInstance",
+					driver: "i.GPUInstance",
+					note:   "i.observer",
+				},
+				{
+					name:   "i",
+					typ:    "observedMutableInstance",
+					iface:  "MutableInstance",
+					driver: "i.mutable()",
+					note:   "i.observer",
+				},
+				{
+					name:   "c",
+					typ:    "observedCompute",
+					iface:  "ComputeInstance",
+					driver: "c.ComputeInstance",
+					note:   "c.observer",
+				},
 			},
 			method: writeObserved,
 		},
 		{
-			file: "../capture/seam_generated.go", pkg: "capture", imports: []string{`"reflect"`, "", nvml, "", seam},
+			file:    "../capture/seam_generated.go",
+			pkg:     "capture",
+			imports: []string{`"reflect"`, "", nvml, "", seam},
 			types: []receiver{
 				{name: "l", typ: "*library", iface: "Library", driver: "l.driver"},
 				{name: "d", typ: "*device", iface: "Device", driver: "d.driver"},
@@ -97,29 +161,104 @@ func testOutputs() []output {
 			method: writeNoisy,
 		},
 		{
-			file: "spy_generated_test.go", pkg: "nvmlsource_test", imports: []string{nvml, "", seam},
+			file:    "spy_generated_test.go",
+			pkg:     "nvmlsource_test",
+			imports: []string{nvml, "", seam},
 			types: []receiver{
 				{name: "s", typ: "*spy", iface: "Library", driver: "s.Library", note: "s"},
 				{name: "d", typ: "spyDevice", iface: "Device", driver: "d.Device", note: "d.spy"},
-				{name: "d", typ: "spyDevice", iface: "MutableDevice", driver: "d.mutable()", note: "d.spy"},
-				{name: "m", typ: "spyMIG", iface: "MIGDevice", driver: "m.MIGDevice", note: "m.spy"},
-				{name: "i", typ: "spyInstance", iface: "GPUInstance", driver: "i.GPUInstance", note: "i.spy"},
-				{name: "i", typ: "spyInstance", iface: "MutableInstance", driver: "i.mutable()", note: "i.spy"},
-				{name: "c", typ: "spyCompute", iface: "ComputeInstance", driver: "c.ComputeInstance", note: "c.spy"},
+				{
+					name:   "d",
+					typ:    "spyDevice",
+					iface:  "MutableDevice",
+					driver: "d.mutable()",
+					note:   "d.spy",
+				},
+				{
+					name:   "m",
+					typ:    "spyMIG",
+					iface:  "MIGDevice",
+					driver: "m.MIGDevice",
+					note:   "m.spy",
+				},
+				{
+					name:   "i",
+					typ:    "spyInstance",
+					iface:  "GPUInstance",
+					driver: "i.GPUInstance",
+					note:   "i.spy",
+				},
+				{
+					name:   "i",
+					typ:    "spyInstance",
+					iface:  "MutableInstance",
+					driver: "i.mutable()",
+					note:   "i.spy",
+				},
+				{
+					name:   "c",
+					typ:    "spyCompute",
+					iface:  "ComputeInstance",
+					driver: "c.ComputeInstance",
+					note:   "c.spy",
+				},
 			},
 			method: writeSpied,
 		},
 		{
-			file: "counted_generated_test.go", pkg: "nvmlsource_test", imports: []string{nvml, "", seam},
+			file:    "counted_generated_test.go",
+			pkg:     "nvmlsource_test",
+			imports: []string{nvml, "", seam},
 			types: []receiver{
-				{name: "l", typ: "countedLibrary", iface: "Library", driver: "l.Library", note: "l.note(ofNode, "},
-				{name: "d", typ: "countedDevice", iface: "Device", driver: "d.Device", note: "d.calls.note(d.name, "},
-				{name: "d", typ: "countedDevice", iface: "MutableDevice", driver: "d.mutable()", note: "d.calls.note(d.name, "},
-				{name: "m", typ: "countedMIG", iface: "MIGDevice", driver: "m.MIGDevice", note: "m.calls.note(m.name, "},
-				{name: "i", typ: "countedInstance", iface: "GPUInstance", driver: "i.GPUInstance", note: "i.calls.note(i.name, "},
-				{name: "i", typ: "countedInstance", iface: "MutableInstance", driver: "i.mutable()", note: "i.calls.note(i.name, "},
-				{name: "c", typ: "countedCompute", iface: "ComputeInstance", driver: "c.ComputeInstance",
-					note: "c.calls.note(c.name, "},
+				{
+					name:   "l",
+					typ:    "countedLibrary",
+					iface:  "Library",
+					driver: "l.Library",
+					note:   "l.note(ofNode, ",
+				},
+				{
+					name:   "d",
+					typ:    "countedDevice",
+					iface:  "Device",
+					driver: "d.Device",
+					note:   "d.calls.note(d.name, ",
+				},
+				{
+					name:   "d",
+					typ:    "countedDevice",
+					iface:  "MutableDevice",
+					driver: "d.mutable()",
+					note:   "d.calls.note(d.name, ",
+				},
+				{
+					name:   "m",
+					typ:    "countedMIG",
+					iface:  "MIGDevice",
+					driver: "m.MIGDevice",
+					note:   "m.calls.note(m.name, ",
+				},
+				{
+					name:   "i",
+					typ:    "countedInstance",
+					iface:  "GPUInstance",
+					driver: "i.GPUInstance",
+					note:   "i.calls.note(i.name, ",
+				},
+				{
+					name:   "i",
+					typ:    "countedInstance",
+					iface:  "MutableInstance",
+					driver: "i.mutable()",
+					note:   "i.calls.note(i.name, ",
+				},
+				{
+					name:   "c",
+					typ:    "countedCompute",
+					iface:  "ComputeInstance",
+					driver: "c.ComputeInstance",
+					note:   "c.calls.note(c.name, ",
+				},
 			},
 			method: writeCounted,
 		},
@@ -128,7 +267,10 @@ func testOutputs() []output {
 
 // write returns the file: the methods of each interface that are not written by hand.
 func (o output) write(dir string, s *seamTypes) ([]byte, error) {
-	known, err := handwritten(filepath.Join(dir, filepath.Dir(o.file)), strings.HasSuffix(o.file, "_test.go"))
+	known, err := handwritten(
+		filepath.Join(dir, filepath.Dir(o.file)),
+		strings.HasSuffix(o.file, "_test.go"),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -142,7 +284,8 @@ func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 		}
 
 		methods = slices.DeleteFunc(methods, func(m method) bool {
-			return m.handles || known[strings.TrimPrefix(r.typ, "*")+"."+m.name] || known[r.embeds+"."+m.name]
+			return m.handles || known[strings.TrimPrefix(r.typ, "*")+"."+m.name] ||
+				known[r.embeds+"."+m.name]
 		})
 		for _, m := range methods {
 			known[strings.TrimPrefix(r.typ, "*")+"."+m.name] = true
@@ -152,9 +295,13 @@ func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 	}
 
 	var w bytes.Buffer
-	fmt.Fprintf(&w, "// Code generated by seamgen from the interfaces of driver.go. DO NOT EDIT.\n\n"+
-		"package %s\n\nimport (\n\t%s\n)\n",
-		o.pkg, strings.Join(o.imports, "\n\t"))
+	fmt.Fprintf(
+		&w,
+		"// Code generated by seamgen from the interfaces of driver.go. DO NOT EDIT.\n\n"+
+			"package %s\n\nimport (\n\t%s\n)\n",
+		o.pkg,
+		strings.Join(o.imports, "\n\t"),
+	)
 
 	if o.before != nil {
 		if err := o.before(&w, made); err != nil {
@@ -201,14 +348,21 @@ func writeObserved(w *bytes.Buffer, r receiver, m method) {
 
 // writeNoisy: any value, with any code.
 func writeNoisy(w *bytes.Buffer, r receiver, m method) {
-	values := joined(m.results, func(v variable) string { return fmt.Sprintf("random[%s](%s), ", v.typ, r.name) })
+	values := joined(
+		m.results,
+		func(v variable) string { return fmt.Sprintf("random[%s](%s), ", v.typ, r.name) },
+	)
 	fmt.Fprintf(w, "\treturn %s%s.ret()\n", strings.ReplaceAll(values, ", , ", ", "), r.name)
 }
 
 // writeSpied: the call is counted by its name, and may be made to fail.
 func writeSpied(w *bytes.Buffer, r receiver, m method) {
-	prefixes := map[string]string{"MIGDevice": "MIG.", "GPUInstance": "Instance.", "MutableInstance": "Instance.",
-		"ComputeInstance": "Compute."}
+	prefixes := map[string]string{
+		"MIGDevice":       "MIG.",
+		"GPUInstance":     "Instance.",
+		"MutableInstance": "Instance.",
+		"ComputeInstance": "Compute.",
+	}
 	name := prefixes[r.iface] + m.name
 	failed := names(slices.Concat(m.results, []variable{{name: "ret"}}))
 	fmt.Fprintf(w, "\tif ret, ok := %s.passes(%q); !ok {\n\t\treturn %s\n\t}\n\treturn %s.%s(%s)\n",
@@ -224,7 +378,15 @@ func writeCounted(w *bytes.Buffer, r receiver, m method) {
 		}
 	}
 
-	fmt.Fprintf(w, "\t%s%s)\n\treturn %s.%s(%s)\n", r.note, arguments, r.driver, m.name, names(m.params))
+	fmt.Fprintf(
+		w,
+		"\t%s%s)\n\treturn %s.%s(%s)\n",
+		r.note,
+		arguments,
+		r.driver,
+		m.name,
+		names(m.params),
+	)
 }
 
 // writeRecorded: the call goes through a recording, and several results are one answer.
@@ -240,15 +402,32 @@ func writeRecorded(w *bytes.Buffer, r receiver, m method) {
 	passed := fmt.Sprintf("%s.%s(%s)", r.driver, m.name, names(m.params))
 	switch len(m.results) {
 	case 0:
-		fmt.Fprintf(w, "\treturn queryCode(%s.entity, %s, func() nvml.Return { return %s })\n", r.name, call, passed)
+		fmt.Fprintf(
+			w,
+			"\treturn queryCode(%s.entity, %s, func() nvml.Return { return %s })\n",
+			r.name,
+			call,
+			passed,
+		)
 	case 1:
 		fmt.Fprintf(w, "\treturn query(%s.entity, %s, func() (%s, nvml.Return) { return %s })\n",
 			r.name, call, m.results[0].typ, passed)
 	default:
 		all := joined(m.results, func(v variable) string { return "answer." + fieldName(v.name) })
-		fmt.Fprintf(w, "\tanswer, ret := query(%s.entity, %s, func() (answer %s, ret nvml.Return) {\n",
-			r.name, call, answerType(r, m))
-		fmt.Fprintf(w, "\t\t%s, ret = %s\n\t\treturn answer, ret\n\t})\n\treturn %s, ret\n", all, passed, all)
+		fmt.Fprintf(
+			w,
+			"\tanswer, ret := query(%s.entity, %s, func() (answer %s, ret nvml.Return) {\n",
+			r.name,
+			call,
+			answerType(r, m),
+		)
+		fmt.Fprintf(
+			w,
+			"\t\t%s, ret = %s\n\t\treturn answer, ret\n\t})\n\treturn %s, ret\n",
+			all,
+			passed,
+			all,
+		)
 	}
 }
 
@@ -281,21 +460,32 @@ func writeCalls(w *bytes.Buffer, made []typeMethods, constants []constant) error
 	var enums []string
 
 	for _, t := range made {
-		fmt.Fprintf(w, "\n// generated%sCalls are the calls of a %s that seamgen has written the methods of.\n",
-			t.iface, t.iface)
+		fmt.Fprintf(
+			w,
+			"\n// generated%sCalls are the calls of a %s that seamgen has written the methods of.\n",
+			t.iface,
+			t.iface,
+		)
 		fmt.Fprintf(w, "func generated%sCalls() []callType {\n\treturn []callType{\n", t.iface)
 
 		for _, m := range t.methods {
 			arguments := "nil"
 			if len(m.params) > 0 {
-				arguments = "[]names{" + joined(m.params, func(p variable) string { return namesOf(p.typ) }) + "}"
+				arguments = "[]names{" + joined(
+					m.params,
+					func(p variable) string { return namesOf(p.typ) },
+				) + "}"
 			}
 
 			fmt.Fprintf(w, "\t\t{%q, %s, reflect.TypeFor[%s]()},\n",
 				nvmlName(t.iface, m.name), arguments, answerType(t.receiver, m))
 
 			for _, p := range m.params {
-				if enum, ok := strings.CutPrefix(p.typ, "nvml."); ok && !slices.Contains(enums, enum) {
+				if enum, ok := strings.CutPrefix(
+					p.typ,
+					"nvml.",
+				); ok &&
+					!slices.Contains(enums, enum) {
 					enums = append(enums, enum)
 				}
 			}
@@ -305,7 +495,10 @@ func writeCalls(w *bytes.Buffer, made []typeMethods, constants []constant) error
 
 		for _, m := range t.methods {
 			if len(m.results) > 1 {
-				fields := joined(m.results, func(v variable) string { return fieldName(v.name) + " " + v.typ })
+				fields := joined(
+					m.results,
+					func(v variable) string { return fieldName(v.name) + " " + v.typ },
+				)
 				fields = strings.ReplaceAll(fields, ", ", "; ")
 				fmt.Fprintf(w, "\ntype %s struct{ %s }\n", answerType(t.receiver, m), fields)
 			}

@@ -189,7 +189,8 @@ func handwritten(dir string, tests bool) (map[string]bool, error) {
 	found := map[string]bool{}
 
 	for _, e := range entries {
-		if !strings.HasSuffix(e.Name(), ".go") || strings.HasSuffix(e.Name(), "_test.go") && !tests {
+		if !strings.HasSuffix(e.Name(), ".go") ||
+			strings.HasSuffix(e.Name(), "_test.go") && !tests {
 			continue
 		}
 

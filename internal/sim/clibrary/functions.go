@@ -39,7 +39,8 @@ func Functions(text string) ([]Function, error) {
 	text = regexp.MustCompile(`//[^\n]*|(?m)^#.*$`).ReplaceAllString(text, "")
 	kinds := kindsOf(text)
 	declaration := regexp.MustCompile(
-		`(?:nvmlReturn_t\s+DECLDIR|dcgmReturn_t\s+DCGM_PUBLIC_API|DCGM_PUBLIC_API\s+dcgmReturn_t)\s+(\w+)\s*\(([^)]*)\)\s*;`)
+		`(?:nvmlReturn_t\s+DECLDIR|dcgmReturn_t\s+DCGM_PUBLIC_API|DCGM_PUBLIC_API\s+dcgmReturn_t)\s+(\w+)\s*\(([^)]*)\)\s*;`,
+	)
 	var list []Function
 
 	for _, m := range declaration.FindAllStringSubmatch(text, -1) {
@@ -83,7 +84,8 @@ func kindsOf(text string) map[string]Kind {
 	}
 
 	handle := regexp.MustCompile(
-		`typedef struct(?: \w+)?\s*\*\s*(\w+)\s*;|typedef struct\s*\{\s*struct \w+\s*\*\s*handle;\s*\}\s*(\w+)\s*;`)
+		`typedef struct(?: \w+)?\s*\*\s*(\w+)\s*;|typedef struct\s*\{\s*struct \w+\s*\*\s*handle;\s*\}\s*(\w+)\s*;`,
+	)
 	for _, m := range handle.FindAllStringSubmatch(text, -1) {
 		kinds[m[1]+m[2]] = Pointer
 	}

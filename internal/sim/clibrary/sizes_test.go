@@ -66,7 +66,9 @@ func compile(t *testing.T, code string) string {
 	t.Helper()
 	dir := t.TempDir()
 
-	source, program := filepath.Join(dir, "sizes.c"), filepath.Join(dir, "sizes")
+	source := filepath.Join(dir, "sizes.c")
+	program := filepath.Join(dir, "sizes")
+
 	if err := os.WriteFile(source, []byte(code), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -61,13 +61,17 @@ func (e *Engine) readDevice(v *Value) {
 
 	index, of, ok := e.gpuOf(v.Entity)
 	if !ok {
-		v.Status, v.Micros = NoData, 0
+		v.Status = NoData
+		v.Micros = 0
+
 		return
 	}
 
 	s, err := e.node.Read(index, gpu.ReadingDevice)
 	if err != nil {
-		v.Status, v.Micros = NoData, 0
+		v.Status = NoData
+		v.Micros = 0
+
 		return
 	}
 
@@ -337,7 +341,9 @@ func (e *Engine) readXID(v *Value) {
 
 	since := e.watchOf(v.Entity, fieldXID).since
 	for _, event := range e.xids(index, of, since.UnixMicro()) {
-		v.Status, v.Micros, v.Int = OK, event.Micros, event.Int
+		v.Status = OK
+		v.Micros = event.Micros
+		v.Int = event.Int
 	}
 }
 
@@ -355,7 +361,8 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 
 	events, _ := e.node.History(index, 0)
 	for _, event := range events {
-		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros || event.Instance != where ||
+		if event.Kind != gpu.EventXID || event.Time.UnixMicro() < sinceMicros ||
+			event.Instance != where ||
 			entity.Level == ComputeInstance {
 			continue
 		}

@@ -37,14 +37,22 @@ const (
 // Error is DCGM's text; the codes without one here are answered with the general one.
 func (c Code) Error() string {
 	texts := map[Code]string{
-		OK: "Success", BadParam: "Bad parameter passed to function", NotSupported: "Feature not supported",
-		NotConfigured: "Setting not configured",
-		NoData:        "No data is available", NotWatched: "Field is not being updated", UnknownField: "Unknown field",
-		InitError: "DCGM initialization error", VersionMismatch: "API version mismatch",
-		ConnectionNotValid: "Host engine connection invalid/disconnected", MaxLimit: "Max limit reached for the object",
-		DuplicateKey: "Duplicate Key passed to function", RequiresRoot: "Host engine is running as non-root",
-		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU", NVMLError: "NVML error",
-		ModuleNotLoaded: "This request is serviced by a module of DCGM that is not currently loaded",
+		OK:                    "Success",
+		BadParam:              "Bad parameter passed to function",
+		NotSupported:          "Feature not supported",
+		NotConfigured:         "Setting not configured",
+		NoData:                "No data is available",
+		NotWatched:            "Field is not being updated",
+		UnknownField:          "Unknown field",
+		InitError:             "DCGM initialization error",
+		VersionMismatch:       "API version mismatch",
+		ConnectionNotValid:    "Host engine connection invalid/disconnected",
+		MaxLimit:              "Max limit reached for the object",
+		DuplicateKey:          "Duplicate Key passed to function",
+		RequiresRoot:          "Host engine is running as non-root",
+		ProfilingNotSupported: "Profiling is not supported for this group of GPUs or GPU",
+		NVMLError:             "NVML error",
+		ModuleNotLoaded:       "This request is serviced by a module of DCGM that is not currently loaded",
 	}
 	if text, ok := texts[c]; ok {
 		return text
@@ -214,14 +222,19 @@ func (e *Engine) alive() error {
 		}
 	}
 
-	e.restarts, e.began = state.Restarts, true
+	e.restarts = state.Restarts
+	e.began = true
 	e.life++
 	e.opened = 0
-	e.groups, e.fields = e.ownGroups(), map[uintptr]*fieldGroup{}
-	e.watches, e.samples = map[watchKey]*watch{}, map[Entity]*sampled{}
+	e.groups = e.ownGroups()
+	e.fields = map[uintptr]*fieldGroup{}
+	e.watches = map[watchKey]*watch{}
+	e.samples = map[Entity]*sampled{}
 	e.health = map[uintptr]*healthWatch{}
-	e.nextID, e.freeIDs = map[Level]uint32{}, map[Level][]uint32{}
-	e.trees, e.mode = make([]tree, e.node.Count()), mode
+	e.nextID = map[Level]uint32{}
+	e.freeIDs = map[Level][]uint32{}
+	e.trees = make([]tree, e.node.Count())
+	e.mode = mode
 
 	return nil
 }

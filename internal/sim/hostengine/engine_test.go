@@ -161,7 +161,8 @@ func TestValuesNeedAWatchAndAnInterval(t *testing.T) {
 func TestBlanksWithAGoodStatus(t *testing.T) {
 	n, e := start(t, scenario)
 	s := open(t, e)
-	gi, ci := find(t, s, "3g.20gb", n, GPUInstance), find(t, s, "3g.20gb", n, ComputeInstance)
+	gi := find(t, s, "3g.20gb", n, GPUInstance)
+	ci := find(t, s, "3g.20gb", n, ComputeInstance)
 	orphan := find(t, s, "1g.5gb", n, GPUInstance)
 	watchAll(t, s, []uint16{1002, 1005, 1009, 155}, gi, ci, orphan)
 	advance(t, n, 2*time.Second)
@@ -249,7 +250,8 @@ func TestEmbeddedAndRemote(t *testing.T) {
 	advance(t, n, 10*time.Second)
 
 	for kind, e := range map[Kind]*Engine{Embedded: embedded, Remote: remote} {
-		s, other := open(t, e), open(t, e)
+		s := open(t, e)
+		other := open(t, e)
 		watchAll(t, other, []uint16{150}, Entity{GPU, 0})
 		s.Close()
 
@@ -382,7 +384,9 @@ func TestLive(t *testing.T) {
 		t.Fatalf("%+v, %v", list, err)
 	}
 
-	device, instance := list[:5], list[5:]
+	device := list[:5]
+
+	instance := list[5:]
 	if device[0].Text != string(st.UUID) || instance[0].Text != device[0].Text {
 		t.Errorf("UUIDs %q, %q, want %q", device[0].Text, instance[0].Text, st.UUID)
 	}

@@ -21,7 +21,10 @@ func (e *Engine) ownGroups() map[uintptr]*group {
 		all.entities = append(all.entities, Entity{GPU, uint32(i)})
 	}
 
-	return map[uintptr]*group{AllGPUs: all, AllNVSwitches: {session: ownSession, name: "DCGM_ALL_SUPPORTED_NVSWITCHES"}}
+	return map[uintptr]*group{
+		AllGPUs:       all,
+		AllNVSwitches: {session: ownSession, name: "DCGM_ALL_SUPPORTED_NVSWITCHES"},
+	}
 }
 
 // CreateGroup makes an empty group.
@@ -53,7 +56,8 @@ func (s *Session) AddEntity(id uintptr, entity Entity) error {
 	defer e.mu.Unlock()
 
 	g := e.groups[id]
-	if g == nil || g.session == ownSession || !e.exists(entity) || slices.Contains(g.entities, entity) {
+	if g == nil || g.session == ownSession || !e.exists(entity) ||
+		slices.Contains(g.entities, entity) {
 		return BadParam
 	}
 
@@ -143,6 +147,10 @@ func (e *Engine) Counts() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	return fmt.Sprintf("%d groups, %d field groups, %d watches", len(e.groups)-len(e.ownGroups()), len(e.fields),
-		len(e.watches))
+	return fmt.Sprintf(
+		"%d groups, %d field groups, %d watches",
+		len(e.groups)-len(e.ownGroups()),
+		len(e.fields),
+		len(e.watches),
+	)
 }

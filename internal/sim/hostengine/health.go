@@ -103,7 +103,9 @@ func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, w := e.groups[groupID], e.health[groupID]
+	g := e.groups[groupID]
+	w := e.health[groupID]
+
 	if g == nil {
 		return nil, NotConfigured
 	}
@@ -137,16 +139,45 @@ func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 		wrong bool
 		Incident
 	}{
-		{rows.Failure, Incident{of, HealthMemory, HealthFailure, errorRowRemapFailed,
-			fmt.Sprintf("GPU %d had uncorrectable memory errors and row remapping failed.", of.ID)}},
+		{
+			rows.Failure,
+			Incident{
+				of,
+				HealthMemory,
+				HealthFailure,
+				errorRowRemapFailed,
+				fmt.Sprintf(
+					"GPU %d had uncorrectable memory errors and row remapping failed.",
+					of.ID,
+				),
+			},
+		},
 		{rows.Pending, Incident{of, HealthMemory, HealthWarning, errorRowRemapsPending,
 			fmt.Sprintf("GPU %d had memory errors and row remappings are pending", of.ID)}},
-		{!s.MIGEnabled && s.ECC.UncorrectedVolatile > 0, Incident{of, HealthMemory, HealthFailure, errorVolatileDBE,
-			fmt.Sprintf("Detected %d volatile double-bit ECC error(s) in GPU %d.", s.ECC.UncorrectedVolatile, of.ID)}},
-		{grew(w.thermal, of.ID, s.ThermalViolation), Incident{of, HealthThermal, HealthWarning, errorClocksThermal,
-			fmt.Sprintf("Detected clocks event due to thermal violation in GPU %d.", of.ID)}},
-		{grew(w.power, of.ID, s.PowerViolation), Incident{of, HealthPower, HealthWarning, errorClocksPower,
-			fmt.Sprintf("Detected clocks event due to power violation in GPU %d.", of.ID)}},
+		{
+			!s.MIGEnabled && s.ECC.UncorrectedVolatile > 0,
+			Incident{
+				of,
+				HealthMemory,
+				HealthFailure,
+				errorVolatileDBE,
+				fmt.Sprintf(
+					"Detected %d volatile double-bit ECC error(s) in GPU %d.",
+					s.ECC.UncorrectedVolatile,
+					of.ID,
+				),
+			},
+		},
+		{
+			grew(w.thermal, of.ID, s.ThermalViolation),
+			Incident{of, HealthThermal, HealthWarning, errorClocksThermal,
+				fmt.Sprintf("Detected clocks event due to thermal violation in GPU %d.", of.ID)},
+		},
+		{
+			grew(w.power, of.ID, s.PowerViolation),
+			Incident{of, HealthPower, HealthWarning, errorClocksPower,
+				fmt.Sprintf("Detected clocks event due to power violation in GPU %d.", of.ID)},
+		},
 	}
 
 	var list []Incident

@@ -5,7 +5,10 @@ import "slices"
 // ValuesSince lists, by entity, the values that the fields of a group of entities got from a time on, in microseconds
 // since 1970, and returns the time to ask from next. Of XIDs there is one for each event, of all else the latest
 // alone.
-func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []Value, next int64, err error) {
+func (s *Session) ValuesSince(
+	groupID, fieldsID uintptr,
+	since int64,
+) (values []Value, next int64, err error) {
 	if err := s.beginCall(); err != nil {
 		return nil, 0, err
 	}
@@ -13,7 +16,9 @@ func (s *Session) ValuesSince(groupID, fieldsID uintptr, since int64) (values []
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, fields := e.groups[groupID], e.fields[fieldsID]
+	g := e.groups[groupID]
+
+	fields := e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return nil, 0, NotConfigured
 	}

@@ -26,7 +26,8 @@ func TestSamplesAfterAStop(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, e := start(t, scenario+"faults: ["+tt.fault+"]\n")
-			s, device := open(t, e), Entity{GPU, 0}
+			s := open(t, e)
+			device := Entity{GPU, 0}
 			watchAll(t, s, []uint16{1002}, device)
 			advance(t, n, 9*time.Second)
 			cmptest.Equal(t, "SM activity before", latest(t, s, device, 1002).Float, 0.5)
@@ -63,7 +64,8 @@ func TestSamplesAfterAHungGPU(t *testing.T) {
 
 func testHungGPU(t *testing.T, hang func(t *testing.T, s *Session, device Entity)) {
 	n, e := start(t, scenario+"faults: [{at: 10s, for: 5s, gpu: 1, kind: hang}]\n")
-	s, device := open(t, e), Entity{GPU, 0}
+	s := open(t, e)
+	device := Entity{GPU, 0}
 	watchAll(t, s, []uint16{1002}, device)
 	advance(t, n, 9*time.Second)
 	cmptest.Equal(t, "SM activity before", latest(t, s, device, 1002).Float, 0.5)
@@ -87,7 +89,8 @@ func testHungGPU(t *testing.T, hang func(t *testing.T, s *Session, device Entity
 // samples every 10 s.
 func TestSamplesOfALongInterval(t *testing.T) {
 	n, e := start(t, scenario+"faults: [{at: 32s, for: 5s, kind: dcgm-hang}]\n")
-	s, device := open(t, e), Entity{GPU, 0}
+	s := open(t, e)
+	device := Entity{GPU, 0}
 	watchEvery(t, s, 10*time.Second, []uint16{1002}, device)
 
 	for range 3 {

@@ -54,13 +54,17 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	if e.kind == Embedded && s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
+	if e.kind == Embedded &&
+		s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
 		return
 	}
 
 	switch {
 	case t.known && sameTree(t.members, &s):
-		t.seen, t.changed, t.gone = next, time.Time{}, nil
+		t.seen = next
+		t.changed = time.Time{}
+		t.gone = nil
+
 		return
 	case !t.known:
 		e.adopt(index, &s)
@@ -145,8 +149,15 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
 		gi := &s.Instances[i]
 		m := Member{
-			Entity: e.newEntity(GPUInstance), Parent: device, GPU: index, UUID: s.UUID, Instance: gi.ID,
-			ProfileID: gi.Profile.ID, Slices: gi.Profile.ComputeSlices, place: gi.Placement, giPlace: gi.Placement,
+			Entity:    e.newEntity(GPUInstance),
+			Parent:    device,
+			GPU:       index,
+			UUID:      s.UUID,
+			Instance:  gi.ID,
+			ProfileID: gi.Profile.ID,
+			Slices:    gi.Profile.ComputeSlices,
+			place:     gi.Placement,
+			giPlace:   gi.Placement,
 			giProfile: gi.Profile.ID,
 		}
 		members := []Member{m}
@@ -154,8 +165,17 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 		for _, c := range gi.ComputeInstances {
 			own, _ := sim.ComputeProfileID(c.Placement.Size)
 			members = append(members, Member{
-				Entity: e.newEntity(ComputeInstance), Parent: m.Entity, GPU: index, UUID: s.UUID, Instance: gi.ID, Compute: c.ID,
-				ProfileID: own, Slices: c.Placement.Size, place: c.Placement, giPlace: gi.Placement, giProfile: gi.Profile.ID,
+				Entity:    e.newEntity(ComputeInstance),
+				Parent:    m.Entity,
+				GPU:       index,
+				UUID:      s.UUID,
+				Instance:  gi.ID,
+				Compute:   c.ID,
+				ProfileID: own,
+				Slices:    c.Placement.Size,
+				place:     c.Placement,
+				giPlace:   gi.Placement,
+				giProfile: gi.Profile.ID,
 			})
 		}
 

@@ -69,7 +69,9 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	e := s.engine
 	defer e.mu.Unlock()
 
-	g, fields := e.groups[groupID], e.fields[fieldsID]
+	g := e.groups[groupID]
+
+	fields := e.fields[fieldsID]
 	if g == nil || fields == nil {
 		return NotConfigured
 	}
@@ -86,8 +88,12 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 		}
 	}
 
-	e.watches[watchKey{groupID, fieldsID}] = &watch{entities: g.entities, fields: fields.ids, interval: interval,
-		since: e.node.Now()}
+	e.watches[watchKey{groupID, fieldsID}] = &watch{
+		entities: g.entities,
+		fields:   fields.ids,
+		interval: interval,
+		since:    e.node.Now(),
+	}
 	e.update()
 
 	return nil
@@ -149,7 +155,9 @@ func (s *Session) Update() error {
 // when they are read, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
-		profiling, links := slices.ContainsFunc(w.fields, isProfiling), slices.Contains(w.fields, fieldLinkTraffic)
+		profiling := slices.ContainsFunc(w.fields, isProfiling)
+
+		links := slices.Contains(w.fields, fieldLinkTraffic)
 		for _, of := range w.entities {
 			if profiling {
 				e.sample(of, w.interval)
@@ -184,8 +192,15 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		taken := min(s.taken+int(since/interval), samplesForValue) // those included that no call has asked for
-		*s = sampled{last: c, from: s.last, taken: taken, filled: taken == samplesForValue, at: c.Time}
+		// those included that no call has asked for
+		taken := min(s.taken+int(since/interval), samplesForValue)
+		*s = sampled{
+			last:   c,
+			from:   s.last,
+			taken:  taken,
+			filled: taken == samplesForValue,
+			at:     c.Time,
+		}
 	}
 }
 

@@ -128,7 +128,8 @@ func Run(d Demand, on Device) Result {
 	}
 
 	done := r.Throughput * demand // busy time on a device large enough that is worked off
-	r.SMs, r.Bandwidth = done*width, done*bandwidth
+	r.SMs = done * width
+	r.Bandwidth = done * bandwidth
 	r.limit(on.Engines.throughput(d.Media), d.Requests)
 
 	return r
@@ -157,8 +158,11 @@ const smallestThroughput = 1e-9
 
 // slow divides by a factor what is done in a time.
 func (r *Result) slow(by float64) {
-	r.Throughput, r.PerSecond = r.Throughput/by, r.PerSecond/by
-	r.Busy, r.SMs, r.Bandwidth = r.Busy/by, r.SMs/by, r.Bandwidth/by
+	r.Throughput = r.Throughput / by
+	r.PerSecond = r.PerSecond / by
+	r.Busy = r.Busy / by
+	r.SMs = r.SMs / by
+	r.Bandwidth = r.Bandwidth / by
 }
 
 // ContendForEngines slows down workloads that share the media engines of a device, if they keep more of them busy
@@ -200,7 +204,9 @@ func (r Requests) busy(stretch float64) float64 {
 // Service times do not vary: a closed loop is bounded by its clients or by the device; an open one waits for half of
 // what a random arrival finds.
 func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
-	service, host := r.GPU.Seconds()*stretch, r.Host.Seconds()
+	service := r.GPU.Seconds() * stretch
+
+	host := r.Host.Seconds()
 	if r.Concurrency > 0 {
 		perSecond = min(float64(r.Concurrency)/(service+host), 1/service)
 		return perSecond, seconds(float64(r.Concurrency) / perSecond)
@@ -254,8 +260,10 @@ func Contend(sharing []*Result, on Device, mps bool) {
 	}
 
 	for _, r := range sharing {
-		r.Throughput, r.PerSecond = r.Throughput/slower, r.PerSecond/slower
-		r.SMs, r.Bandwidth = r.SMs/slower, r.Bandwidth/slower
+		r.Throughput = r.Throughput / slower
+		r.PerSecond = r.PerSecond / slower
+		r.SMs = r.SMs / slower
+		r.Bandwidth = r.Bandwidth / slower
 		r.Stretch *= slower
 
 		r.Latency = time.Duration(min(float64(MaxLatency), float64(r.Latency)*slower))

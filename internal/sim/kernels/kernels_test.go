@@ -13,7 +13,9 @@ func wide(width float64) []Phase { return []Phase{{Share: 1, Width: width}} }
 // TestPublishedInferenceServer: a Triton server on an A100-PCIE-40GB and on its 3g.20gb slice. One closed loop, of 24
 // ms on the GPU and 2 ms on the host, gives all twelve figures within 5 %.
 func TestPublishedInferenceServer(t *testing.T) {
-	whole, slice := Device{SMs: 108, Bandwidth: 1}, Device{SMs: 42, Bandwidth: 0.5}
+	whole := Device{SMs: 108, Bandwidth: 1}
+
+	slice := Device{SMs: 42, Bandwidth: 0.5}
 	for _, c := range []struct {
 		on          Device
 		concurrency int

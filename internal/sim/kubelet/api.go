@@ -53,7 +53,10 @@ func (a *api) List(ctx context.Context,
 // sync brings the kubelet's files up to date. What fails is logged: answers do not depend on it.
 func (a *api) sync() {
 	if err := a.files.sync(); err != nil {
-		level.Warn(a.logger).Log("msg", "cannot update the files of the simulated kubelet", "err", err)
+		level.Warn(a.logger).Log(
+			"msg", "cannot update the files of the simulated kubelet",
+			"err", err,
+		)
 	}
 }
 
@@ -83,7 +86,11 @@ func (a *api) Get(_ context.Context,
 		}
 	}
 
-	return nil, fmt.Errorf("pod %s in namespace %s not found", request.PodName, request.PodNamespace)
+	return nil, fmt.Errorf(
+		"pod %s in namespace %s not found",
+		request.PodName,
+		request.PodNamespace,
+	)
 }
 
 // GetAllocatableResources implements the pod-resources API.
@@ -93,7 +100,9 @@ func (a *api) GetAllocatableResources(ctx context.Context,
 		return nil, err
 	}
 
-	return &kubeletapi.AllocatableResourcesResponse{Devices: devicesOf(a.node.Allocatable(), a.order())}, nil
+	return &kubeletapi.AllocatableResourcesResponse{
+		Devices: devicesOf(a.node.Allocatable(), a.order()),
+	}, nil
 }
 
 // podsOf groups containers by pod, in the order of their first.
@@ -127,7 +136,10 @@ func devicesOf(grants []sim.DeviceGrant, order *rand.Rand) []*kubeletapi.Contain
 
 	for _, grant := range grants {
 		for _, id := range grant.IDs {
-			out = append(out, &kubeletapi.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}})
+			out = append(
+				out,
+				&kubeletapi.ContainerDevices{ResourceName: grant.Resource, DeviceIds: []string{id}},
+			)
 		}
 	}
 
@@ -150,7 +162,10 @@ func claimsOf(claims []sim.Claim) []*kubeletapi.DynamicResource {
 		}
 
 		if resource == nil {
-			resource = &kubeletapi.DynamicResource{ClaimNamespace: claim.Namespace, ClaimName: claim.Name}
+			resource = &kubeletapi.DynamicResource{
+				ClaimNamespace: claim.Namespace,
+				ClaimName:      claim.Name,
+			}
 			out = append(out, resource)
 		}
 

@@ -113,7 +113,11 @@ func encodeCheckpoint(c *sim.Checkpoint) ([]byte, error) {
 		}
 
 		data.PodDeviceEntries = append(data.PodDeviceEntries, podDevicesEntry{
-			PodUID: e.PodUID, ContainerName: e.Container, ResourceName: e.Resource, DeviceIDs: e.DeviceIDs, AllocResp: response,
+			PodUID:        e.PodUID,
+			ContainerName: e.Container,
+			ResourceName:  e.Resource,
+			DeviceIDs:     e.DeviceIDs,
+			AllocResp:     response,
 		})
 	}
 
@@ -139,7 +143,11 @@ func allocResponse(e *sim.CheckpointEntry) ([]byte, error) {
 		ids = append(ids, e.DeviceIDs[numa]...)
 	}
 
-	return proto.MarshalOptions{Deterministic: true}.Marshal(&deviceplugin.ContainerAllocateResponse{
-		Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(ids, ",")},
-	})
+	return proto.MarshalOptions{
+		Deterministic: true,
+	}.Marshal(
+		&deviceplugin.ContainerAllocateResponse{
+			Envs: map[string]string{"NVIDIA_VISIBLE_DEVICES": strings.Join(ids, ",")},
+		},
+	)
 }

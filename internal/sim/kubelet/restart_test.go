@@ -355,7 +355,8 @@ func TestCheckpointOfEveryScenario(t *testing.T) {
 		}
 
 		c, _ := readCheckpoint(t, s)
-		given, listed := map[string]bool{}, map[string]bool{}
+		given := map[string]bool{}
+		listed := map[string]bool{}
 
 		for _, e := range c.Data.PodDeviceEntries {
 			for _, ids := range e.DeviceIDs {

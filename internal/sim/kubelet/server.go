@@ -50,7 +50,10 @@ func New(node NodeView, dir string, logger log.Logger) (*Server, error) {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
 
-	f := &files{tree: t, checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)}}
+	f := &files{
+		tree:       t,
+		checkpoint: &checkpointer{node: node, path: filepath.Join(dir, checkpointName)},
+	}
 	if err := f.checkpoint.sync(); err != nil {
 		return nil, fmt.Errorf("simulated kubelet: %w", err)
 	}
@@ -93,14 +96,16 @@ func (s *Server) Start() error {
 		return fmt.Errorf("simulated kubelet: %w", err)
 	}
 
-	serving, done := grpc.NewServer(), make(chan struct{})
+	serving := grpc.NewServer()
+	done := make(chan struct{})
 	kubeletapi.RegisterPodResourcesListerServer(serving, s.api)
 	go func() {
 		defer close(done)
 		// It ends when it is stopped, and what it returns then is nothing new.
 		_ = serving.Serve(listener)
 	}()
-	s.serving, s.done = serving, done
+	s.serving = serving
+	s.done = done
 
 	return nil
 }

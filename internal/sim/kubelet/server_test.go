@@ -39,7 +39,8 @@ type fakeNode struct {
 
 func (n *fakeNode) Containers() []sim.Container {
 	n.mu.Lock()
-	containers, block := n.containers, n.block
+	containers := n.containers
+	block := n.block
 	n.mu.Unlock()
 
 	if block != nil {
@@ -193,9 +194,13 @@ func TestServerAnswersAsAKubelet(t *testing.T) {
 
 		return nil
 	}
-	one, two := dial(t, serve(t, node).Socket()), dial(t, serve(t, node).Socket())
+	one := dial(t, serve(t, node).Socket())
+	two := dial(t, serve(t, node).Socket())
 
-	first, second, elsewhere := list(one), list(one), list(two)
+	first := list(one)
+	second := list(one)
+	elsewhere := list(two)
+
 	if len(first.Containers) != 2 {
 		t.Fatalf("containers %v, want the one without devices too", first.Containers)
 	}
@@ -288,7 +293,8 @@ func TestClientFindsARestartedKubelet(t *testing.T) {
 // TestClientKeepsTheHoldersOfAKubeletThatStarts: they are unconfirmed until its list is settled, by a new witness.
 func TestClientKeepsTheHoldersOfAKubeletThatStarts(t *testing.T) {
 	node := &fakeNode{}
-	train, witness := held("train-0", "main", 1, "nvidia.com/gpu", gpuA), held("witness", "main", 2, "example.com/none")
+	train := held("train-0", "main", 1, "nvidia.com/gpu", gpuA)
+	witness := held("witness", "main", 2, "example.com/none")
 	node.set(train, witness)
 	s := serve(t, node)
 	now := stopped()

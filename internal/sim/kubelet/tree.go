@@ -48,7 +48,8 @@ func (t *tree) sync() error { return t.syncTo(t.node.Running()) }
 // syncTo writes what is missing and removes what is no more. A container whose names make no file name costs only its
 // own files.
 func (t *tree) syncTo(containers []sim.Container) error {
-	procs, links := map[uint32]string{}, map[string]string{}
+	procs := map[uint32]string{}
+	links := map[string]string{}
 
 	for i := range containers {
 		c := &containers[i]
@@ -56,7 +57,12 @@ func (t *tree) syncTo(containers []sim.Container) error {
 			continue // not started
 		}
 
-		links[linkName(c)] = filepath.Join("/var/log/pods", c.Namespace+"_"+c.Pod+"_"+c.PodUID, c.Name, "0.log")
+		links[linkName(c)] = filepath.Join(
+			"/var/log/pods",
+			c.Namespace+"_"+c.Pod+"_"+c.PodUID,
+			c.Name,
+			"0.log",
+		)
 		for _, pid := range c.PIDs {
 			procs[pid] = cgroupOf(c)
 		}
@@ -162,5 +168,8 @@ func cgroupOf(c *sim.Container) string {
 	uid := strings.ReplaceAll(c.PodUID, "-", "_")
 
 	return fmt.Sprintf(
-		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-%s.scope\n", uid, c.ID)
+		"0::/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod%s.slice/cri-containerd-%s.scope\n",
+		uid,
+		c.ID,
+	)
 }

@@ -57,7 +57,12 @@ func (a Arrivals) source(seed uint64, end float64) source {
 		return c
 	}
 
-	o := &openLoop{Arrivals: a, end: end, random: rand.New(rand.NewPCG(seed, 3)), states: rand.New(rand.NewPCG(seed, 4))}
+	o := &openLoop{
+		Arrivals: a,
+		end:      end,
+		random:   rand.New(rand.NewPCG(seed, 3)),
+		states:   rand.New(rand.NewPCG(seed, 4)),
+	}
 	o.stateEnd = math.Inf(1)
 
 	o.Burst.relative = [2]float64{1, 1}
@@ -99,7 +104,9 @@ func (o *openLoop) pop() {
 			break
 		}
 
-		left, o.now = left-expected, until
+		left = left - expected
+
+		o.now = until
 		if until == binEnd {
 			o.bin++
 		}
@@ -138,6 +145,10 @@ func (c *closedLoop) answered(at float64) {
 		return
 	}
 
-	place, _ := slices.BinarySearchFunc(c.next, next, func(other, next float64) int { return cmp.Compare(next, other) })
+	place, _ := slices.BinarySearchFunc(
+		c.next,
+		next,
+		func(other, next float64) int { return cmp.Compare(next, other) },
+	)
 	c.next = slices.Insert(c.next, place, next)
 }

@@ -104,7 +104,8 @@ func (d Device) serve(k *Kind) served {
 	}
 
 	if s.slow > 0 {
-		s.sms, s.bandwidth = s.sms/s.slow, s.bandwidth/s.slow
+		s.sms = s.sms / s.slow
+		s.bandwidth = s.bandwidth / s.slow
 	}
 
 	return s
@@ -154,7 +155,9 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 		v := &r.Intervals[i]
 		r.Busy += v.Busy / time
 		length := min(interval, time-float64(i)*interval)
-		v.Busy, v.SMs, v.Bandwidth = min(1, v.Busy/length), v.SMs/length, v.Bandwidth/length
+		v.Busy = min(1, v.Busy/length)
+		v.SMs = v.SMs / length
+		v.Bandwidth = v.Bandwidth / length
 	}
 
 	return s.result

@@ -110,7 +110,9 @@ func TestClosedLoops(t *testing.T) {
 func TestBatches(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(0.01), 0.5, Constant)
-	l.Batch, l.Step, l.Growth = 8, 0.05, 0.25
+	l.Batch = 8
+	l.Step = 0.05
+	l.Growth = 0.25
 	near(t, "lone request", Summarize(Run(1, l, whole, 50_000, 50_000)).P50, 0.5, 0.001)
 
 	l.Arrivals = Closed(32, 0)
@@ -119,7 +121,9 @@ func TestBatches(t *testing.T) {
 	near(t, "throughput of full batches", r.Throughput, perSecond, 0.01)
 	near(t, "latency of full batches", Summarize(r).Mean, 32/perSecond, 0.02)
 
-	l.Arrivals, l.Batch, l.Growth = Poisson(20), 1000, 0
+	l.Arrivals = Poisson(20)
+	l.Batch = 1000
+	l.Growth = 0
 	r = Run(1, l, whole, 10_000, 10_000)
 	near(t, "without growth", Summarize(r).P95, 0.55, 0.1) // up to one step until it joins
 	l.Kinds[0].Phases = kernels(120, 0)
@@ -173,7 +177,9 @@ func TestIntervals(t *testing.T) {
 				t.Fatalf("%+v on %+v", v, on)
 			}
 
-			sum.Busy, sum.SMs, sum.Bandwidth = sum.Busy+v.Busy*5/time, sum.SMs+v.SMs*5/time, sum.Bandwidth+v.Bandwidth*5/time
+			sum.Busy = sum.Busy + v.Busy*5/time
+			sum.SMs = sum.SMs + v.SMs*5/time
+			sum.Bandwidth = sum.Bandwidth + v.Bandwidth*5/time
 		}
 
 		near(t, "busy", sum.Busy, r.Busy, 1e-9)
@@ -187,7 +193,10 @@ func TestSeeds(t *testing.T) {
 	t.Parallel()
 	l := one(Poisson(5), 0.1, Exponential)
 
-	a, b, c := Run(1, l, whole, 1000, 10), Run(1, l, whole, 1000, 10), Run(2, l, whole, 1000, 10)
+	a := Run(1, l, whole, 1000, 10)
+	b := Run(1, l, whole, 1000, 10)
+	c := Run(2, l, whole, 1000, 10)
+
 	if !reflect.DeepEqual(a, b) {
 		t.Error("the same seed gives another result")
 	}

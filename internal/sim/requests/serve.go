@@ -110,7 +110,9 @@ func (s *server) step(now float64, batch []request) (end float64, mean served) {
 	n := float64(len(batch))
 	for i := range batch {
 		of := s.served[batch[i].kind]
-		mean.slow, mean.sms, mean.bandwidth = mean.slow+of.slow/n, mean.sms+of.sms/n, mean.bandwidth+of.bandwidth/n
+		mean.slow = mean.slow + of.slow/n
+		mean.sms = mean.sms + of.sms/n
+		mean.bandwidth = mean.bandwidth + of.bandwidth/n
 	}
 
 	return now + s.load.Step*mean.slow*(1+s.load.Growth*(n-1)), mean
@@ -119,14 +121,18 @@ func (s *server) step(now float64, batch []request) (end float64, mean served) {
 // work adds a time in which the device is busy to the intervals.
 func (s *server) work(from, to float64, of served) {
 	for i := int(from / s.interval); i < len(s.result.Intervals); i++ {
-		begin, end := float64(i)*s.interval, min(float64(i+1)*s.interval, s.time)
+		begin := float64(i) * s.interval
+		end := min(float64(i+1)*s.interval, s.time)
+
 		if begin >= to {
 			return
 		}
 
 		if worked := min(end, to) - max(begin, from); worked > 0 {
 			v := &s.result.Intervals[i]
-			v.Busy, v.SMs, v.Bandwidth = v.Busy+worked, v.SMs+worked*of.sms, v.Bandwidth+worked*of.bandwidth
+			v.Busy = v.Busy + worked
+			v.SMs = v.SMs + worked*of.sms
+			v.Bandwidth = v.Bandwidth + worked*of.bandwidth
 		}
 	}
 }

@@ -61,7 +61,9 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 		}
 	}
 
-	instances, computes := 0, 0
+	instances := 0
+	computes := 0
+
 	for _, p := range profile() {
 		instances += len(p.Instances)
 		computes += len(p.ComputeInstances)
@@ -71,7 +73,8 @@ func benchmark(b *testing.B, node *sim.Node, engine dcgmsource.Connector) {
 		b.Fatalf("%d instances, %d compute instances", instances, computes)
 	}
 
-	calls, begun := source.Calls(), cpuTime(b)
+	calls := source.Calls()
+	begun := cpuTime(b)
 	b.ReportAllocs()
 	b.ResetTimer()
 
@@ -115,7 +118,8 @@ type readySession struct {
 
 func (s *readySession) fresh() {
 	if now := s.node.Now(); !now.Equal(s.at) {
-		s.at, s.tree = now, nil
+		s.at = now
+		s.tree = nil
 		clear(s.values)
 	}
 }

@@ -92,7 +92,11 @@ func (s *session) Hierarchy(to []dcgmsource.MIGEntity) ([]dcgmsource.MIGEntity, 
 	for i := range list {
 		m := &list[i]
 		to = append(to, dcgmsource.MIGEntity{
-			Entity: entityOf(m.Entity), GPU: m.UUID, Instance: uint32(m.Instance), Compute: uint32(m.Compute), Slices: m.Slices,
+			Entity:   entityOf(m.Entity),
+			GPU:      m.UUID,
+			Instance: uint32(m.Instance),
+			Compute:  uint32(m.Compute),
+			Slices:   m.Slices,
 		})
 	}
 
@@ -170,8 +174,13 @@ func (s *session) Latest(to []dcgmsource.Value, entities []dcgmsource.Entity,
 	for i := range list {
 		v := &list[i]
 		to = append(to, dcgmsource.Value{
-			Entity: entityOf(v.Entity), Field: v.Field, Type: v.Type, Status: int(v.Status), Micros: v.Micros,
-			Double: v.Float, Int64: v.Int,
+			Entity: entityOf(v.Entity),
+			Field:  v.Field,
+			Type:   v.Type,
+			Status: int(v.Status),
+			Micros: v.Micros,
+			Double: v.Float,
+			Int64:  v.Int,
 		})
 	}
 

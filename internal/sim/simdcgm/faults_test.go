@@ -27,7 +27,9 @@ func TestFaults(t *testing.T) {
 			r := newRig(t, loads(1, 60)+"faults:\n  - "+tt.fault+"\n", false)
 			r.swapInstance(0)
 			r.look()
-			failed, without, last := 0, 0, gpu.Profiling{}
+			failed := 0
+			without := 0
+			last := gpu.Profiling{}
 
 			for second := range 40 {
 				answer, err := r.source.Profile(r.snapshot)

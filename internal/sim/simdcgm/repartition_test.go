@@ -155,7 +155,8 @@ func (r *rig) repartition(index int) {
 	}
 
 	slot := slots()[r.random.IntN(len(slots()))]
-	name, start := slot[:len(slot)-2], int(slot[len(slot)-1]-'0')
+	name := slot[:len(slot)-2]
+	start := int(slot[len(slot)-1] - '0')
 
 	at := slices.IndexFunc(state.Profiles, func(p gpu.Profile) bool { return p.Name == name })
 	if r.gone[fmt.Sprint(index, " ", state.Profiles[at].ID, " ", start)] {
@@ -250,7 +251,9 @@ func (r *rig) cycle() {
 
 // remember keeps the counters of every instance at this second and the last.
 func (r *rig) remember() {
-	r.before, r.history = r.history, map[string]sim.Activity{}
+	r.before = r.history
+
+	r.history = map[string]sim.Activity{}
 	for i := range r.snapshot.GPUs {
 		for _, gi := range r.snapshot.GPUs[i].Instances {
 			if c, err := r.node.InstanceCounters(i, gi.ID); err == nil {
@@ -332,9 +335,12 @@ func (r *rig) swapInstance(n int) {
 		}
 	}
 
-	profile, slices := uint32(14), 2
+	profile := uint32(14)
+	slices := 2
+
 	if n%2 == 0 {
-		profile, slices = 9, 3
+		profile = 9
+		slices = 3
 	}
 
 	id, err := r.node.CreateGPUInstance(0, profile, gpu.None[int]())

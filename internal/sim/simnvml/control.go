@@ -41,7 +41,11 @@ func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
 		for _, f := range s.Profiles {
-			if f.ID == profileID && slices.Contains(f.Placements, gpu.Placement{Start: int(at.Start), Size: int(at.Size)}) {
+			if f.ID == profileID &&
+				slices.Contains(
+					f.Placements,
+					gpu.Placement{Start: int(at.Start), Size: int(at.Size)},
+				) {
 				return true, nvml.SUCCESS
 			}
 		}
@@ -65,7 +69,10 @@ func (g *gpuInstance) Destroy() nvml.Return {
 }
 
 // ofInstance answers about a GPU instance, with a code of its own.
-func ofInstance[T any](g *gpuInstance, answer func(i *sim.Instance) (T, nvml.Return)) (T, nvml.Return) {
+func ofInstance[T any](
+	g *gpuInstance,
+	answer func(i *sim.Instance) (T, nvml.Return),
+) (T, nvml.Return) {
 	var own nvml.Return
 
 	value, ret := readInstance(g, func(i *sim.Instance) (value T) {
@@ -96,7 +103,9 @@ func sizeOf(i *sim.Instance, profile uint32) (int, nvml.Return) {
 }
 
 // GetComputeInstanceProfileInfo: NVML's number of a compute profile is its id too.
-func (g *gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
+func (g *gpuInstance) GetComputeInstanceProfileInfo(
+	profile int,
+) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 	return ofInstance(g, func(i *sim.Instance) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
 		size, ret := sizeOf(i, uint32(profile))
 		if ret != nvml.SUCCESS {
@@ -106,11 +115,15 @@ func (g *gpuInstance) GetComputeInstanceProfileInfo(profile int) (nvml.ComputeIn
 		e := i.Profile.Engines.Or(gpu.Engines{})
 
 		return nvml.ComputeInstanceProfileInfo{
-			Id: uint32(profile), SliceCount: uint32(size),
+			Id:                    uint32(profile),
+			SliceCount:            uint32(size),
 			InstanceCount:         uint32(i.Profile.ComputeSlices / size),
 			MultiprocessorCount:   uint32(sim.ComputeSMs(i.Profile, size)),
-			SharedCopyEngineCount: uint32(e.Copy), SharedDecoderCount: uint32(e.Decoder), SharedEncoderCount: uint32(e.Encoder),
-			SharedJpegCount: uint32(e.JPEG), SharedOfaCount: uint32(e.OFA),
+			SharedCopyEngineCount: uint32(e.Copy),
+			SharedDecoderCount:    uint32(e.Decoder),
+			SharedEncoderCount:    uint32(e.Encoder),
+			SharedJpegCount:       uint32(e.JPEG),
+			SharedOfaCount:        uint32(e.OFA),
 		}, nvml.SUCCESS
 	})
 }
@@ -125,7 +138,10 @@ func (g *gpuInstance) GetComputeInstancePossiblePlacements(profileID uint32) (
 
 		var list []nvml.ComputeInstancePlacement
 		for _, p := range sim.ComputePlacements(i.Profile.ComputeSlices, size) {
-			list = append(list, nvml.ComputeInstancePlacement{Start: uint32(p.Start), Size: uint32(p.Size)})
+			list = append(
+				list,
+				nvml.ComputeInstancePlacement{Start: uint32(p.Start), Size: uint32(p.Size)},
+			)
 		}
 
 		return list, nvml.SUCCESS
@@ -138,7 +154,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 		size, ret := sizeOf(i, profileID)
 
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
-		if ret == nvml.SUCCESS && !slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
+		if ret == nvml.SUCCESS &&
+			!slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
 			ret = nvml.ERROR_INVALID_ARGUMENT
 		}
 
@@ -148,7 +165,12 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 		return nil, ret
 	}
 
-	id, err := g.device.node.CreateComputeInstanceAt(g.device.index, g.id, size, gpu.Some(int(at.Start)))
+	id, err := g.device.node.CreateComputeInstanceAt(
+		g.device.index,
+		g.id,
+		size,
+		gpu.Some(int(at.Start)),
+	)
 	if err != nil {
 		return nil, returnOf(err)
 	}
@@ -188,14 +210,17 @@ type computeInstance struct {
 }
 
 func (c *computeInstance) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
-	return ofInstance(c.instance, func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, nvml.Return) {
-		found, ok := i.Compute(c.id)
-		if !ok {
-			return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
-		}
+	return ofInstance(
+		c.instance,
+		func(i *sim.Instance) (nvmlsource.ComputeInstanceInfo, nvml.Return) {
+			found, ok := i.Compute(c.id)
+			if !ok {
+				return nvmlsource.ComputeInstanceInfo{}, nvml.ERROR_NOT_FOUND
+			}
 
-		return computeInfo(found), nvml.SUCCESS
-	})
+			return computeInfo(found), nvml.SUCCESS
+		},
+	)
 }
 
 func (c *computeInstance) Destroy() nvml.Return {

@@ -22,7 +22,11 @@ type device struct {
 func (d *device) branch() int { return d.node.Scenario().Node.DriverBranch() }
 
 // read makes one call to the driver and takes a value out of what it knows, which must not be kept.
-func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T, nvml.Return)) (T, nvml.Return) {
+func read[T any](
+	d *device,
+	reading gpu.Reading,
+	value func(s *sim.GPUState) (T, nvml.Return),
+) (T, nvml.Return) {
 	s, spare := d.states.Get().(*sim.GPUState)
 	if !spare {
 		s = new(sim.GPUState)
@@ -41,11 +45,19 @@ func read[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) (T,
 
 // fact reads something that every GPU reports.
 func fact[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) T) (T, nvml.Return) {
-	return read(d, reading, func(s *sim.GPUState) (T, nvml.Return) { return value(s), nvml.SUCCESS })
+	return read(
+		d,
+		reading,
+		func(s *sim.GPUState) (T, nvml.Return) { return value(s), nvml.SUCCESS },
+	)
 }
 
 // optional reads something that not every GPU reports in every mode.
-func optional[T any](d *device, reading gpu.Reading, value func(s *sim.GPUState) gpu.Opt[T]) (T, nvml.Return) {
+func optional[T any](
+	d *device,
+	reading gpu.Reading,
+	value func(s *sim.GPUState) gpu.Opt[T],
+) (T, nvml.Return) {
 	return read(d, reading, func(s *sim.GPUState) (T, nvml.Return) {
 		v, ok := value(s).Get()
 		if !ok {
@@ -78,7 +90,12 @@ func (d *device) GetArchitecture() (nvml.DeviceArchitecture, nvml.Return) {
 }
 
 func (d *device) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
-	capability, ret := fact(d, gpu.ReadingInventory, func(s *sim.GPUState) [2]int { return s.Capability })
+	capability, ret := fact(
+		d,
+		gpu.ReadingInventory,
+		func(s *sim.GPUState) [2]int { return s.Capability },
+	)
+
 	return capability[0], capability[1], ret
 }
 
@@ -111,8 +128,14 @@ func (d *device) GetPciInfo() (nvml.PciInfo, nvml.Return) {
 			Domain: s.PCI.Domain, Bus: s.PCI.Bus, Device: s.PCI.Device,
 			PciDeviceId: s.PCI.DeviceID, PciSubSystemId: s.PCI.Subsystem,
 		}
-		cString(info.BusId[:], fmt.Sprintf("%08X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
-		cString(info.BusIdLegacy[:], fmt.Sprintf("%04X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device))
+		cString(
+			info.BusId[:],
+			fmt.Sprintf("%08X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device),
+		)
+		cString(
+			info.BusIdLegacy[:],
+			fmt.Sprintf("%04X:%02X:%02X.0", s.PCI.Domain, s.PCI.Bus, s.PCI.Device),
+		)
 
 		return info
 	})
@@ -143,7 +166,9 @@ func (d *device) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
 
 		info.Version = nvml.STRUCT_VERSION(info, 2)
 		if d.branch() < 510 {
-			info.Version, info.Total, info.Reserved = 0, s.MemoryTotal-s.MemoryReserved, 0
+			info.Version = 0
+			info.Total = s.MemoryTotal - s.MemoryReserved
+			info.Reserved = 0
 		}
 
 		return info, nvml.SUCCESS

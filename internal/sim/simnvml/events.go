@@ -88,7 +88,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 	}
 	for _, known := range eventKinds() {
 		if known.kind == e.Kind {
-			event.Type, event.Data = known.bit, e.XID // which only XIDs have
+			event.Type = known.bit
+			event.Data = e.XID // which only XIDs have
 		}
 	}
 

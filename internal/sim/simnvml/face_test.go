@@ -145,7 +145,8 @@ func TestInventory(t *testing.T) {
 func TestReadingsWithMIGOnAndOff(t *testing.T) {
 	l, n := start(t, twoHalves)
 	advance(t, n, time.Second)
-	split, whole := handle(t, l, 0), handle(t, l, 1)
+	split := handle(t, l, 0)
+	whole := handle(t, l, 1)
 
 	want[nvml.Utilization](t, nvml.ERROR_NOT_SUPPORTED, "utilization with MIG")(split.GetUtilizationRates())
 
@@ -173,7 +174,9 @@ func TestReadingsWithMIGOnAndOff(t *testing.T) {
 		t.Errorf("%d MIG devices at most with MIG off", n)
 	}
 
-	milliwatts, millijoules := ok[uint32](t)(whole.GetPowerUsage()), ok[uint64](t)(whole.GetTotalEnergyConsumption())
+	milliwatts := ok[uint32](t)(whole.GetPowerUsage())
+
+	millijoules := ok[uint64](t)(whole.GetTotalEnergyConsumption())
 	if milliwatts < 60_000 {
 		t.Errorf("%d mW, want 60 W or more", milliwatts)
 	}
@@ -247,7 +250,8 @@ workloads: [{name: w, memory: 4GiB, sm: 20}]
 processes: [{gpu: 0, workload: w}, {device: "2/3g.40gb@4", workload: w}]
 `)
 	advance(t, n, time.Second)
-	busy, split := handle(t, l, 0), handle(t, l, 2)
+	busy := handle(t, l, 0)
+	split := handle(t, l, 2)
 
 	slice := ok[nvmlsource.MIGDevice](t)(split.GetMigDeviceHandleByIndex(0))
 	for list, processes := range map[string][]nvml.ProcessInfo{
@@ -286,8 +290,9 @@ pods: [{name: a, resource: nvidia.com/gpu, workload: w}, {name: b, resource: nvi
 		t.Errorf("compute mode %d", mode)
 	}
 
-	server, clients := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses()),
-		ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses())
+	server := ok[[]nvml.ProcessInfo](t)(d.GetComputeRunningProcesses())
+
+	clients := ok[[]nvml.ProcessInfo](t)(d.GetMPSComputeRunningProcesses())
 	if len(server) != 1 || len(clients) != 2 {
 		t.Errorf("%d and %d processes, want the server and two clients", len(server), len(clients))
 	}
@@ -378,7 +383,9 @@ faults: [{at: 5s, gpu: 1, kind: xid, xid: 79, recovery: drain}, {gpu: 2, kind: n
 `)
 	const tx, rx = nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_DATA_RX
 	advance(t, n, 100*time.Second)
-	h100, a100, rtx := handle(t, l, 0), handle(t, l, 1), handle(t, l, 2)
+	h100 := handle(t, l, 0)
+	a100 := handle(t, l, 1)
+	rtx := handle(t, l, 2)
 
 	number, _ := values(t, h100, allLinks, tx, rx, nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX)
 	cmptest.Equal(t, "KiB of data over NVLink, each way", number[:2], []uint64{18000 << 10, 18000 << 10})

@@ -28,7 +28,9 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 
 	for i := range values {
 		v := &values[i]
-		v.Timestamp, v.LatencyUsec, v.Value = s.Time.UnixMicro(), 0, [8]byte{}
+		v.Timestamp = s.Time.UnixMicro()
+		v.LatencyUsec = 0
+		v.Value = [8]byte{}
 
 		f, ok := d.field(v.FieldId)
 		if !ok {
@@ -36,7 +38,11 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 			continue
 		}
 
-		number, ret := read(d, f.reading, func(s *sim.GPUState) (uint64, nvml.Return) { return f.value(s, v.ScopeId) })
+		number, ret := read(
+			d,
+			f.reading,
+			func(s *sim.GPUState) (uint64, nvml.Return) { return f.value(s, v.ScopeId) },
+		)
 
 		v.NvmlReturn, v.ValueType = uint32(ret), uint32(f.kind)
 		if ret == nvml.SUCCESS {
@@ -67,20 +73,31 @@ func (d *device) field(id uint32) (field, bool) {
 		return nvlinkKiB(1), true
 	case nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_TX, nvml.FI_DEV_NVLINK_THROUGHPUT_RAW_RX:
 		return nvlinkKiB(rawOverhead), true
-	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
-		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL, nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
+	case nvml.FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL,
+		nvml.FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_LONG_LONG, nvlinkErrors}, true
 	case nvml.FI_DEV_NVLINK_LINK_COUNT:
 		return field{gpu.ReadingNVLink, nvml.VALUE_TYPE_UNSIGNED_INT, linkCount}, true
 	case nvml.FI_DEV_NVLINK_COUNT_XMIT_BYTES, nvml.FI_DEV_NVLINK_COUNT_RCV_BYTES:
-		return byLink(func(s *sim.GPUState) uint64 { return s.NVLinkBytes / uint64(s.NVLinks) }), true
+		return byLink(
+			func(s *sim.GPUState) uint64 { return s.NVLinkBytes / uint64(s.NVLinks) },
+		), true
 	case nvml.FI_DEV_NVLINK_COUNT_RCV_ERRORS, nvml.FI_DEV_NVLINK_COUNT_EFFECTIVE_ERRORS,
 		nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_SUCCESSFUL_EVENTS, nvml.FI_DEV_NVLINK_COUNT_LINK_RECOVERY_FAILED_EVENTS:
 		return byLink(func(*sim.GPUState) uint64 { return 0 }), true
-	case nvml.FI_DEV_REMAPPED_COR, nvml.FI_DEV_REMAPPED_UNC, nvml.FI_DEV_REMAPPED_PENDING, nvml.FI_DEV_REMAPPED_FAILURE:
+	case nvml.FI_DEV_REMAPPED_COR,
+		nvml.FI_DEV_REMAPPED_UNC,
+		nvml.FI_DEV_REMAPPED_PENDING,
+		nvml.FI_DEV_REMAPPED_FAILURE:
 		return remappedRows(id), true
 	case nvml.FI_DEV_GET_GPU_RECOVERY_ACTION:
-		return field{gpu.ReadingRecovery, nvml.VALUE_TYPE_UNSIGNED_INT, recoveryAction}, d.branch() >= recoveryBranch
+		return field{
+			gpu.ReadingRecovery,
+			nvml.VALUE_TYPE_UNSIGNED_INT,
+			recoveryAction,
+		}, d.branch() >= recoveryBranch
 	}
 
 	return field{}, false
@@ -160,20 +177,26 @@ func byLink(value func(s *sim.GPUState) uint64) field {
 
 // remappedRows is a field that says the same as GetRemappedRows.
 func remappedRows(id uint32) field {
-	return field{gpu.ReadingRowRemap, nvml.VALUE_TYPE_UNSIGNED_INT, func(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
-		rows, ok := s.Remapped.Get()
-		if !ok {
-			return 0, nvml.ERROR_NOT_SUPPORTED
-		}
+	return field{
+		gpu.ReadingRowRemap,
+		nvml.VALUE_TYPE_UNSIGNED_INT,
+		func(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {
+			rows, ok := s.Remapped.Get()
+			if !ok {
+				return 0, nvml.ERROR_NOT_SUPPORTED
+			}
 
-		flag := map[bool]uint64{true: 1}
-		values := map[uint32]uint64{
-			nvml.FI_DEV_REMAPPED_COR: rows.Correctable, nvml.FI_DEV_REMAPPED_UNC: rows.Uncorrectable,
-			nvml.FI_DEV_REMAPPED_PENDING: flag[rows.Pending], nvml.FI_DEV_REMAPPED_FAILURE: flag[rows.Failure],
-		}
+			flag := map[bool]uint64{true: 1}
+			values := map[uint32]uint64{
+				nvml.FI_DEV_REMAPPED_COR:     rows.Correctable,
+				nvml.FI_DEV_REMAPPED_UNC:     rows.Uncorrectable,
+				nvml.FI_DEV_REMAPPED_PENDING: flag[rows.Pending],
+				nvml.FI_DEV_REMAPPED_FAILURE: flag[rows.Failure],
+			}
 
-		return values[id], nvml.SUCCESS
-	}}
+			return values[id], nvml.SUCCESS
+		},
+	}
 }
 
 func recoveryAction(s *sim.GPUState, _ uint32) (uint64, nvml.Return) {

@@ -25,7 +25,11 @@ func (l *library) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
 }
 
 // fillSample takes counters into a sample. Nothing before Hopper has GPM.
-func (d *device) fillSample(into nvmlsource.GPMSample, counters sim.Counters, err error) nvml.Return {
+func (d *device) fillSample(
+	into nvmlsource.GPMSample,
+	counters sim.Counters,
+	err error,
+) nvml.Return {
 	s, ok := into.(*gpmSample)
 	switch {
 	case err != nil:
@@ -61,7 +65,10 @@ func (d *device) GpmQueryDeviceSupport() (bool, nvml.Return) {
 }
 
 // GpmMetricsGet divides by the time between the samples, which must be of one entity.
-func (l *library) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
+func (l *library) GpmMetricsGet(
+	before, after nvmlsource.GPMSample,
+	metrics []nvmlsource.GPMMetric,
+) nvml.Return {
 	from, ok := before.(*gpmSample)
 
 	to, ok2 := after.(*gpmSample)
@@ -92,28 +99,39 @@ func (d *device) GetOfaUtilization() (uint32, nvml.Return)     { return d.media(
 
 // media returns the utilization of an engine, which the driver does not report while MIG is on (nvml.h).
 func (d *device) media(kind sim.MediaEngine) (uint32, nvml.Return) {
-	all, ret := optional(d, gpu.ReadingMedia, func(s *sim.GPUState) gpu.Opt[sim.MediaUtilization] { return s.Media })
+	all, ret := optional(
+		d,
+		gpu.ReadingMedia,
+		func(s *sim.GPUState) gpu.Opt[sim.MediaUtilization] { return s.Media },
+	)
+
 	return all[kind], ret
 }
 
 // GetProcessUtilization returns the SM use of each process of a GPU without MIG, as of now.
 func (d *device) GetProcessUtilization(uint64) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	return read(d, gpu.ReadingProcesses, func(s *sim.GPUState) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		if s.MIGEnabled {
-			return nil, nvml.ERROR_NOT_SUPPORTED
-		}
+	return read(
+		d,
+		gpu.ReadingProcesses,
+		func(s *sim.GPUState) ([]nvml.ProcessUtilizationSample, nvml.Return) {
+			if s.MIGEnabled {
+				return nil, nvml.ERROR_NOT_SUPPORTED
+			}
 
-		if len(s.Processes) == 0 {
-			return nil, nvml.ERROR_NOT_FOUND
-		}
+			if len(s.Processes) == 0 {
+				return nil, nvml.ERROR_NOT_FOUND
+			}
 
-		list := make([]nvml.ProcessUtilizationSample, 0, len(s.Processes))
-		for _, p := range s.Processes {
-			list = append(list, nvml.ProcessUtilizationSample{
-				Pid: p.PID, TimeStamp: uint64(s.Time.UnixMicro()), SmUtil: uint32(100*p.SMShare + 0.5),
-			})
-		}
+			list := make([]nvml.ProcessUtilizationSample, 0, len(s.Processes))
+			for _, p := range s.Processes {
+				list = append(list, nvml.ProcessUtilizationSample{
+					Pid:       p.PID,
+					TimeStamp: uint64(s.Time.UnixMicro()),
+					SmUtil:    uint32(100*p.SMShare + 0.5),
+				})
+			}
 
-		return list, nvml.SUCCESS
-	})
+			return list, nvml.SUCCESS
+		},
+	)
 }

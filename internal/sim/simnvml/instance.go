@@ -43,52 +43,76 @@ func (m *migDevice) GetName() (string, nvml.Return) {
 }
 
 func (m *migDevice) GetGpuInstanceId() (int, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Instance.ID) })
+	return readDevice(
+		m,
+		gpu.ReadingMIG,
+		func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Instance.ID) },
+	)
 }
 
 func (m *migDevice) GetComputeInstanceId() (int, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Compute.ID) })
+	return readDevice(
+		m,
+		gpu.ReadingMIG,
+		func(_ *sim.GPUState, at *sim.MIGDevice) int { return int(at.Compute.ID) },
+	)
 }
 
 // GetMemoryInfo is that of the GPU instance: its compute instances share one memory and say the same.
 func (m *migDevice) GetMemoryInfo() (nvml.Memory_v2, nvml.Return) {
-	return readDevice(m, gpu.ReadingMemory, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.Memory_v2 {
-		total := at.Instance.Profile.MemoryBytes
+	return readDevice(
+		m,
+		gpu.ReadingMemory,
+		func(_ *sim.GPUState, at *sim.MIGDevice) nvml.Memory_v2 {
+			total := at.Instance.Profile.MemoryBytes
 
-		info := nvml.Memory_v2{Total: total, Used: at.Instance.MemoryUsed, Free: total - at.Instance.MemoryUsed}
-		if m.device.branch() >= 510 {
-			info.Version = nvml.STRUCT_VERSION(info, 2)
-		}
+			info := nvml.Memory_v2{
+				Total: total,
+				Used:  at.Instance.MemoryUsed,
+				Free:  total - at.Instance.MemoryUsed,
+			}
+			if m.device.branch() >= 510 {
+				info.Version = nvml.STRUCT_VERSION(info, 2)
+			}
 
-		return info
-	})
+			return info
+		},
+	)
 }
 
 // GetComputeRunningProcesses lists the device's own processes; that needs no rights.
 func (m *migDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	return readDevice(m, gpu.ReadingProcesses, func(s *sim.GPUState, _ *sim.MIGDevice) []nvml.ProcessInfo {
-		return processInfos(s.Processes, func(p sim.Process) bool {
-			return p.Instance == gpu.Some(m.instance) && p.Compute == gpu.Some(m.compute)
-		})
-	})
+	return readDevice(
+		m,
+		gpu.ReadingProcesses,
+		func(s *sim.GPUState, _ *sim.MIGDevice) []nvml.ProcessInfo {
+			return processInfos(s.Processes, func(p sim.Process) bool {
+				return p.Instance == gpu.Some(m.instance) && p.Compute == gpu.Some(m.compute)
+			})
+		},
+	)
 }
 
 func (m *migDevice) GetAttributes() (nvml.DeviceAttributes, nvml.Return) {
-	return readDevice(m, gpu.ReadingMIG, func(_ *sim.GPUState, at *sim.MIGDevice) nvml.DeviceAttributes {
-		engines := at.Instance.Profile.Engines.Or(gpu.Engines{})
+	return readDevice(
+		m,
+		gpu.ReadingMIG,
+		func(_ *sim.GPUState, at *sim.MIGDevice) nvml.DeviceAttributes {
+			engines := at.Instance.Profile.Engines.Or(gpu.Engines{})
 
-		return nvml.DeviceAttributes{
-			MultiprocessorCount:       uint32(at.Compute.SMs),
-			SharedCopyEngineCount:     uint32(engines.Copy),
-			SharedDecoderCount:        uint32(engines.Decoder),
-			SharedEncoderCount:        uint32(engines.Encoder),
-			SharedJpegCount:           uint32(engines.JPEG),
-			SharedOfaCount:            uint32(engines.OFA),
-			GpuInstanceSliceCount:     uint32(at.Instance.Profile.ComputeSlices),
-			ComputeInstanceSliceCount: uint32(at.Compute.Placement.Size),
-			MemorySizeMB:              at.Instance.Profile.MemoryBytes >> 20,
-		}
-	})
+			return nvml.DeviceAttributes{
+				MultiprocessorCount:       uint32(at.Compute.SMs),
+				SharedCopyEngineCount:     uint32(engines.Copy),
+				SharedDecoderCount:        uint32(engines.Decoder),
+				SharedEncoderCount:        uint32(engines.Encoder),
+				SharedJpegCount:           uint32(engines.JPEG),
+				SharedOfaCount:            uint32(engines.OFA),
+				GpuInstanceSliceCount:     uint32(at.Instance.Profile.ComputeSlices),
+				ComputeInstanceSliceCount: uint32(at.Compute.Placement.Size),
+				MemorySizeMB:              at.Instance.Profile.MemoryBytes >> 20,
+			}
+		},
+	)
 }
 
 // gpuInstance is a GPU instance handle, stale (NOT_FOUND) once the instance is destroyed.
@@ -115,7 +139,11 @@ func readInstance[T any](g *gpuInstance, value func(i *sim.Instance) T) (T, nvml
 
 func (g *gpuInstance) GetInfo() (nvmlsource.GPUInstanceInfo, nvml.Return) {
 	return readInstance(g, func(i *sim.Instance) nvmlsource.GPUInstanceInfo {
-		return nvmlsource.GPUInstanceInfo{ID: uint32(i.ID), ProfileID: i.Profile.ID, Placement: placement(i.Placement)}
+		return nvmlsource.GPUInstanceInfo{
+			ID:        uint32(i.ID),
+			ProfileID: i.Profile.ID,
+			Placement: placement(i.Placement),
+		}
 	})
 }
 
@@ -149,6 +177,9 @@ func computeInfo(c *sim.Compute) nvmlsource.ComputeInstanceInfo {
 	return nvmlsource.ComputeInstanceInfo{
 		ID:        uint32(c.ID),
 		ProfileID: id,
-		Placement: nvml.ComputeInstancePlacement{Start: uint32(c.Placement.Start), Size: uint32(c.Placement.Size)},
+		Placement: nvml.ComputeInstancePlacement{
+			Start: uint32(c.Placement.Start),
+			Size:  uint32(c.Placement.Size),
+		},
 	}
 }

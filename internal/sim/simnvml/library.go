@@ -76,7 +76,8 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 	}
 
 	if l.node.Scenario().Node.ConfidentialComputing {
-		state.Environment, state.CcFeature = nvml.CC_SYSTEM_ENVIRONMENT_PROD, nvml.CC_SYSTEM_FEATURE_ENABLED
+		state.Environment = nvml.CC_SYSTEM_ENVIRONMENT_PROD
+		state.CcFeature = nvml.CC_SYSTEM_FEATURE_ENABLED
 	}
 
 	return state, nvml.SUCCESS

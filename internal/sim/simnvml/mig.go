@@ -12,7 +12,12 @@ import (
 )
 
 func (d *device) GetMigMode() (current, pending int, ret nvml.Return) {
-	mode, ret := fact(d, gpu.ReadingMIG, func(s *sim.GPUState) [2]bool { return [2]bool{s.MIGEnabled, s.MIGPending} })
+	mode, ret := fact(
+		d,
+		gpu.ReadingMIG,
+		func(s *sim.GPUState) [2]bool { return [2]bool{s.MIGEnabled, s.MIGPending} },
+	)
+
 	return flag(mode[0]), flag(mode[1]), ret
 }
 
@@ -53,24 +58,33 @@ func (d *device) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvm
 
 // GetGpuInstanceProfileInfo answers as the call that the seam stands for: with MIG off the versioned call is not
 // supported, and the unversioned one has no name.
-func (d *device) GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
-		if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {
-			return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
-		}
+func (d *device) GetGpuInstanceProfileInfo(
+	profile int,
+) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+	return read(
+		d,
+		gpu.ReadingMIG,
+		func(s *sim.GPUState) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
+			if profile < 0 || profile >= nvml.GPU_INSTANCE_PROFILE_COUNT {
+				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
+			}
 
-		at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.Enum == profile })
-		if at < 0 {
-			return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
-		}
+			at := slices.IndexFunc(
+				s.Profiles,
+				func(f gpu.Profile) bool { return f.Enum == profile },
+			)
+			if at < 0 {
+				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
+			}
 
-		info := profileInfo(s.Profiles[at], s.MIGEnabled)
-		if s.Name == "NVIDIA A30" && profile == nvml.GPU_INSTANCE_PROFILE_2_SLICE {
-			info.InstanceCount = 4 // a known defect of its driver, on at least one profile; which is unverified
-		}
+			info := profileInfo(s.Profiles[at], s.MIGEnabled)
+			if s.Name == "NVIDIA A30" && profile == nvml.GPU_INSTANCE_PROFILE_2_SLICE {
+				info.InstanceCount = 4 // a known defect of its driver, on at least one profile; which is unverified
+			}
 
-		return info, nvml.SUCCESS
-	})
+			return info, nvml.SUCCESS
+		},
+	)
 }
 
 func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
@@ -101,24 +115,33 @@ func profileInfo(f gpu.Profile, named bool) nvml.GpuInstanceProfileInfo_v3 {
 }
 
 // GetGpuInstancePossiblePlacements lists a profile's placements, free or not, with MIG on or off. It needs rights.
-func (d *device) GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) ([]nvml.GpuInstancePlacement, nvml.Return) {
-		if !s.Privileged {
-			return nil, nvml.ERROR_NO_PERMISSION
-		}
+func (d *device) GetGpuInstancePossiblePlacements(
+	profileID uint32,
+) ([]nvml.GpuInstancePlacement, nvml.Return) {
+	return read(
+		d,
+		gpu.ReadingMIG,
+		func(s *sim.GPUState) ([]nvml.GpuInstancePlacement, nvml.Return) {
+			if !s.Privileged {
+				return nil, nvml.ERROR_NO_PERMISSION
+			}
 
-		at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
-		if at < 0 {
-			return nil, nvml.ERROR_INVALID_ARGUMENT
-		}
+			at := slices.IndexFunc(
+				s.Profiles,
+				func(f gpu.Profile) bool { return f.ID == profileID },
+			)
+			if at < 0 {
+				return nil, nvml.ERROR_INVALID_ARGUMENT
+			}
 
-		var list []nvml.GpuInstancePlacement
-		for _, p := range s.Profiles[at].Placements {
-			list = append(list, placement(p))
-		}
+			var list []nvml.GpuInstancePlacement
+			for _, p := range s.Profiles[at].Placements {
+				list = append(list, placement(p))
+			}
 
-		return list, nvml.SUCCESS
-	})
+			return list, nvml.SUCCESS
+		},
+	)
 }
 
 func placement(p gpu.Placement) nvml.GpuInstancePlacement {
@@ -126,7 +149,10 @@ func placement(p gpu.Placement) nvml.GpuInstancePlacement {
 }
 
 // GetGpuInstances needs rights and MIG.
-func (d *device) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
+func (d *device) GetGpuInstances(
+	profileID uint32,
+	capacity int,
+) ([]nvmlsource.GPUInstance, nvml.Return) {
 	return read(d, gpu.ReadingMIG, func(s *sim.GPUState) ([]nvmlsource.GPUInstance, nvml.Return) {
 		switch {
 		case !s.MIGEnabled:

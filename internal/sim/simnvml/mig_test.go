@@ -106,7 +106,8 @@ func TestMIGDevice(t *testing.T) {
 		SharedCopyEngineCount: 3,
 	})
 	sibling := ok[nvmlsource.MIGDevice](t)(d.GetMigDeviceHandleByIndex(1))
-	a, b := ok[nvml.Memory_v2](t)(part.GetMemoryInfo()), ok[nvml.Memory_v2](t)(sibling.GetMemoryInfo())
+	a := ok[nvml.Memory_v2](t)(part.GetMemoryInfo())
+	b := ok[nvml.Memory_v2](t)(sibling.GetMemoryInfo())
 	cmptest.Equal(t, "memory of both devices of a GPU instance", a, b)
 	cmptest.Equal(t, "memory in all and in use", [2]uint64{a.Total, a.Used}, [2]uint64{20096 << 20, 4<<30 + 5<<20})
 	cmptest.Equal(t, "used and free memory", a.Used+a.Free, a.Total)
@@ -128,7 +129,8 @@ func TestMIGDevice(t *testing.T) {
 
 func TestProfiles(t *testing.T) {
 	l, _ := start(t, twoHalves)
-	split, whole := handle(t, l, 0), handle(t, l, 1)
+	split := handle(t, l, 0)
+	whole := handle(t, l, 1)
 	offered := 0
 
 	for profile := range nvml.GPU_INSTANCE_PROFILE_COUNT {
@@ -186,7 +188,8 @@ func TestA30ProfileCountIsNotToBeTrusted(t *testing.T) {
 func TestWithoutRights(t *testing.T) {
 	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: A100-40GB, mig: true, layout: "+
 		"[\"3g.20gb@0\"]}, {model: A100-40GB}]\n")
-	split, whole := handle(t, l, 0), handle(t, l, 1)
+	split := handle(t, l, 0)
+	whole := handle(t, l, 1)
 	want[[]nvmlsource.GPUInstance](t, nvml.ERROR_NO_PERMISSION, "GPU instances")(split.GetGpuInstances(9, 2))
 	want[[]nvml.GpuInstancePlacement](t, nvml.ERROR_NO_PERMISSION, "placements")(split.GetGpuInstancePossiblePlacements(9))
 	want[nvml.Memory_v2](t, nvml.ERROR_NO_PERMISSION, "memory of the whole GPU")(split.GetMemoryInfo())
@@ -204,7 +207,8 @@ func TestProfilingWithoutRights(t *testing.T) {
 	l, _ := start(t, "version: 1\nnode: {privileged: false}\ngpus: [{model: H100-80GB, mig: true, layout: "+
 		"[\"3g.40gb@0\"]}, {model: H100-80GB}]\n")
 	sample := ok[nvmlsource.GPMSample](t)(l.GpmSampleAlloc())
-	split, whole := handle(t, l, 0), handle(t, l, 1)
+	split := handle(t, l, 0)
+	whole := handle(t, l, 1)
 
 	cmptest.Equal(t, "a GPU in MIG mode", split.GpmSampleGet(sample), nvml.ERROR_NO_PERMISSION)
 	cmptest.Equal(t, "its instance", split.GpmMigSampleGet(1, sample), nvml.SUCCESS)

@@ -10,12 +10,21 @@ import (
 )
 
 func (d *device) GetUtilizationRates() (nvml.Utilization, nvml.Return) {
-	u, ret := optional(d, gpu.ReadingUtilization, func(s *sim.GPUState) gpu.Opt[sim.Utilization] { return s.Utilization })
+	u, ret := optional(
+		d,
+		gpu.ReadingUtilization,
+		func(s *sim.GPUState) gpu.Opt[sim.Utilization] { return s.Utilization },
+	)
+
 	return nvml.Utilization{Gpu: u.GPU, Memory: u.Memory}, ret
 }
 
 func (d *device) GetPowerUsage() (uint32, nvml.Return) {
-	watts, ret := optional(d, gpu.ReadingPower, func(s *sim.GPUState) gpu.Opt[float64] { return s.ReportedWatts })
+	watts, ret := optional(
+		d,
+		gpu.ReadingPower,
+		func(s *sim.GPUState) gpu.Opt[float64] { return s.ReportedWatts },
+	)
 
 	return milli(watts), ret
 }
@@ -27,7 +36,11 @@ func (d *device) GetEnforcedPowerLimit() (uint32, nvml.Return) {
 func milli(v float64) uint32 { return uint32(math.Round(v * 1000)) }
 
 func (d *device) GetTotalEnergyConsumption() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingEnergy, func(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) })
+	return fact(
+		d,
+		gpu.ReadingEnergy,
+		func(s *sim.GPUState) uint64 { return uint64(math.Round(s.Joules * 1000)) },
+	)
 }
 
 func (d *device) GetTemperature() (int, nvml.Return) {
@@ -81,11 +94,19 @@ func (d *device) GetClockInfo(clock nvml.ClockType) (uint32, nvml.Return) {
 }
 
 func (d *device) GetCurrentClocksEventReasons() (uint64, nvml.Return) {
-	return fact(d, gpu.ReadingClockEvents, func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) })
+	return fact(
+		d,
+		gpu.ReadingClockEvents,
+		func(s *sim.GPUState) uint64 { return uint64(s.ClockEvents) },
+	)
 }
 
 func (d *device) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	return fact(d, gpu.ReadingClocks, func(s *sim.GPUState) nvml.Pstates { return nvml.Pstates(s.PerformanceState) })
+	return fact(
+		d,
+		gpu.ReadingClocks,
+		func(s *sim.GPUState) nvml.Pstates { return nvml.Pstates(s.PerformanceState) },
+	)
 }
 
 func (d *device) GetNumFans() (int, nvml.Return) {
@@ -141,7 +162,10 @@ func (d *device) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime n
 	return 0, nvml.ERROR_NOT_SUPPORTED
 }
 
-func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType) (uint64, nvml.Return) {
+func (d *device) GetTotalEccErrors(
+	severity nvml.MemoryErrorType,
+	lifetime nvml.EccCounterType,
+) (uint64, nvml.Return) {
 	return read(d, gpu.ReadingECC, func(s *sim.GPUState) (uint64, nvml.Return) {
 		if lifetime == nvml.VOLATILE_ECC && !s.HasVolatileECC() {
 			return 0, nvml.ERROR_NOT_SUPPORTED
@@ -168,9 +192,16 @@ func (d *device) GetTotalEccErrors(severity nvml.MemoryErrorType, lifetime nvml.
 
 // GetMemoryErrorCounter has the uncorrectable errors of SRAM since the driver was loaded, of which the simulation has
 // none: see sim.GPUState.HasVolatileECC.
-func (m *migDevice) GetMemoryErrorCounter(severity nvml.MemoryErrorType, lifetime nvml.EccCounterType,
-	location nvml.MemoryLocation) (uint64, nvml.Return) {
-	has, ret := readDevice(m, gpu.ReadingECC, func(s *sim.GPUState, _ *sim.MIGDevice) bool { return s.HasVolatileECC() })
+func (m *migDevice) GetMemoryErrorCounter(
+	severity nvml.MemoryErrorType,
+	lifetime nvml.EccCounterType,
+	location nvml.MemoryLocation,
+) (uint64, nvml.Return) {
+	has, ret := readDevice(
+		m,
+		gpu.ReadingECC,
+		func(s *sim.GPUState, _ *sim.MIGDevice) bool { return s.HasVolatileECC() },
+	)
 	if ret != nvml.SUCCESS {
 		return 0, ret
 	}
@@ -191,14 +222,21 @@ func (d *device) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
 		}
 
 		return nvml.GpuFabricInfo_v3{
-			Version: nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
-			Status:  fabric.Status.Or(0), CliqueId: fabric.Clique.Or(0), State: nvml.GPU_FABRIC_STATE_COMPLETED,
+			Version:       nvml.STRUCT_VERSION(nvml.GpuFabricInfo_v3{}, 3),
+			Status:        fabric.Status.Or(0),
+			CliqueId:      fabric.Clique.Or(0),
+			State:         nvml.GPU_FABRIC_STATE_COMPLETED,
 			HealthSummary: nvml.GPU_FABRIC_HEALTH_SUMMARY_HEALTHY,
 		}, nvml.SUCCESS
 	})
 }
 
 func (d *device) GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return) {
-	rows, ret := optional(d, gpu.ReadingRowRemap, func(s *sim.GPUState) gpu.Opt[gpu.RemappedRows] { return s.Remapped })
+	rows, ret := optional(
+		d,
+		gpu.ReadingRowRemap,
+		func(s *sim.GPUState) gpu.Opt[gpu.RemappedRows] { return s.Remapped },
+	)
+
 	return int(rows.Correctable), int(rows.Uncorrectable), rows.Pending, rows.Failure, ret
 }
