@@ -115,6 +115,7 @@ notes() {
 	awk -v version="$VERSION" '
 		function entries(kind) { sub(/\n\n+$/, "\n", text[section, kind]); return text[section, kind] }
 		/^## / { section = $2; kind = ""; next }
+		/^### / { kind = ""; next }
 		/^\* \[/ { kind = ($0 ~ /^\* \[CHANGE\]/) ? "change" : "other" }
 		kind && section { text[section, kind] = text[section, kind] $0 "\n" }
 		END {

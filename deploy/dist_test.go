@@ -34,8 +34,9 @@ func TestReleaseNotes(t *testing.T) {
 	const heading = "# Changelog\n\nAll notable changes. Entries are marked [FEATURE] or [CHANGE].\n\n"
 	const unreleased = "## Unreleased\n\n* [FEATURE] Newer.\n\n"
 	const candidate = "## 0.1.0-rc1\n\n* [CHANGE] Of the candidate.\n\n"
-	const release = "## 0.1.0\n\n* [FEATURE] One ([page](docs/page.md#part)),\n" +
+	const release = "## 0.1.0\n\n### A part of it\n\n* [FEATURE] One ([page](docs/page.md#part)),\n" +
 		"  and [its site](https://example.com/docs/x.md).\n" +
+		"\n### Another part\n\n" +
 		"* [CHANGE] Two ([below](#part)):\n\n  | was | is |\n\n"
 	const older = "## 0.0.9\n\n* [BUGFIX] Old.\n"
 	const before, after = "# mig-exporter 0.1.0\n\n## Before you upgrade\n\n", "\n## All else\n\n"

@@ -345,6 +345,31 @@ func slicesOf(model, kind string) float64 {
 	}
 }
 
+// roomByProfile is documented.
+const roomByProfile = `sum by (mig_profile) (nvidia_gpu_mig_profile_instances_available)`
+
+// checkRoom: what could still be created of each profile is the sum over all GPUs, to which a GPU whose MIG mode is off
+// adds nothing.
+func checkRoom(e *Prometheus, x exposition) error {
+	on := map[string]bool{}
+	for _, s := range x.of("nvidia_gpu_mig_enabled") {
+		on[s.labels["uuid"]] = s.value == 1
+	}
+
+	room := map[string]float64{}
+
+	for _, s := range x.of("nvidia_gpu_mig_profile_instances_available") {
+		profile := fmt.Sprint(map[string]string{"mig_profile": s.labels["mig_profile"]})
+		if on[s.labels["uuid"]] {
+			room[profile] += s.value
+		} else {
+			room[profile] += 0
+		}
+	}
+
+	return expect(e, roomByProfile, room)
+}
+
 // freeGPUs is documented.
 const freeGPUs = `sum by (name) ((nvidia_gpu_allocated == bool 0) * on (uuid) group_left (name) nvidia_gpu_info)`
 

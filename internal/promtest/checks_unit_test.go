@@ -24,7 +24,7 @@ func checkAll(t *testing.T, text []byte, mode string) ([]int, error) {
 	results, err := checkJoins(e, x)
 
 	return results, errors.Join(err, checkOnce(x), checkPodLabels(x, mode), checkContainers(x, mode), checkHolders(x),
-		checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkPods(e, x))
+		checkPower(e, x), checkSlices(e, x), checkFree(e, x), checkRoom(e, x), checkPods(e, x))
 }
 
 func readNode(t *testing.T) string {
@@ -111,6 +111,9 @@ func TestChecksFindWhatIsWrong(t *testing.T) {
 			`compute_slices="2",memory_slices="4"} 1`, "series", "map[kind:compute uuid:GPU-2] = 6, want 5"},
 		{"a held GPU counts as free", `nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 1`,
 			`nvidia_gpu_allocated{gpu="1",uuid="GPU-1"} 0`, "series", "map[name:NVIDIA A100-SXM4-40GB] = 1, want 0"},
+		{"a GPU without MIG has room", `nvidia_gpu_mig_profile_instances_available{gpu="1",mig_profile="3g.20gb",uuid="GPU-1"} 0`,
+			`nvidia_gpu_mig_profile_instances_available{gpu="1",mig_profile="3g.20gb",uuid="GPU-1"} 2`, "series",
+			"map[mig_profile:3g.20gb] = 3, want 1"},
 		{"one pod is said to hold the GPU instance that two hold",
 			`nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="2"`,
 			`nvidia_mig_gpu_instance_pod_info{gpu="2",uuid="GPU-2",gpu_instance="1"`, "series",

@@ -81,11 +81,11 @@ func documentedLines(t *testing.T, path, expr string) []string {
 	return lines
 }
 
-// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree, checkPower and
-// checkPods on every golden, queries_test.go and handover_test.go.
+// computedQueries are those that tests compare with a computed answer: checkJoins, checkFree, checkRoom, checkPower
+// and checkPods on every golden, queries_test.go and handover_test.go.
 func computedQueries() []string {
 	all := []string{
-		freeGPUs, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, podMemory, podWatts, podEnergy, slicesByCopies,
+		freeGPUs, roomByProfile, allEstimates, teamJoin, dcgmTeamJoin, mostMemory, podMemory, podWatts, podEnergy, slicesByCopies,
 		slicesByMemory, powerOfBoards,
 	}
 	for i, family := range []string{"nvidia_gpu_power_watts", "nvidia_mig_gpu_instance_memory_used_bytes",

@@ -24,7 +24,7 @@ type summary struct {
 	// smallPackings were compared with the exhaustive optimum; sharedPackings of them need fewer GPUs than they hold.
 	smallPackings, sharedPackings int
 	full                          *agreement
-	took                          time.Duration // for the nodes, without those of the full simulator
+	took                          time.Duration // of processor time for the nodes, without those of the full simulator
 	replays                       []*replay     // of the shapes with what kernels use of the GPU, and then without
 }
 
@@ -100,8 +100,8 @@ nothing foretells, are counted apart.
 	s.renderKinds(&b)
 	s.full.render(&b)
 	s.renderReplays(&b)
-	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v on %d processors, the comparison with the full simulator "+
-		"left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
+	fmt.Fprintf(&b, "\n## Time\n\nThe evaluation of the nodes took %v of processor time, which %d processors share; the "+
+		"comparison with the full simulator is left out.\n", s.took.Round(time.Minute), runtime.GOMAXPROCS(0))
 
 	return b.String()
 }

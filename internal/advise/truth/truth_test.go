@@ -6,6 +6,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -43,11 +44,23 @@ func evaluateAll(seed uint64, count int) []*result {
 	return results
 }
 
+// processorTime returns how long this process has computed.
+func processorTime(t *testing.T) time.Duration {
+	t.Helper()
+
+	var used syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &used); err != nil {
+		t.Fatal(err)
+	}
+
+	return time.Duration(used.Utime.Nano() + used.Stime.Nano())
+}
+
 // TestAdviceIsTrue: what is recommended is applied, and the limits hold.
 func TestAdviceIsTrue(t *testing.T) {
-	began := time.Now()
+	began := processorTime(t)
 	results := evaluateAll(*seed, *nodes)
-	took := time.Since(began)
+	took := processorTime(t) - began
 
 	for _, r := range results {
 		for _, wrong := range r.wrong {
