@@ -85,7 +85,7 @@ func serve(t *testing.T, cmd *exec.Cmd) server {
 	go func() {
 		defer close(ended)
 		defer close(addresses)
-		listening := regexp.MustCompile(`msg="?listening.*address=(\S+)`)
+		listening := regexp.MustCompile(`msg=listening address=(\S+)`)
 
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
 			said.WriteString(lines.Text() + "\n")
