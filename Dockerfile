@@ -1,8 +1,8 @@
 # `make image` builds it with the revision and the date of the commit, docker build alone without them.
 #
 # The image holds no NVIDIA library: libnvidia-ml.so.1 comes from the driver of the node, put in by the NVIDIA container
-# toolkit (NVIDIA_VISIBLE_DEVICES, NVIDIA_DRIVER_CAPABILITIES below). libdcgm.so.4, which only --dcgm.address=embedded and
-# remote need, is mounted, or goes in with --build-arg DCGM=FOLDER, a folder of this one with NVIDIA's packages.
+# toolkit (NVIDIA_VISIBLE_DEVICES, NVIDIA_DRIVER_CAPABILITIES below). libdcgm.so.4, which only --dcgm.address needs,
+# is mounted, or goes in with --build-arg DCGM=FOLDER, a folder of this one with NVIDIA's packages.
 # docs/image.md says what the image can do with which rights.
 
 # The same digest of this image gives the same bytes: GO_IMAGE=golang@sha256:...

@@ -199,7 +199,7 @@ func TestRPMScripts(t *testing.T) {
 
 	for _, tt := range []struct{ script, versions, want string }{
 		{"postinst", "1", "systemd-tmpfiles --create mig-exporter.conf\n" +
-			"systemctl --no-reload preset mig-exporter.service mig-exporter.socket\nsystemctl --system daemon-reload\n"},
+			"systemctl --no-reload preset mig-exporter.service\nsystemctl --system daemon-reload\n"},
 		{"postinst", "2", "systemd-tmpfiles --create mig-exporter.conf\nsystemctl --system daemon-reload\n"},
 		{"prerm", "1", ""},
 		{"postrm", "1", "systemctl --system daemon-reload\nsystemctl try-restart mig-exporter.service\n"},

@@ -346,6 +346,11 @@ func (j *nodeJudge) judgePods() {
 		c.State = checkUnknown
 		c.Asked = false
 		c.Found = "it is read once the kubelet has answered"
+
+		if kubelet.State == checkOff {
+			c.State = checkOff
+			c.Found = "there is no kubelet"
+		}
 	}
 
 	j.add(c)

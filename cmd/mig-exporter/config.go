@@ -162,6 +162,13 @@ func (c *Config) Validate() error {
 		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
 	)
 
+	switch c.DCGMAddress {
+	case "off", "none", "disabled":
+		errs = append(errs, fmt.Errorf("--dcgm.address=%s: leave it out, DCGM is off without it", c.DCGMAddress))
+	case "remote":
+		errs = append(errs, errors.New("--dcgm.address=remote: expected HOST:PORT, or a socket's path"))
+	}
+
 	if c.dcgmMode() == dcgmRemote {
 		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
 			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))

@@ -71,8 +71,8 @@ func variableOf(flag string, args []string, lookup lookupFunc) string {
 		return ""
 	}
 
-	if value, _ := lookup(envName(flag)); value != "" {
-		return envName(flag)
+	if value, _ := lookup(envName(flag)); value != "" && flag != xidWindowFlag && flag != clockEventsWindowFlag {
+		return envName(flag) // the two windows have dcgm-exporter's variables alone
 	}
 
 	for _, a := range aliases() {
@@ -215,6 +215,31 @@ func findIneffective(
 	}
 
 	return warnings, errors.Join(errs...)
+}
+
+// findEmptyVariables returns a warning for each variable that is set and empty, if an empty value of its flag means
+// something: an empty variable counts as none.
+func findEmptyVariables(lookup lookupFunc) []warning {
+	var list []warning
+
+	for _, flag := range []string{"kubernetes.socket", "kubernetes.checkpoint", "release.socket"} {
+		variable := envName(flag)
+		if value, set := lookup(variable); set && value == "" {
+			list = append(list, warning{
+				"an empty variable has no effect",
+				[]any{"variable", variable, "use", "--" + flag + "="},
+			})
+		}
+	}
+
+	return list
+}
+
+// asksForHelp reports whether a command line asks what the program is, instead of running it.
+func asksForHelp(args []string) bool {
+	return slices.ContainsFunc(args, func(arg string) bool {
+		return arg == "--version" || strings.HasPrefix(arg, "--help")
+	})
 }
 
 // warning is a line for the log about the command line or the environment.

@@ -94,6 +94,9 @@ func TestIneffective(t *testing.T) {
 		{"DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE=1000", "", "variable DCGM_EXPORTER_XID_COUNT_WINDOW_SIZE needs --metrics.names"},
 		{"", "-x 1000", "flag -x needs --metrics.names=dcgm or both"},
 		{"", "--sim.clock=step", "flag --sim.clock needs --driver=sim"},
+		{"MIG_EXPORTER_KUBERNETES_SOCKET=", "",
+			"an empty variable has no effect [variable MIG_EXPORTER_KUBERNETES_SOCKET use --kubernetes.socket=]"},
+		{"MIG_EXPORTER_XID_COUNT_WINDOW_SIZE=1000", "", ""},
 		{"MIG_EXPORTER_NVML_LIBRARY_PATH=/x", "--driver=sim --sim.scenario=s.yaml",
 			"variable MIG_EXPORTER_NVML_LIBRARY_PATH needs --driver=nvml"},
 	} {

@@ -645,7 +645,7 @@ func TestClockJumps(t *testing.T) {
 const unidentifiedEvent = "the driver reported an event of a GPU that it does not identify"
 
 // notConfigured is not said on a simulated node, which has a kubelet or none.
-const notConfigured = "the holders of devices are unknown, and partition control is busy"
+const notConfigured = "the holders of devices are unknown, so that partition control takes them for busy"
 
 // TestChaosToTheEnd goes through the shipped scenario: whatever is wrong, scrapes are answered, and in the end the
 // program says why it ends.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"time"
 
@@ -45,7 +46,12 @@ type invocation struct {
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
 func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
-	if err := refuseGone(line, lookup); err != nil {
+	goneVariables := lookup
+	if asksForHelp(line) { // which says what there is instead
+		goneVariables = func(string) (string, bool) { return "", false }
+	}
+
+	if err := refuseGone(line, goneVariables); err != nil {
 		return invocation{}, err
 	}
 
@@ -84,7 +90,7 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	without, err := findIneffective(cfg, line, lookup)
-	inv.Warnings = append(warnings, without...)
+	inv.Warnings = slices.Concat(warnings, without, findEmptyVariables(lookup))
 
 	if err = errors.Join(cfg.Validate(), err); err != nil {
 		return invocation{}, addVariables(err, line, lookup)

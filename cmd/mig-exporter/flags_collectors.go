@@ -82,7 +82,8 @@ func parseCollectors(text string) (disabled map[string]bool, err error) {
 
 		switch {
 		case !known:
-			return nil, fmt.Errorf("there is no collector %q: %s", name, expectedCollectors())
+			return nil, fmt.Errorf("there is no collector %q: %s; a file of dcgm-exporter's counters is "+
+				"--dcgm.counters=FILE", name, expectedCollectors())
 		case isSigned(item) == bare:
 			return nil, fmt.Errorf("%q and %q do not go together: expected +NAME and -NAME, which "+
 				"change the default set, or names alone, which are the whole set; %s",

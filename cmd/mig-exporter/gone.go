@@ -136,19 +136,15 @@ func refuseGoneCollectors(words []argument, lookup lookupFunc) error {
 
 		_, name, _ = strings.Cut(name, collectorPrefix)
 
-		if hasValue {
-			on = on != isFalse(value)
-		}
-
 		flags = append(flags, w.text)
-		flagItems = append(flagItems, signed(name, on))
+		flagItems = append(flagItems, goneItem(name, on, value, hasValue))
 	}
 
 	for _, g := range collector.Groups() {
 		variable := envName(collectorPrefix + g.Name)
 		if value, _ := lookup(variable); value != "" {
 			variables = append(variables, variable)
-			variableItems = append(variableItems, signed(g.Name, !isFalse(value)))
+			variableItems = append(variableItems, goneItem(g.Name, true, value, true))
 		}
 	}
 
@@ -167,16 +163,26 @@ func replaced(names []string, by string, items []string) error {
 	return errors.Join(errs...)
 }
 
-func signed(name string, on bool) string {
+// goneItem returns the item of --collectors that does what a switch of one collector did: on is what it said by its
+// name. A name that no collector has, or a value that is neither true nor false, leaves the choice to the reader.
+func goneItem(name string, on bool, value string, hasValue bool) string {
+	known := slices.ContainsFunc(collector.Groups(), func(g collector.GroupInfo) bool { return g.Name == name })
+	if !known {
+		name = "NAME"
+	}
+
+	if hasValue {
+		parsed, err := strconv.ParseBool(value)
+		if err != nil {
+			return "+" + name + " or -" + name
+		}
+
+		on = on == parsed
+	}
+
 	if on {
 		return "+" + name
 	}
 
 	return "-" + name
-}
-
-// isFalse reports whether the text of a switch turns it off.
-func isFalse(value string) bool {
-	on, err := strconv.ParseBool(value)
-	return err == nil && !on
 }

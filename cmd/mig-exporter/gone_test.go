@@ -2,6 +2,8 @@ package main
 
 import (
 	"cmp"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -122,10 +124,38 @@ func TestGoneCollectors(t *testing.T) {
 		{"", "--no-collector.ecc --log.level=none", "--no-collector.ecc is gone: use --collectors=-ecc"},
 		{"MIG_EXPORTER_COLLECTOR_XID=0 MIG_EXPORTER_COLLECTOR_MEDIA=1", "",
 			"use MIG_EXPORTER_COLLECTORS=-xid,+media"},
+		{"", "--collector.ecc=off", "--collector.ecc=off is gone: use --collectors=+ecc or -ecc"},
+		{"", "--collector.speed", "--collector.speed is gone: use --collectors=+NAME"},
+		{"MIG_EXPORTER_COLLECTOR_ECC=off", "", "use MIG_EXPORTER_COLLECTORS=+ecc or -ecc"},
 		{"", "-f --collector.pipes", ""},
 		{"", "capture --output=x -- --collector.pipes", "unexpected --collector.pipes"},
 	} {
 		_, err := parseCommandLine(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
 		expectError(t, tt.env+" "+tt.args, err, tt.want)
+	}
+}
+
+// TestHelpDespiteGoneVariables: a variable of an earlier version does not keep the help from those who need it now.
+func TestHelpDespiteGoneVariables(t *testing.T) {
+	command := exec.CommandContext(t.Context(), binary, "--help")
+	command.Env = append(os.Environ(), "MIG_EXPORTER_DCGM_MODE=remote")
+
+	out, err := command.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	cmptest.HasTexts(t, string(out), "--dcgm.address")
+}
+
+// TestWordsOfDCGMMode: what was a value of --dcgm.mode is no host name.
+func TestWordsOfDCGMMode(t *testing.T) {
+	for value, want := range map[string]string{
+		"off":    "--dcgm.address=off: leave it out",
+		"none":   "--dcgm.address=none: leave it out",
+		"remote": "--dcgm.address=remote: expected HOST:PORT",
+	} {
+		_, err := parseCommandLine([]string{"--dcgm.address=" + value}, environment())
+		expectError(t, value, err, want)
 	}
 }

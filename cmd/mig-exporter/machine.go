@@ -87,7 +87,7 @@ func (m machine) openPods(n *node, cfg *Config) error {
 		Containers:   containers,
 		Expected:     m.inCluster || cfg.kubeletSocketSet,
 		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
-		Contained:    n.processesHidden != nil || anyExists(containerFiles()...),
+		Contained:    n.processesHidden != nil || isContained(os.Getenv, containerFiles(), mountInfo),
 	}
 	if cfg.Control.Enabled {
 		boot, err := readBootID()
@@ -149,8 +149,43 @@ func kubeletFolders() []string {
 	}
 }
 
-// containerFiles are files that Docker and Podman put into their containers, which may not see the host's kubelet.
-func containerFiles() []string { return []string{"/.dockerenv", "/run/.containerenv"} }
+// mountInfo lists the file systems that this process sees.
+const mountInfo = "/proc/self/mountinfo"
+
+// containerFiles are files of containers: Docker and Podman create theirs, the last one is in our image.
+func containerFiles() []string {
+	return []string{"/.dockerenv", "/run/.containerenv", "/etc/mig-exporter-image"}
+}
+
+// isContained reports whether this process may be in a container, which may not see the host's kubelet. We would
+// rather take a host for a container: then the holders of its devices are unknown until --kubernetes.socket= says
+// that it has no kubelet.
+func isContained(getenv func(string) string, files []string, mounts string) bool {
+	// systemd-nspawn, LXC and Podman set the variable.
+	return anyExists(files...) || getenv("container") != "" || isRootOverlay(mounts)
+}
+
+// isRootOverlay reports whether the root file system is an overlay, as containerd, CRI-O and Docker make it. A list
+// of mounts that cannot be read counts.
+func isRootOverlay(mounts string) bool {
+	text, err := os.ReadFile(mounts)
+	if err != nil {
+		return true
+	}
+
+	// A line is "ID parent device root mount-point options [tags] - type source options".
+	for line := range strings.Lines(string(text)) {
+		mount, system, _ := strings.Cut(line, " - ")
+		fields := strings.Fields(mount)
+		types := strings.Fields(system)
+
+		if len(fields) > 4 && fields[4] == "/" && len(types) > 0 && types[0] == "overlay" {
+			return true
+		}
+	}
+
+	return false
+}
 
 // anyExists reports whether a file exists. One that cannot be examined counts.
 func anyExists(paths ...string) bool {

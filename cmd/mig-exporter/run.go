@@ -447,8 +447,7 @@ func newProcessRegistry() (*prometheus.Registry, prometheus.Histogram) {
 func newSimulatedClock() prometheus.Collector {
 	g := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "mig_exporter_simulated_clock",
-		Help: "1 while times in the metrics are those of a clock that is stepped or sped up, or of a " +
-			"recording (--sim.clock).",
+		Help: "1 while times in the metrics are those of a clock that is stepped or sped up (--sim.clock).",
 	})
 	g.Set(1)
 

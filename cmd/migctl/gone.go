@@ -1,14 +1,21 @@
 package main
 
-import "strings"
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+)
 
 // goneFlags returns the flags of earlier versions, with what became of each.
 func goneFlags() map[string]string {
+	limits := advise.DefaultOptions()
+
 	return map[string]string{
 		"abandon":            "use migctl accept OPERATION, which leaves the layout as it is",
-		"headroom":           "leave it out: a slice has 0.15 of the highest memory use free",
+		"headroom":           fmt.Sprintf("leave it out: a slice has %v of the highest memory use free", limits.Headroom),
 		"prometheus.timeout": "leave it out: an answer may take " + queryTimeout.String(),
-		"target-busy":        "leave it out: a slice is busy for at most 0.8 at p99",
+		"target-busy":        fmt.Sprintf("leave it out: a slice is busy for at most %v at p99", limits.TargetBusy),
 	}
 }
 

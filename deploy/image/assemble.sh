@@ -45,6 +45,8 @@ for package in "${packages[@]}"; do
 done
 # The toolkit takes the driver's libraries to Debian's folders if this file is there.
 cat /etc/debian_version >"$root/etc/debian_version" 2>/dev/null || echo 12 >"$root/etc/debian_version"
+# By this file the program knows that it is in a container, which may not see the host's kubelet.
+: >"$root/etc/mig-exporter-image"
 echo 'hosts: files dns' >"$root/etc/nsswitch.conf"
 printf '%s\n' 'root:x:0:0:root:/:/sbin/nologin' 'nonroot:x:65532:65532:nonroot:/:/sbin/nologin' >"$root/etc/passwd"
 printf '%s\n' 'root:x:0:' 'nonroot:x:65532:' >"$root/etc/group"

@@ -1,6 +1,7 @@
 package advise
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -304,7 +305,8 @@ func notes(s *gpu.Snapshot) []string {
 	described := false
 
 	for _, source := range s.Sources {
-		kubernetes = kubernetes || source.Name == gpu.SourceKubelet
+		isKubelet := source.Name == gpu.SourceKubelet && !errors.Is(source.Err, gpu.ErrNotConfigured)
+		kubernetes = kubernetes || isKubelet
 		described = described || source.Name == gpu.SourceKubernetes && source.Up
 	}
 

@@ -197,7 +197,7 @@ func (p *Poller) logSource(before *gpu.Snapshot, now gpu.SourceState) {
 	case isNotConfigured(now):
 		if was.Err == nil || was.Err.Error() != now.Err.Error() {
 			level.Info(p.opts.Logger).Log(
-				"msg", "the holders of devices are unknown, and partition control is busy",
+				"msg", "the holders of devices are unknown, so that partition control takes them for busy",
 				"source", now.Name,
 				"state", now.Err,
 			)

@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	nodes     = flag.Int("nodes", 12, "nodes to evaluate")
+	nodes     = flag.Int("nodes", 8, "nodes to evaluate")
 	fullNodes = flag.Int("full", 1, "nodes to observe with the full simulator, too")
 	fullHours = flag.Int("full-hours", 26, "hours for which the full simulator runs them on whole GPUs, and an eighth of "+
 		"it in slices")
