@@ -265,21 +265,38 @@ func TestBusiestHourIsKept(t *testing.T) {
 	cmptest.Equal(t, "a month later", u.busiest(start().Add(70*day)), queueHour{})
 }
 
-// TestQueuesTakeLittle: 10,000 workloads that answer requests stay below 26 MiB. Following their queues allocates
-// nothing.
+// TestQueuesTakeLittle: 10,000 workloads that answer requests, each seen for most of an hour, stay below 26 MiB.
+// Following their queues allocates nothing.
 func TestQueuesTakeLittle(t *testing.T) {
+	const atOnce = 64
+	gpus := make([]gpu.GPU, atOnce)
 	a := New(fastOptions())
+	at := start()
 	before := heapBytes()
 
-	at := start()
-	for i := range 12_000 {
-		observeFor(a, at, time.Minute, served(t, 0.5, 0.03, func(h *gpu.Holder) {
-			h.Workload = fmt.Sprintf("Deployment/model-of-a-candidate-%d", i)
-		}))
-		at = at.Add(61 * time.Second)
+	for hour := range 10_000 / atOnce {
+		for i := range gpus {
+			owner := fmt.Sprintf("Deployment/model-of-a-candidate-%d", hour*atOnce+i)
+			gpus[i] = wholeGPU(t, "H100-80GB", i, load{busy: 0.5, sm: 0.015, gib: 25}, pod("ml", owner))
+		}
+
+		observeFor(a, at, 25*time.Minute, gpus...)
+		at = at.Add(time.Hour)
 	}
 
 	checkHeap(t, a, before, 26<<20)
+
+	following := 0
+
+	for _, w := range a.workloads {
+		if len(w.Queues) > 0 {
+			following++
+		}
+	}
+
+	if following < len(a.workloads)-atOnce { // the last hour is open
+		t.Errorf("%d of %d workloads have queues", following, len(a.workloads))
+	}
 
 	s := &gpu.Snapshot{Time: at, GPUs: []gpu.GPU{served(t, 0.5, 0.6, nil)}}
 	for range 3700 {
