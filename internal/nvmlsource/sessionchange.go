@@ -46,7 +46,8 @@ func (c *sessionChange) run(resume func(all bool)) {
 		return
 	}
 
-	// From here on NVML is closed. Readings see the released GPUs before we open it again.
+	// From here on NVML is closed. We set the released GPUs before we open it again, so that a request for one of them
+	// fails with gpu.ErrReleased.
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
