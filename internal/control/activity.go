@@ -34,8 +34,8 @@ func (a *activity) observe(s *gpu.Snapshot) {
 		g := &s.GPUs[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
-
 			key := g.Key(i)
+
 			if isActive(i) {
 				last[key] = s.Time
 			} else if t, ok := a.last[key]; ok {
@@ -73,6 +73,7 @@ func hasActivity(a gpu.Activity) bool {
 func (a *activity) wasActiveSince(key gpu.InstanceKey, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	last, ok := a.last[key]
 
 	return ok && !last.Before(t)
@@ -135,11 +136,8 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 		return
 	}
 
-	if limit := max(
-		e.o.IdleFor,
-		s.Pace.Fast.Now,
-	); check == allActivity &&
-		s.Time.Sub(s.GPUs[at].LastRead) > limit {
+	limit := max(e.o.IdleFor, s.Pace.Fast.Now)
+	if check == allActivity && s.Time.Sub(s.GPUs[at].LastRead) > limit {
 		u.addToGPU(
 			g,
 			api.Hold{
@@ -186,10 +184,10 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 // last one is old and activity counts.
 func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
 
-		if err := e.o.Poller.Poll(call, nil); err != nil {
+		if err := e.o.Poller.Poll(callCtx, nil); err != nil {
 			u.addToGPU(g, unknownHold("activity and batch jobs", err))
 			return
 		}

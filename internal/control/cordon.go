@@ -18,6 +18,7 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 
 	e.cordoning.Lock()
 	defer e.cordoning.Unlock()
+
 	e.setCordoned(op, true)
 
 	if err := e.saveOperation(op); err != nil {
@@ -25,10 +26,10 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 		return err
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	if _, err := e.o.Cluster.Cordon(call); err != nil {
+	if _, err := e.o.Cluster.Cordon(callCtx); err != nil {
 		e.addWarning(
 			op,
 			"the node could not be cordoned (%s): pods may be given new devices before all is done",
@@ -57,6 +58,7 @@ func (op *operation) needsCordon() bool {
 func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	e.cordoning.Lock()
 	defer e.cordoning.Unlock()
+
 	e.mu.Lock()
 	mine := op.Cordoned && e.o.Cluster != nil
 	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool {
@@ -69,10 +71,10 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 	}
 
 	if !wanted {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
 
-		if err := e.o.Cluster.Uncordon(call); err != nil {
+		if err := e.o.Cluster.Uncordon(callCtx); err != nil {
 			level.Warn(e.o.Logger).Log(
 				"msg", "node is still cordoned",
 				"operation", op.Operation.ID,

@@ -14,7 +14,10 @@ import (
 func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
-		list[n].UUID, list[n].Minor, list[n].Up = g.UUID, g.Minor, true
+		list[n].UUID = g.UUID
+		list[n].Minor = g.Minor
+		list[n].Up = true
+
 		for _, i := range g.Instances {
 			gi := gpu.GPUInstance{
 				ID:        i.ID,

@@ -21,13 +21,13 @@ const grace = 7 * time.Second
 
 // withGrace is a context that ends grace after ctx.
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
-	safe, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	graceCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		sleep(safe, grace)
+		sleep(graceCtx, grace)
 		cancel()
 	})
 
-	return safe, func() { stop(); cancel() }
+	return graceCtx, func() { stop(); cancel() }
 }
 
 // deferToRestart leaves an operation to the next start if there is no time left: the state folder has all that it
@@ -49,18 +49,18 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 // executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator.
 // When ctx ends, it skips what can be left to the next start.
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
-	safe, cancel := withGrace(ctx)
+	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
 	switch op.task {
 	case doSteps:
-		e.applySteps(safe, op)
+		e.applySteps(graceCtx, op)
 	case doRollback:
-		e.rollBack(safe, op)
+		e.rollBack(graceCtx, op)
 	case doResume:
-		e.resumeOperation(safe, op)
+		e.resumeOperation(graceCtx, op)
 	case doMode:
-		e.changeMode(safe, op)
+		e.changeMode(graceCtx, op)
 	}
 
 	e.clearCurrent(ctx, op)
@@ -68,15 +68,18 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 
 // clearCurrent drops the current operation. One whose steps are done waits for the kubelet in its own goroutine.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
-	settles := op.Operation.State == api.Settling
+	waitsForKubelet := op.Operation.State == api.Settling
+
 	e.endChanges(op)
 	e.recordRestore(op)
+
 	e.mu.Lock()
 	op.inSlots = false
 	e.mu.Unlock()
-	// A failure makes the engine read-only: the slots still have the operation, and are not used for another one until
-	// then.
+
+	// If this fails, the engine becomes read-only: the slots keep this operation, and no other one overwrites them.
 	_ = e.saveHistory()
+
 	e.mu.Lock()
 
 	e.current = nil
@@ -85,13 +88,13 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 		e.cleared = nil
 	}
 
-	if !settles {
+	if !waitsForKubelet {
 		e.endEvents(op)
 	}
 
 	e.mu.Unlock()
 
-	if settles {
+	if waitsForKubelet {
 		e.settling.Go(func() { e.awaitSettled(ctx, op) })
 	}
 
@@ -153,8 +156,8 @@ func (e *Engine) commit(op *operation) error {
 	return err
 }
 
-// doStep performs one step. It saves the step before it begins, and the outcome afterwards. The error says why it was
-// not done; the part of the operation then has what is known of the GPU.
+// doStep performs one step. It saves the step before it calls the driver, and the outcome afterwards. After an error,
+// op.part(s.GPU) holds what we know of the GPU.
 func (e *Engine) doStep(
 	ctx context.Context,
 	op *operation,
@@ -168,23 +171,21 @@ func (e *Engine) doStep(
 		return &stepError{step: s, err: err}
 	}
 
-	e.mu.Lock()
-	p.Pending = &s // the history may still have the operation
-	e.mu.Unlock()
+	// We write down what we are about to do before we call the driver: after a crash the next start knows which step
+	// was under way.
+	e.setPending(p, &s)
 	e.setStep(op, at, api.StepRunning, nil, nil)
 
 	if err := e.saveOperation(op); err != nil {
-		e.mu.Lock()
-		p.Pending = nil
-		e.mu.Unlock()
+		e.setPending(p, nil)
 		e.setStep(op, at, api.StepFailed, nil, err)
 
 		return err
 	}
 
-	done, err := e.performStep(ctx, op, s, force, at.rollback)
-
 	state := api.StepDone
+
+	done, err := e.performStep(ctx, op, s, force, at.rollback)
 	if err != nil {
 		state = api.StepFailed
 		err = &stepError{step: s, err: err}
@@ -192,11 +193,17 @@ func (e *Engine) doStep(
 
 	e.setStep(op, at, state, done, err)
 
-	if written := e.saveOperation(op); written != nil {
-		return cmp.Or(err, written)
-	}
+	// If both fail, the operator needs the step's error.
+	return cmp.Or(err, e.saveOperation(op))
+}
 
-	return err
+// setPending sets the step of a part that is under way, or nil. It locks mu, because the history may still have the
+// operation.
+func (e *Engine) setPending(p *part, step *mig.Step) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+
+	p.Pending = step
 }
 
 const (
@@ -213,10 +220,13 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 	for n := 1; ; n++ {
 		done, err := e.performOnce(ctx, p, s, force, rollback)
 
+		if err == nil || n == maxStepTries || ctx.Err() != nil {
+			return done, err
+		}
+
+		// We try again only while the GPU is certainly as it was.
 		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
-		if err == nil || !again || p.Pending != nil || isForeign(err) || isBusy(err) ||
-			n == maxStepTries ||
-			ctx.Err() != nil {
+		if !again || p.Pending != nil || isForeign(err) || isBusy(err) {
 			return done, err
 		}
 
@@ -225,6 +235,7 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 	}
 }
 
+// performOnce checks that nothing holds what the step destroys, and performs the step.
 func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
 	if !isCreation(s) {
@@ -234,9 +245,10 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 		}
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	out, err := e.o.Actuator.PerformStep(call, s, p.Expected)
+
+	out, err := e.o.Actuator.PerformStep(callCtx, s, p.Expected)
 	fillPlacements(out.Instances)
 
 	return p.recordOutcome(s, out, err)
@@ -245,9 +257,9 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 // recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was
 // read, and only if that is what the step leads to.
 func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
-	after, notAfter := verifyOutcome(p.Expected, s, out.Instances)
+	after, mismatch := verifyOutcome(p.Expected, s, out.Instances)
+	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
 
-	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // success, by the driver
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
 		p.Pending = nil
@@ -264,7 +276,7 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 			err,
 			fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver),
 		)
-	case notAfter == nil && !isRefused(err):
+	case mismatch == nil && !isRefused(err):
 		p.Pending = nil
 		p.Changed = true
 		p.Expected = after
@@ -275,7 +287,9 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 
 		return &out.Done, nil
 	default: // also what was created and no longer exists
-		p.Pending, p.Changed = nil, p.Changed || !isRefused(err)
+		p.Pending = nil
+		p.Changed = p.Changed || !isRefused(err)
+
 		return nil, newForeignError(p.GPU, out)
 	}
 }

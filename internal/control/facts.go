@@ -74,8 +74,8 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bo
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
 	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
-
 	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
+
 	for n, at := range mig.ComputePlacements(i) {
 		ci := i.ComputeInstances[n]
 		p.compute = gpu.Some(at)

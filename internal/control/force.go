@@ -19,8 +19,8 @@ func (u *usage) markBusy(force []string) *api.Problem {
 		g := &u.gpus[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
-
 			lifted := len(i.ComputeInstances) > 0
+
 			for k := range i.ComputeInstances {
 				ci := &i.ComputeInstances[k]
 				forced := ci.UUID != "" && slices.Contains(force, string(ci.UUID))
@@ -29,11 +29,8 @@ func (u *usage) markBusy(force []string) *api.Problem {
 				lifted = lifted && forced
 			}
 
-			if name := bareName(
-				g.UUID,
-				i.ID,
-			); len(i.ComputeInstances) == 0 &&
-				slices.Contains(force, name) {
+			name := bareName(g.UUID, i.ID)
+			if len(i.ComputeInstances) == 0 && slices.Contains(force, name) {
 				lifted = true
 				used[name] = true
 			}
@@ -130,8 +127,8 @@ func (u *usage) warnOfProcesses(forced []string) []string {
 // busyHolds returns the holds on what a step would destroy, without those that force overrides.
 func (u *usage) busyHolds(g mig.GPULayout, i mig.Instance, s mig.Step, force []string) []api.Hold {
 	whole := slices.Contains(force, bareName(g.UUID, i.ID))
-
 	ci, ok := s.ComputeID.Get()
+
 	switch own := u.holds[unit{gpu: g.UUID, instance: i.ID}]; {
 	case whole && (s.Op == mig.DestroyInstance || slices.Contains(force, string(s.UUID))):
 		return nil

@@ -90,12 +90,9 @@ func (e *Engine) hookEnvironment(
 	live, _, err := e.readLayouts(ctx, op.gpus()...)
 	for _, id := range op.gpus() {
 		gpus = append(gpus, string(id))
-		if g, missing := findGPU(
-			live,
-			nil,
-			id,
-		); err == nil && missing == nil &&
-			op.Operation.Verb != api.VerbMode {
+
+		g, missing := findGPU(live, nil, id)
+		if err == nil && missing == nil && op.Operation.Verb != api.VerbMode {
 			now = append(now, uuids(g.Instances)...)
 		}
 	}

@@ -22,8 +22,8 @@ func (u *usage) checkView(op *operation) *api.Problem {
 		}
 
 		instead = append(instead, specOf(g, p.Before))
-
 		why := p.View.broken(u.marks[p.GPU])
+
 		if !mig.SameInstances(g.Instances, p.Expected) {
 			why = "its layout is not the one that the operation left"
 		}

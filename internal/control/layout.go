@@ -163,8 +163,8 @@ func verifyOutcome(before []mig.Instance, s mig.Step, read []mig.Instance) ([]mi
 	// before.
 	added := copyInstances(read)
 	removed := copyInstances(before)
-
 	list := &removed
+
 	if isCreation(s) {
 		list = &added
 	}
@@ -235,8 +235,8 @@ func removeOne(list *[]mig.Instance, s mig.Step) bool {
 // differ.
 func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 	changed := map[gpu.MIGUUID]gpu.MIGUUID{}
-
 	current := now.devices()
+
 	for p, id := range before.devices() {
 		if other := current[p]; id != "" && other != "" && other != id {
 			changed[id] = other
@@ -283,8 +283,8 @@ func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.In
 		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 
 		d.Fate = fateOf(gone[p], api.Destroy)
-
 		d.Holders = u.holds[unit{gpu: g.UUID, instance: i.ID}]
+
 		for k := range d.Compute {
 			ci := &d.Compute[k]
 			p.compute = gpu.Some(ci.Placement)

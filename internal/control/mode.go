@@ -195,8 +195,8 @@ func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 // callSetMode releases the GPU, asks for the mode and resumes what was released.
 func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	if e.o.Profiling != nil {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-		resume, err := e.o.Profiling.Release(call)
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		resume, err := e.o.Profiling.Release(callCtx)
 		cancel()
 
 		if resume != nil {
@@ -212,10 +212,10 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 		}
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	return e.o.Actuator.SetMIGMode(call, id, on)
+	return e.o.Actuator.SetMIGMode(callCtx, id, on)
 }
 
 // endMode ends a mode change. A mode that is pending counts as a success.

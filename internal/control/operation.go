@@ -97,8 +97,8 @@ func (op *operation) document() *api.Operation {
 	d.Warnings = slices.Clone(d.Warnings)
 	d.WaitsFor = slices.Clone(d.WaitsFor)
 	d.Cordoned = op.Cordoned
-
 	d.Renamed = maps.Clone(d.Renamed)
+
 	if d.Mode != nil {
 		mode := *d.Mode
 		d.Mode = &mode
@@ -225,7 +225,9 @@ func (e *Engine) addEvent(op *operation, ev api.Event) {
 	}
 
 	op.seq++
-	ev.Seq, ev.Time, ev.State = op.seq, e.o.Now(), op.Operation.State
+	ev.Seq = op.seq
+	ev.Time = e.o.Now()
+	ev.State = op.Operation.State
 	op.events = append(op.events, ev)
 	close(op.news)
 	op.news = make(chan struct{})
@@ -235,6 +237,7 @@ func (e *Engine) addEvent(op *operation, ev api.Event) {
 func (e *Engine) setState(op *operation, state api.OperationState, text string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	op.Operation.State = state
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: text})
 }
@@ -250,10 +253,13 @@ func (e *Engine) setGPU(
 ) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 	g := &op.Operation.GPUs[at]
+	g.State = state
+	g.Error = ""
+	g.Current = describeLayout(current)
 
-	g.State, g.Error, g.Current = state, "", describeLayout(current)
 	if err != nil {
 		g.Error = failureText(err)
 	}
@@ -263,6 +269,7 @@ func (e *Engine) setGPU(
 func (e *Engine) gpuState(op *operation, id gpu.UUID) api.OperationState {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
 
 	return op.Operation.GPUs[at].State
@@ -294,8 +301,8 @@ func (e *Engine) setStep(
 
 	s.State = state
 	s.Done = done
-
 	s.Error = ""
+
 	if err != nil {
 		s.Error = failureText(err)
 	}
@@ -316,6 +323,7 @@ func (e *Engine) setStep(
 func (e *Engine) addNote(op *operation, format string, args ...any) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	e.addEvent(op, api.Event{Kind: api.EventNote, Text: fmt.Sprintf(format, args...)})
 }
 

@@ -15,7 +15,7 @@ const pluginRetry = 5 * time.Second
 
 // awaitPlugin restarts the device plugin once after the change, and returns what is waited for until its former pods
 // are gone; nil if nothing is, or the operator has not named the plugin.
-func (s *settlement) awaitPlugin(ctx context.Context) []string {
+func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 	e := s.e
 	op := s.op
 
@@ -26,8 +26,8 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 	pods := e.endedPods(op)
 	if len(pods) == 0 && !e.o.Now().Before(s.restartAt) {
 		s.restartAt = e.o.Now().Add(pluginRetry)
-
 		s.refusal = ""
+
 		if err := e.restartPlugin(ctx, op); err != nil {
 			s.refusal = reasonText(err)
 		}
@@ -39,16 +39,13 @@ func (s *settlement) awaitPlugin(ctx context.Context) []string {
 		return []string{"the restart of the device plugin (" + s.refusal + ")"}
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	gone, err := e.o.DevicePlugin.Gone(call, pods)
+	gone, err := e.o.DevicePlugin.Gone(callCtx, pods)
 	if err != nil {
-		return []string{
-			"the API server to say whether the device plugin's former pod is gone (" + reasonText(
-				err,
-			) + ")",
-		}
+		return []string{"the API server to say whether the device plugin's former pod is gone (" +
+			reasonText(err) + ")"}
 	}
 
 	if !gone {
@@ -70,14 +67,14 @@ func (e *Engine) endedPods(op *operation) []string {
 // restart serves all operations whose steps are done before it begins: of several that settle at once, such as after a
 // reboot, only the first ends the pods.
 func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
 	select {
 	case e.restarting <- struct{}{}:
 		defer func() { <-e.restarting }()
-	case <-call.Done():
-		return call.Err()
+	case <-callCtx.Done():
+		return callCtx.Err()
 	}
 
 	served := e.listUnserved(op)
@@ -85,7 +82,7 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 		return nil
 	}
 
-	pods, err := e.o.DevicePlugin.Restart(call)
+	pods, err := e.o.DevicePlugin.Restart(callCtx)
 	if err != nil {
 		level.Warn(e.o.Logger).Log(
 			"msg", "cannot restart the device plugin",

@@ -17,10 +17,10 @@ func (e *Engine) addPods(ctx context.Context, u *usage, gpus []mig.GPULayout) {
 		return
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	list, err := e.o.Assignments.List(call)
+	list, err := e.o.Assignments.List(callCtx)
 	if errors.Is(err, gpu.ErrNoKubelet) {
 		return
 	}

@@ -104,8 +104,8 @@ func (u *usage) planProblem(err error) *api.Problem {
 		return problemf(api.ModeDiffers, "%s", mode)
 	case errors.As(err, &selector) && len(u.unreadable) > 0: // it may be one of those
 		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(u.warnings, "; "))
-	// the client is gone, or shutdown began
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
+		// The client has disconnected, or shutdown began.
 		return problemf(api.Unavailable, "%s", err)
 	default:
 		return problemf(api.BadSpec, "%s", err)
@@ -164,7 +164,8 @@ func withHint(p *api.Problem) *api.Problem {
 
 	for _, b := range p.Blocking {
 		for _, h := range b.Holders {
-			missing, claims = missing || h.Unconfirmed() && !h.ByClaim(), claims || h.ByClaim()
+			missing = missing || h.Unconfirmed() && !h.ByClaim()
+			claims = claims || h.ByClaim()
 		}
 	}
 
@@ -181,11 +182,9 @@ func withHint(p *api.Problem) *api.Problem {
 	}
 
 	if len(ways) > 0 {
-		p.Detail += "; for unconfirmed holders " + strings.Join(
-			ways,
-			", ",
-		) + ", or look whether anything uses the device " +
-			"(crictl ps, nvidia-smi) and confirm that it is free (migctl confirm-free)"
+		p.Detail += "; for unconfirmed holders " + strings.Join(ways, ", ") +
+			", or look whether anything uses the device (crictl ps, nvidia-smi) " +
+			"and confirm that it is free (migctl confirm-free)"
 	}
 
 	return p

@@ -116,12 +116,10 @@ func (e *Engine) save(document func() error) error {
 
 	err := document()
 	if errors.Is(err, ErrStateReplaced) {
-		level.Warn(e.o.Logger).
-			Log(
-				"msg",
-				"state folder was replaced or deleted while in use; saving all documents again in the one that "+
-					"is there now",
-			)
+		level.Warn(e.o.Logger).Log(
+			"msg", "state folder was replaced or deleted while in use; "+
+				"saving all documents again in the one that is there now",
+		)
 
 		if err = e.reopenStore(); err == nil {
 			err = document()
@@ -139,6 +137,7 @@ func (e *Engine) save(document func() error) error {
 func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	op.Revision++
 	op.Written = e.o.Now()
 

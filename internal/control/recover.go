@@ -37,10 +37,10 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	}
 
 	e.reportState()
-	safe, cancel := withGrace(ctx)
+	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
-	if err := e.load(safe); err != nil {
+	if err := e.load(graceCtx); err != nil {
 		e.setUnusable(err)
 		e.setRecovered()
 
@@ -56,11 +56,11 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 			continue
 		}
 
-		e.resume(ctx, safe, op)
+		e.resume(ctx, graceCtx, op)
 	}
 
 	if e.Reason() == "" { // damaged documents stay until they are accepted
-		e.retryUncordon(safe)
+		e.retryUncordon(graceCtx)
 		e.restoreOnce(ctx)
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
@@ -194,8 +194,11 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		return nil
 	}
 
-	level.Warn(e.o.Logger).Log("msg", "cannot read a document in the state folder",
-		"operation", docs.OperationDamaged, "history", docs.HistoryDamaged)
+	level.Warn(e.o.Logger).Log(
+		"msg", "cannot read a document in the state folder",
+		"operation", docs.OperationDamaged,
+		"history", docs.HistoryDamaged,
+	)
 
 	gpus, unreadable, err := e.readLayouts(ctx)
 	if err != nil {
@@ -227,8 +230,8 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 
 	op := newOperation(record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID})
 	op.Operation.State = api.Degraded
-
 	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
+
 	for _, id := range suspect {
 		op.Operation.GPUs = append(
 			op.Operation.GPUs,
@@ -244,12 +247,12 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 }
 
 // resume finishes an operation that was not over when the last process ended.
-func (e *Engine) resume(ctx, safe context.Context, op *operation) {
+func (e *Engine) resume(ctx, graceCtx context.Context, op *operation) {
 	e.mu.Lock()
 	e.current = op
 	op.live = true
 	e.mu.Unlock()
-	e.resumeOperation(safe, op)
+	e.resumeOperation(graceCtx, op)
 	e.clearCurrent(ctx, op)
 }
 
@@ -268,8 +271,8 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 
 	e.endWaiting(op)
 	degraded := op.Operation.State == api.Degraded
-
 	lost := e.resumeRefusal(op)
+
 	switch {
 	case op.Operation.Verb == api.VerbMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
@@ -309,11 +312,11 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	begun := op.changed() ||
 		slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
 	rebooted := op.Boot != e.o.BootID
-
 	isMode := op.Operation.Verb == api.VerbMode
+
 	switch {
-	// nothing of it exists any more; its layout is what a restore makes
 	case op.Operation.State == api.Settling && rebooted:
+		// Nothing of it survived the reboot; a restore creates its layout.
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case op.Operation.State == api.Settling:
 	case !isMode && !begun && !isDegraded(op.Operation.State):
@@ -387,15 +390,11 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 
 	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
 	if err != nil {
-		level.Warn(e.o.Logger).
-			Log(
-				"msg",
-				"cannot read the GPUs of an interrupted operation",
-				"operation",
-				op.Operation.ID,
-				"err",
-				err,
-			)
+		level.Warn(e.o.Logger).Log(
+			"msg", "cannot read the GPUs of an interrupted operation",
+			"operation", op.Operation.ID,
+			"err", err,
+		)
 	}
 
 	for _, p := range op.Parts {

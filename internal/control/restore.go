@@ -51,7 +51,7 @@ func (e *Engine) restoreLater(ctx context.Context) {
 		return
 	}
 
-	// without the reservation: while the API server hangs, requests are not refused
+	// We ask before we take the reservation: while the API server hangs, requests are not refused.
 	owners := e.askOwners(ctx)
 
 	for _, id := range due {
@@ -67,10 +67,10 @@ func (e *Engine) restoreLater(ctx context.Context) {
 // restoreGPU gives one GPU the layout again that operations have made. Whatever becomes of it, no other GPU is
 // concerned. The caller has the reservation, or is the recovery.
 func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) {
-	safe, cancel := withGrace(ctx)
+	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
-	r, reason, p := e.newRestore(safe, id, restoring{by: "system", owners: &owners})
+	r, reason, p := e.newRestore(graceCtx, id, restoring{by: "system", owners: &owners})
 	if p != nil {
 		e.postponeRestore(id, reason, p.Detail, "")
 		return
@@ -95,7 +95,7 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 		return
 	}
 
-	e.applySteps(safe, op)
+	e.applySteps(graceCtx, op)
 	e.clearCurrent(ctx, op)
 }
 

@@ -40,9 +40,11 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		state = api.Failed
 	}
 
-	level.Warn(e.o.Logger).
-		Log("msg", "another client changed a GPU during an operation; the GPU is left as it is",
-			"operation", op.Operation.ID, "gpu", foreign.gpu)
+	level.Warn(e.o.Logger).Log(
+		"msg", "another client changed a GPU during an operation; the GPU is left as it is",
+		"operation", op.Operation.ID,
+		"gpu", foreign.gpu,
+	)
 
 	if foreign.current == nil { // it was changing all the time
 		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
@@ -50,7 +52,7 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		}
 	}
 
-	// while the operation was at work, what was reported counted as its own
+	// While the operation ran, we counted every reported change as its own.
 	e.views.addForeign(foreign.gpu)
 	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
 }
@@ -240,15 +242,20 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	e.mu.Unlock()
 
 	if !repeated {
-		level.Error(e.o.Logger).Log("msg", "cannot finish or roll back an operation", "operation",
-			op.Operation.ID, "state", state, "err", err)
+		level.Error(e.o.Logger).Log(
+			"msg", "cannot finish or roll back an operation",
+			"operation", op.Operation.ID,
+			"state", state,
+			"err", err,
+		)
 	}
 
 	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
 	e.setState(op, state, string(state))
 
-	// if it cannot be saved, the engine is read-only, and the slots have what was done so far
+	// If this fails, the engine is read-only, and the slots hold what was done so far.
 	_ = e.saveOperation(op)
+
 	if !op.counted {
 		e.countOperation(op, state)
 	}
@@ -265,6 +272,7 @@ func (e *Engine) anyGPU(op *operation, state api.OperationState) bool {
 func (e *Engine) gpusIn(op *operation, state api.OperationState) []gpu.UUID {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	var list []gpu.UUID
 
 	for _, g := range op.Operation.GPUs {

@@ -21,14 +21,14 @@ const settleInterval = time.Second
 // kubelet offers the new devices. None of that undoes the change: an operation that has to wait for longer than the
 // settle timeout is unsettled. It blocks only the operation's GPUs. When ctx ends, the rest is left to the next start.
 func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
-	safe, cancel := withGrace(ctx)
+	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
 	e.pollLayout(ctx, op)
-	e.listReplaced(safe, op)
-	e.runHooks(safe, op, api.Succeeded)
+	e.listReplaced(graceCtx, op)
+	e.runHooks(graceCtx, op, api.Succeeded)
 
-	if e.deferToRestart(safe, op) {
+	if e.deferToRestart(graceCtx, op) {
 		return
 	}
 
@@ -50,14 +50,14 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 
 	e.setOffered(op, len(waits) == 0)
 	waits = append(waits, e.awaitedHooks(op)...)
-
 	state := api.Succeeded
+
 	if len(waits) > 0 {
 		state = api.Unsettled
 	}
 
 	e.setWaiting(op, waits)
-	e.endOperation(safe, op, state, nil)
+	e.endOperation(graceCtx, op, state, nil)
 
 	e.mu.Lock()
 	e.endEvents(op)
@@ -68,34 +68,34 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 // awaitOffered waits until the kubelet offers what an operation has made, for the settle timeout at most, or until the
 // operator ends the wait. It returns what is still waited for, and false if ctx has ended before.
 func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {
-	s := &settlement{e: e, op: op}
+	s := &kubeletWait{e: e, op: op}
 	expected := e.expectedLayouts(ctx, op)
 
-	asking, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
+	waitCtx, cancel := context.WithTimeout(ctx, e.o.SettleTimeout)
 	defer cancel()
-	go func() { // ends with asking
+	go func() { // ends with waitCtx
 		select {
 		case <-op.settled:
 			cancel()
-		case <-asking.Done():
+		case <-waitCtx.Done():
 		}
 	}()
 
 	for {
-		looked := s.look(asking, expected)
-		if len(looked) == 0 {
+		missing := s.look(waitCtx, expected)
+		if len(missing) == 0 {
 			return nil, true
 		}
 
 		// What a look that was cut short says is not why the operation waits.
-		cut := asking.Err() != nil
+		cut := waitCtx.Err() != nil
 		if !cut || waits == nil {
-			waits = looked
+			waits = missing
 		}
 
 		if !cut {
 			e.setWaiting(op, waits)
-			sleep(asking, settleInterval)
+			sleep(waitCtx, settleInterval)
 		}
 
 		switch {
@@ -103,7 +103,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 			return waits, false
 		case isClosed(op.settled):
 			return nil, true
-		case asking.Err() != nil:
+		case waitCtx.Err() != nil:
 			return waits, true
 		}
 	}
@@ -118,8 +118,8 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// settlement follows one operation until the kubelet offers exactly its devices. It belongs to one goroutine.
-type settlement struct {
+// kubeletWait follows one operation until the kubelet offers exactly its devices. It belongs to one goroutine.
+type kubeletWait struct {
 	e  *Engine
 	op *operation
 	// restartAt is when the restart of the device plugin is tried again, at the earliest; refusal is why it failed.
@@ -129,14 +129,14 @@ type settlement struct {
 
 // look restarts the device plugin if that is still to be done, and returns what is waited for before pods can be given
 // exactly the devices that exist; nil if nothing is. now are the operation's GPUs as they are.
-func (s *settlement) look(ctx context.Context, now []mig.GPULayout) []string {
+func (s *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
 	waits := s.awaitPlugin(ctx)
 	return append(waits, s.awaitKubelet(ctx, now)...)
 }
 
 // awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that the operation has
 // created, and none that it has destroyed: a pod that is given one of those has no device.
-func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
+func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
 	e := s.e
 	if e.o.Assignments == nil {
 		return nil // by the operator's choice
@@ -166,9 +166,8 @@ func (s *settlement) awaitKubelet(ctx context.Context, now []mig.GPULayout) []st
 // expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was
 // changed, are read again.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
-	live, _, _ := e.readLayouts(
-		ctx,
-		op.gpus()...) // without it, references by minor number match nothing
+	// If this fails, references by minor number match nothing.
+	live, _, _ := e.readLayouts(ctx, op.gpus()...)
 
 	var list []mig.GPULayout
 

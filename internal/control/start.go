@@ -57,8 +57,8 @@ func (e *Engine) Start(
 	started.Force = c.widenForce(n.plan.Forced)
 	started.TakeOver = n.plan.TakeOver
 	started.Operation.Plan = n.plan.ID
-
 	started.Operation.Warnings = slices.Clone(n.plan.Warnings)
+
 	for _, l := range n.after {
 		g, err := c.gpu(l.GPU)
 		if err != nil {
@@ -83,10 +83,8 @@ func (e *Engine) newRecord(ctx context.Context, verb api.Verb, by string, steps 
 
 // addGPU adds a GPU that is to have the instances after.
 func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
-	if !slices.ContainsFunc(
-		r.Operation.Steps,
-		func(s api.OperationStep) bool { return s.GPU == g.UUID },
-	) {
+	isOfGPU := func(s api.OperationStep) bool { return s.GPU == g.UUID }
+	if !slices.ContainsFunc(r.Operation.Steps, isOfGPU) {
 		r.Untouched = append(r.Untouched, layout{GPU: g.UUID, Instances: after})
 		return
 	}
@@ -198,6 +196,7 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	e.current = op
 	e.operations = append(e.operations, op)
 	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Pending)})
@@ -308,7 +307,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 			}
 		}
 
-		live, steps = append(live, g), append(steps, list...)
+		live = append(live, g)
+		steps = append(steps, list...)
 	}
 
 	if len(blocking) > 0 {
@@ -323,8 +323,8 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	}
 
 	r := e.newRecord(ctx, api.VerbRollback, "", steps)
-
 	r.TakeOver = op.TakeOver
+
 	for n, g := range live {
 		r.addGPU(g, op.Parts[n].Before)
 	}

@@ -40,7 +40,7 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 // cure waits until an unsettled operation has nothing to wait for any more, and makes it succeed. It returns as well
 // when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
-	s := &settlement{e: e, op: op}
+	s := &kubeletWait{e: e, op: op}
 	hooksAt := e.o.Now().Add(firstHookRetry)
 	delay := firstHookRetry
 
@@ -74,7 +74,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 
 // lookAgain is look by the GPUs as they are now: a later operation, or another client, may have changed them since, and
 // what it has destroyed is not waited for.
-func (s *settlement) lookAgain(ctx context.Context) []string {
+func (s *kubeletWait) lookAgain(ctx context.Context) []string {
 	gpus := s.op.gpus()
 
 	live, unreadable, err := s.e.readLayouts(ctx, gpus...)
@@ -112,8 +112,8 @@ func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
 	}
 
 	op.Operation.State = api.Succeeded
-
 	op.Operation.WaitsFor = nil
+
 	for n := range op.Operation.GPUs {
 		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
 			g.State = api.Succeeded

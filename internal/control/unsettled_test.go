@@ -175,7 +175,7 @@ func TestUnsettledByWordAtOnce(t *testing.T) {
 	e.mu.Unlock()
 
 	var looking sync.WaitGroup
-	s := &settlement{e: e, op: watched}
+	s := &kubeletWait{e: e, op: watched}
 	looking.Go(func() { s.lookAgain(t.Context()) })
 
 	if _, err := e.EndSettling(t.Context(), everything, op.ID); err != nil {

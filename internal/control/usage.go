@@ -163,11 +163,11 @@ const processCheck = "processes"
 // others. What was found of the open files stands in for them then: a process that uses the GPU has a file of it open,
 // and the driver itself refuses to destroy what a process runs on. Without that, what runs on the GPU is not known.
 func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, filesKnown bool) {
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	list, err := e.o.Actuator.Processes(call, g.UUID)
-
+	list, err := e.o.Actuator.Processes(callCtx, g.UUID)
 	hidden := errors.Is(err, gpu.ErrPIDNamespace)
+
 	switch {
 	case hidden && filesKnown && len(g.Instances) > 0:
 		u.warnings = append(
@@ -191,10 +191,10 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 		return false
 	}
 
-	call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	list, err := e.o.Handles.Open(call, g)
+	list, err := e.o.Handles.Open(callCtx, g)
 	if err != nil {
 		u.addToGPU(g, unknownHold("open files", err))
 		return false
@@ -202,8 +202,8 @@ func (e *Engine) addHandles(ctx context.Context, u *usage, g mig.GPULayout) (kno
 
 	for _, h := range list {
 		hold := api.Hold{Kind: api.HoldHandle, PID: h.PID, What: h.Command}
-
 		on := g.MIG.Or(false)
+
 		switch {
 		case !h.Instance.Present() && on && isMonitor(h.Command):
 			u.whole[g.UUID] = append(u.whole[g.UUID], hold)
@@ -279,11 +279,8 @@ func reasonText(err error) string {
 	}
 
 	// The text before ErrDriver is the call, the text after it the driver's answer.
-	if _, said, ok := strings.Cut(
-		err.Error(),
-		gpu.ErrDriver.Error(),
-	); ok &&
-		errors.Is(err, gpu.ErrDriver) {
+	_, said, ok := strings.Cut(err.Error(), gpu.ErrDriver.Error())
+	if ok && errors.Is(err, gpu.ErrDriver) {
 		return gpu.ErrDriver.Error() + said
 	}
 

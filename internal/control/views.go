@@ -130,7 +130,8 @@ func (v *views) end(id gpu.UUID) {
 	defer v.mu.Unlock()
 
 	if g := v.of(id); g.changing {
-		g.changing, g.ownUntil = false, v.now().Add(ownEvents)
+		g.changing = false
+		g.ownUntil = v.now().Add(ownEvents)
 	}
 }
 
@@ -257,7 +258,8 @@ func (e *Engine) endChanges(op *operation) {
 
 	for _, p := range op.Parts {
 		if p.changing && !e.views.isChanging(p.GPU) {
-			p.changing, p.View = false, e.views.mark(p.GPU)
+			p.changing = false
+			p.View = e.views.mark(p.GPU)
 		}
 	}
 }

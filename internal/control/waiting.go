@@ -199,9 +199,9 @@ func (e *Engine) keepAlive() {
 // polls.
 func (e *Engine) driverVersion(ctx context.Context) string {
 	if e.o.Poller.Current() == nil {
-		call, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 		defer cancel()
-		_ = e.o.Poller.Poll(call, nil) // if it fails, the version stays unknown
+		_ = e.o.Poller.Poll(callCtx, nil) // if it fails, the version stays unknown
 	}
 
 	return e.polledDriver()

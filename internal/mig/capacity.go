@@ -197,11 +197,12 @@ func (o occupancy) count(p gpu.Profile) int {
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
 
 	n := 0
-
 	end := 0
+
 	for _, placement := range free {
 		if placement.Start >= end {
-			n, end = n+1, placement.End()
+			n++
+			end = placement.End()
 		}
 	}
 

@@ -202,15 +202,15 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 	groups := d.groups(at)
 	known := map[string]*option{}
 	room := roomOf(g, p)
-
 	fits := make([][]*searchProfile, len(d.kinds))
+
 	for j, k := range d.kinds {
 		fits[j] = room.withoutExisting(g, p, k.fits[at])
 	}
 
 	most := room.start.axis
-
 	list := make([]*option, d.parts)
+
 	for part := range d.parts {
 		if !d.possible(list, part, most) {
 			continue

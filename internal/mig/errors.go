@@ -38,8 +38,8 @@ type ModeError struct {
 
 func (e *ModeError) Error() string {
 	current, ok := e.Current.Get()
-
 	pending, _ := e.Pending.Get()
+
 	switch {
 	case !ok:
 		return fmt.Sprintf(

@@ -222,20 +222,18 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 		c = c.plus(e.costOf(chosen, i))
 	}
 
-	if e.best != nil &&
-		c.compare(
-			cost{
-				busy:      e.bestCost.busy,
-				instances: e.bestCost.instances,
-				computes:  e.bestCost.computes,
-			},
-		) > 0 {
+	bound := cost{
+		busy:      e.bestCost.busy,
+		instances: e.bestCost.instances,
+		computes:  e.bestCost.computes,
+	}
+	if e.best != nil && c.compare(bound) > 0 {
 		return
 	}
 
 	_, rank := o.largest(e.all)
-
 	c.left = -rank
+
 	if e.best == nil || c.compare(e.bestCost) < 0 {
 		e.best = append([]fitted{}, chosen...)
 		e.bestCost = c
@@ -354,8 +352,8 @@ func (g *GPULayout) names(blocking []Blocking) string {
 
 	for _, b := range blocking {
 		instance := g.Instances[b.Instance]
-
 		name := fmt.Sprintf("%s@%s", instance.Profile, instance.Placement)
+
 		if i, ok := b.Compute.Get(); ok {
 			name = fmt.Sprintf("compute instance %d of %s", instance.ComputeInstances[i].ID, name)
 		}

@@ -183,8 +183,8 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 // costOf is what the destruction of an instance costs.
 func (g *GPULayout) costOf(i int) cost {
 	instance := &g.Instances[i]
-
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
+
 	if instance.inUse() {
 		c.busy = 1
 	}
@@ -199,20 +199,25 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	}
 
 	if f.best != nil {
-		if bound := f.best.cost; c.compare(
-			cost{busy: bound.busy, instances: bound.instances, computes: bound.computes,
-				touched: bound.touched},
-		) > 0 {
+		best := f.best.cost
+		bound := cost{
+			busy:      best.busy,
+			instances: best.instances,
+			computes:  best.computes,
+			touched:   best.touched,
+		}
+
+		if c.compare(bound) > 0 {
 			return
 		}
 	}
 
 	if len(may) > 0 {
 		i := may[0]
-
 		rest := may[1:]
-		if len(chosen) == 0 ||
-			o.has(f.own[i]) { // what exists can exist, whatever the profiles suggest
+
+		// What exists can exist, whatever the profiles suggest.
+		if len(chosen) == 0 || o.has(f.own[i]) {
 			f.tryKeeping(
 				o.with(f.own[i], units(f.gpu.Instances[i].Placement)),
 				chosen,
@@ -232,8 +237,8 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 	c.left = -o.rankLeft(f.ranked)
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.bound = c.weight()
-
 		f.best = &option{cost: c, gone: gone}
+
 		for _, x := range chosen {
 			f.best.fits = append(f.best.fits, kindFitted{fitted: x, kind: f.items[x.item].kind})
 		}

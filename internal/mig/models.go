@@ -51,7 +51,7 @@ func Models() []Model {
 	decoder.DisallowUnknownFields()
 
 	if err := decoder.Decode(&entries); err != nil {
-		// part of the program, and decoded by its tests
+		// The table is embedded, and the tests decode it.
 		panic(fmt.Sprintf("mig: embedded models.json: %v", err))
 	}
 

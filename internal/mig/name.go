@@ -115,8 +115,8 @@ const maxNameNumber = 1 << 20
 // joined by single dots. Drivers add new ones, so any word is taken.
 func areAttributes(s string) bool {
 	inWord := false
-
 	started := s == ""
+
 	for i := range len(s) {
 		switch c := s[i]; {
 		case c == '+' || c == '-':

@@ -225,10 +225,8 @@ func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) 
 	var list []Step
 
 	for _, c := range instance.ComputeInstances {
-		if !slices.ContainsFunc(
-			after,
-			func(a ComputeInstance) bool { return !a.New && a.ID == c.ID },
-		) {
+		isSame := func(a ComputeInstance) bool { return !a.New && a.ID == c.ID }
+		if !slices.ContainsFunc(after, isSame) {
 			list = append(list, g.destroyCompute(instance, c))
 		}
 	}
@@ -240,7 +238,9 @@ func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
 	s := newStep(DestroyCompute, g.UUID, instance.Placed)
 	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
 	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
-	s.UUID, s.Instance, s.ComputeID = c.UUID, gpu.Some(instance.ID), gpu.Some(c.ID)
+	s.UUID = c.UUID
+	s.Instance = gpu.Some(instance.ID)
+	s.ComputeID = gpu.Some(c.ID)
 
 	return s
 }

@@ -130,8 +130,8 @@ func (d *demand) solve(p busyPolicy) []*option {
 	}
 
 	best := make([]*option, len(d.inMIG))
-
 	part := whole
+
 	for b := len(layers) - 1; b >= 0; b-- {
 		w := layers[b].list[part]
 		best[b] = options[b][w.own]
@@ -171,8 +171,8 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 		}
 
 		more := o.cost.weight()
-
 		met := before.met
+
 		if last {
 			at, found := slices.BinarySearch(met, d.parts-1-own)
 			if !found {

@@ -55,8 +55,8 @@ func (s Step) IndexIn(list []Instance) int {
 // of what it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
-
 	at := s.IndexIn(after)
+
 	if s.Op == CreateInstance {
 		after = append(
 			after,

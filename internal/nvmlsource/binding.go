@@ -91,6 +91,7 @@ func (l *library) Shutdown() nvml.Return {
 	if ret == nvml.SUCCESS {
 		l.mu.Lock()
 		defer l.mu.Unlock()
+
 		l.users--
 	}
 

@@ -42,6 +42,7 @@ func (g *gpmRequests) get() *nvml.GpmMetricsGetType {
 func (g *gpmRequests) put(request *nvml.GpmMetricsGetType) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+
 	g.spare = append(g.spare, request)
 }
 
@@ -62,17 +63,16 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 
 	get.NumMetrics = uint32(len(metrics))
 	get.Sample1 = first.sample
-
 	get.Sample2 = second.sample
+
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}
 
 	ret := l.nvml.GpmMetricsGet(get)
 	for i := range metrics {
-		metrics[i].Value, metrics[i].Return = get.Metrics[i].Value, nvml.Return(
-			get.Metrics[i].NvmlReturn,
-		)
+		metrics[i].Value = get.Metrics[i].Value
+		metrics[i].Return = nvml.Return(get.Metrics[i].NvmlReturn)
 	}
 
 	return ret

@@ -52,8 +52,8 @@ func (l *library) openSystemEvents() nvml.Return {
 	}
 
 	create := nvml.SystemEventSetCreateRequest{}
-
 	create.Version = nvml.STRUCT_VERSION(create, 1)
+
 	if ret := l.nvml.SystemEventSetCreate(&create); ret != nvml.SUCCESS {
 		return ret
 	}

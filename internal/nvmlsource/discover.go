@@ -109,8 +109,8 @@ func (s *Source) initialise() error {
 
 	s.session.rights = s.readRights()
 	before, _ := s.listBound() // nil if that is unknown
-
 	open := s.lib.Init
+
 	if s.session.targets != nil {
 		open = s.lib.InitNoAttach
 	}
@@ -170,10 +170,8 @@ func (s *Source) readVersions() error {
 		return err
 	}
 
-	if version, ret = s.lib.SystemGetNVMLVersion(); s.checkReturn(
-		"nvmlSystemGetNVMLVersion",
-		ret,
-	) == nil {
+	version, ret = s.lib.SystemGetNVMLVersion()
+	if s.checkReturn("nvmlSystemGetNVMLVersion", ret) == nil {
 		s.driver.NVML = validUTF8(version)
 	}
 

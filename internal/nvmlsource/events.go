@@ -72,8 +72,8 @@ func (q *eventQueue) startRegistering(gpus []*gpuState) {
 	q.running = q.running || starts
 
 	quit := q.quit
-
 	ended := q.ended
+
 	if starts && !q.haltedAt.IsZero() {
 		q.overflow = q.overflow ||
 			time.Since(q.haltedAt) >= maxSetGap // events may have been missed
@@ -186,13 +186,10 @@ func (q *eventQueue) waitForEvents(quit <-chan struct{}, ended chan<- struct{}) 
 				q.deliver(e)
 			}
 		default:
-			level.Warn(q.opts.Logger).
-				Log(
-					"msg",
-					"event queue failed; creating it again",
-					"err",
-					driverError("nvmlEventSetWait", ret),
-				)
+			level.Warn(q.opts.Logger).Log(
+				"msg", "event queue failed; creating it again",
+				"err", driverError("nvmlEventSetWait", ret),
+			)
 			q.mu.Lock()
 			q.lostGPU = ret == nvml.ERROR_GPU_IS_LOST
 			q.mu.Unlock()
@@ -323,8 +320,8 @@ func (q *eventQueue) reportChange(d Device, id gpu.UUID) {
 	defer q.mu.Unlock()
 
 	isMeant := func(g *gpuState) bool { return g.handle == d || id != "" && g.uuid == id }
-
 	anyGPU := id == "" && !slices.ContainsFunc(q.gpus, isMeant)
+
 	for _, g := range q.gpus {
 		if !anyGPU && !isMeant(g) {
 			continue

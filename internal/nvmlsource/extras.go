@@ -67,8 +67,8 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 
 	for i := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[i]
-
 		of := &state.computes[i]
+
 		if r.slow {
 			q := r.newQuerier(of.answers)
 			of.ecc = r.queryDeviceECC(&q, r.state.tree.handleOf(of))

@@ -14,8 +14,8 @@ import (
 // then.
 func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
 	st := &r.state.static
-
 	f := &r.state.facts
+
 	if due := !st.complete || r.retryAll || r.slow && len(st.errs) > 0; due && r.lost == nil {
 		q := r.newQuerier(r.state.answers)
 		r.queryFacts(&q, f)
@@ -24,7 +24,8 @@ func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
 	}
 
 	facts := *f
-	facts.UUID, facts.Index = r.state.uuid, int(r.state.index.Load())
+	facts.UUID = r.state.uuid
+	facts.Index = int(r.state.index.Load())
 
 	return facts, st.errs
 }

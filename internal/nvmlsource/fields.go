@@ -151,8 +151,8 @@ func (r *gpuRead) chooseFields() {
 	g := r.state
 
 	g.values = g.values[:0]
-
 	g.chosen = g.chosen[:0]
+
 	for i := range g.fields {
 		f := &g.fields[i]
 		if !g.answers.unsupported[f.call] && (r.slow || !f.slow) {

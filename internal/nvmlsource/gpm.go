@@ -64,6 +64,7 @@ func (s *Source) retireGPU(g *gpuState) {
 	}
 
 	defer g.reading.Unlock()
+
 	s.emptyWindows(g)
 }
 
@@ -118,8 +119,8 @@ func (r *gpuRead) readGPMSupport() []gpu.ReadError {
 	}
 
 	q := r.newQuerier(r.state.answers)
-
 	has, err := query(&q, call, gpu.ReadingActivity, r.dev.GpmQueryDeviceSupport)
+
 	switch {
 	case err == nil && has:
 		g.support = gpmSupported
@@ -146,8 +147,9 @@ func (r *gpuRead) sampleEntities() {
 
 	for i := range t.states {
 		e := &t.states[i]
-		if len(e.computes) == 0 &&
-			!t.hidden { // nothing can run there, and the driver has no counters of it
+
+		// Without a compute instance nothing can run there, and the driver has no counters of it.
+		if len(e.computes) == 0 && !t.hidden {
 			e.window.reset(nil)
 			continue
 		}
@@ -270,8 +272,8 @@ func (r *gpuRead) computeActivity() (invalid int) {
 		e := &t.states[i]
 		invalid += r.computeWindow(&e.window, instanceMetrics)
 		invalid += r.computeMedia(&t.instances[i], e)
-
 		invalid += r.computePCIe(e)
+
 		for j := range e.computes {
 			invalid += r.computeWindow(&e.computes[j].window, computeMetrics)
 		}
@@ -308,8 +310,8 @@ func gpmMetrics() [gpuMetrics]GPMMetric {
 // code of its own.
 func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 	w.activity = gpu.Activity{}
-
 	w.rates = gpu.LinkRates{}
+
 	if w.count < 2 || r.lost != nil {
 		return 0
 	}
@@ -318,7 +320,8 @@ func (r *gpuRead) computeWindow(w *window, count int) (invalid int) {
 
 	metrics := r.state.metrics[:count]
 	for i := range metrics {
-		metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_UNKNOWN
+		metrics[i].Value = 0
+		metrics[i].Return = nvml.ERROR_UNKNOWN
 	}
 
 	err := r.source.checkReturn(
@@ -384,8 +387,8 @@ func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
 		gi.Activity = e.window.activity
 		gi.Media = e.window.media
 		gi.Rates = e.window.rates
-
 		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
+
 		for j := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[j]
 			w := &e.computes[j].window

@@ -54,10 +54,9 @@ func (a *Actuator) processes(id gpu.UUID) ([]gpu.Process, error) {
 	}
 
 	list := mergeProcesses(compute, graphics, mps)
-	if slices.ContainsFunc(
-		list,
-		func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() },
-	) {
+	inInstance := func(p gpu.Process) bool { return p.Instance.Present() || p.Compute.Present() }
+
+	if slices.ContainsFunc(list, inInstance) {
 		mode, err := a.readModeOf(g)
 		if err != nil {
 			return nil, err

@@ -29,8 +29,8 @@ func (r *gpuRead) readInstances(
 
 	for {
 		layout, errs := r.readInstancesOnce(tree.err)
-
 		errs = slices.Concat(treeErrs, errs)
+
 		if !layout.vanished || !r.mayRescan(tree) {
 			errs = append(errs, r.recordProcessError(&layout)...)
 			return layout, addNewDenials(errs, denials)
@@ -62,8 +62,8 @@ func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
 func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError) {
 	t := &r.state.tree
 	q := r.newQuerier(r.state.answers)
-
 	layout := layoutRead{scanErr: scanErr, detailErrs: t.errs}
+
 	if scanErr != nil {
 		layout.instances = t.unreadableInstances(scanErr)
 	} else {
@@ -107,12 +107,13 @@ func (t *tree) unreadableInstances(err error) []gpu.GPUInstance {
 	list := t.cloneInstances()
 	for i := range list {
 		gi := &list[i]
-		// it was counted as the GPU's
 		gi.Up = false
-
+		// Remembered: the error was counted once already, for the GPU.
 		gi.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: err, Remembered: true}}
+
 		for j := range gi.ComputeInstances {
-			gi.ComputeInstances[j].Up, gi.ComputeInstances[j].Errors = false, gi.Errors
+			gi.ComputeInstances[j].Up = false
+			gi.ComputeInstances[j].Errors = gi.Errors
 		}
 	}
 
@@ -129,8 +130,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 		gi := &instances[i]
 		state := &t.states[i]
 
-		// no handle reports its memory; its size is that of the profile
 		if len(gi.ComputeInstances) == 0 {
+			// Without a compute instance no handle reports the memory; we take its size from the profile.
 			if p, _ := r.profileOf(gi.ProfileID); p.MemoryBytes > 0 {
 				gi.Memory.Total = gpu.Some(p.MemoryBytes)
 			}
@@ -150,7 +151,8 @@ func (r *gpuRead) readMemories() (instances []gpu.GPUInstance, vanished bool) {
 			gi.Memory = memoryOf(m)
 		}
 
-		gi.Errors, gi.Up = q.errs, !isUnreadable(q.errs)
+		gi.Errors = q.errs
+		gi.Up = !isUnreadable(q.errs)
 		gone := r.readInstanceECC(gi, state)
 		vanished = vanished || q.stale || gone
 	}
@@ -181,7 +183,8 @@ func (r *gpuRead) queryOwnProcesses() (list []gpu.Process, vanished bool, err er
 
 			for _, info := range infos {
 				p := processOf(info)
-				p.Instance, p.Compute = gpu.Some(gi.ID), gpu.Some(gi.ComputeInstances[j].ID)
+				p.Instance = gpu.Some(gi.ID)
+				p.Compute = gpu.Some(gi.ComputeInstances[j].ID)
 				list = append(list, p)
 			}
 
@@ -205,7 +208,8 @@ func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 				continue
 			}
 
-			ci.Processes, ci.Up = own.count, !isUnreadable(own.errs)
+			ci.Processes = own.count
+			ci.Up = !isUnreadable(own.errs)
 			ci.Errors = slices.Clone(own.errs)
 			markRemembered(own.errs)
 		}

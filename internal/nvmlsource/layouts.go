@@ -21,8 +21,8 @@ func (a *Actuator) Layouts(
 	only ...gpu.UUID,
 ) ([]mig.GPULayout, map[gpu.UUID]error, error) {
 	failed := map[gpu.UUID]error{}
-
 	ids := slices.Compact(slices.Sorted(slices.Values(only)))
+
 	if len(only) == 0 {
 		inventory, err := runQueued(ctx, a, queueKey{}, a.source.rediscover)
 		if err != nil {

@@ -104,8 +104,8 @@ func mediaKinds() [kindsOfMedia]mediaKind {
 // refused; the others are computed by one call again then.
 func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid int) {
 	w := &state.window
-
 	w.media = gpu.Media{}
+
 	if !r.wantsMedia() || w.count < 2 || len(w.errs) > 0 {
 		return 0
 	}
@@ -160,7 +160,7 @@ func (r *gpuRead) computeKinds(q *querier, w *window, call string, kinds []media
 
 	ret := r.source.lib.GpmMetricsGet(w.samples[0], w.samples[1], metrics)
 	if ret == nvml.ERROR_INVALID_ARGUMENT {
-		// the samples are valid, since activity was computed of them: a metric is unknown to the driver
+		// The samples are valid, since we computed activity from them: the driver does not know a metric.
 		ret = nvml.ERROR_NOT_SUPPORTED
 	}
 

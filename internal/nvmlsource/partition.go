@@ -199,8 +199,8 @@ func (a *Actuator) readComputes(t *tables, p *partition, at *mig.Instance) error
 	gi, ok := handle.(MutableInstance)
 	if !ok {
 		list, ret := handle.GetComputeInstances()
-
 		err := a.source.checkReturn("nvmlGpuInstanceGetComputeInstances", ret)
+
 		for _, info := range list {
 			err = cmp.Or(
 				err,

@@ -97,7 +97,8 @@ func (c *stepCall) perform() (mig.Outcome, error) {
 
 	out := mig.Outcome{Done: done, Instances: now.instances, Read: true}
 	if err == nil && c.survived(done, out.Instances) {
-		out.Done, err = mig.Done{}, fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
+		out.Done = mig.Done{}
+		err = fmt.Errorf("%w: %w", gpu.ErrDriver, errStillThere)
 	}
 
 	if err == nil && c.step.Op == mig.CreateCompute {
@@ -158,8 +159,8 @@ func (c *stepCall) callDriver(op string, do func() nvml.Return) error {
 func (c *stepCall) findInstance(now []mig.Instance) (*mig.Instance, error) {
 	for i := range now {
 		at := &now[i]
-
 		id := c.step.Instance.Or(at.ID)
+
 		switch {
 		case at.Placement == c.step.Placement && at.ProfileID == c.step.ProfileID && at.ID == id:
 			return at, nil
@@ -190,8 +191,8 @@ func (c *stepCall) findCompute(at *mig.Instance) (mig.ComputeInstance, error) {
 	uuid := c.expectedUUID(at.ID)
 	for _, ci := range at.ComputeInstances {
 		where := ci.Placement.Or(gpu.Placement{})
-
 		known := uuid[ci.ID]
+
 		switch {
 		case !where.Overlaps(place):
 		case where != place,

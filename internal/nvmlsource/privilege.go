@@ -102,8 +102,11 @@ func (p *privilege) markHidden(err error) {
 	}
 
 	p.logged[hiddenProcesses] = true
-	level.Info(p.logger).Log("msg", "processes are not known; all else is read", "err", err,
-		"needs", "the host's PID namespace (a pod: hostPID; a container: --pid=host)")
+	level.Info(p.logger).Log(
+		"msg", "processes are not known; all else is read",
+		"err", err,
+		"needs", "the host's PID namespace (a pod: hostPID; a container: --pid=host)",
+	)
 }
 
 // markRegained records that a reading that was denied has been answered.

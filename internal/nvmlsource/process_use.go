@@ -47,14 +47,16 @@ func (r *gpuRead) addProcessUse(q *querier, list []gpu.Process) []gpu.Process {
 // impossible values at times; one that is the newest says nothing.
 func newestUse(samples []nvml.ProcessUtilizationSample, pid uint32) gpu.Opt[float64] {
 	use := gpu.Some(0.0)
-
 	newest := uint64(0)
+
 	for _, s := range samples {
 		if s.Pid != pid || s.TimeStamp < newest {
 			continue
 		}
 
-		newest, use = s.TimeStamp, gpu.None[float64]()
+		newest = s.TimeStamp
+		use = gpu.None[float64]()
+
 		if s.SmUtil <= 100 {
 			use = gpu.Some(float64(s.SmUtil) / 100)
 		}

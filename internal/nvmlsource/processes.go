@@ -56,7 +56,8 @@ func (r *gpuRead) queryProcesses(q *querier) ([]gpu.Process, error) {
 // clearInstances removes the instances of processes on a GPU without MIG.
 func clearInstances(list []gpu.Process) {
 	for i := range list {
-		list[i].Instance, list[i].Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+		list[i].Instance = gpu.None[gpu.InstanceID]()
+		list[i].Compute = gpu.None[gpu.ComputeID]()
 	}
 }
 
@@ -138,8 +139,8 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 		gi := &instances[i]
 		count := 0
 		located := true
-
 		counts := make([]int, len(gi.ComputeInstances))
+
 		for _, p := range list {
 			if p.Instance != gpu.Some(gi.ID) {
 				continue
@@ -157,7 +158,8 @@ func countProcesses(instances []gpu.GPUInstance, list []gpu.Process) {
 
 		gi.Processes = gpu.Some(count)
 		if !located && len(counts) == 1 {
-			counts[0], located = count, true
+			counts[0] = count
+			located = true
 		}
 
 		for c := range gi.ComputeInstances {

@@ -99,8 +99,8 @@ func showsProcesses(used []gpu.Opt[uint64]) bool {
 // has no reading of it, and nothing can run there.
 func (r *gpuRead) memoryInUse(instances []gpu.GPUInstance) []gpu.Opt[uint64] {
 	used := make([]gpu.Opt[uint64], 0, 1+len(instances))
-
 	used = append(used, r.memory.Used)
+
 	for i := range instances {
 		bytes := instances[i].Memory.Used
 		if instances[i].IsEmpty() {

@@ -64,8 +64,8 @@ func (r *gpuRead) queryProfileInfos(q *querier) ([]profileEntry, profileProgress
 
 	for enum := 0; enum < maxProfiles && r.lost == nil; enum++ {
 		info, ret := r.dev.GetGpuInstanceProfileInfo(enum)
-
 		err := r.source.checkReturn(call, ret)
+
 		switch {
 		case err == nil:
 			if q.denied[call] != nil {
@@ -119,8 +119,8 @@ func (r *gpuRead) queryPlacements(q *querier) {
 	const call = "nvmlDeviceGetGpuInstancePossiblePlacements"
 	st := &r.state.static
 	entries := slices.Clone(st.profiles)
-
 	profiles := make([]gpu.Profile, 0, len(entries))
+
 	for i := range entries {
 		e := &entries[i]
 

@@ -41,7 +41,8 @@ func (s *Source) beginHalt() (halted <-chan struct{}, err error) {
 
 	ended := q.stopLocked()
 	closed := make(chan struct{})
-	q.halted, q.haltedAt = closed, time.Now()
+	q.halted = closed
+	q.haltedAt = time.Now()
 	go func() {
 		defer s.leave()
 		defer close(closed)
@@ -94,7 +95,10 @@ func (q *eventQueue) isHalting() (halts, ended bool) {
 func (q *eventQueue) reset() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.quit, q.ended, q.halted = make(chan struct{}), make(chan struct{}), nil
+
+	q.quit = make(chan struct{})
+	q.ended = make(chan struct{})
+	q.halted = nil
 	q.running = false
 	q.stopped = false
 	q.lostGPU = false

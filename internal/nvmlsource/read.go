@@ -36,8 +36,8 @@ type gpuRead struct {
 func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 	now := s.opts.Now()
 	change := gpuChange(g.change.Swap(int32(unchanged)))
-
 	g.gpm.restart = g.gpm.restart || change != unchanged
+
 	if change == changeMade {
 		g.slowAt = time.Time{}
 	}
@@ -85,10 +85,11 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	fast, slow := r.readFields(r.readFast()) // the fields of both tiers, by one call
 	slow = r.readSlow(slow)
 	r.memory = fast.readings.Memory
-	// late: it finds what has vanished since the scan
-	layout, layoutErrs := r.readInstances(tree, treeErrs)
 
+	// Late, so that it finds what has vanished since the scan.
+	layout, layoutErrs := r.readInstances(tree, treeErrs)
 	activity, activityErrs := r.readActivity(sampled, &layout)
+
 	if r.lost != nil {
 		return gpu.GPU{}, r.lost
 	}
@@ -137,8 +138,8 @@ func newLayoutRead(s *Source, g *gpuState) *gpuRead {
 // facts of the GPU were never read.
 func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	before := r.state.mode.enabled
-
 	mode, errs := r.readMode()
+
 	if r.lost != nil {
 		return gpu.GPU{}, false, r.lost
 	}
@@ -153,8 +154,8 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 	}
 
 	t := &r.state.tree
-
 	instances := t.unreadableInstances(tree.err)
+
 	if tree.err == nil {
 		instances = t.cloneInstances()
 	}
@@ -204,8 +205,8 @@ func (r *gpuRead) forgetAnswers() {
 func (r *gpuRead) readMode() (modeState, []gpu.ReadError) {
 	const call = "nvmlDeviceGetMigMode"
 	q := r.newQuerier(r.state.answers)
-
 	mode := r.state.mode // kept if it cannot be read
+
 	if q.checkRefused(call, gpu.ReadingMIG) != nil {
 		return mode, q.errs
 	}

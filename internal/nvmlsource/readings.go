@@ -131,8 +131,8 @@ func (r *gpuRead) readSlow(fields tier) tier {
 	to.TemperatureThresholds = r.queryThresholds(&q)
 	to.Fans = r.queryFans(&q)
 	to.ECC = r.queryECC(&q)
-
 	to.Fabric = r.queryFabric(&q)
+
 	if links, ok := r.queryLinks(&q); ok {
 		readings.NVLink = links
 	}

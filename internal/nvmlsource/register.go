@@ -87,8 +87,8 @@ func (q *eventQueue) renewSet() error {
 
 	q.set = &queueSet{EventSet: set, freed: make(chan struct{})}
 	q.setErr = nil
-
 	current := make(map[Device]*registration, len(q.gpus))
+
 	for h, r := range q.registrations {
 		listening := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
 		if listening < 0 && !r.busy {
@@ -97,8 +97,8 @@ func (q *eventQueue) renewSet() error {
 
 		current[h] = r
 		r.kinds = 0
-
 		r.suspect = r.suspect || listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable()
+
 		if !r.breaks {
 			r.state = nil
 		}
@@ -321,7 +321,7 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 		before := r.reportsChanges()
 		r.harmful |= harmful
 		r.busy = false
-		r.kinds = r.kinds | done
+		r.kinds |= done
 		r.breaks = broken && harmful == 0
 
 		inUse := q.set == a.set // else it was dropped, and there is no other one yet
@@ -349,8 +349,8 @@ func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
 	r.suspect = false
 	r.err = errs[nvml.EventTypeXidCriticalError]
 	r.reported = false
-
 	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
+
 	for _, err := range errs {
 		if r.pause == 0 {
 			r.pause = supportEvery

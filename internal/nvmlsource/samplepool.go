@@ -70,6 +70,7 @@ func (s *Source) spareSample(id gpu.UUID) (GPMSample, error) {
 
 	s.samples.mu.Lock()
 	defer s.samples.mu.Unlock()
+
 	s.samples.all = append(s.samples.all, sample)
 
 	return sample, nil

@@ -45,11 +45,9 @@ type computeKey struct {
 
 // equal reports whether two scans are of the same tree.
 func (s *scan) equal(other *scan) bool {
-	return slices.EqualFunc(
-		s.devices,
-		other.devices,
-		func(a, b migEntry) bool { return a.identity == b.identity },
-	) &&
+	same := func(a, b migEntry) bool { return a.identity == b.identity }
+
+	return slices.EqualFunc(s.devices, other.devices, same) &&
 		slices.Equal(s.instances, other.instances)
 }
 
@@ -69,10 +67,8 @@ func (s *scan) isTorn() bool {
 	}
 
 	for _, d := range s.devices {
-		if !slices.ContainsFunc(
-			s.instances,
-			func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance },
-		) {
+		isItsInstance := func(i GPUInstanceInfo) bool { return gpu.InstanceID(i.ID) == d.instance }
+		if !slices.ContainsFunc(s.instances, isItsInstance) {
 			return true
 		}
 	}
@@ -103,7 +99,10 @@ func (r *gpuRead) scanTree(q *querier, to *scan) (vanished bool, err error) {
 	return vanished || gone, err
 }
 
-func (s *scan) clearInstances() { s.instances, s.handles = s.instances[:0], s.handles[:0] }
+func (s *scan) clearInstances() {
+	s.instances = s.instances[:0]
+	s.handles = s.handles[:0]
+}
 
 // failScan returns the error of an entity whose identity cannot be read, which makes a scan fail, and adds it to those
 // of the step, also if it says that a call is not supported: without it the tree is not known.
@@ -142,33 +141,28 @@ func (s *Source) migDevices(d Device, most int) iter.Seq2[MIGDevice, error] {
 func (s *Source) readIdentity(
 	h MIGDevice,
 	only gpu.Opt[computeKey],
-) (of computeKey, uuid gpu.MIGUUID, err error) {
-	wanted, one := only.Get()
-	instance, ret := h.GetGpuInstanceId()
+) (key computeKey, uuid gpu.MIGUUID, err error) {
+	wanted, looksForOne := only.Get()
 
-	of.instance = gpu.InstanceID(instance)
-	if err := s.checkReturn(
-		"nvmlDeviceGetGpuInstanceId",
-		ret,
-	); err != nil ||
-		one && of.instance != wanted.instance {
+	instance, ret := h.GetGpuInstanceId()
+	key.instance = gpu.InstanceID(instance)
+
+	err = s.checkReturn("nvmlDeviceGetGpuInstanceId", ret)
+	if err != nil || looksForOne && key.instance != wanted.instance {
 		return computeKey{}, "", err
 	}
 
 	compute, ret := h.GetComputeInstanceId()
+	key.compute = gpu.ComputeID(compute)
 
-	of.compute = gpu.ComputeID(compute)
-	if err := s.checkReturn(
-		"nvmlDeviceGetComputeInstanceId",
-		ret,
-	); err != nil ||
-		one && of != wanted {
+	err = s.checkReturn("nvmlDeviceGetComputeInstanceId", ret)
+	if err != nil || looksForOne && key != wanted {
 		return computeKey{}, "", err
 	}
 
 	text, ret := h.GetUUID()
 
-	return of, gpu.MIGUUID(validUTF8(text)), s.checkReturn("nvmlDeviceGetUUID", ret)
+	return key, gpu.MIGUUID(validUTF8(text)), s.checkReturn("nvmlDeviceGetUUID", ret)
 }
 
 // scanDevices lists the MIG devices, with their names if named.
@@ -247,11 +241,9 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 
 	if _, legacy, err := gpu.ParseMIGUUID(string(e.uuid)); named || err != nil || legacy.Present() {
 		name, ret := h.GetName()
-		if err := r.source.checkReturn(
-			"nvmlDeviceGetName",
-			ret,
-		); err != nil &&
-			!errors.Is(err, gpu.ErrNotSupported) {
+
+		err := r.source.checkReturn("nvmlDeviceGetName", ret)
+		if err != nil && !errors.Is(err, gpu.ErrNotSupported) {
 			return e, err
 		}
 
@@ -266,8 +258,8 @@ func (r *gpuRead) identifyDevice(h MIGDevice, named bool) (migEntry, error) {
 // tree is inferred from the MIG devices.
 func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error) {
 	profiles := r.state.static.profiles
-
 	to.listed = len(profiles) > 0
+
 	for i := range profiles {
 		p := &profiles[i]
 
@@ -288,11 +280,12 @@ func (r *gpuRead) scanInstances(q *querier, to *scan) (vanished bool, err error)
 
 		for _, h := range list {
 			info, ret := h.GetInfo()
-
 			err := r.source.checkReturn("nvmlGpuInstanceGetInfo", ret)
+
 			switch {
 			case err == nil:
-				to.instances, to.handles = append(to.instances, info), append(to.handles, h)
+				to.instances = append(to.instances, info)
+				to.handles = append(to.handles, h)
 			case losesEntity(err):
 				vanished = true
 			default:

@@ -69,7 +69,8 @@ type session struct {
 // usage is a use of the driver's handles: a reading, a lookup or a request of partition control.
 type usage struct {
 	began time.Time // in real time
-	// last is when its last call began, in nanoseconds after began. Only readings note it: of others the whole counts.
+	// last is when its last call began, in nanoseconds after began. Only readings update it: for other uses we count the
+	// time since they began.
 	last atomic.Int64
 }
 
@@ -132,6 +133,7 @@ func (s *Source) Reacquire(id gpu.UUID) <-chan Released {
 func (s *Source) request(r *releaseRequest) <-chan Released {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.session.requests = append(s.session.requests, r)
 
 	return r.result
@@ -179,6 +181,7 @@ func (s *Source) followKernel() (none bool) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	left := 0
 
 	for id, r := range s.session.released {

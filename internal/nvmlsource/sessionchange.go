@@ -26,12 +26,14 @@ func (c *sessionChange) run(resume func(all bool)) {
 	s := c.source
 	began := time.Now()
 
+	// We stop everything in this process that uses a handle, and then wait for the event queue.
 	err := s.pauseCalls()
 	if err == nil {
 		err = s.haltQueue()
 	}
 
 	if err == nil {
+		// NVML is still open here: this is the last chance to see which GPUs it does not list.
 		s.noteForeign()
 		err = c.shutDown()
 	}
@@ -44,9 +46,12 @@ func (c *sessionChange) run(resume func(all bool)) {
 		return
 	}
 
+	// From here on NVML is closed. We set the released GPUs before we open it again, so that a request for one of them
+	// fails with gpu.ErrReleased.
 	s.mu.Lock()
 	s.session.released = c.released
 	s.mu.Unlock()
+
 	err = c.open()
 	took := time.Since(began)
 
@@ -63,8 +68,8 @@ func (c *sessionChange) run(resume func(all bool)) {
 // answer logs what became of the change, and answers the requests. err is why NVML stays closed.
 func (c *sessionChange) answer(err error, took time.Duration) {
 	s := c.source
-
 	s.session.waits = ""
+
 	if s.session.failed || err != nil && s.initialised { // it is to be opened, or closed, again
 		s.lengthenPause()
 	} else {
@@ -127,6 +132,7 @@ func (c *sessionChange) requeue() {
 	s := c.source
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.session.requests = append(s.session.requests, c.requests...)
 }
 
@@ -199,6 +205,7 @@ func (s *Source) pauseCalls() error {
 func (s *Source) resumeCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.session.paused.Store(s.session.down != nil)
 	s.session.unused = nil
 }
@@ -250,7 +257,9 @@ func (c *sessionChange) open() error {
 		return nil // Discover looks up the GPUs
 	}
 
-	_ = s.listGPUs(attachTimeout) // so does that for an error of a lookup
+	// We ignore an error of a lookup: the next Discover looks again.
+	_ = s.listGPUs(attachTimeout)
+
 	if err := s.checkClosed(c.skip); err != nil {
 		return c.closeAgain(fmt.Errorf("%w, although only the others were looked up", err))
 	}

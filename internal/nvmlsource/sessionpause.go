@@ -21,8 +21,8 @@ type pausing struct {
 // has entered the Source; the goroutine leaves it.
 func (c *sessionChange) beginPausing() *pausing {
 	p := &pausing{change: c, ended: make(chan struct{})}
-
 	mayOpen := c.source.opts.MayOpen
+
 	if !c.source.initialised {
 		mayOpen = nil
 	}
@@ -106,7 +106,8 @@ func (s *Source) endPausing() {
 	}
 
 	done := make(chan struct{})
-	s.session.change, s.session.began = done, s.opts.Now()
+	s.session.change = done
+	s.session.began = s.opts.Now()
 	go func() {
 		defer s.leave()
 		defer close(done)

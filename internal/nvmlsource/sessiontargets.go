@@ -26,6 +26,7 @@ func (c *sessionChange) setTargets() {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.session.targets = map[int]string{}
 	taken := map[int]bool{}
 	var left []string // bound, and never read, or at an index that another GPU has had since
@@ -36,7 +37,8 @@ func (c *sessionChange) setTargets() {
 		case !known || taken[index]:
 			left = append(left, busID)
 		default:
-			s.session.targets[index], taken[index] = busID, true
+			s.session.targets[index] = busID
+			taken[index] = true
 		}
 	}
 
@@ -132,6 +134,7 @@ func (s *Source) isForeign(index int, err error) bool {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	_, known := s.indexOf(busID)
 
 	return !known

@@ -240,6 +240,7 @@ func (s *Source) readGPU(id gpu.UUID, read func(*gpuState) (gpu.GPU, error)) (gp
 	use.noteWait()
 	g.reading.Lock()
 	defer g.reading.Unlock()
+
 	use.noteCall(time.Now())
 	g.meter.use = use
 

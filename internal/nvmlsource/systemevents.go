@@ -84,6 +84,7 @@ func (s *Source) noteBound(id gpu.UUID) {
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.session.requests = slices.DeleteFunc(s.session.requests, func(r *releaseRequest) bool {
 		return r.id == id && !r.isOperators()
 	})

@@ -137,6 +137,7 @@ func (a *Actuator) computeProfiles(t *tables, gi MutableInstance,
 
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.computes[profileID] = list
 
 	return list, nil

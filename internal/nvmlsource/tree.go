@@ -316,8 +316,8 @@ func setProfile(gi *gpu.GPUInstance, p gpu.Profile) {
 	gi.Profile = p.Name
 	gi.ProfileID = gpu.Some(p.ID)
 	gi.ComputeSlices = gpu.Some(p.ComputeSlices)
-
 	gi.SMs = gpu.Some(p.SMs)
+
 	if p.MemorySlices > 0 {
 		gi.MemorySlices = gpu.Some(p.MemorySlices)
 	}

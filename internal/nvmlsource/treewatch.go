@@ -35,8 +35,8 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 // mayKeepTree reports whether the last scan still holds: its changes would have been reported.
 func (r *gpuRead) mayKeepTree() bool {
 	t := &r.state.tree
-
 	w := &r.state.watch
+
 	if r.layoutOnly || r.rescans > 0 || r.mustReadAnew() {
 		return false
 	}

@@ -149,7 +149,7 @@ func TestAPodThatWasListedTooShortly(t *testing.T) {
 	for name, want := range map[string]string{"a": "", "a-node-1": "a-node-1?"} {
 		c := &fakeCluster{gone: map[string]bool{"": true}, pods: map[string]gpu.PodMetadata{"ns/witness": {UID: "w-1"}}}
 		g := newTestLedger(t, c)
-		g.settlement.nodes = []string{"node-1"}
+		g.completeness.nodes = []string{"node-1"}
 		g.listUntilSettled(t, podWithDevices(name, gpuA))
 		g.resetForRestart(g.now)
 
@@ -271,7 +271,7 @@ func TestAnAPIServerThatIsSilent(t *testing.T) {
 func TestAStartWithoutAnySource(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.live = nil
-	g.settlement.settledBefore = false
+	g.completeness.settledBefore = false
 
 	began := g.now
 	for g.now.Sub(began) < unaidedSettleAfter {
@@ -290,7 +290,7 @@ func TestAStartWithoutAnySource(t *testing.T) {
 func TestASecondRestartRightAfterTheStart(t *testing.T) {
 	g := newTestLedger(t, nil)
 	g.live = nil
-	g.settlement.settledBefore = false
+	g.completeness.settledBefore = false
 	g.list(oldest()...)
 	g.resetForRestart(g.now)
 
@@ -314,7 +314,7 @@ func TestASecondRestartRightAfterTheStart(t *testing.T) {
 // process. So at our own start that containers are seen to run does not shorten the wait.
 func TestProcessesAreNoProofOfAbsence(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settlement.settledBefore = false
+	g.completeness.settledBefore = false
 	live := newLiveContainers()
 	live.add(gpu.Container{Namespace: "ns", Pod: "older", Name: "c"}, uidA)
 	g.live = func() *liveContainers { return live }
@@ -342,7 +342,7 @@ func TestACheckpointWithoutAPluginOfOurs(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := newTestLedger(t, nil)
-			g.settlement.settledBefore = false
+			g.completeness.settledBefore = false
 			g.checkpoint = testCheckpoint(t)
 			writeText(t, g.checkpoint.path, tt.checkpoint)
 

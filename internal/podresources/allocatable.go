@@ -47,8 +47,8 @@ func compareDevices(a, b *gpu.DeviceRef) int {
 // compareOpt puts an absent value first.
 func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
 	x, okX := a.Get()
-
 	y, okY := b.Get()
+
 	switch {
 	case okX && okY:
 		return cmp.Compare(x, y)

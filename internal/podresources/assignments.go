@@ -16,7 +16,7 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 		List:       make([]gpu.Assignment, 0, len(g.holdings)),
 		Unreadable: g.unreadable,
 		Incomplete: g.incompleteReason(err, now),
-		Witness:    g.settlement.witness != "",
+		Witness:    g.completeness.witness != "",
 		Epoch:      g.epoch,
 		Free:       slices.Clone(g.free),
 	}
@@ -31,7 +31,8 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 
 		for n := range group {
 			if a, holds := g.assignmentOf(&group[n], state, awaited, now); holds {
-				out.List, orders = append(out.List, a), append(orders, group[n].order)
+				out.List = append(out.List, a)
+				orders = append(orders, group[n].order)
 				described = described && state.isOfPod(&group[n])
 			}
 		}
@@ -59,8 +60,8 @@ func (g *ledger) assignmentOf(
 	now time.Time,
 ) (gpu.Assignment, bool) {
 	a := h.Assignment
-
 	a.Holder.PodUID = g.pods.podUID(h)
+
 	if state.isOfPod(h) {
 		a.Holder.Workload = state.metadata.Workload
 		a.Holder.Labels = state.metadata.Labels
@@ -142,7 +143,7 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 	case g.overflow:
 		return fmt.Sprintf("more than %d devices have left the kubelet's list at once", maxMissing)
 	case !g.settled:
-		return g.settlement.unsettledReason()
+		return g.completeness.unsettledReason()
 	case len(g.unreadable) > 0:
 		return fmt.Sprintf(
 			"%d device ids that the kubelet gave out have no known form, the first is %q of resource %q",

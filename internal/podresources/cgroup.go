@@ -19,7 +19,7 @@ func containerIDs(cgroup string) []string {
 	var ids []string
 
 	for line := range strings.Lines(cgroup) {
-		// hierarchy:controllers:path, and the path may contain colons.
+		// A line is hierarchy:controllers:path, and the path may contain colons.
 		parts := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
 		if len(parts) != 3 {
 			continue

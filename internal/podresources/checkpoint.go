@@ -71,7 +71,10 @@ func (c *checkpoint) readIfChanged() {
 				c.version++
 			}
 
-			c.lastFile, c.devices, c.registered, c.lastSuccess = file, devices, registered, c.now()
+			c.lastFile = file
+			c.devices = devices
+			c.registered = registered
+			c.lastSuccess = c.now()
 			c.indexDevices()
 		}
 	}

@@ -83,12 +83,13 @@ type Options struct {
 	// Containers finds containers that run. They hold what they were given, whatever else is known; that none is found
 	// proves nothing. Nil: they are not looked for.
 	Containers *Containers
-	// Expected is set if the node must have a kubelet. Otherwise it has none if no path of Traces exists and none has
-	// answered yet.
-	Expected     bool
+	// Expected is set if the node must have a kubelet. Otherwise the node counts as one without a kubelet until a path
+	// of KubeletPaths exists or a kubelet has answered.
+	Expected bool
+	// KubeletPaths are paths that exist only on a node with a kubelet.
 	KubeletPaths []string
-	// Contained is set if this process is in a container, which may not see the kubelet of its host. There is no kubelet
-	// configured then, where the node would have none outside of a container.
+	// Contained is set if this process is in a container, which may not see its host's kubelet. If we find no kubelet
+	// then, List returns gpu.ErrNotConfigured instead of gpu.ErrNoKubelet.
 	Contained bool
 	// Answered is called once, after the first answer of a kubelet, unless it is nil.
 	Answered func()
@@ -105,12 +106,12 @@ type Client struct {
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
 
-	replies    replyReader
-	staleAfter time.Duration
-	expected   bool
-	traces     []string
-	contained  bool
-	answered   func() // nil once called
+	replies      replyReader
+	staleAfter   time.Duration
+	expected     bool
+	kubeletPaths []string
+	contained    bool
+	answered     func() // nil once called
 
 	mu              sync.Mutex // held during a call
 	conn            *grpc.ClientConn
@@ -137,28 +138,28 @@ func New(opts Options) *Client {
 	names := newResourceNames(opts.ResourceNames)
 
 	c := &Client{
-		socket:     socket,
-		now:        opts.Now,
-		watch:      newSocketWatch(socket, opts.Logger),
-		ctx:        ctx,
-		cancel:     cancel,
-		replies:    replyReader{names},
-		staleAfter: opts.StaleAfter,
-		expected:   opts.Expected,
-		traces:     opts.KubeletPaths,
-		contained:  opts.Contained,
-		answered:   opts.Answered,
+		socket:       socket,
+		now:          opts.Now,
+		watch:        newSocketWatch(socket, opts.Logger),
+		ctx:          ctx,
+		cancel:       cancel,
+		replies:      replyReader{names},
+		staleAfter:   opts.StaleAfter,
+		expected:     opts.Expected,
+		kubeletPaths: opts.KubeletPaths,
+		contained:    opts.Contained,
+		answered:     opts.Answered,
 	}
 	if opts.Checkpoint != "" {
 		c.checkpoint = &checkpoint{path: opts.Checkpoint, names: names, now: opts.Now}
 	}
 
 	c.ledger = ledger{
-		metadata:   opts.Metadata,
-		running:    opts.Running,
-		checkpoint: c.checkpoint,
-		logger:     opts.Logger,
-		settlement: settlement{witness: opts.Witness, nodes: opts.NodeNames},
+		metadata:     opts.Metadata,
+		running:      opts.Running,
+		checkpoint:   c.checkpoint,
+		logger:       opts.Logger,
+		completeness: completeness{witness: opts.Witness, nodes: opts.NodeNames},
 	}
 	if opts.Containers != nil {
 		c.ledger.live = opts.Containers.readLive
@@ -177,6 +178,7 @@ func New(opts Options) *Client {
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	now := c.now()
 	defer c.publishCheckpoint()
 	c.checkpoint.readIfChanged()
@@ -191,13 +193,10 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	switch {
 	case errors.Is(err, gpu.ErrNoKubelet):
 		if !c.loggedNoKubelet {
-			level.Info(c.ledger.logger).
-				Log(
-					"msg",
-					"this node has no kubelet: no container holds a device through one",
-					"socket",
-					c.socket,
-				)
+			level.Info(c.ledger.logger).Log(
+				"msg", "this node has no kubelet: no container holds a device through one",
+				"socket", c.socket,
+			)
 			c.loggedNoKubelet = true
 		}
 
@@ -285,7 +284,11 @@ func (c *Client) checkSocketReplaced(now time.Time) bool {
 
 // hasKubelet reports whether the node has a kubelet, as far as known. A path that cannot be read counts as present.
 func (c *Client) hasKubelet() bool {
-	return c.expected || c.kubeletAnswered || slices.ContainsFunc(c.traces, func(path string) bool {
+	if c.expected || c.kubeletAnswered {
+		return true
+	}
+
+	return slices.ContainsFunc(c.kubeletPaths, func(path string) bool {
 		_, err := os.Stat(path)
 		return !errors.Is(err, fs.ErrNotExist)
 	})
@@ -307,6 +310,7 @@ func (c *Client) notConfiguredError() error {
 func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	var reply *kubeletapi.AllocatableResourcesResponse
 
 	err := c.callKubelet(ctx, "allocatable resources",
@@ -397,6 +401,7 @@ func (c *Client) Close() {
 	c.watch.close()
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.disconnect()
 }
 
@@ -405,19 +410,19 @@ func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) erro
 		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
 	}
 
-	asking, cancel := context.WithTimeout(ctx, callTimeout)
+	callCtx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	defer context.AfterFunc(c.ctx, cancel)()
 
-	err := call(asking, kubeletapi.NewPodResourcesListerClient(c.conn))
+	err := call(callCtx, kubeletapi.NewPodResourcesListerClient(c.conn))
 	if err == nil {
 		return nil
 	}
 
 	switch {
-	case asking.Err() != nil && errors.Is(asking.Err(), context.Canceled):
+	case callCtx.Err() != nil && errors.Is(callCtx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
-	case asking.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
+	case callCtx.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf(
 			"%s: kubelet at %s does not answer: %w: %w",
 			op,

@@ -131,16 +131,12 @@ func (c *Containers) recordAbsent(err error) {
 
 	c.absentProcesses++
 	if c.absentProcesses == enoughAbsent {
-		level.Warn(c.opts.Logger).
-			Log(
-				"msg",
-				"cannot find the processes on the GPUs; memory of containers that share a GPU is not known: is this "+
-					"the host's PID namespace (hostPID)?",
-				"proc",
-				c.opts.ProcDir,
-				"err",
-				err,
-			)
+		level.Warn(c.opts.Logger).Log(
+			"msg", "cannot find the processes on the GPUs; memory of containers that share a GPU is "+
+				"not known: is this the host's PID namespace (hostPID)?",
+			"proc", c.opts.ProcDir,
+			"err", err,
+		)
 	}
 }
 
@@ -190,13 +186,11 @@ func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {
 		if !c.logDirFailed {
-			level.Warn(c.opts.Logger).
-				Log(
-					"msg",
-					"cannot read the kubelet's links to container logs; memory of containers that share a GPU is not known",
-					"err",
-					err,
-				)
+			level.Warn(c.opts.Logger).Log(
+				"msg", "cannot read the kubelet's links to container logs; "+
+					"memory of containers that share a GPU is not known",
+				"err", err,
+			)
 		}
 
 		c.logDirFailed = true

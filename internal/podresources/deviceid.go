@@ -92,7 +92,8 @@ func parseGKE(id string) (parsedDevice, bool) {
 			return parsedDevice{}, false
 		}
 
-		d.sharing, d.replica = gpu.SharingReplica, strings.TrimPrefix(rest, "vgpu")
+		d.sharing = gpu.SharingReplica
+		d.replica = strings.TrimPrefix(rest, "vgpu")
 	}
 
 	return d, true
@@ -140,7 +141,8 @@ func parseDRADevice(name string) (gpu.DeviceRef, bool) {
 
 	profile, profileOK := gpu.ParseDecimal(parts[at])
 	start, startOK := gpu.ParseDecimal(parts[at+1])
-	ref.ProfileID, ref.PlacementStart = gpu.Some(profile), gpu.Some(int(start))
+	ref.ProfileID = gpu.Some(profile)
+	ref.PlacementStart = gpu.Some(int(start))
 
 	return ref, profileOK && startOK
 }

@@ -64,7 +64,7 @@ func newTestLedger(t *testing.T, metadata Metadata) *testLedger {
 	t.Helper()
 	g := &testLedger{now: time.Unix(1000, 0), ledger: &ledger{
 		metadata: metadata, logger: log.NewNopLogger(), live: newLiveContainers,
-		settlement: settlement{witness: "ns/witness", settledBefore: true},
+		completeness: completeness{witness: "ns/witness", settledBefore: true},
 	}}
 	g.resetForRestart(g.now)
 

@@ -47,29 +47,29 @@ type ledger struct {
 
 	seenLive *liveContainers // what live returned for the present list; nil before
 
-	settlement settlement
-	listCount  uint64
-	holdings   []holding // by compareAssignments
-	settled    bool      // the last list was
-	lastAnswer time.Time // when the last successful call began; zero before
-	overflow   bool      // more went missing than is kept
-	unreadable []gpu.Assignment
-	epoch      uint64          // grows with every restart of the kubelet
-	free       []gpu.DeviceRef // confirmed by an operator in this epoch
-	freeUntil  time.Time
-	pods       podStates
-	unlisted   unlistedDevices
+	completeness completeness
+	listCount    uint64
+	holdings     []holding // by compareAssignments
+	settled      bool      // the last list was
+	lastAnswer   time.Time // when the last successful call began; zero before
+	overflow     bool      // more went missing than is kept
+	unreadable   []gpu.Assignment
+	epoch        uint64          // grows with every restart of the kubelet
+	free         []gpu.DeviceRef // confirmed by an operator in this epoch
+	freeUntil    time.Time
+	pods         podStates
+	unlisted     unlistedDevices
 }
 
 // resetForRestart handles that another kubelet listens on the socket. Holdings stay; that a list lacked one no longer
 // counts, nor does an operator's word.
 func (g *ledger) resetForRestart(now time.Time) {
-	g.settlement.reset(now)
+	g.completeness.reset(now)
 	g.epoch++
 
 	g.settled = false
-
 	g.free = nil
+
 	for n := range g.holdings {
 		g.holdings[n].lackedBySettled = time.Time{}
 		g.holdings[n].dismissed = false
@@ -104,8 +104,8 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 		}
 
 		h.Seen = g.listCount
-
 		h.Listed = now
+
 		if len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) == 0 {
 			h.inheritState(&before[0])
 			before = before[1:]
@@ -122,8 +122,8 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 
 	g.settled = settled
 	g.lastAnswer = now
-
 	g.unreadable = l.unreadable
+
 	if g.incompleteReason(nil, now) == "" || now.After(g.freeUntil) {
 		g.free = nil // the list is complete, or a device may have been assigned since
 	}
@@ -150,8 +150,8 @@ func (g *ledger) markAllMissing(now time.Time) {
 	before := g.holdings
 
 	g.settled = false
-
 	g.holdings = g.holdings[:0]
+
 	for _, h := range before {
 		if g.keepMissing(&h, &nothing, false, now) {
 			g.holdings = append(g.holdings, h)
@@ -161,7 +161,8 @@ func (g *ledger) markAllMissing(now time.Time) {
 
 func (h *holding) markMissing(c *checkpoint, now time.Time) {
 	if h.missingSince.IsZero() {
-		h.missingSince, h.checkpointVersion = now, c.currentVersion()
+		h.missingSince = now
+		h.checkpointVersion = c.currentVersion()
 	}
 }
 
@@ -237,7 +238,7 @@ func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 		return isAPIUID(uid)
 	}
 
-	return len(g.settlement.nodes) > 0 && !g.settlement.isNamedAfterNode(pod)
+	return len(g.completeness.nodes) > 0 && !g.completeness.isNamedAfterNode(pod)
 }
 
 // givesToAnother reports whether the device of a holding is listed for another pod.
@@ -308,9 +309,9 @@ func (g *ledger) confirmFree(
 
 		for k := range g.holdings {
 			h := &g.holdings[k]
-			if known := h.missingSince.IsZero() &&
-				(h.claim == gpu.ClaimDevice{} || h.admin.Present()); !known &&
-				compareAssignments(&h.Assignment, a) == 0 {
+
+			known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present())
+			if !known && compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}
 		}

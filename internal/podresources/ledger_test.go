@@ -47,10 +47,10 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 		t.Errorf("after a restart of the kubelet: %q", got.Incomplete)
 	}
 
-	g.settlement.witness = ""
+	g.completeness.witness = ""
 	g.resetForRestart(g.now)
 
-	if got := g.settlement.unsettledReason(); !strings.Contains(got, "--kubernetes.witness-pod") {
+	if got := g.completeness.unsettledReason(); !strings.Contains(got, "--kubernetes.witness-pod") {
 		t.Errorf("without a witness: %q", got)
 	}
 
@@ -60,10 +60,10 @@ func TestNothingIsFreeBeforeTheListIsSettled(t *testing.T) {
 		}
 	}
 
-	g.settlement.witness = "ns/wit*"
+	g.completeness.witness = "ns/wit*"
 	known := []*kubeletapi.PodResources{podWithDevices("a", gpuA), podWithDevices("b", gpuB), podWithDevices("c", gpuC)}
 	g.listUntilSettled(t, known...) // a prefix names it
-	g.settlement.nodes = []string{"node-1"}
+	g.completeness.nodes = []string{"node-1"}
 	static := pod("ns", "witness-node-1", container("c", nil))
 	g.resetForRestart(g.now)
 

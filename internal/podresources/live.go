@@ -59,6 +59,7 @@ func (c *Containers) readLive() *liveContainers {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.readLogDir()
 
 	for _, cgroup := range cgroups {

@@ -198,7 +198,7 @@ func TestTheCheckpointTellsNow(t *testing.T) {
 // On a host without a witness every pod that a replica was given to stays, for ever.
 func TestReplicasWithoutAWitness(t *testing.T) {
 	g := newTestLedger(t, nil)
-	g.settlement.witness = ""
+	g.completeness.witness = ""
 
 	var got gpu.Assignments
 	for n := range 500 {

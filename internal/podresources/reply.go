@@ -59,8 +59,8 @@ type replyReader struct {
 // readReply returns the content of a reply. It does not depend on the order of the reply's pods and devices.
 func (r replyReader) readReply(reply *kubeletapi.ListPodResourcesResponse) listing {
 	l := listing{pods: make(map[gpu.PodName]bool, len(reply.GetPodResources()))}
-
 	shared := sharedClaims(reply)
+
 	for _, pod := range reply.GetPodResources() {
 		l.pods[gpu.PodName{Namespace: pod.GetNamespace(), Name: pod.GetName()}] = true
 		for order, c := range pod.GetContainers() {
@@ -140,9 +140,12 @@ func readClaims(
 				continue
 			}
 
-			e.ID, e.Device, e.claim = name, ref, claimDeviceOf(claim, resource)
+			e.ID = name
+			e.Device = ref
+			e.claim = claimDeviceOf(claim, resource)
+			e.Holder.Sharing = gpu.SharingExclusive
+			e.Holder.Replica = resource.GetShareId()
 
-			e.Holder.Sharing, e.Holder.Replica = gpu.SharingExclusive, resource.GetShareId()
 			if e.Holder.Replica != "" || shared[e.claim] > 1 {
 				e.Holder.Sharing = gpu.SharingReplica
 			}

@@ -14,7 +14,7 @@ const (
 
 // settle decides whether a list has all pods of the node. Once one has, all later ones of the same kubelet have.
 func (g *ledger) settle(l *listing, now time.Time) bool {
-	s := &g.settlement
+	s := &g.completeness
 	if s.settled {
 		return true
 	}
@@ -41,7 +41,7 @@ func (g *ledger) settle(l *listing, now time.Time) bool {
 // what knows them can be relied on.
 func (g *ledger) awaitedBy(now time.Time) string {
 	unlisted, aided := g.findUnlistedPod()
-	if unlisted == "" && !aided && !g.settlement.isQuiet(unaidedSettleAfter, now) {
+	if unlisted == "" && !aided && !g.completeness.isQuiet(unaidedSettleAfter, now) {
 		return "no other source says which pods there are, and the list has not been the same for " +
 			unaidedSettleAfter.String()
 	}
@@ -63,7 +63,7 @@ func (g *ledger) awaitedBy(now time.Time) string {
 // bound it and it has not ended. aided reports whether there was a source besides the list: a restarted kubelet's list
 // can be compared with what was listed before, but only once a list was settled.
 func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
-	seen := g.settlement.podsSeen
+	seen := g.completeness.podsSeen
 	for n := range g.holdings {
 		h := &g.holdings[n]
 		if !seen[h.podName()] && !h.dismissed && !h.admin.Or(false) {
@@ -72,10 +72,10 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 	}
 
 	if g.metadata == nil {
-		return "", g.settlement.settledBefore || g.checkpoint.coversNode()
+		return "", g.completeness.settledBefore || g.checkpoint.coversNode()
 	}
 
-	bound, current := g.metadata.BoundPods(g.settlement.startedAt)
+	bound, current := g.metadata.BoundPods(g.completeness.startedAt)
 	for _, pod := range bound {
 		if !seen[pod] {
 			return "pod " + pod.String() + ", which the API server has bound to this node", true
@@ -90,7 +90,7 @@ func (g *ledger) findUnlistedPod() (unlisted string, aided bool) {
 func (g *ledger) findUnlistedLivePod() string {
 	first := ""
 	for pod := range g.liveContainers().pods {
-		if name := pod.String(); !g.settlement.podsSeen[pod] && (first == "" || name < first) {
+		if name := pod.String(); !g.completeness.podsSeen[pod] && (first == "" || name < first) {
 			first = name
 		}
 	}

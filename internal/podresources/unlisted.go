@@ -68,8 +68,8 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 	held, listed, owned := u.indexLedger(g)
 	devices := make(map[checkpointDevice]*unlistedDevice, len(u.byDevice))
-
 	uids := map[string]bool{}
+
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
 		byUID := d
@@ -97,12 +97,8 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 		device.dismissed = device.dismissed && !device.alive
 		if device.alive && g.metadata != nil {
-			if meta, ok := g.metadata.PodMetadata(
-				device.pod.Namespace,
-				device.pod.Name,
-				device.since,
-			); ok &&
-				meta.UID == d.uid {
+			meta, ok := g.metadata.PodMetadata(device.pod.Namespace, device.pod.Name, device.since)
+			if ok && meta.UID == d.uid {
 				device.metadata = meta
 			}
 		}

@@ -52,7 +52,7 @@ func (w *socketWatch) startWatching() {
 		return
 	}
 
-	// before Add: the goroutine may see at once that the directory was removed
+	// We set this before Add: the goroutine may see at once that the directory was removed.
 	w.watching.Store(true)
 
 	if err := w.watcher.Add(w.dir); err != nil {

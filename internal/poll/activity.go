@@ -47,12 +47,12 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 	g.ActivitySource = p.Source
 	g.Activity = p.GPU
 	g.Rates = p.Rates
-
 	g.InvalidActivity = p.Invalid
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-
 		gi.Activity = p.Instances[gi.ID]
+
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
 			ci.Activity = p.ComputeInstances[[2]uint32{uint32(gi.ID), uint32(ci.ID)}]
@@ -66,8 +66,8 @@ func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := countAboveOne(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-
 		above += countAboveOne(&gi.Activity)
+
 		for c := range gi.ComputeInstances {
 			above += countAboveOne(&gi.ComputeInstances[c].Activity)
 		}
@@ -109,8 +109,8 @@ func rollUpActivity(g *gpu.GPU) {
 	g.ActivityRollup = true
 	bySM := smShares(g)
 	byMemory := memoryShares(g)
-
 	dram := &g.Activity.DRAM
+
 	for m, whole := range g.Activity.All() {
 		weights := bySM
 		if whole == dram {

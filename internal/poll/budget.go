@@ -206,8 +206,8 @@ func (p *Poller) keepToBudget() {
 	}
 
 	cost := p.pacer.perSecond(len(p.inventory.GPUs))
-
 	pace := p.pacer.pace()
+
 	if p.pacer.overrun {
 		level.Warn(p.opts.Logger).Log(
 			"msg", "driver calls take more than their budget: reading the GPUs less often",

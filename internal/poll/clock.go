@@ -11,8 +11,8 @@ import (
 // which the next reading corrects. With time.Now neither happens, since it has a monotonic reading.
 func (p *Poller) adjustForClockSetBack(now time.Time) {
 	last := p.lastCycle
-
 	p.lastCycle = now
+
 	if last.IsZero() || !now.Before(last) {
 		return
 	}

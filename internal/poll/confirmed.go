@@ -9,12 +9,12 @@ func markConfirmedFree(gpus []gpu.GPU) {
 
 	for i := range gpus {
 		g := &gpus[i]
-
 		g.ConfirmedFree = g.Allocated == free
+
 		for k := range g.Instances {
 			gi := &g.Instances[k]
-
 			gi.ConfirmedFree = gi.Allocated == free
+
 			for c := range gi.ComputeInstances {
 				gi.ComputeInstances[c].ConfirmedFree = gi.ComputeInstances[c].Allocated == free
 			}

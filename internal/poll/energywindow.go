@@ -63,8 +63,8 @@ type derivedPower struct {
 func (t *trackedGPU) derivePower(g *gpu.GPU) bool {
 	d := &t.derived
 	at := g.Readings.EnergyAt
-
 	joules, counts := g.Readings.EnergyJoules.Get()
+
 	if g.Readings.PowerWatts.Present() {
 		*d = derivedPower{}
 		return false

@@ -10,7 +10,7 @@ import (
 )
 
 // attachHolders stores the holders of each device in gpus and returns the assignments that name no device of this node.
-// The kubelet was asked for them at a time: of a device that was first seen later its list says nothing.
+// asked is when we asked the kubelet: its list says nothing about a device that we first saw later.
 func attachHolders(
 	gpus []gpu.GPU,
 	known gpu.Assignments,
@@ -36,11 +36,14 @@ func attachHolders(
 			unmatched = append(unmatched, a)
 		}
 
-		switch d = narrowToCompute(gpus, d); {
-		case match == gpu.MatchNothing:
+		d = narrowToCompute(gpus, d)
+
+		if match == gpu.MatchNothing {
 			continue
-		case match == gpu.MatchParent, firstSeenAt(gpus, d).After(a.Listed):
-			// Only the parent of the device exists, or the device may have been created after it was listed.
+		}
+
+		// Only the parent of the device exists, or we first saw the device after the kubelet listed it.
+		if match == gpu.MatchParent || firstSeenAt(gpus, d).After(a.Listed) {
 			state.doubtful[d] = true
 			continue
 		}
@@ -116,8 +119,8 @@ func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
 		ci.Holders = append(ci.Holders, holders...)
 	default:
 		gi := &g.Instances[d.Instance]
-
 		gi.Holders = holders
+
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Holders = slices.Clone(holders)
 		}
@@ -175,8 +178,8 @@ func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 	}
 
 	processes, listKnown := g.Readings.Processes.Get()
-
 	isClient := func(p gpu.Process) bool { return p.MPS && runsOn(g, d, p) }
+
 	switch {
 	case g.Readings.ExclusiveComputeMode.Or(false) || slices.ContainsFunc(processes, isClient):
 		return gpu.SharingMPS
@@ -304,8 +307,8 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 		return gpu.None[bool]()
 	case v.free[d]:
 		return gpu.Some(false)
-	case !v.complete,
-		firstSeenAt(v.gpus, d).After(v.asked): // its absence in the list proves nothing
+	case !v.complete, firstSeenAt(v.gpus, d).After(v.asked):
+		// Its absence in the list proves nothing.
 		return gpu.None[bool]()
 	}
 
@@ -316,7 +319,7 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 func (v *allocationState) isDoubtful(d gpu.DeviceIndex) bool {
 	return v.doubtful[d] ||
 		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
-		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: gpu.Whole, Compute: gpu.Whole}]
+		v.doubtful[wholeDevice(d.GPU)]
 }
 
 // summarizeGPU sets Allocated of a GPU and its instances, and derives the holders of GPU instances from those of their
@@ -324,37 +327,33 @@ func (v *allocationState) isDoubtful(d gpu.DeviceIndex) bool {
 func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	g := &gpus[at]
 	if len(g.Holders) > 0 {
-		v.doubtful[gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}] = true // the holder may have any part
+		v.doubtful[wholeDevice(at)] = true // the holder may have any part
 	}
 
-	parts := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
+	allocated := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		var computes []gpu.Opt[bool]
+		var states []gpu.Opt[bool]
 
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-			ci.Allocated = v.allocated(
-				gpu.DeviceIndex{GPU: at, Instance: i, Compute: c},
-				ci.Holders,
-			)
-			computes = append(computes, ci.Allocated)
+			d := gpu.DeviceIndex{GPU: at, Instance: i, Compute: c}
+			ci.Allocated = v.allocated(d, ci.Holders)
+			states = append(states, ci.Allocated)
 		}
 
-		if len(computes) == 0 || len(gi.Holders) > 0 {
-			computes = append(
-				computes,
-				v.allocated(gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}, gi.Holders),
-			)
+		if len(states) == 0 || len(gi.Holders) > 0 {
+			d := gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}
+			states = append(states, v.allocated(d, gi.Holders))
 		}
 
 		if gi.ComputesHidden {
-			computes = append(computes, gpu.None[bool]())
+			states = append(states, gpu.None[bool]())
 		}
 
-		gi.Allocated = anyAllocated(computes)
+		gi.Allocated = anyAllocated(states)
+		allocated = append(allocated, gi.Allocated)
 
-		parts = append(parts, gi.Allocated)
 		switch {
 		case len(gi.Holders) > 0, gi.ComputesHidden:
 		case gi.IsSplit():
@@ -364,25 +363,24 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 		}
 	}
 
-	if len(parts) == 0 || len(g.Holders) > 0 {
-		parts = append(
-			parts,
-			v.allocated(
-				gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole},
-				g.Holders,
-			),
-		)
+	if len(allocated) == 0 || len(g.Holders) > 0 {
+		allocated = append(allocated, v.allocated(wholeDevice(at), g.Holders))
 	}
 
 	if g.MIG.DevicesHidden { // those that do not show may be held
-		parts = append(parts, gpu.None[bool]())
+		allocated = append(allocated, gpu.None[bool]())
 	}
 
 	if g.Released.Present() { // what has no known holder may have a user that no kubelet knows
-		parts = append(parts, gpu.None[bool]())
+		allocated = append(allocated, gpu.None[bool]())
 	}
 
-	g.Allocated = anyAllocated(parts)
+	g.Allocated = anyAllocated(allocated)
+}
+
+// wholeDevice is the index of a GPU as a whole.
+func wholeDevice(at int) gpu.DeviceIndex {
+	return gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}
 }
 
 // anyAllocated reports whether any part is allocated; absent if none is, but not all are known.

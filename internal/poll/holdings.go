@@ -74,8 +74,8 @@ func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
 	h.open = make(map[deviceKey]*holding, len(before))
-
 	h.ended = nil
+
 	if !hasHeldParts(g) {
 		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
 	}

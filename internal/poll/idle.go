@@ -117,7 +117,10 @@ func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 }
 
 // interrupt begins the windows without work anew: what ran until the next reading is not known.
-func (p *idlePower) interrupt() { p.quiet, p.rest = 0, energyWindow{} }
+func (p *idlePower) interrupt() {
+	p.quiet = 0
+	p.rest = energyWindow{}
+}
 
 // countTraffic reports whether more was transferred since the last reading than the driver itself does.
 func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {

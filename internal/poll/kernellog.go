@@ -42,8 +42,8 @@ func (p *Poller) readKernelLog(now time.Time) {
 	}
 
 	lines, lost := p.opts.KernelLog.Take()
-
 	p.log.state = p.opts.KernelLog.State()
+
 	if lost {
 		p.countLost("lost lines of the kernel's log; XIDs may be missing from the counts", now)
 	}

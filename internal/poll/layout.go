@@ -35,8 +35,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	first := l.generation == 0
 	next := l.generation + 1
 	hidden := l.hiddenInstances(g)
-
 	changed := first || len(g.Instances)+len(hidden) != len(l.instances)
+
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.Generation = next
@@ -74,7 +74,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	}
 
 	if changed {
-		l.generation, l.instances = next, append(cloneInstances(g.Instances), hidden...)
+		l.generation = next
+		l.instances = append(cloneInstances(g.Instances), hidden...)
 	}
 
 	g.MIG.LayoutGeneration = l.generation
@@ -106,11 +107,9 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-		if old := findInstance(
-			before.Instances,
-			gi.ID,
-		); old != nil && old.Generation == gi.Generation &&
-			gi.Up {
+
+		old := findInstance(before.Instances, gi.ID)
+		if old != nil && old.Generation == gi.Generation && gi.Up {
 			keepReadings(gi, old)
 		}
 	}
@@ -228,13 +227,15 @@ func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 		placed = append(placed, mig.Placed{ProfileID: id, Profile: gi.Profile, Placement: at})
 	}
 
-	c.generation, c.profiles, c.enabled = g.MIG.LayoutGeneration, len(g.Profiles), enabled
-
+	c.generation = g.MIG.LayoutGeneration
+	c.profiles = len(g.Profiles)
+	c.enabled = enabled
 	c.value = mig.CapacityOf(g.Profiles, placed)
+
 	if !enabled {
 		c.value.Compute = gpu.SliceCount{}
-
 		c.value.Memory = gpu.SliceCount{}
+
 		for i := range c.value.Profiles {
 			c.value.Profiles[i].Available = 0
 		}

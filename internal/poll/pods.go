@@ -53,7 +53,8 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	}
 
 	s.stale = r.err != nil && !s.success.IsZero() && now.Sub(s.success) <= staleAfter
-	s.last, s.known = r.value, !errors.Is(r.err, gpu.ErrNoKubelet)
+	s.last = r.value
+	s.known = !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
 // sources returns the state of the kubelet; none if it is not called, or the node has none.

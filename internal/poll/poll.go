@@ -124,8 +124,8 @@ func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 
 func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	done := make(chan error, 1)
-
 	r.done = done
+
 	select {
 	case p.requests <- r:
 	case <-p.stopped:
@@ -284,8 +284,8 @@ func (p *Poller) skipReading(now time.Time) error {
 // publish makes a Snapshot the current one.
 func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
-
 	s.UnlistedXIDs = p.unlistedXIDs()
+
 	if p.opts.Observe != nil {
 		p.opts.Observe(s, took)
 	}

@@ -25,8 +25,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 
 	gpuJoules := g.Readings.EnergyJoules
 	before := t.energyReadAt
-
 	spent := counterGrowth(t.energyCounter, gpuJoules)
+
 	if gpuJoules.Present() {
 		t.energyCounter = gpuJoules
 		t.energyReadAt = at
@@ -118,8 +118,8 @@ func (w devicePower) total() float64 { return w.idle + w.active }
 func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
 	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
-
 	activity := make([]gpu.Opt[float64], len(g.Instances))
+
 	for i := range g.Instances {
 		if g.Instances[i].SMs.Present() {
 			activity[i] = engineActivity(&g.Instances[i])
@@ -141,8 +141,8 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	parts := make([]devicePower, len(gi.ComputeInstances))
 	weights := make([]float64, len(gi.ComputeInstances))
 	activity := make([]gpu.Opt[float64], len(gi.ComputeInstances))
-
 	total := 0
+
 	for c := range gi.ComputeInstances {
 		total += gi.ComputeInstances[c].SMs.Or(0)
 	}
@@ -218,8 +218,8 @@ func smShares(g *gpu.GPU) []float64 {
 	}
 
 	shares := make([]float64, len(g.Instances))
-
 	total := 0
+
 	for i := range g.Instances {
 		total += g.Instances[i].SMs.Or(0)
 	}
@@ -239,8 +239,8 @@ func smShares(g *gpu.GPU) []float64 {
 // counterGrowth returns by how much the GPU's counter grew; a counter that fell has restarted at 0.
 func counterGrowth(before, now gpu.Opt[float64]) float64 {
 	from, ok := before.Get()
-
 	to, okNow := now.Get()
+
 	switch {
 	case !ok || !okNow:
 		return 0

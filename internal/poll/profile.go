@@ -28,10 +28,8 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	s := &p.profiling
 	p.receiveProfiling(now, nil) // the result of a call that outlasted its cycle
 
-	if !s.call.start(
-		now,
-		func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) },
-	) {
+	ask := func() (map[gpu.UUID]gpu.Profiling, error) { return p.opts.Profiler.Profile(before) }
+	if !s.call.start(now, ask) {
 		if s.call.isHung(p.opts.Now(), p.opts.Timeout) {
 			s.err = fmt.Errorf(
 				"ask for activity: %w: a call has not returned, as while a GPU hangs, which blocks a host "+

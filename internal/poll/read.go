@@ -29,8 +29,8 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 		return r.err
 	case r.err != nil:
 		p.driverErr = r.err
-
 		p.libraryClosed = nil
+
 		if errors.Is(r.err, gpu.ErrNoDriver) {
 			p.inventory = gpu.Inventory{}
 		}
@@ -75,10 +75,11 @@ func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 // down.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
-
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
+
 	for _, found := range p.inventory.GPUs {
-		present[found.UUID], taken[found.Index] = true, true
+		present[found.UUID] = true
+		taken[found.Index] = true
 
 		t := p.gpus[found.UUID]
 		if t == nil {
@@ -126,7 +127,10 @@ func (p *Poller) updateReleased(now time.Time) {
 
 	for id, t := range p.gpus {
 		if r, is := released[id]; is {
-			t.up, t.failure, t.hangCounted, t.released = false, nil, false, gpu.Some(r)
+			t.up = false
+			t.failure = nil
+			t.hangCounted = false
+			t.released = gpu.Some(r)
 		} else if t.released.Present() { // until a reading succeeds, it is down
 			t.released = gpu.None[gpu.Release]()
 			t.failure = []gpu.ReadError{
@@ -219,36 +223,36 @@ func (p *Poller) lossReason(index int) error {
 // readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that end in time.
 // The reading of a GPU that is no longer in the inventory is outdated and dropped.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
-	fresh := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
+	begun := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
 		if p.libraryClosed != nil {
-			fresh[found.UUID] = false
+			begun[found.UUID] = false
 			t.markUnread(p.libraryClosed, now, p.staleAfter())
 			continue
 		}
 
-		// a reading that outlasted its cycle
+		// Receive a reading that outlasted the cycle in which it began.
 		if err := p.receiveReading(t, found.Index, now, nil); err != nil {
 			return err
 		}
 
 		cues := p.nextCues(t)
 
-		begun := t.read.start(
+		started := t.read.start(
 			now,
 			func() (reading, error) { return p.readGPU(found.UUID, wholeGPU, cues) },
 		)
-		if begun {
+		if started {
 			t.cues.changed = false
 		}
 
-		fresh[found.UUID] = begun
+		begun[found.UUID] = started
 	}
 
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
-		if fresh[found.UUID] {
+		if begun[found.UUID] {
 			wait = expired
 		}
 
@@ -257,7 +261,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		}
 	}
 
-	p.dropOutdatedReadings(fresh)
+	p.dropOutdatedReadings(begun)
 	p.markHungReadings()
 
 	return nil
@@ -303,8 +307,8 @@ func (p *Poller) markHungReadings() {
 const readLimit = 10
 
 // isReadingHung reports whether a reading of a GPU is under way and hangs: one call of the driver has not returned for
-// Timeout, or the reading has lasted readLimit times that long. Where each call is slow, as under
-// many tenants, a reading of hundreds of calls may take long, and its GPU answers all the while.
+// Timeout, or the reading has lasted readLimit times that long. If every call is slow, for example with many tenants, a
+// reading of hundreds of calls takes long although its GPU answers.
 func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	if p.opts.Progress == nil || !t.read.running {
 		return t.read.isHung(now, p.opts.Timeout)
@@ -312,8 +316,8 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 
 	if at := p.opts.Progress(id); !at.Equal(t.progress) {
 		t.progress = at
-
 		t.progressed = at
+
 		if at.After(now) { // the clock was set back
 			t.progressed = now
 		}
@@ -324,8 +328,9 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
 
-// receiveReading records a GPU's reading, if there is one, and waits for it until expired is closed. The index is the
-// inventory's: the GPU may have had another one when the reading began.
+// receiveReading records a GPU's reading, if there is one. It waits for one that is under way until expired is closed,
+// or not at all if expired is nil. The index is the inventory's: the GPU may have had another one when the reading
+// began.
 func (p *Poller) receiveReading(
 	t *trackedGPU,
 	index int,

@@ -80,8 +80,8 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 // logHolders logs when the holders of devices become unknown, and known again.
 func (p *Poller) logHolders(before, now *gpu.Snapshot) {
 	was := firstUnknown(before)
-
 	is := firstUnknown(now)
+
 	switch {
 	case slices.ContainsFunc(now.Sources, isNotConfigured): // logSource has said it
 	case is != "" && was == "":
@@ -158,21 +158,15 @@ func (p *Poller) logUnmatched(before, now []gpu.Assignment) {
 			return
 		}
 
-		level.Warn(p.opts.Logger).
-			Log(
-				"msg",
-				"pod was given a device that is not on this node: restart the device plugin, then delete the pod",
-				"id",
-				a.ID,
-				"resource",
-				a.Holder.Resource,
-				"namespace",
-				a.Holder.Namespace,
-				"pod",
-				a.Holder.Pod,
-				"container",
-				a.Holder.Name,
-			)
+		level.Warn(p.opts.Logger).Log(
+			"msg", "pod was given a device that is not on this node: "+
+				"restart the device plugin, then delete the pod",
+			"id", a.ID,
+			"resource", a.Holder.Resource,
+			"namespace", a.Holder.Namespace,
+			"pod", a.Holder.Pod,
+			"container", a.Holder.Name,
+		)
 	}
 }
 

@@ -33,8 +33,8 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	}
 
 	s.Sources = append(s.Sources, p.profiling.sources(gpu.SourceDCGM)...)
-
 	s.Sources = append(s.Sources, p.jobs.sources(gpu.SourceJobs)...)
+
 	if p.opts.KernelLog != nil {
 		s.Sources = append(s.Sources, p.log.state)
 	}
@@ -88,7 +88,7 @@ func (p *Poller) addPods(s *gpu.Snapshot) {
 		s.Unmatched = unmatched
 	}
 
-	// there is no list that a witness could complete
+	// Without a configured kubelet there is no list that a witness could complete.
 	if !errors.Is(p.pods.err, gpu.ErrNotConfigured) {
 		s.Witness = gpu.Some(p.pods.last.Witness)
 	}
@@ -191,8 +191,8 @@ func (p *Poller) displacedRank(id gpu.UUID) int {
 // snapshotGPU returns a copy of the GPU for a Snapshot, without its readings if they are stale.
 func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GPU {
 	g := t.last
-
 	g.Up = t.up
+
 	if !t.up {
 		g.Errors = t.failure
 	}
@@ -219,8 +219,8 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 	for i := range g.Instances {
 		gi := &g.Instances[i]
 		gi.XIDErrors = slices.Clone(findInstance(t.layout.instances, gi.ID).XIDErrors)
-
 		gi.Up = gi.Up && t.up
+
 		for c := range gi.ComputeInstances {
 			gi.ComputeInstances[c].Up = gi.ComputeInstances[c].Up && t.up
 		}
@@ -259,8 +259,8 @@ func dropReadings(g *gpu.GPU) {
 	g.Totals.PCIeTransmit = noCounter
 	g.Totals.NVLinkReceive = noCounter
 	g.Totals.NVLinkTransmit = noCounter
-
 	g.Totals.EnergyUnallocatedJoules = noCounter
+
 	for i := range g.Instances {
 		dropInstanceReadings(&g.Instances[i])
 	}
@@ -272,11 +272,14 @@ func dropInstanceReadings(gi *gpu.GPUInstance) {
 	gi.Media = gpu.Media{}
 	gi.Rates = gpu.LinkRates{}
 	gi.Processes = gpu.None[int]()
+	gi.PowerWatts = gpu.None[float64]()
+	gi.EnergyJoules = gpu.None[gpu.Counter]()
 
-	gi.PowerWatts, gi.EnergyJoules = gpu.None[float64](), gpu.None[gpu.Counter]()
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
 		ci.ECC = nil
-		ci.Processes, ci.Activity, ci.PowerWatts = gpu.None[int](), gpu.Activity{}, gpu.None[float64]()
+		ci.Processes = gpu.None[int]()
+		ci.Activity = gpu.Activity{}
+		ci.PowerWatts = gpu.None[float64]()
 	}
 }

@@ -35,8 +35,8 @@ func (w *growingCounter) update(
 	}
 
 	w.wide = w.wide || now >= wrap32
-
 	total, begun := w.total.Get()
+
 	switch {
 	case !begun:
 		total = gpu.Counter{Since: at}
@@ -48,7 +48,8 @@ func (w *growingCounter) update(
 		total.Value += float64(now)
 	}
 
-	w.last, w.total = now, gpu.Some(total)
+	w.last = now
+	w.total = gpu.Some(total)
 
 	return w.total
 }

@@ -59,8 +59,8 @@ func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
 	for c := range gi.ComputeInstances {
 		ci := &gi.ComputeInstances[c]
 		part := whole
-
 		part.Compute = gpu.Some(ci.ID)
+
 		if gi.IsSplit() {
 			part.MemoryUsed = memoryOfProcesses(u.gpu, gi.ID, ci.ID)
 			part.PowerWatts = ci.PowerWatts
@@ -84,8 +84,8 @@ func (u *useCollector) addDevice(
 	case held && (holder == nil || !holder.Undescribed):
 		use.Container = by.container
 		use.Job = by.job
-
 		use.Sharing = gpu.SharingExclusive
+
 		if holding := u.holdings.open[key]; holding != nil && !u.stale {
 			use.EnergyJoules = holding.energy
 			holding.reported = true
@@ -203,8 +203,8 @@ func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse 
 
 		used, known := p.MemoryBytes.Get()
 		sum, knownSum := list[i].MemoryUsed.Get()
-
 		list[i].MemoryUsed = gpu.None[uint64]()
+
 		if known && knownSum {
 			list[i].MemoryUsed = gpu.Some(sum + used)
 		}

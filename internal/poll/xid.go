@@ -29,7 +29,8 @@ type eventKey struct {
 // held the device in the last Snapshot.
 func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
-		e.Instance, e.Compute = gpu.None[gpu.InstanceID](), gpu.None[gpu.ComputeID]()
+		e.Instance = gpu.None[gpu.InstanceID]()
+		e.Compute = gpu.None[gpu.ComputeID]()
 	}
 
 	now := p.opts.Now()
@@ -132,8 +133,8 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 // ones did not, the count moves there.
 func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	isNew, located := t.incidents.record(&e, now)
-
 	increment := 0.0
+
 	if isNew {
 		increment = 1
 	}

@@ -147,8 +147,8 @@ func (b *Bytes) UnmarshalJSON(data []byte) error {
 // ParseBytes reads a number of bytes, with a unit of 1024 (KiB, MiB, GiB, TiB) or 1000 (kB, MB, GB, TB) or none.
 func ParseBytes(s string) (Bytes, error) {
 	digits := s
-
 	factor := uint64(1)
+
 	for _, unit := range []struct {
 		suffix string
 		factor uint64

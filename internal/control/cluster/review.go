@@ -113,6 +113,7 @@ func (c *Cluster) Known(token string) (control.Actor, bool) {
 func (c *Cluster) recall(hash tokenHash) (control.Actor, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	known, ok := c.known[hash]
 
 	return known.actor, ok && c.opts.Now().Before(known.until)

@@ -126,8 +126,8 @@ func (r *Runner) runProcess(
 	cmd.Stdout = out
 	cmd.Stderr = out
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-
 	cmd.WaitDelay = r.grace
+
 	if err := cmd.Start(); err != nil {
 		return -1, fmt.Errorf("cannot start: %w", reason(err))
 	}
@@ -208,9 +208,10 @@ type tail struct {
 func (t *tail) Write(p []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.last = append(t.last, p[max(0, len(p)-maxOutput):]...)
 
+	t.last = append(t.last, p[max(0, len(p)-maxOutput):]...)
 	t.cut = t.cut || len(p) > maxOutput
+
 	if over := len(t.last) - maxOutput; over > 0 {
 		t.last = append(t.last[:0], t.last[over:]...)
 		t.cut = true

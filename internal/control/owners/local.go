@@ -68,8 +68,8 @@ func gresOfGPUs(content string) string {
 		line, _, _ = strings.Cut(line, "#")
 		for word := range strings.FieldsSeq(line) {
 			key, value, _ := strings.Cut(word, "=")
-
 			key, value = strings.ToLower(key), strings.ToLower(value)
+
 			switch {
 			case key == "autodetect" && (value == "nvml" || value == "nvidia"),
 				(key == "file" || key == "multiplefiles") && strings.Contains(value, "/dev/nvidia"):

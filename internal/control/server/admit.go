@@ -53,8 +53,8 @@ func (c *call) admitCaller(a authenticator) error {
 	c.identity = id
 
 	c.entry.Actor = id.name
-
 	c.entry.Method = id.method
+
 	if id.from != "" {
 		c.entry.From = id.from
 	}
@@ -165,6 +165,7 @@ func (t *reviewedTokens) contains(token string) bool {
 func (t *reviewedTokens) add(token string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	now := t.now()
 
 	t.until[sha256.Sum256([]byte(token))] = now.Add(reviewedTTL)
@@ -184,5 +185,6 @@ func (t *reviewedTokens) add(token string) {
 func (t *reviewedTokens) remove(token string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	delete(t.until, sha256.Sum256([]byte(token)))
 }

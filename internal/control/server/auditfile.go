@@ -79,7 +79,8 @@ func (a *AuditFile) reopen() error {
 		_ = a.file.Close() // all of its lines are written
 	}
 
-	a.file, a.since = file, firstLine(file)
+	a.file = file
+	a.since = firstLine(file)
 
 	return nil
 }

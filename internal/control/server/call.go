@@ -90,8 +90,9 @@ func (s *server) newHandler(a authenticator) http.Handler {
 func (c *call) answerRoute(to *route) error {
 	changes := c.r.Method != http.MethodGet && c.r.Method != http.MethodHead
 	c.entry.Request = to.pattern
+	c.entry.Verb = to.verb
+	c.entry.Device = truncateID(c.r.PathValue("uuid"))
 
-	c.entry.Verb, c.entry.Device = to.verb, truncateID(c.r.PathValue("uuid"))
 	if err := c.requireRight(to.verb); err != nil {
 		return err
 	}
@@ -230,8 +231,8 @@ func (c *call) logChange() error {
 	}
 
 	e := c.entry
-
 	e.Phase = "begin"
+
 	if err := c.s.audit.write(e, true); err != nil {
 		_ = level.Error(c.s.logger).Log(
 			"msg", "cannot write the audit log; refusing changes",
@@ -288,9 +289,11 @@ func (c *call) logAnswer(begun time.Time) {
 		}
 	}
 
-	e.Phase, e.Time = "end", c.s.o.Now()
+	e.Phase = "end"
+	e.Time = c.s.o.Now()
+	e.Status = c.w.status
+	e.Seconds = e.Time.Sub(begun).Seconds()
 
-	e.Status, e.Seconds = c.w.status, e.Time.Sub(begun).Seconds()
 	if err := c.s.audit.write(e, false); err != nil {
 		_ = level.Error(c.s.logger).Log(
 			"msg", "cannot write the audit log",

@@ -216,13 +216,11 @@ func newErrorLog(logger log.Logger) *stdlog.Logger {
 type connLog struct{ logger log.Logger }
 
 func (l connLog) Write(line []byte) (int, error) {
-	if err := level.Debug(l.logger).
-		Log(
-			"msg",
-			"connection to partition control",
-			"err",
-			errors.New(strings.TrimSpace(string(line))),
-		); err != nil {
+	err := level.Debug(l.logger).Log(
+		"msg", "connection to partition control",
+		"err", errors.New(strings.TrimSpace(string(line))),
+	)
+	if err != nil {
 		return 0, err
 	}
 

@@ -193,8 +193,8 @@ func checkValue(decoder *json.Decoder, at string, depth int) error {
 			}
 
 			key, _ := token.(string) // always, in an object
-
 			below = strings.TrimPrefix(at+"."+key, ".")
+
 			if seen[key] {
 				return fmt.Errorf("field %.120q is there twice", below)
 			}

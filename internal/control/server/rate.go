@@ -47,6 +47,7 @@ func (b *buckets) takeToken(key string) (wait int, ok bool) {
 func (b *buckets) returnToken(key string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	current := b.refill(key)
 	current.left = min(b.burst, current.left+1)
 	b.storeBucket(key, current)
@@ -57,6 +58,7 @@ func (b *buckets) returnToken(key string) {
 func (b *buckets) takeLogLine(key string) (calls int, ok bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	current := b.refill(key)
 	defer func() { b.storeBucket(key, current) }()
 

@@ -154,6 +154,7 @@ func (r *Reloader) set(file *configFile) {
 
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.file = file
 }
 
@@ -218,8 +219,8 @@ func (f *configFile) tlsConfig() *tls.Config {
 			}
 
 			config.ClientCAs = c.clientCA
-
 			config.ClientAuth = tls.RequireAndVerifyClientCert
+
 			if len(c.tokens) > 0 || c.kubernetes {
 				config.ClientAuth = tls.VerifyClientCertIfGiven
 			}

@@ -45,6 +45,7 @@ func newReplays(now func() time.Time) *replays {
 func (r *replays) claim(k replayKey, request [sha256.Size]byte) (stored *replay, full bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+
 	r.dropExpired()
 
 	if stored = r.byKey[k]; stored != nil {
@@ -76,9 +77,11 @@ func (r *replays) storeAnswer(k replayKey, status int, header http.Header, body 
 	}
 
 	one := r.byKey[k]
-	one.done, one.until, one.status, one.header, one.body = true, r.now().Add(
-		replayTTL,
-	), status, header.Clone(), body
+	one.done = true
+	one.until = r.now().Add(replayTTL)
+	one.status = status
+	one.header = header.Clone()
+	one.body = body
 
 	r.bytes += len(body)
 	for r.bytes > replayBytes && r.evictOldest() {

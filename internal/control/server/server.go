@@ -311,7 +311,8 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 		// OPTIONS * is a call like any other: it is authenticated and written to the audit log.
 		DisableGeneralOptionsHandler: true,
 	}
-	// one request at a time on a connection: limits of connections are limits of calls
+
+	// HTTP/1 has one request at a time on a connection, so limits on connections limit calls.
 	server.Protocols.SetHTTP1(true)
 	server.RegisterOnShutdown(s.streams.close)
 	shutdown.Prepare(server)
@@ -322,8 +323,8 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 // serve serves until ctx ends or a listener fails, then shuts all servers down and waits for them.
 func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	ended := make(chan error, len(listeners))
-
 	addresses := make([]net.Addr, 0, len(listeners))
+
 	for _, e := range listeners {
 		addresses = append(addresses, e.listener.Addr())
 		_ = level.Info(s.logger).Log("msg", s.listeningText(), "address", e.listener.Addr())

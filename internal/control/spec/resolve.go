@@ -107,8 +107,8 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 
 	for i, l := range layout {
 		at := fmt.Sprintf("%s[%d]", key, i)
-
 		rule := mig.Rule{Enabled: l.MIGEnabled}
+
 		switch {
 		case l.MIGEnabled && l.MIGDevices == nil:
 			return nil, wrong(

@@ -25,8 +25,8 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 
 	for _, name := range slices.Sorted(maps.Keys(devices)) {
 		request := devices[name]
-
 		at := strictyaml.Join(key, name)
+
 		if name == "" || len(name) > maxText {
 			return nil, wrong(key, "has the key %.60q; expected the name or id of a profile", name)
 		}
@@ -198,7 +198,8 @@ func pack(sizes []int, slicesEach int) [][]int {
 	sorted := slices.SortedFunc(slices.Values(sizes), func(a, b int) int { return b - a })
 	for i, size := range sorted {
 		if i == 0 || size != sorted[i-1] {
-			p.sizes, p.counts = append(p.sizes, size), append(p.counts, 0)
+			p.sizes = append(p.sizes, size)
+			p.counts = append(p.counts, 0)
 		}
 
 		p.counts[len(p.counts)-1]++

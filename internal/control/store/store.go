@@ -58,6 +58,7 @@ func New(dir string) *Store { return &Store{dir: dir} }
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	_ = s.closeFiles() // their content is on disk
 
 	docs, err := s.openFiles()
@@ -164,13 +165,8 @@ func (s *Store) lockFolder() (err error) {
 		return err
 	}
 
-	if err = syscall.Flock(
-		int(s.lock.Fd()),
-		syscall.LOCK_EX|syscall.LOCK_NB,
-	); errors.Is(
-		err,
-		syscall.EWOULDBLOCK,
-	) {
+	err = syscall.Flock(int(s.lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
 		return ErrLocked
 	}
 
@@ -242,7 +238,8 @@ func (s *Store) SaveOperation(document []byte) error {
 		return fmt.Errorf("save operation: %w", err)
 	}
 
-	s.saved.used, s.saved.operation = true, sha256.Sum256(document)
+	s.saved.used = true
+	s.saved.operation = sha256.Sum256(document)
 
 	return nil
 }
@@ -277,7 +274,8 @@ func (s *Store) SaveHistory(document []byte) error {
 		return fmt.Errorf("save history: %w", err)
 	}
 
-	s.saved.used, s.saved.history = true, sha256.Sum256(document)
+	s.saved.used = true
+	s.saved.history = sha256.Sum256(document)
 
 	return nil
 }

@@ -329,8 +329,8 @@ func (o output) write(dir string, s *seamTypes) ([]byte, error) {
 func writeBound(w *bytes.Buffer, r receiver, m method) {
 	missing := names(slices.Concat(m.results, []variable{{name: "nvml.ERROR_FUNCTION_NOT_FOUND"}}))
 	function := nvmlName(r.iface, m.name)
-
 	symbols := fmt.Sprintf("%q", function)
+
 	for version := 2; version <= newestVersion(function); version++ {
 		symbols += fmt.Sprintf(", %q", fmt.Sprintf("%s_v%d", function, version))
 	}
@@ -470,22 +470,18 @@ func writeCalls(w *bytes.Buffer, made []typeMethods, constants []constant) error
 
 		for _, m := range t.methods {
 			arguments := "nil"
+
 			if len(m.params) > 0 {
-				arguments = "[]names{" + joined(
-					m.params,
-					func(p variable) string { return namesOf(p.typ) },
-				) + "}"
+				names := joined(m.params, func(p variable) string { return namesOf(p.typ) })
+				arguments = "[]names{" + names + "}"
 			}
 
 			fmt.Fprintf(w, "\t\t{%q, %s, reflect.TypeFor[%s]()},\n",
 				nvmlName(t.iface, m.name), arguments, answerType(t.receiver, m))
 
 			for _, p := range m.params {
-				if enum, ok := strings.CutPrefix(
-					p.typ,
-					"nvml.",
-				); ok &&
-					!slices.Contains(enums, enum) {
+				enum, ok := strings.CutPrefix(p.typ, "nvml.")
+				if ok && !slices.Contains(enums, enum) {
 					enums = append(enums, enum)
 				}
 			}

@@ -8,15 +8,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// settlement records which pods the kubelet has listed since its socket was created, to decide whether its list has all
-// pods of the node. A restarting kubelet lists none at first, then the static pods, then those of the API server, which
-// it admits one by one, the oldest first: a device plugin that takes long to allocate for one pod holds up all younger
-// ones. So the list is settled once
+// completeness records which pods the kubelet has listed since its socket was created, to decide whether its list has
+// all pods of the node. A restarting kubelet lists none at first, then the static pods, then those of the API server,
+// which it admits one by one, the oldest first: a device plugin that takes long to allocate for one pod holds up all
+// younger ones. So the list is settled once
 //
 //   - a pod of the API server, the witness, has been listed,
 //   - so has every pod that is known to be on the node (ledger.findUnlistedPod), and
 //   - no other pod has appeared for a while.
-type settlement struct {
+type completeness struct {
 	witness           string   // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
 	nodes             []string // names of this node: a pod whose name ends in one of them is static and no witness
 	startedAt         time.Time
@@ -29,8 +29,8 @@ type settlement struct {
 	settledBefore     bool // a list of an earlier kubelet was: the pods that held devices then are known
 }
 
-func (s *settlement) reset(now time.Time) {
-	*s = settlement{
+func (s *completeness) reset(now time.Time) {
+	*s = completeness{
 		witness:           s.witness,
 		nodes:             s.nodes,
 		sinceProgramStart: s.startedAt.IsZero(),
@@ -42,14 +42,15 @@ func (s *settlement) reset(now time.Time) {
 }
 
 // recordPods records the pods of a list.
-func (s *settlement) recordPods(
+func (s *completeness) recordPods(
 	listed map[gpu.PodName]bool,
 	isStatic func(gpu.PodName) bool,
 	now time.Time,
 ) {
 	for pod := range listed {
 		if !s.podsSeen[pod] {
-			s.podsSeen[pod], s.lastNewPod = true, now
+			s.podsSeen[pod] = true
+			s.lastNewPod = now
 		}
 	}
 
@@ -57,13 +58,13 @@ func (s *settlement) recordPods(
 }
 
 // isQuiet reports whether the witness has been listed, and no new pod for a time.
-func (s *settlement) isQuiet(span time.Duration, now time.Time) bool {
+func (s *completeness) isQuiet(span time.Duration, now time.Time) bool {
 	return s.witnessListed && now.Sub(s.lastNewPod) >= span
 }
 
 // hasWitness reports whether the witness is among the pods. Static pods do not count: the kubelet lists them before the
 // others.
-func (s *settlement) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool) bool {
+func (s *completeness) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.PodName) bool) bool {
 	if s.witness == "" {
 		return false
 	}
@@ -85,7 +86,7 @@ func (s *settlement) hasWitness(listed map[gpu.PodName]bool, isStatic func(gpu.P
 }
 
 // isNamedAfterNode reports whether a pod has the name of a static one.
-func (s *settlement) isNamedAfterNode(pod gpu.PodName) bool {
+func (s *completeness) isNamedAfterNode(pod gpu.PodName) bool {
 	return slices.ContainsFunc(
 		s.nodes,
 		func(node string) bool { return strings.HasSuffix(pod.Name, "-"+node) },
@@ -93,7 +94,7 @@ func (s *settlement) isNamedAfterNode(pod gpu.PodName) bool {
 }
 
 // unsettledReason returns why the list is not settled.
-func (s *settlement) unsettledReason() string {
+func (s *completeness) unsettledReason() string {
 	began := "this exporter"
 	if !s.sinceProgramStart {
 		began = "the kubelet"
