@@ -111,8 +111,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 
 	if !a.now.IsZero() && !a.restored {
 		since := min(now.Sub(a.now), maxCountedGap)
-
 		passed.held = since.Seconds()
+
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
 		} else {
@@ -130,8 +130,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 
 	a.now = now
 	a.restored = false
-
 	a.node = s.Hostname
+
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
@@ -396,8 +396,8 @@ func (a *Advisor) workloadOf(key Key) *workload {
 // compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
 func (a *Advisor) compareWithWhole(w *workload) {
 	key := w.Key
-
 	key.Profile = ""
+
 	if whole := a.workloads[key]; whole != nil && whole != w {
 		days := whole.sums(a.now)
 		if days.MinWidth > 0 {

@@ -125,10 +125,9 @@ func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 
 // HasGPUOf reports whether the node of the evidence had a GPU that the node of a Snapshot has.
 func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
-	return slices.ContainsFunc(
-		s.GPUs,
-		func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) },
-	)
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool {
+		return g.UUID != "" && slices.Contains(c.GPUs, g.UUID)
+	})
 }
 
 // Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
@@ -229,8 +228,8 @@ func (w *workload) validate(at time.Time) error {
 
 	numbers = append(numbers, float64(w.Starts.Least))
 	numbers = append(numbers, w.Starts.Loads.numbers()...)
-
 	numbers = append(numbers, w.Reserve.numbers()...)
+
 	for _, d := range w.Days {
 		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
 			d.Measured} {

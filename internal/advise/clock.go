@@ -36,8 +36,8 @@ func (a *Advisor) followClock(now time.Time) {
 	}
 
 	by := now.Sub(a.now)
-
 	gap := a.restored && by > 0
+
 	for _, d := range a.order {
 		shiftTimes(
 			by,

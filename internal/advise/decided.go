@@ -53,8 +53,8 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 // decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	stretch := t.p95.deciding(limits.strict)
-
 	figure := FigureStretch
+
 	if e.requests.closed {
 		figure = FigureThroughput
 	}

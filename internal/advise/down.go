@@ -48,8 +48,8 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	var b before
 	larger := func(name string) {
 		k := key
-
 		k.Profile = name
+
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
 			a.addServer(w, &e, gpu.RightsizingHints{})

@@ -152,8 +152,8 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 
 	last := d.meanOfLast()
 	own := of.counts()
-
 	most := countsOf(mostEngines(profiles))
+
 	for kind, busy := range last.engines {
 		short[kind] = busy >= saturatedEngines && most[kind] > own[kind]
 	}

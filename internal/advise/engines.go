@@ -119,8 +119,8 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 		}
 
 		d.open.engines[kind] += share * elapsed
-
 		d.open.enginesRead[kind] += elapsed
+
 		if d.workload != nil {
 			d.workload.addEngines(kind, share, elapsed, d.seen)
 		}
@@ -198,8 +198,8 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 // setMediaUse sets what is known of engines.
 func (e *Evidence) setMediaUse(list []MediaUse) {
 	e.MediaUse = list
-
 	e.MediaEngines = nil
+
 	for i := range list {
 		e.MediaEngines = append(e.MediaEngines, list[i].Engine)
 	}

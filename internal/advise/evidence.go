@@ -58,8 +58,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	e.flat = w.isFlat(&e)
-
 	e.BusyMean = w.Busy.mean()
+
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
 	}

@@ -135,8 +135,8 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 	gain := SharedGain(len(p.moved), p.bestCost)
 	if gain.FreedGPUs <= 0 {
 		one := p.moved[0].profile
-
 		gain = Gain{}
+
 		if p.arrange(nil, nil, []int{0, 0}, []mig.Placed{}) != nil {
 			gain.Room = one.Name
 		}
@@ -164,10 +164,9 @@ func (p *packer) placeable() map[string]bool {
 		for k := range p.profiles {
 			profile := &p.profiles[k]
 
-			stands := slices.ContainsFunc(
-				t.free,
-				func(f mig.Placed) bool { return f.Profile == profile.Name },
-			)
+			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool {
+				return f.Profile == profile.Name
+			})
 			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
 				found[profile.Name] = true
 			}

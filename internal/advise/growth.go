@@ -73,8 +73,8 @@ func isCurved(points []dailyMaximum) bool {
 func isSteady(points []dailyMaximum) bool {
 	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
 	last := len(points) - 1
-
 	mean := rate(points[0], points[last])
+
 	for i := range last {
 		r := rate(points[i], points[i+1])
 		if !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
@@ -93,12 +93,12 @@ func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, ex
 	for _, p := range points {
 		x := p.at
 		y := value(p)
-		n = n + 1
-		sx = sx + x
-		sy = sy + y
-		sxx = sxx + x*x
-		sxy = sxy + x*y
-		syy = syy + y*y
+		n++
+		sx += x
+		sy += y
+		sxx += x * x
+		sxy += x * y
+		syy += y * y
 	}
 
 	xx := n*sxx - sx*sx

@@ -91,8 +91,8 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		Load: float64(h.spellLoad()),
 	}
 	likely, slow := median.likely(), max(median.likely(), p95.Low)
-
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
+
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
 		l.Expected = h.stretchedBy(slow, service.Seconds())
@@ -176,8 +176,8 @@ func (h *queueHour) hidden(service float64) float64 {
 // mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
 func (h *queueHour) mostStretched(k float64) float64 {
 	rho := float64(h.Met)
-
 	most := float64(mostLatency)
+
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}

@@ -66,10 +66,9 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 func hasKubernetes(s *gpu.Snapshot) bool {
 	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
 
-	if slices.ContainsFunc(
-		s.Sources,
-		func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) },
-	) {
+	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool {
+		return slices.Contains(sources, o.Name)
+	}) {
 		return true
 	}
 
@@ -139,17 +138,15 @@ func countGPUs(s *gpu.Snapshot) gpuCounts {
 // hasSeveral reports whether a holder of a whole GPU has others, too.
 func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 	if len(g.Holders) > 0 {
-		return slices.ContainsFunc(
-			g.Holders,
-			func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 },
-		)
+		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool {
+			return c.pods[podKey{h.Namespace, h.Pod}] > 1
+		})
 	}
 
 	return slices.ContainsFunc(g.Jobs, func(job string) bool { return c.jobs[job] > 1 }) ||
-		slices.ContainsFunc(
-			g.Readings.Processes.Or(nil),
-			func(p gpu.Process) bool { return c.processes[p.PID] > 1 },
-		)
+		slices.ContainsFunc(g.Readings.Processes.Or(nil), func(p gpu.Process) bool {
+			return c.processes[p.PID] > 1
+		})
 }
 
 func (a *Advisor) computeWhole(
@@ -245,8 +242,8 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		for k := range tried {
 			r := &devices[i]
 			t := &tried[k]
-
 			profiles := profilesOf(gpus, r.GPU)
+
 			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
 				sizeOf(t.profile.Name, profiles) >= sizeOf(r.Recommended, profiles) {
 				fits[tried[k].profile.Name]++

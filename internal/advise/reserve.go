@@ -116,8 +116,8 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
 	r.Kind, r.Last = answer.Kind, now.Unix()
 	r.Fraction, r.Tokens = answer.Fraction.Or(0), answer.CacheTokens.Or(0)
-
 	d := r.today(now)
+
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
 		if gap := answer.Time.Sub(before.at); !before.at.IsZero() && gap <= maxServerGap {
@@ -163,8 +163,8 @@ func (r *reserve) sums(now time.Time) reserveDay {
 		all.Asked += d.Asked
 		all.CacheUse = max(all.CacheUse, d.CacheUse)
 		all.Running, all.Waiting = max(all.Running, d.Running), max(all.Waiting, d.Waiting)
-		all.Requests = all.Requests + d.Requests
-		all.Served = all.Served + d.Served
+		all.Requests += d.Requests
+		all.Served += d.Served
 	}
 
 	return all

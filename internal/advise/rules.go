@@ -69,8 +69,8 @@ func (r *Record) Add(v Window) {
 	r.held += seconds
 	bytes, memoryOK := v.Memory.Get()
 	sum.memory = bytes / (1 << 20)
-
 	r.memory = max(r.memory, bytes)
+
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
 		sum.observed = seconds

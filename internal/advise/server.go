@@ -91,8 +91,8 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	weights, load := w.Starts.Loads.weights()
 
 	s.load = load
-
 	s.WeightsFrom = WeightsFromStart
+
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
 		s.load = max(load, e.StartMemory) // more than ever after
 	}
@@ -127,8 +127,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 
 	s.Weights = weights
 	s.Activations = activations
-
 	s.CacheBytes = s.Reservation - weights - activations
+
 	if s.load < weights {
 		s.load = min(unseenLoad*weights, s.Reservation) // a start took no more than that
 	}

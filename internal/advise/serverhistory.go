@@ -16,9 +16,9 @@ type ServerHistory struct {
 // known.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse = max(s.CacheUse, o.CacheUse)
-	s.CacheHours = s.CacheHours + o.CacheHours
-
+	s.CacheHours += o.CacheHours
 	s.CacheTokens = max(s.CacheTokens, o.CacheTokens)
+
 	if s.Weights > 0 && o.Weights > 0 {
 		s.Weights = max(s.Weights, o.Weights)
 	} else {

@@ -115,8 +115,8 @@ func (a *Advisor) recommendShrink(
 	hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
-
 	days := w.sums(a.now)
+
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
 		r.Reason = ReasonPreallocated
@@ -170,8 +170,8 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 
 		c.sms = p.SMs
 		c.memorySlices = p.MemorySlices
-
 		c.engines = p.Engines
+
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
 		}
@@ -254,8 +254,8 @@ func largerProfile(
 
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-
 		more := p.SMs > than.sms && p.MemorySlices >= than.memorySlices
+
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}

@@ -19,9 +19,9 @@ const (
 )
 
 func (s *spells) add(busy, elapsed float64) {
-	s.busy = s.busy + busy*elapsed
+	s.busy += busy * elapsed
+	s.observed += elapsed
 
-	s.observed = s.observed + elapsed
 	if busy > 1-alwaysBusy && busy < alwaysBusy {
 		s.partly += elapsed
 	}
@@ -55,8 +55,8 @@ func (s *spells) busiest() float64 {
 // polls that are idle or busy all the time: those between are where one begins or ends.
 func (h *hour) met() float32 {
 	busy := h.work / h.seconds
-
 	random := float64(h.poll.variance())
+
 	if partly := h.spell.partly / h.seconds; partly < 0.5 {
 		random = max(random, busy*2*busy/max(partly, 1e-3))
 	}

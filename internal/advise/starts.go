@@ -124,8 +124,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 
 	s.peak = max(s.peak, used)
-
 	s.used = used
+
 	if s.counted {
 		of.raise(s.peak, used, &s.loading)
 	}
@@ -254,8 +254,8 @@ func (a *Advisor) followMemory(
 	before, known := d.used.Get()
 
 	d.used = gpu.Some(used)
-
 	d.memoryRead = a.now
+
 	if d.workload == nil {
 		return
 	}
@@ -334,8 +334,8 @@ func (d *device) endStart(now time.Time, again bool) {
 	}
 
 	of := &d.workload.Starts
-
 	up := d.start.end(now, of)
+
 	switch {
 	case again && up:
 		d.ended.again++
@@ -352,8 +352,8 @@ func (d *device) endStart(now time.Time, again bool) {
 func (a *Advisor) change(d *device, id holderID) {
 	d.closeHour(a.now)
 	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
-
 	next.ended = d.ended
+
 	if id.isSameContainer(&d.holder) {
 		next.start = d.start
 		next.processes = d.processes

@@ -90,16 +90,16 @@ func compareProfiles(a, b *gpu.Profile) int {
 // try says what a profile would do to a workload that was seen on a whole GPU.
 func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
 	slice := sliceOf(p, of)
-
 	t := trial{profile: p, share: slice.SMs}
+
 	if !e.stretchUnknown() {
 		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
 	}
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.decided = t.decidedBy(e, limits, o)
-
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
+
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
 		t.reason = ReasonMemory
@@ -131,8 +131,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 // and the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
-
 	latency, _ := t.latency.deciding(limits.strict)
+
 	switch {
 	case stretch > limits.stretch:
 		return ReasonStretch
@@ -183,8 +183,8 @@ func (a *Advisor) recommendWhole(
 	e.requests = requestsOf(w, &e, hints, 1)
 	r.Provisional = r.Provisional || e.lacksLatency(w)
 	facts := a.factsOf(w, &e, of, hints)
-
 	facts.MultiGPU = r.job != ""
+
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
 		r.Action = ActionKeep
@@ -248,8 +248,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	}
 
 	reason := trials[len(trials)-1].reason
-
 	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy
+
 	switch {
 	case reason.isUnknown():
 		return answer{Action: ActionUnknown, Reason: reason}

@@ -122,8 +122,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
 	w.GraphicsUnread += weight * v.graphicsUnread
-
 	w.Throttled += weight * v.throttled
+
 	if w.Observed < firstMinutes.Seconds() {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
 	}
@@ -145,8 +145,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 
 	day.Observed += float32(v.observed)
 	busy := v.busy / v.observed
-
 	day.Busy10 = max(day.Busy10, last.busy)
+
 	if last.busy >= minBusy {
 		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
 		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
@@ -195,10 +195,9 @@ func (w *workload) resume(uid string, now time.Time) {
 	}
 
 	if len(w.Pods) >= maxPods {
-		oldest := slices.MinFunc(
-			w.Pods,
-			func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) },
-		)
+		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int {
+			return cmp.Compare(a.Last, b.Last)
+		})
 		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
 	}
 
@@ -216,8 +215,8 @@ func (w *workload) seen(d *device, at time.Time) {
 	several := p.Last == at.Unix()
 
 	p.Last = at.Unix()
-
 	p.Idle = 0
+
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
 	}
@@ -341,8 +340,8 @@ func (w *workload) sums(now time.Time) daySums {
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
 	days := 0
-
 	today := dayOf(now)
+
 	for _, d := range w.Days {
 		if d.Observed > 0 && d.Day > today-keptDays {
 			days++
@@ -384,12 +383,12 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 		x := min(0, float64(1-back)-(days-float64(today)))
 		y := float64(d.settled()) // its end; of today, now
 
-		n = n + 1
-		sx = sx + x
-		sy = sy + y
-		sxx = sxx + x*x
+		n++
+		sx += x
+		sy += y
+		sxx += x * x
+		sxy += x * y
 
-		sxy = sxy + x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
 		}

@@ -80,10 +80,9 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 		args = strings.Split(list, ", ")
 	}
 
-	at := slices.IndexFunc(
-		known,
-		func(c callType) bool { return c.name == name && len(c.args) == len(args) },
-	)
+	at := slices.IndexFunc(known, func(c callType) bool {
+		return c.name == name && len(c.args) == len(args)
+	})
 	if at < 0 {
 		return c, "", errors.New("is no call that is made here")
 	}

@@ -37,6 +37,7 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 	now, err := move()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.between = false
 	// the wall clock, which may be set back
 	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
@@ -49,12 +50,13 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
+
 	rec := r.lib.rec.clone()
 
 	rec.Node.Hostname = hostname
 	rec.Node.PIDNamespace = hostNamespace
-
 	rec.Recorded.By = by
+
 	if processesHidden {
 		rec.Node.PIDNamespace = containerNamespace
 	}

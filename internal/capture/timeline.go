@@ -76,11 +76,12 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 	value, ret := f()
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
+
 	a := &s.entries[at].answer
 
 	a.ret = ret
-
 	a.until = e.time.poll
+
 	if ret == nvml.SUCCESS {
 		a.value = value
 	}

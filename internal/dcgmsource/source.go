@@ -154,8 +154,8 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	}
 
 	now := s.opts.Now()
-
 	s.cannotStart = s.needsRoot(snapshot)
+
 	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
@@ -337,6 +337,7 @@ func (s *Source) awaitTearDown(ctx context.Context) error {
 	go func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		done <- s.tearDown()
 	}()
 

@@ -133,8 +133,8 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 // retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
 	again := s.leftover
-
 	s.leftover = nil
+
 	for _, w := range again {
 		if err := s.release(w); err != nil {
 			return err

@@ -76,10 +76,9 @@ func (g *GPU) followCandidate(said advised) {
 		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
 	}
 
-	if slices.ContainsFunc(
-		g.model.Profiles,
-		func(p gpu.Profile) bool { return p.Name == said.profile },
-	) {
+	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool {
+		return p.Name == said.profile
+	}) {
 		g.Profile = said.profile
 	}
 

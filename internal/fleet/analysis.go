@@ -303,8 +303,8 @@ func (a *analysis) nextNodes() [][]*device {
 	defer a.mu.Unlock()
 
 	count := 0
-
 	gpus := 0
+
 	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
 		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break

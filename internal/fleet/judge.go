@@ -223,8 +223,8 @@ const minMediaSeen = 0.95
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
-
 	f.NVLink = h.nvlink > advise.LinkFloor
+
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
 	}
@@ -271,8 +271,8 @@ func (h *history) lastSeen() time.Time {
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
 	best := ""
-
 	most := 0
+
 	for name, count := range h.namespaces {
 		if count > most || count == most && name < best {
 			best = name

@@ -128,22 +128,22 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	g.Server = e.Server
 	g.ActivityUnread = e.ActivityUnread
 	g.NVLinkUnread = nvlinkUnread
-
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
+
 	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
 
 	g.Action = r.Action
 	g.Reason = r.Reason
-
 	g.Explanation = r.Explanation
+
 	if r.Predicted != nil {
 		g.Profile = r.Recommended
 		g.NotChecked = r.NotChecked
 		g.Decided = &r.Predicted.Decided
-
 		g.StartWith = r.Predicted.Server
+
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
 			g.StretchP95 = &r.Predicted.StretchP95
 		}
@@ -171,8 +171,8 @@ func (a *analysis) report() *Report {
 	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
-
 	r.Fleet.Reasons = map[advise.Reason]int{}
+
 	for i := range r.Totals {
 		r.Fleet.add(&r.Totals[i])
 	}
@@ -277,15 +277,15 @@ func count(set bool) int {
 
 // add adds the numbers of a group.
 func (g *Group) add(more *Group) {
-	g.GPUs = g.GPUs + more.GPUs
-	g.Slices = g.Slices + more.Slices
-	g.FreedGPUs = g.FreedGPUs + more.FreedGPUs
+	g.GPUs += more.GPUs
+	g.Slices += more.Slices
+	g.FreedGPUs += more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
-	g.Provisional = g.Provisional + more.Provisional
-	g.NotChecked = g.NotChecked + more.NotChecked
-	g.Idle = g.Idle + more.Idle
-
+	g.Provisional += more.Provisional
+	g.NotChecked += more.NotChecked
+	g.Idle += more.Idle
 	g.Share += more.Share
+
 	for reason, n := range more.Reasons {
 		g.Reasons[reason] += n
 	}

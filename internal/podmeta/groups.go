@@ -58,8 +58,8 @@ func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
 	case labels[labelLeaderWorker] != "":
 		size, _ := parseCount(a.LWSSize)
 		worker, _ := parseCount(labels[labelLWSWorker])
-
 		g := group("leaderworkerset", labelLeaderWorker, cmp.Or(size, sizeByIndex(worker)))
+
 		if replica := labels[labelLWSGroup]; replica != "" {
 			g.Name += "/" + replica
 		}

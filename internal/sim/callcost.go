@@ -144,6 +144,7 @@ func (m *callMeter) settle(cost, left time.Duration) {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.owed += left
 }
 

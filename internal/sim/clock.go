@@ -127,6 +127,7 @@ func (c *Clock) Advance(by time.Duration) error {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.now = c.now.Add(by)
 	close(c.changed)
 	c.changed = make(chan struct{})

@@ -150,8 +150,8 @@ func (n *Node) contendForEngines(g *simGPU) {
 		}
 
 		results := make([]*kernels.Result, len(tasks))
-
 		demands := make([]kernels.Demand, len(tasks))
+
 		for i, t := range tasks {
 			results[i], demands[i] = &t.does, n.demand(t)
 		}

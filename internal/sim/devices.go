@@ -149,10 +149,9 @@ func (n *Node) allocate(p *pod) *container {
 				continue
 			}
 
-			reusable = slices.DeleteFunc(
-				reusable,
-				func(g grant) bool { return slices.Contains(c.grants, g) },
-			)
+			reusable = slices.DeleteFunc(reusable, func(g grant) bool {
+				return slices.Contains(c.grants, g)
+			})
 			if init {
 				reusable = append(reusable, c.grants...)
 			}

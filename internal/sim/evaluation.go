@@ -115,8 +115,8 @@ func (t *Tally) Add(now time.Time, all []Truth) {
 	}
 
 	t.last = now
-
 	seen := make(map[runKey]*run, len(all))
+
 	for i := range all {
 		truth := &all[i]
 		key := runKey{truth.PID, truth.GPU, truth.MIG}
@@ -141,11 +141,11 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.seconds += seconds
 	r.busy += truth.Busy * seconds
 	work := truth.Alone.Busy * seconds
-	r.alone = r.alone + work
-	r.work = r.work + work*truth.Throughput
+	r.alone += work
+	r.work += work * truth.Throughput
 	r.stretch.add(truth.Stretch, work)
-	r.served = r.served + truth.PerSecond*seconds
-	r.wanted = r.wanted + truth.Alone.PerSecond*seconds
+	r.served += truth.PerSecond * seconds
+	r.wanted += truth.Alone.PerSecond * seconds
 	r.latency.add(truth.Latency.Seconds(), truth.PerSecond*seconds)
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }

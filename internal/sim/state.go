@@ -182,8 +182,8 @@ func (g *simGPU) pci() PCI {
 // describeTree fills in profiles, instances and MIG devices, as copies: those of the GPU change.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
-
 	count := 0
+
 	for _, i := range g.instances {
 		count += len(i.ComputeInstances)
 	}
@@ -194,18 +194,18 @@ func (g *simGPU) describeTree(s *GPUState) {
 		device  MIGDevice
 	}, count)
 	computes := make([]*Compute, 0, count)
-
 	s.Devices = make([]*MIGDevice, len(g.devices))
+
 	for k, i := range g.instances {
 		d := &s.Instances[k]
 		*d = *i
-
 		first := len(computes)
+
 		for _, c := range i.ComputeInstances {
 			own := &copies[len(computes)]
 			own.compute = *c
-
 			computes = append(computes, &own.compute)
+
 			if at := slices.Index(g.devices, c); at >= 0 {
 				own.device = MIGDevice{Instance: d, Compute: &own.compute}
 				s.Devices[at] = &own.device

@@ -177,8 +177,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 // modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU without MIG.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
-
 	pending := mode.Pending.Or(enabled)
+
 	switch {
 	case known && pending != enabled:
 		return badge{Text: "MIG pending", Class: "warn",

@@ -152,8 +152,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	size, ret := ofInstance(g, func(i *sim.Instance) (int, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
-
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
+
 		if ret == nvml.SUCCESS &&
 			!slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
 			ret = nvml.ERROR_INVALID_ARGUMENT
