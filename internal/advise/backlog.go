@@ -378,7 +378,8 @@ func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	}
 
 	summary := h.before
-	summary.Load, summary.Wait = float32(q.load/h.seconds), float32(q.waits.longest())
+	summary.Load = float32(q.load / h.seconds)
+	summary.Wait = float32(q.waits.longest())
 	use.add(summary, at)
 }
 

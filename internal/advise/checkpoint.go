@@ -34,9 +34,11 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
 		w := *w
-		w.Pods, w.Engines = slices.Clone(w.Pods), slices.Clone(w.Engines)
+		w.Pods = slices.Clone(w.Pods)
+		w.Engines = slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
-		w.Reserve, w.Starts.Loads = copyOf(w.Reserve), copyOf(w.Starts.Loads)
+		w.Reserve = copyOf(w.Reserve)
+		w.Starts.Loads = copyOf(w.Starts.Loads)
 		c.Workloads = append(c.Workloads, w)
 	}
 
@@ -136,7 +138,8 @@ func (a *Advisor) Restore(c *Checkpoint) {
 		a.workloads[w.Key] = &w
 	}
 
-	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
+	a.node = c.Node
+	a.gpus = slices.Clone(c.GPUs)
 	a.now = c.Time
 	a.unshifted = c.Unshifted
 	a.restored = true

@@ -53,7 +53,8 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
 			a.addServer(w, &e, gpu.RightsizingHints{})
-			b.known, b.need = true, max(b.need, needBytes(&e, a.options.Headroom))
+			b.known = true
+			b.need = max(b.need, needBytes(&e, a.options.Headroom))
 			b.starts.Again += w.Starts.Again
 			b.starts.Short += w.Starts.Short
 		}
@@ -86,7 +87,9 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 		return false
 	}
 
-	r.Action, r.Reason, r.Confidence = ActionKeep, ReasonNotUp, idleConfidence(r.Evidence)
+	r.Action = ActionKeep
+	r.Reason = ReasonNotUp
+	r.Confidence = idleConfidence(r.Evidence)
 	if before.known {
 		r.Action = ActionGrow
 		r.Recommended = largerProfile(

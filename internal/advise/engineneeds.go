@@ -132,8 +132,10 @@ func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	for i := range profiles {
 		e, ok := profiles[i].Engines.Get()
 		known = known || ok
-		most.Encoder, most.Decoder = max(most.Encoder, e.Encoder), max(most.Decoder, e.Decoder)
-		most.JPEG, most.OFA = max(most.JPEG, e.JPEG), max(most.OFA, e.OFA)
+		most.Encoder = max(most.Encoder, e.Encoder)
+		most.Decoder = max(most.Decoder, e.Decoder)
+		most.JPEG = max(most.JPEG, e.JPEG)
+		most.OFA = max(most.OFA, e.OFA)
 	}
 
 	if !known {

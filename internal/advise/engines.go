@@ -185,7 +185,8 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 
 		used := MediaUse{Engine: name, Unknown: true}
 		if e := w.engineOf(kind); e != nil && e.Busy.total() > 0 {
-			used.BusyP99, used.BusyMaxMinute = round3(e.Busy.quantile(0.99)), round3(e.maxMinute(&w.Days, now))
+			used.BusyP99 = round3(e.Busy.quantile(0.99))
+			used.BusyMaxMinute = round3(e.maxMinute(&w.Days, now))
 			used.Unknown = isRecent(e.Unknown, now)
 		}
 

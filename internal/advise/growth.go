@@ -34,7 +34,8 @@ func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n in
 			break
 		}
 
-		list[n], n = dailyMaximum{at: -float64(back), size: float64(d.settled())}, n+1
+		list[n] = dailyMaximum{at: -float64(back), size: float64(d.settled())}
+		n = n + 1
 	}
 
 	return list, n

@@ -55,7 +55,8 @@ type exchange struct {
 func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 	was := d.traffic
 	now := traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
-	now.transmitted, now.taken = valueOf(g.Totals.PCIeTransmit), valueOf(g.Totals.PCIeReceive)
+	now.transmitted = valueOf(g.Totals.PCIeTransmit)
+	now.taken = valueOf(g.Totals.PCIeReceive)
 
 	if now.readAt.IsZero() {
 		now.readAt = d.seen
@@ -63,7 +64,8 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 
 	known := busy.Present() && g.Rates.PCIeTransmit.Present() && g.Rates.PCIeReceive.Present()
 	if known {
-		now.sent, now.received = g.Rates.PCIeTransmit.Or(0), g.Rates.PCIeReceive.Or(0)
+		now.sent = g.Rates.PCIeTransmit.Or(0)
+		now.received = g.Rates.PCIeReceive.Or(0)
 	} else if seconds := now.readAt.Sub(was.readAt).Seconds(); seconds > 0 && !was.readAt.IsZero() {
 		sent, sentOK := grown(was.transmitted, now.transmitted)
 		received, receivedOK := grown(was.taken, now.taken)
@@ -76,7 +78,8 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 		now.at = d.seen
 		now.busyChange = now.busy - was.busy
 		now.sentChange = now.sent - was.sent
-		now.receivedChange, now.changed = now.received-was.received, !was.at.IsZero()
+		now.receivedChange = now.received - was.received
+		now.changed = !was.at.IsZero()
 	}
 
 	d.traffic = now

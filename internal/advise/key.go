@@ -77,7 +77,8 @@ func keyOf(
 
 		key.Shared = len(holders) > 1 || h.Sharing != gpu.SharingExclusive
 	case len(jobs) > 0:
-		key.Owner, key.Shared = "batch/"+jobs[0], len(jobs) > 1
+		key.Owner = "batch/" + jobs[0]
+		key.Shared = len(jobs) > 1
 	case processes > 0:
 		key.Owner = "processes/" + string(g.UUID)
 	default:

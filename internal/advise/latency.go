@@ -90,7 +90,8 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		High: h.mostStretched(p95.High),
 		Load: float64(h.spellLoad()),
 	}
-	likely, slow := median.likely(), max(median.likely(), p95.Low)
+	likely := median.likely()
+	slow := max(median.likely(), p95.Low)
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
 
 	if service, ok := e.requests.service.Get(); ok {

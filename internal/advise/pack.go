@@ -281,7 +281,8 @@ func (p *packer) search(from int) {
 
 	if from == len(p.moved) {
 		if p.spreadsReplicas() {
-			p.bestCost, p.best = p.cost, make([][]int, len(p.targets))
+			p.bestCost = p.cost
+			p.best = make([][]int, len(p.targets))
 			for i := range p.targets {
 				p.best[i] = slices.Clone(p.targets[i].taken)
 			}

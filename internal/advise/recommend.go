@@ -43,7 +43,8 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 		}
 
 		r, tried := a.computeWhole(s, g, held)
-		report.Devices, trials = append(report.Devices, r), append(trials, tried)
+		report.Devices = append(report.Devices, r)
+		trials = append(trials, tried)
 	}
 
 	if a.options.SingleStrategy {
@@ -162,7 +163,8 @@ func (a *Advisor) computeWhole(
 		return r, nil
 	}
 
-	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
+	r.Workload = &d.workload.Key
+	r.Pod = podOf(g.Holders)
 	r.job = a.findJob(s, g, d, held)
 	tried := a.recommendWhole(&r, g, d.workload, hintsHere(s, g.Holders))
 
@@ -190,7 +192,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 
 	holders := holdersOf(i)
 	r.job = findJobOfInstance(holders)
-	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
+	r.Workload = &d.workload.Key
+	r.Pod = podOf(holders)
 	a.recommendInstance(&r, g, i, d, hintsHere(s, holders))
 
 	return r

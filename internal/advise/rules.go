@@ -75,7 +75,8 @@ func (r *Record) Add(v Window) {
 		busy = min(max(busy, 0), 1)
 		sum.observed = seconds
 		sum.busy = busy * seconds
-		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
+		sum.sm = min(v.SM.Or(busy), 1) * seconds
+		sum.dram = min(v.DRAM.Or(busy), 1) * seconds
 
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {

@@ -111,8 +111,10 @@ func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
 	s.Fraction = r.Fraction
 	s.CacheTokens = r.Tokens
 	s.reserves = s.reserves || r.reserves()
-	s.AskedHours, s.CacheUse = round3(float64(days.Asked)/3600), round3(float64(days.CacheUse))
-	s.Running, s.Waiting = float64(days.Running), float64(days.Waiting)
+	s.AskedHours = round3(float64(days.Asked) / 3600)
+	s.CacheUse = round3(float64(days.CacheUse))
+	s.Running = float64(days.Running)
+	s.Waiting = float64(days.Waiting)
 	s.ServiceSeconds = mean(days.Served, days.Requests)
 }
 

@@ -25,7 +25,8 @@ func (s *ServerHistory) Add(o *ServerHistory) {
 		s.Weights = 0
 	}
 
-	s.Running, s.Waiting = max(s.Running, o.Running), max(s.Waiting, o.Waiting)
+	s.Running = max(s.Running, o.Running)
+	s.Waiting = max(s.Waiting, o.Waiting)
 }
 
 // AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are not seen, and so
@@ -44,5 +45,6 @@ func (f *Facts) AddServer(s *ServerHistory, o Options) {
 		reserves:    true,
 	}
 	known.solve(s.Weights, o.MinEvidence.Hours())
-	e.Server, f.Preallocated = known, !known.isKnown()
+	e.Server = known
+	f.Preallocated = !known.isKnown()
 }

@@ -54,7 +54,8 @@ func (a *Advisor) recommendInstance(
 		r.Reason = reason
 		r.Recommended = largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), engines)
 	case d.isIdle(a.now):
-		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
+		r.Action = ActionIdle
+		r.Confidence = idleConfidence(&e)
 	case r.job != "":
 		r.Action = ActionKeep
 		r.Reason = ReasonMultiGPU

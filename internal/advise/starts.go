@@ -54,7 +54,9 @@ type starts struct {
 // add counts a start.
 func (s *starts) add(peak, level float64, l *loading) {
 	at := s.Seen % keptStarts
-	s.Peaks[at], s.Levels[at], s.Least = float32(peak), float32(level), 0
+	s.Peaks[at] = float32(peak)
+	s.Levels[at] = float32(level)
+	s.Least = 0
 	s.Seen++
 	s.addLoad(at, l)
 }
@@ -62,7 +64,8 @@ func (s *starts) add(peak, level float64, l *loading) {
 // raise raises the peak of the last start, which has not quite ended, and follows its level.
 func (s *starts) raise(peak, level float64, l *loading) {
 	at := (s.Seen - 1) % keptStarts
-	s.Peaks[at], s.Levels[at] = max(s.Peaks[at], float32(peak)), float32(level)
+	s.Peaks[at] = max(s.Peaks[at], float32(peak))
+	s.Levels[at] = float32(level)
 	s.addLoad(at, l)
 }
 
@@ -74,7 +77,8 @@ func (s *starts) addLoad(at int32, l *loading) {
 	}
 
 	if s.Loads != nil {
-		s.Loads.Weights[at], s.Loads.Peaks[at] = float32(weights), float32(peak)
+		s.Loads.Weights[at] = float32(weights)
+		s.Loads.Peaks[at] = float32(peak)
 	}
 }
 

@@ -36,7 +36,8 @@ func (l *loads) weights() (bytes, peak float64) {
 
 	for i, mib := range l.Weights {
 		if mib > 0 {
-			bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
+			bytes = max(bytes, float64(mib))
+			peak = max(peak, float64(l.Peaks[i]))
 		} else {
 			others = max(others, float64(l.Peaks[i]))
 		}

@@ -53,7 +53,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	}
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-		c.sms, c.memorySlices = max(c.sms, p.SMs), max(c.memorySlices, p.MemorySlices)
+		c.sms = max(c.sms, p.SMs)
+		c.memorySlices = max(c.memorySlices, p.MemorySlices)
 	}
 
 	c.engines = mostEngines(g.Profiles)
@@ -93,7 +94,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	t := trial{profile: p, share: slice.SMs}
 
 	if !e.stretchUnknown() {
-		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
+		t.median = StretchOf(e.Median, slice)
+		t.p95 = StretchOf(e.decisive, slice)
 	}
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
@@ -175,7 +177,8 @@ func (a *Advisor) recommendWhole(
 ) []trial {
 	e := evidenceOf(w, a.now)
 	a.addServer(w, &e, hints)
-	r.Evidence, r.Confidence = &e, confidence(&e)
+	r.Evidence = &e
+	r.Confidence = confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
 	of := wholeOf(g)

@@ -232,7 +232,8 @@ func (w *workload) takeUp(d *device, now time.Time) {
 		return
 	}
 
-	d.idle, d.up = time.Unix(w.Pods[i].Idle, 0), time.Unix(w.Pods[i].Idle, 0)
+	d.idle = time.Unix(w.Pods[i].Idle, 0)
+	d.up = time.Unix(w.Pods[i].Idle, 0)
 }
 
 func (w *workload) podAt(uid string) int {
@@ -324,7 +325,8 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Measured += d.Measured
 		all.Memory = max(all.Memory, d.Memory)
 		all.Settled = max(all.Settled, d.Settled)
-		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
+		all.Busy10 = max(all.Busy10, d.Busy10)
+		all.PCIe = max(all.PCIe, d.PCIe)
 		all.MinWidth, all.MinBandwidth = lesser(
 			all.MinWidth,
 			d.MinWidth,

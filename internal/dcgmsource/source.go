@@ -192,7 +192,8 @@ func (s *Source) startOver(now time.Time) {
 	stale := false
 	for id, u := range s.units {
 		if u.wanted && u.stale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
-			s.restarted[id], stale = u.layout, true
+			s.restarted[id] = u.layout
+			stale = true
 		}
 	}
 

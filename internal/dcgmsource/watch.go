@@ -83,7 +83,8 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 		return 0, err
 	}
 
-	s.fields[l], s.named[l] = f, true
+	s.fields[l] = f
+	s.named[l] = true
 
 	return f, nil
 }

@@ -216,7 +216,8 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 		return
 	}
 
-	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(a.options.ClusterLabel)])
+	g.samples = float64(row.Value)
+	g.cluster = string(row.Metric[model.LabelName(a.options.ClusterLabel)])
 	if name != "" {
 		g.name = name
 	}

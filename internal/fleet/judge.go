@@ -168,7 +168,8 @@ func (h *history) record() (record *advise.Record, held int) {
 			Memory: optOf(h.memory[at/stepsPerHour]),
 		}
 		if h.held[at] && known {
-			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
+			window.Busy = optOf(float64(h.busy[at]))
+			window.SM = optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
 

@@ -121,9 +121,12 @@ type GPU struct {
 func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
 	e := f.Evidence
 	round := advise.Round3
-	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
+	g.Coverage = round(e.CoverageRatio)
+	g.BusyMean = round(e.BusyMean)
+	g.BusyP99 = round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
-	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
+	g.MemoryBytes = e.MemoryBytes
+	g.MemoryTrend = math.Round(e.MemoryTrend)
 	g.MediaUse = e.MediaUse
 	g.Server = e.Server
 	g.ActivityUnread = e.ActivityUnread

@@ -179,7 +179,9 @@ func (l *Log) open() error {
 		return io.ErrClosedPipe
 	}
 
-	l.device, l.err, l.lastUp = device, nil, l.opts.Now()
+	l.device = device
+	l.err = nil
+	l.lastUp = l.opts.Now()
 
 	return nil
 }

@@ -80,7 +80,8 @@ func (n *Node) drawn(t *task) float64 {
 	bandwidth := 1.0
 
 	if i := t.on.instance; i != nil {
-		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.gpu)
+		sms = float64(i.Profile.SMs)
+		bandwidth = i.bandwidth(t.on.gpu)
 	}
 
 	if t.workload.Demand.ofDevice {

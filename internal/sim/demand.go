@@ -153,7 +153,8 @@ func (n *Node) contendForEngines(g *simGPU) {
 		demands := make([]kernels.Demand, len(tasks))
 
 		for i, t := range tasks {
-			results[i], demands[i] = &t.does, n.demand(t)
+			results[i] = &t.does
+			demands[i] = n.demand(t)
 		}
 
 		kernels.ContendForEngines(results, demands, tasks[0].on.engines())

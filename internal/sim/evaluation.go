@@ -200,7 +200,8 @@ func (r *run) outcome() Outcome {
 	}
 
 	if r.alone > 0 {
-		o.Throughput, o.Stretch = round(r.work/r.alone), r.stretch.quantiles()
+		o.Throughput = round(r.work / r.alone)
+		o.Stretch = r.stretch.quantiles()
 	}
 
 	if r.wanted > 0 {

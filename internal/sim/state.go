@@ -68,8 +68,10 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	s.Time = now
 	s.Joules = t.joules
-	s.PowerViolation, s.ThermalViolation = secondsOf(t.powerCapped), secondsOf(t.thermal)
-	s.PCIeBytes, s.NVLinkBytes = uint64(t.pcie), uint64(t.nvlink)
+	s.PowerViolation = secondsOf(t.powerCapped)
+	s.ThermalViolation = secondsOf(t.thermal)
+	s.PCIeBytes = uint64(t.pcie)
+	s.NVLinkBytes = uint64(t.nvlink)
 
 	s.Privileged = n.privileged(g.index, now)
 	s.Recovery = n.recovery(g.index, now)

@@ -242,7 +242,9 @@ func gpuGauges(g *gpu.GPU) []gauge {
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
-		g.Value, g.Percent, g.Bar = percentText(ratio), percent(ratio), true
+		g.Value = percentText(ratio)
+		g.Percent = percent(ratio)
+		g.Bar = true
 	}
 
 	return g

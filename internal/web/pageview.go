@@ -71,7 +71,8 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	page.Hostname = snap.Hostname
 	page.Taken = snap.Time.UTC().Format(time.RFC3339)
 	age := now.Sub(snap.Time)
-	page.Age, page.AgeS = ageText(age), int64(age/time.Second)
+	page.Age = ageText(age)
+	page.AgeS = int64(age / time.Second)
 
 	if d, ok := snap.Driver.Get(); ok {
 		page.Facts = append(page.Facts, "driver "+d.Version)
