@@ -99,23 +99,27 @@ func New(options Options) *Advisor {
 // Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
 // the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
-	// of the wall clock alone: a monotonic reading would hide that it was set
+	// We use the wall clock alone: the monotonic clock would hide that the clock was set.
 	now := s.Time.Round(0)
 	if a.doubtsClock(now) {
 		return false
 	}
 
 	a.followClock(now)
+
+	// After a restart we do not forget yet: a pod that ran on must be described first.
+	hourPassed := false
 	passed := passedTime{}
-	hourPassed := false // a pod that ran on over a restart is not forgotten before it is described
 
 	if !a.now.IsZero() && !a.restored {
+		// A gap counts as held, up to an hour, but not as observed.
 		since := min(now.Sub(a.now), maxCountedGap)
 		passed.held = since.Seconds()
 
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
 		} else {
+			// Nothing is known to have been idle during the gap.
 			for _, d := range a.order {
 				d.idle = time.Time{}
 			}
@@ -162,7 +166,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		return
 	}
 
-	// Where calls of the driver are slow, a reading may be under way for long: that of before says nothing of now.
+	// If calls of the driver are slow, a reading may take long: the last one then says nothing about now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
 	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
@@ -313,8 +317,9 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 	d := a.devices[key]
 	if d == nil {
 		d = &device{key: key}
+		// A new GPU instance did not exist at the last reading of its GPU.
 		if whole := a.devices[wholeKey(key.Instance.GPU)]; whole != nil {
-			d.memoryRead = whole.memoryRead // a GPU instance that was not there then
+			d.memoryRead = whole.memoryRead
 		}
 
 		a.devices[key] = d
@@ -423,13 +428,13 @@ func (a *Advisor) closeWindows(at time.Time) {
 
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
-		if o := d.open.observed; o > 0 {
-			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
-				float32(d.open.busy / o),
-				float32(d.open.sm / o),
-				float32(d.open.dram / o),
-				d.open.activityUnread > 0,
-				d.open.meanEngines(),
+		if observed := d.open.observed; observed > 0 {
+			d.addMinutes(int(observed/windowLength.Seconds()+0.5), minute{
+				busy:    float32(d.open.busy / observed),
+				sm:      float32(d.open.sm / observed),
+				dram:    float32(d.open.dram / observed),
+				unread:  d.open.activityUnread > 0,
+				engines: d.open.meanEngines(),
 			})
 		}
 

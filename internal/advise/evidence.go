@@ -138,14 +138,9 @@ func needBytes(e *Evidence, headroom float64) float64 {
 		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
 	}
 
-	return max(
-		most*(1+headroom),
-		most+minHeadroomBytes,
-	) + growthIn(
-		grows,
-		e.MemoryTrend,
-		e.growthRate,
-	)
+	needed := max(most*(1+headroom), most+minHeadroomBytes)
+
+	return needed + growthIn(grows, e.MemoryTrend, e.growthRate)
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

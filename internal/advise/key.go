@@ -67,10 +67,10 @@ func keyOf(
 	case len(holders) > 0:
 		h := &holders[0]
 
-		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(
-			h.Workload,
-			"Pod/"+h.Pod,
-		)
+		key.Namespace = h.Namespace
+		key.Container = h.Name
+
+		key.Owner = cmp.Or(h.Workload, "Pod/"+h.Pod)
 		if named := h.Rightsizing.Workload; named != "" {
 			key.Owner = "label/" + named
 		}

@@ -370,7 +370,7 @@ func (p *packer) holds(at int) bool {
 		all.add(p.moved[k].draw)
 	}
 
-	// alone it is no worse than on a GPU of its own
+	// A workload that is alone is no worse off than on a GPU of its own.
 	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
 		return false
 	}

@@ -30,13 +30,9 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 			a.addTenants(report, g)
 
 			for k := range g.Instances {
-				report.Devices, trials = append(
-					report.Devices,
-					a.computeInstance(s, g, &g.Instances[k]),
-				), append(
-					trials,
-					nil,
-				)
+				r := a.computeInstance(s, g, &g.Instances[k])
+				report.Devices = append(report.Devices, r)
+				trials = append(trials, nil)
 			}
 
 			continue

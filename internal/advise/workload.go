@@ -327,13 +327,8 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Settled = max(all.Settled, d.Settled)
 		all.Busy10 = max(all.Busy10, d.Busy10)
 		all.PCIe = max(all.PCIe, d.PCIe)
-		all.MinWidth, all.MinBandwidth = lesser(
-			all.MinWidth,
-			d.MinWidth,
-		), lesser(
-			all.MinBandwidth,
-			d.MinBandwidth,
-		)
+		all.MinWidth = lesser(all.MinWidth, d.MinWidth)
+		all.MinBandwidth = lesser(all.MinBandwidth, d.MinBandwidth)
 	}
 
 	return all

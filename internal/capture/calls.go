@@ -134,11 +134,9 @@ func (n names) name(value uint64) string {
 // value parses a name or a number.
 func (n names) value(text string) (uint64, bool) {
 	number := text
-	if before, _, found := strings.Cut(
-		string(n),
-		":"+text+" ",
-	); found &&
-		!strings.Contains(text, " ") {
+
+	before, _, found := strings.Cut(string(n), ":"+text+" ")
+	if found && !strings.Contains(text, " ") {
 		number = before[strings.LastIndex(before, " ")+1:]
 	}
 

@@ -30,16 +30,20 @@ func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t := r.lib.time
 	of := &r.lib.rec.Recorded
+
 	t.mu.Lock()
 	t.poll++
 	t.between = true
 	t.mu.Unlock()
+
 	now, err := move()
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
 	t.between = false
-	// the wall clock, which may be set back
+
+	// Round(0) drops the monotonic clock: the wall clock may be set back.
 	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
 
 	return err

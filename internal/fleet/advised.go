@@ -55,10 +55,10 @@ func (g *GPU) follow(said advised, o *Options) {
 			g.fits = g.Profile
 		}
 
-		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(
-			said.reason,
-			o.Advise,
-		)
+		g.Action = advise.ActionKeep
+		g.Reason = said.reason
+		g.Explanation = ReasonText(said.reason, o.Advise)
+
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown
 		}

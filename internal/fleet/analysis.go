@@ -276,12 +276,11 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	}
 
 	wait.Wait()
-	slices.SortStableFunc(
-		errs,
-		func(a, b error) int { // the one that canceled the others comes first
-			return cmp.Compare(rankCanceled(a), rankCanceled(b))
-		},
-	)
+
+	// The error that canceled the others comes first.
+	slices.SortStableFunc(errs, func(a, b error) int {
+		return cmp.Compare(rankCanceled(a), rankCanceled(b))
+	})
 
 	return errs[0]
 }

@@ -164,7 +164,7 @@ func (c *Client) explain(err error) error {
 		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or ask a " +
 			"less busy replica."
 	case isClosed(err):
-		// an answer that ends too early was one
+		// An answer that ended too early came from a server, so we reached one.
 		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)
 		e.Err = fmt.Errorf("the connection ended before the answer did: %w", e.Err)
 		e.Hint = "the server or a proxy before it may have ended the query: ask for less with --match or --window, and see " +

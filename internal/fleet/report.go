@@ -257,9 +257,8 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
-		group.GPUHoursPerWeek = math.Round(
-			held*float64(group.FreedGPUs)/float64(group.Slices)*10,
-		) / 10
+		hours := held * float64(group.FreedGPUs) / float64(group.Slices)
+		group.GPUHoursPerWeek = math.Round(hours*10) / 10
 	}
 
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {

@@ -306,9 +306,8 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 
 		err := c.api.client.Do(ctx, kubeapi.Request{
 			Method: http.MethodGet,
-			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(
-				name.namespace,
-			) +
+			Path: "/apis/resource.k8s.io/" + versions[c.version] +
+				"/namespaces/" + url.PathEscape(name.namespace) +
 				"/resourceclaims/" + url.PathEscape(name.name),
 		}, &got)
 		switch {

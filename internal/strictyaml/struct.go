@@ -157,12 +157,8 @@ func expectedOf(tag reflect.StructTag, isMany bool) string {
 // allows reports whether the tags of a field allow a value.
 func allows(tag reflect.StructTag, value string) bool {
 	if lowest, highest, ok := rangeOf(tag); ok {
-		if number, err := strconv.ParseInt(
-			value,
-			10,
-			64,
-		); err != nil || number < lowest ||
-			number > highest {
+		number, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || number < lowest || number > highest {
 			return false
 		}
 	}

@@ -269,9 +269,8 @@ func memoryGauge(m gpu.Memory) *gauge {
 // downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {
 	if r, ok := g.Released.Get(); ok {
-		text := "Released " + ageText(
-			now.Sub(r.Since),
-		) + " ago: the exporter keeps it closed and reads nothing of it."
+		text := "Released " + ageText(now.Sub(r.Since)) +
+			" ago: the exporter keeps it closed and reads nothing of it."
 		if r.Unbound {
 			text += " The driver does not list it any more."
 		}

@@ -170,13 +170,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 		class := "warn"
 		title := "Not all holders are known"
 
-		if kubelet, _ := sourceState(
-			snap,
-			gpu.SourceKubelet,
-		); errors.Is(
-			kubelet.Err,
-			gpu.ErrNotConfigured,
-		) {
+		kubelet, _ := sourceState(snap, gpu.SourceKubelet)
+		if errors.Is(kubelet.Err, gpu.ErrNotConfigured) {
 			class = "plain"
 			title = "Holders are not known"
 		}

@@ -164,9 +164,8 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		return &notice{
 			Class: "plain",
 			Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
-			Text: "Their first readings are under way: " + indexesText(
-				snap.Unread,
-			) + ". They appear here as they answer.",
+			Text: "Their first readings are under way: " + indexesText(snap.Unread) +
+				". They appear here as they answer.",
 		}
 	}
 

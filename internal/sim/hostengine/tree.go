@@ -55,8 +55,8 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	if e.kind == Embedded &&
-		s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
+	// NVIDIA documents it: DCGM must be restarted after a change of the MIG mode.
+	if e.kind == Embedded && s.MIGEnabled != e.mode[index] {
 		return
 	}
 

@@ -194,7 +194,7 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		// those included that no call has asked for
+		// This counts samples that no call has asked for.
 		taken := min(s.taken+int(since/interval), samplesForValue)
 		*s = sampled{
 			last:   c,
