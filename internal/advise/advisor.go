@@ -28,7 +28,7 @@ type Advisor struct {
 	// followed: at most half a day either way.
 	unshifted time.Duration
 	devices   map[deviceKey]*device
-	order     []*device // devices in the order in which they came: sums must not depend on that of a map
+	order     []*device // devices in the order in which they came: sums must not depend on the order of a map
 	workloads map[Key]*workload
 	node      string
 	gpus      []gpu.UUID // of the last Snapshot that had any
@@ -84,7 +84,7 @@ type holderID struct {
 	Model              string
 	Holders            int
 	Processes          bool
-	Tenants            bool // those of all GPU instances
+	Tenants            bool // stands for the holders of all GPU instances together
 }
 
 // New returns an Advisor without evidence. The options are valid.
@@ -155,8 +155,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	return true
 }
 
-// passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it
-// that is known from readings. They differ in a gap.
+// passedTime is the time since the last Snapshot in seconds: how long a device was held, and how much of that we know
+// from readings. In a gap the two differ.
 type passedTime struct {
 	held, observed float64
 }

@@ -114,9 +114,10 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence is of the node of a Snapshot: one with a GPU that it had, or with the same name if
-// that is the name of a Kubernetes node. A host name decides nothing: that of a pod is another one after each restart,
-// and machines of one image can all have the same. It is unknown as long as the Snapshot has no GPU.
+// IsOf reports whether the evidence comes from the node of a Snapshot: the node has a GPU that the evidence names, or
+// it has the same name and that is the name of a Kubernetes node. A host name decides nothing: a pod has another one
+// after each restart, and all machines of one image can have the same. It is unknown as long as the Snapshot has no
+// GPU.
 func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
 		known = known || s.GPUs[i].UUID != ""

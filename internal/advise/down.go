@@ -14,7 +14,8 @@ type endings struct {
 	short  int       // see starts.Short
 }
 
-// failed reports whether the starts of a workload failed that ended early, by what was usual of it before.
+// failed reports whether the starts that ended early failed. Restarts and short pods that were usual before do not show
+// it.
 func (e *endings) failed(of *workload, usual starts) bool {
 	return e.of == of &&
 		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)

@@ -95,7 +95,7 @@ func (a *Advisor) largerEngines(
 	return needs
 }
 
-// engineNeedsBefore are those of the workload of a GPU instance from when it was on a whole GPU.
+// engineNeedsBefore returns what the workload of a GPU instance needed of the media engines when it was on a whole GPU.
 func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	key := w.Key
 	key.Profile = ""

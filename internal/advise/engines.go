@@ -131,7 +131,7 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	}
 }
 
-// findEngines looks up the media engines of a device, once: those of its GPU, or of its GPU instance's profile.
+// findEngines looks up once which media engines a device has: its GPU says so, or the profile of its GPU instance.
 func (d *device) findEngines(g *gpu.GPU, profile string) {
 	if d.engines.Present() {
 		return

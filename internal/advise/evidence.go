@@ -73,8 +73,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	return e
 }
 
-// decisiveQuantile is that of width and of bandwidth: 95 % of the busy time are below both of them, even if the
-// widest kernels are not those that draw the most.
+// decisiveQuantile is the quantile of width and of bandwidth that decides. For 95 % of the busy time both stay below
+// it, even if the widest kernels are not the ones that draw the most.
 const decisiveQuantile = 0.975
 
 // isUnread reports whether a reading was absent in more than a twentieth of a time.

@@ -68,7 +68,8 @@ func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string
 	return best.Name
 }
 
-// isLarger orders profiles by memory and SMs; a plain one comes before those with attributes.
+// isLarger reports whether a profile has more memory, or as much memory and more SMs. If both are equal, a plain
+// profile is larger than one with attributes.
 func isLarger(p, than *gpu.Profile) bool {
 	return cmp.Or(cmp.Compare(p.MemorySlices, than.MemorySlices), cmp.Compare(p.SMs, than.SMs),
 		cmp.Compare(len(than.Name), len(p.Name))) > 0
@@ -176,7 +177,7 @@ func (p *packer) placeable() map[string]bool {
 	return found
 }
 
-// refuseGain makes the answer for a whole GPU one that keeps it: a slice would do, and nothing comes of it.
+// refuseGain changes the answer for a whole GPU to keeping it: a slice would do, but it would gain nothing.
 func (r *Recommendation) refuseGain() {
 	r.Explanation = r.Recommended + " would do, and " + NoGainText
 	r.Action = ActionKeep

@@ -24,8 +24,9 @@ type dailyMaximum struct{ at, size float64 } // days from today, MiB
 func (p dailyMaximum) log() float64  { return math.Log(p.size) }
 func (p dailyMaximum) line() float64 { return p.size }
 
-// dailyMaxima returns the largest use of memory of the days before that of a time, the last one first, without a break.
-// What a day adds at once, as a nightly job does, would be the growth of an hour in the day that has just begun.
+// dailyMaxima returns the largest use of memory of each day before today, the last day first, up to the first day
+// without any. We leave today out: if a nightly job adds much at once, a day that has just begun would show it as the
+// growth of an hour.
 func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n int) {
 	today := dayOf(now)
 	for back := int32(1); back < keptDays; back++ {
@@ -35,7 +36,7 @@ func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n in
 		}
 
 		list[n] = dailyMaximum{at: -float64(back), size: float64(d.settled())}
-		n = n + 1
+		n++
 	}
 
 	return list, n
@@ -47,8 +48,9 @@ func (w *workload) growthRate(now time.Time) float64 {
 	return steadyGrowth(points[:n])
 }
 
-// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day:
-// the largest of those by least squares over the last days, however many of them. It is 0 if they have not.
+// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day.
+// It fits the last days by least squares, however many of them, and returns the largest rate. It is 0 if they have not
+// grown steadily.
 func steadyGrowth(points []dailyMaximum) float64 {
 	largest := 0.
 

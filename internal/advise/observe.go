@@ -48,7 +48,7 @@ func canDraw(g *gpu.GPU) bool {
 	})
 }
 
-// observePower adds the power of a GPU above that of the idle one.
+// observePower adds the power that a GPU draws above its idle power.
 func (d *device) observePower(g *gpu.GPU, elapsed float64) {
 	watts, wattsOK := g.Readings.PowerWatts.Get()
 

@@ -20,8 +20,8 @@ type ServerEvidence struct {
 	Reservation float64        `json:"reservationBytes"`
 	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if that is not known.
 	Fraction float64 `json:"fraction,omitempty"`
-	// Weights are those of the model, 0 if they are not known, and WeightsFrom where they are known from. Activations are
-	// an allowance. The rest of the reservation is the cache.
+	// Weights is the size of the model's weights, 0 if we do not know it, and WeightsFrom says where we know it from.
+	// Activations are an allowance. The rest of the reservation is the cache.
 	Weights     float64 `json:"weightsBytes,omitempty"`
 	WeightsFrom string  `json:"weightsFrom,omitempty"`
 	Activations float64 `json:"activationsBytes,omitempty"`

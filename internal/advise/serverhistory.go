@@ -12,8 +12,8 @@ type ServerHistory struct {
 	Weights                           float64 // bytes; 0 if they are not known
 }
 
-// Add adds what is known of another server of the same kind. The weights are those of the larger model, 0 if one is not
-// known.
+// Add adds what is known of another server of the same kind. It keeps the weights of the larger model, and 0 if it does
+// not know the weights of both.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse = max(s.CacheUse, o.CacheUse)
 	s.CacheHours += o.CacheHours

@@ -12,8 +12,8 @@ type spells struct {
 
 const (
 	spellSeconds = 10
-	// clearly is how much larger the variance from spell to spell must be than that of single requests: both are
-	// estimates.
+	// clearly is how much larger the variance from spell to spell must be than the variance that single requests cause:
+	// both are estimates.
 	clearly      = 1.5
 	spellBuckets = 40
 )

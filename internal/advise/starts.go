@@ -34,8 +34,7 @@ const (
 	upWithin = 30 * time.Minute
 )
 
-// starts are the starts of a workload that were seen from their beginning. The zero value is that of a workload of
-// which none was seen.
+// starts are the starts of a workload that were seen from their beginning. The zero value means that none was seen.
 type starts struct {
 	Seen int32
 	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
@@ -147,8 +146,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 }
 
-// giveTo makes a start that of a workload. The same container is another workload once its owner or label is known, or
-// once it shares its device: it has not counted the start then.
+// giveTo makes a start belong to a workload. A container becomes another workload once we know its owner or label, or
+// once it shares its device. That workload has not counted the start yet.
 func (s *starting) giveTo(of *starts) {
 	if s.of != of {
 		s.of = of
@@ -163,9 +162,8 @@ func (s *starting) count(isSeen bool, of *starts) {
 	}
 }
 
-// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half
-// of its life, as that of a short job has not. A start that failed is none of those that count, since its need
-// is not known.
+// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half of
+// its life, as the memory of a short job has not. A start that failed does not count, since we do not know its need.
 func (s *starting) end(now time.Time, of *starts) bool {
 	s.giveTo(of)
 	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
@@ -294,7 +292,7 @@ func (a *Advisor) followMemory(
 }
 
 // hasEnded reports whether memory fell from one reading to the next as it does when a process has ended: to nothing, or
-// by most of it to the size of a context, that of the next process.
+// by most of it to the size of the next process's context.
 func hasEnded(before, now float64) bool {
 	return before > unusedMemory && (now <= unusedMemory || now <= contextMemory && now <= before/4)
 }

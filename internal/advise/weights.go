@@ -80,7 +80,7 @@ func (p *plateau) isLong() bool {
 	return p.readings >= plateauReadings && p.last.Sub(p.first) >= plateauTime
 }
 
-// loading follows the memory of a start for its plateaus. The zero value is that of a start without a reading.
+// loading follows the memory of a start for its plateaus. The zero value is for a start without a reading.
 type loading struct {
 	readings      int
 	peak          float64

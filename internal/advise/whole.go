@@ -155,7 +155,7 @@ func sliceOf(p *gpu.Profile, of capacity) Slice {
 	}
 }
 
-// limits are those of one workload: its pod can override the node's.
+// limits are the limits for one workload: its pod can override the node's.
 type limits struct {
 	strict  bool
 	stretch float64
@@ -236,7 +236,7 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 	}
 }
 
-// decide returns the smallest profile that does. If there is none, the reason is that of the largest one.
+// decide returns the smallest profile that does. If none does, it returns the reason why the largest one does not.
 func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	e := f.Evidence
 

@@ -47,7 +47,7 @@ type workload struct {
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [keptDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// Pods are those that ran it: a restart of the exporter is a gap for a pod that runs on.
+	// Pods are the pods that ran the workload. If a pod runs on while the exporter restarts, that is a gap.
 	Pods []podSeen
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
@@ -56,7 +56,7 @@ type workload struct {
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
-	// InStep is the same of traffic over PCIe that was in step with that of another GPU.
+	// InStep is the same for traffic over PCIe that was in step with another GPU's traffic.
 	InStep int64
 	Media  [mediaKinds]int64
 	// Engines says how busy the engines were of each kind that was used since that is counted.
@@ -271,7 +271,7 @@ func (w *workload) today(now time.Time) *daySums {
 // dayOf returns the number of the day of UTC since 1970.
 func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (24 * 60 * 60))) }
 
-// slotOf returns where the sums of a day are kept; they can be those of another day.
+// slotOf returns where the sums of a day are kept. The sums there can still belong to another day.
 func (w *workload) slotOf(day int32) *daySums { return &w.Days[slotOf(day)] }
 
 // slotOf returns the index in an array of days of where a day is kept.
@@ -280,12 +280,12 @@ func slotOf(day int32) int32 { return (day%keptDays + keptDays) % keptDays }
 // maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
 const maxWeight = 1 << 20
 
-// growth returns how much more an observation of now counts than one of the reference time.
+// growth returns how much more an observation counts now than one at the reference time.
 func (w *workload) growth(now time.Time) float64 {
 	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
 }
 
-// weight returns what an observation of now counts, relative to one of the reference time.
+// weight returns how much an observation counts now, relative to one at the reference time.
 func (w *workload) weight(now time.Time) float64 {
 	weight := w.growth(now)
 	if weight <= maxWeight {
@@ -362,9 +362,9 @@ const minObservedDays = 5
 // known.
 func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory, starts left out: the steepest of those by least
-// squares over the last days, however many of them, since growth can have begun lately. It is 0 if they shrink or are
-// known for less than a day and a half.
+// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the last days by least
+// squares, however many of them, and returns the steepest slope, since growth can have begun lately. It is 0 if they
+// shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	days := float64(now.Unix()) / (24 * 60 * 60)
 	today := dayOf(now)

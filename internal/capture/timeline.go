@@ -127,10 +127,8 @@ func (e entity) replay(call string) answer {
 	a := s.at(poll, s.next(poll))
 	e.time.mu.Unlock()
 
-	if !e.time.waitUntil(
-		context.Background(),
-		func() bool { return a.until != never && e.time.poll >= a.until },
-	) {
+	hasReturned := func() bool { return a.until != never && e.time.poll >= a.until }
+	if !e.time.waitUntil(context.Background(), hasReturned) {
 		return answer{ret: nvml.ERROR_UNINITIALIZED}
 	}
 

@@ -111,7 +111,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		// It waits here for a kubelet, too.
+		// The kubelet may be down by then: admitWaiting then waits for it, too.
 		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
 
 		return

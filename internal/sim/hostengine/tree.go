@@ -55,7 +55,7 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	// NVIDIA documents it: DCGM must be restarted after a change of the MIG mode.
+	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then nothing is new.
 	if e.kind == Embedded && s.MIGEnabled != e.mode[index] {
 		return
 	}
