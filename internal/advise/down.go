@@ -91,6 +91,7 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 	r.Action = ActionKeep
 	r.Reason = ReasonNotUp
 	r.Confidence = idleConfidence(r.Evidence)
+
 	if before.known {
 		r.Action = ActionGrow
 		r.Recommended = largerProfile(

@@ -283,6 +283,7 @@ func (p *packer) search(from int) {
 		if p.spreadsReplicas() {
 			p.bestCost = p.cost
 			p.best = make([][]int, len(p.targets))
+
 			for i := range p.targets {
 				p.best[i] = slices.Clone(p.targets[i].taken)
 			}

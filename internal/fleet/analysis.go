@@ -218,6 +218,7 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 
 	g.samples = float64(row.Value)
 	g.cluster = string(row.Metric[model.LabelName(a.options.ClusterLabel)])
+
 	if name != "" {
 		g.name = name
 	}

@@ -67,6 +67,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 	h.busy = unknownMeans(steps)
 	h.sms = unknownMeans(steps)
 	h.bandwidth = unknownMeans(steps)
+
 	for i := range h.memory {
 		h.memory[i] = math.NaN()
 	}

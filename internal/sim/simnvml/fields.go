@@ -46,6 +46,7 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 
 		v.NvmlReturn = uint32(ret)
 		v.ValueType = uint32(f.kind)
+
 		if ret == nvml.SUCCESS {
 			binary.NativeEndian.PutUint64(v.Value[:], number)
 		}
