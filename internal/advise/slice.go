@@ -45,8 +45,7 @@ func (a *Advisor) recommendInstance(
 
 	switch {
 	case hints.OptOut:
-		r.Action = ActionKeep
-		r.Reason = ReasonOptedOut
+		r.keep(ReasonOptedOut)
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
 		engines := a.largerEngines(&e, w, of, g, short)
@@ -57,20 +56,22 @@ func (a *Advisor) recommendInstance(
 		r.Action = ActionIdle
 		r.Confidence = idleConfidence(&e)
 	case r.job != "":
-		r.Action = ActionKeep
-		r.Reason = ReasonMultiGPU
+		r.keep(ReasonMultiGPU)
 	case w.Key.Shared || i.IsSplit():
-		r.Action = ActionKeep
-		r.Reason = ReasonShared
+		r.keep(ReasonShared)
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
-		r.Action = ActionKeep
-		r.Reason = ReasonLittleEvidence
+		r.keep(ReasonLittleEvidence)
 	case e.CoverageRatio < minCoverage:
-		r.Action = ActionKeep
-		r.Reason = ReasonLowCoverage
+		r.keep(ReasonLowCoverage)
 	default:
 		a.recommendShrink(r, g, w, &e, of, hints)
 	}
+}
+
+// keep makes the answer one that keeps the device, for a reason.
+func (r *Recommendation) keep(reason Reason) {
+	r.Action = ActionKeep
+	r.Reason = reason
 }
 
 // reasonToGrow returns why the workload of a device needs a larger one: ReasonNone if it does not.

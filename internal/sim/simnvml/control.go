@@ -40,6 +40,7 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
 	place := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
+
 	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
 		for _, f := range s.Profiles {
 			if f.ID == profileID && slices.Contains(f.Placements, place) {
