@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// endings count the starts of a workload on a device that ended early since one of its containers was up for an hour.
+// endings count the starts of a workload on a device that ended early. A container that is up for an hour sets them
+// back to zero.
 type endings struct {
 	of     *workload // nil if there is none
 	killed int       // while memory grew, with another process in the same container: it was killed

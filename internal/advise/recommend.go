@@ -225,8 +225,8 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 }
 
 // unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
-// that does for every pod and is no smaller than what is recommended for any of them, or none. They are provisional if
-// one of them is.
+// that does for every pod and is no smaller than what is recommended for any of them, or none. If one of them is
+// provisional, all are.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for

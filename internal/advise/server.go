@@ -192,8 +192,8 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	return predicted
 }
 
-// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction is without
-// the activations, that of TensorRT-LLM of what the weights leave free.
+// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction leaves out
+// the activations; TensorRT-LLM's is a fraction of what weights and activations leave free.
 func (s *ServerEvidence) flag(memory, reserved float64) (name string, value float64) {
 	name = flagOf(s.Kind)
 	switch s.Kind {
