@@ -28,7 +28,7 @@ type Advisor struct {
 	// followed: at most half a day either way.
 	unshifted time.Duration
 	devices   map[deviceKey]*device
-	order     []*device // devices in the order in which they came: sums must not depend on that of a map
+	order     []*device // devices in the order in which they came: sums must not depend on the order of a map
 	workloads map[Key]*workload
 	node      string
 	gpus      []gpu.UUID // of the last Snapshot that had any
@@ -84,7 +84,7 @@ type holderID struct {
 	Model              string
 	Holders            int
 	Processes          bool
-	Tenants            bool // those of all GPU instances
+	Tenants            bool // stands for the holders of all GPU instances together
 }
 
 // New returns an Advisor without evidence. The options are valid.
@@ -99,23 +99,27 @@ func New(options Options) *Advisor {
 // Observe adds what a Snapshot says, and reports whether it has: not while its time is too far ahead to be believed. In
 // the steady state it allocates nothing.
 func (a *Advisor) Observe(s *gpu.Snapshot) bool {
-	// of the wall clock alone: a monotonic reading would hide that it was set
+	// We use the wall clock alone: the monotonic clock would hide that the clock was set.
 	now := s.Time.Round(0)
 	if a.doubtsClock(now) {
 		return false
 	}
 
 	a.followClock(now)
+
+	// After a restart we do not forget yet: a pod that ran on must be described first.
+	hourPassed := false
 	passed := passedTime{}
-	hourPassed := false // a pod that ran on over a restart is not forgotten before it is described
 
 	if !a.now.IsZero() && !a.restored {
+		// A gap counts as held, up to an hour, but not as observed.
 		since := min(now.Sub(a.now), maxCountedGap)
-
 		passed.held = since.Seconds()
+
 		if since <= a.options.MaxGap {
 			passed.observed = passed.held
 		} else {
+			// Nothing is known to have been idle during the gap.
 			for _, d := range a.order {
 				d.idle = time.Time{}
 			}
@@ -130,8 +134,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 
 	a.now = now
 	a.restored = false
-
 	a.node = s.Hostname
+
 	if len(s.GPUs) > 0 {
 		a.gpus = a.gpus[:0]
 	}
@@ -151,8 +155,8 @@ func (a *Advisor) Observe(s *gpu.Snapshot) bool {
 	return true
 }
 
-// passedTime is the time since the last Snapshot in seconds: that for which a device was held, and the part of it
-// that is known from readings. They differ in a gap.
+// passedTime is the time since the last Snapshot in seconds: how long a device was held, and how much of that we know
+// from readings. In a gap the two differ.
 type passedTime struct {
 	held, observed float64
 }
@@ -162,7 +166,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 		return
 	}
 
-	// Where calls of the driver are slow, a reading may be under way for long: that of before says nothing of now.
+	// If calls of the driver are slow, a reading may take long: the last one then says nothing about now.
 	isOld := !g.LastRead.IsZero() && a.now.Sub(g.LastRead) > a.options.MaxGap
 	if !g.Up || isOld {
 		a.observeGap(g.UUID, passed.held)
@@ -313,8 +317,9 @@ func (a *Advisor) deviceOf(key deviceKey) *device {
 	d := a.devices[key]
 	if d == nil {
 		d = &device{key: key}
+		// A new GPU instance did not exist at the last reading of its GPU.
 		if whole := a.devices[wholeKey(key.Instance.GPU)]; whole != nil {
-			d.memoryRead = whole.memoryRead // a GPU instance that was not there then
+			d.memoryRead = whole.memoryRead
 		}
 
 		a.devices[key] = d
@@ -396,8 +401,8 @@ func (a *Advisor) workloadOf(key Key) *workload {
 // compareWithWhole keeps what the workload of a GPU instance used on the whole GPU, before that evidence is forgotten.
 func (a *Advisor) compareWithWhole(w *workload) {
 	key := w.Key
-
 	key.Profile = ""
+
 	if whole := a.workloads[key]; whole != nil && whole != w {
 		days := whole.sums(a.now)
 		if days.MinWidth > 0 {
@@ -423,13 +428,13 @@ func (a *Advisor) closeWindows(at time.Time) {
 
 func (a *Advisor) closeWindow(d *device, at time.Time) {
 	if d.workload != nil && d.open.held > 0 {
-		if o := d.open.observed; o > 0 {
-			d.addMinutes(int(o/windowLength.Seconds()+0.5), minute{
-				float32(d.open.busy / o),
-				float32(d.open.sm / o),
-				float32(d.open.dram / o),
-				d.open.activityUnread > 0,
-				d.open.meanEngines(),
+		if observed := d.open.observed; observed > 0 {
+			d.addMinutes(int(observed/windowLength.Seconds()+0.5), minute{
+				busy:    float32(d.open.busy / observed),
+				sm:      float32(d.open.sm / observed),
+				dram:    float32(d.open.dram / observed),
+				unread:  d.open.activityUnread > 0,
+				engines: d.open.meanEngines(),
 			})
 		}
 

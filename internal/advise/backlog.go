@@ -208,8 +208,8 @@ func (d *device) observeQueues(
 
 	busy = min(max(busy, 0), 1)
 	work := busy * elapsed
-
 	kernels := Kernels{}
+
 	if busy > 0 {
 		kernels = Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}
 	}
@@ -255,8 +255,8 @@ func (h *hour) interrupt() {
 	h.minuteObserved = 0
 	h.spell.busy = 0
 	h.spell.observed = 0
-
 	h.run = 0
+
 	for i := range h.queues {
 		h.queues[i].backlog = 0
 	}
@@ -337,8 +337,8 @@ func (h *waitHistogram) longest() float64 {
 // closeHour gives the open hour of a device to its workload, and begins the next one. Backlogs go on.
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
-
 	h.before = h.summary()
+
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
 		d.workload.Queues = slices.Grow(
 			d.workload.Queues,
@@ -357,8 +357,8 @@ func (d *device) closeHour(at time.Time) {
 	h.minute.squares = 0
 	h.minute.seconds = 0
 	h.spell = spells{busy: h.spell.busy, observed: h.spell.observed}
-
 	h.runs = waitHistogram{}
+
 	for i := range h.queues {
 		q := &h.queues[i]
 		q.load = 0
@@ -378,7 +378,8 @@ func (w *workload) addHour(q *queue, h *hour, at time.Time) {
 	}
 
 	summary := h.before
-	summary.Load, summary.Wait = float32(q.load/h.seconds), float32(q.waits.longest())
+	summary.Load = float32(q.load / h.seconds)
+	summary.Wait = float32(q.waits.longest())
 	use.add(summary, at)
 }
 

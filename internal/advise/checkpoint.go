@@ -34,9 +34,11 @@ func (a *Advisor) Checkpoint() *Checkpoint {
 		Workloads: make([]workload, 0, len(a.workloads))}
 	for _, w := range a.workloads {
 		w := *w
-		w.Pods, w.Engines = slices.Clone(w.Pods), slices.Clone(w.Engines)
+		w.Pods = slices.Clone(w.Pods)
+		w.Engines = slices.Clone(w.Engines)
 		w.Queues = slices.Clone(w.Queues)
-		w.Reserve, w.Starts.Loads = copyOf(w.Reserve), copyOf(w.Starts.Loads)
+		w.Reserve = copyOf(w.Reserve)
+		w.Starts.Loads = copyOf(w.Starts.Loads)
 		c.Workloads = append(c.Workloads, w)
 	}
 
@@ -112,9 +114,10 @@ func ReadCheckpoint(from io.Reader) (*Checkpoint, error) {
 // Dropped returns an error for each workload that ReadCheckpoint has left out.
 func (c *Checkpoint) Dropped() []error { return c.dropped }
 
-// IsOf reports whether the evidence is of the node of a Snapshot: one with a GPU that it had, or with the same name if
-// that is the name of a Kubernetes node. A host name decides nothing: that of a pod is another one after each restart,
-// and machines of one image can all have the same. It is unknown as long as the Snapshot has no GPU.
+// IsOf reports whether the evidence comes from the node of a Snapshot: the node has a GPU that the evidence names, or
+// it has the same name and that is the name of a Kubernetes node. A host name decides nothing: a pod has another one
+// after each restart, and all machines of one image can have the same. It is unknown as long as the Snapshot has no
+// GPU.
 func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 	for i := range s.GPUs {
 		known = known || s.GPUs[i].UUID != ""
@@ -125,10 +128,9 @@ func (c *Checkpoint) IsOf(s *gpu.Snapshot, isNodeName bool) (same, known bool) {
 
 // HasGPUOf reports whether the node of the evidence had a GPU that the node of a Snapshot has.
 func (c *Checkpoint) HasGPUOf(s *gpu.Snapshot) bool {
-	return slices.ContainsFunc(
-		s.GPUs,
-		func(g gpu.GPU) bool { return g.UUID != "" && slices.Contains(c.GPUs, g.UUID) },
-	)
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool {
+		return g.UUID != "" && slices.Contains(c.GPUs, g.UUID)
+	})
 }
 
 // Restore takes over the evidence, before anything is observed of a GPU. The Checkpoint must not be used any more.
@@ -137,7 +139,8 @@ func (a *Advisor) Restore(c *Checkpoint) {
 		a.workloads[w.Key] = &w
 	}
 
-	a.node, a.gpus = c.Node, slices.Clone(c.GPUs)
+	a.node = c.Node
+	a.gpus = slices.Clone(c.GPUs)
 	a.now = c.Time
 	a.unshifted = c.Unshifted
 	a.restored = true
@@ -229,8 +232,8 @@ func (w *workload) validate(at time.Time) error {
 
 	numbers = append(numbers, float64(w.Starts.Least))
 	numbers = append(numbers, w.Starts.Loads.numbers()...)
-
 	numbers = append(numbers, w.Reserve.numbers()...)
+
 	for _, d := range w.Days {
 		for _, v := range []float32{d.Observed, d.Held, d.Memory, d.Settled, d.Busy10, d.PCIe, d.MinWidth, d.MinBandwidth,
 			d.Measured} {

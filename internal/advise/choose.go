@@ -40,8 +40,8 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 
 		r.Action = decided.Action
 		r.Reason = decided.Reason
-
 		r.Recommended = decided.Profile
+
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {
 				r.predict(&trials[i])

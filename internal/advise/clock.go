@@ -36,8 +36,8 @@ func (a *Advisor) followClock(now time.Time) {
 	}
 
 	by := now.Sub(a.now)
-
 	gap := a.restored && by > 0
+
 	for _, d := range a.order {
 		shiftTimes(
 			by,
@@ -69,7 +69,7 @@ func (a *Advisor) followClock(now time.Time) {
 	a.ahead = time.Time{}
 }
 
-// shift adds a duration to all times of a workload but those of its pods, and a number of days to its days.
+// shift adds a duration to all times of a workload except the times of its pods, and a number of days to its days.
 func (w *workload) shift(by time.Duration, days int32) {
 	shiftTimes(by, &w.First, &w.Last, &w.Reference)
 	shiftSeconds(by, &w.NVLink, &w.Graphics, &w.InStep)

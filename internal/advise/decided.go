@@ -11,7 +11,7 @@ type Decided struct {
 // The figures: the latency of requests at p95, or of what answers none the time for its work, or where it is not known
 // which of them counts the stretch of kernels, of which the limit is the pod's or the node's; busy time in the slice,
 // at p99 or in the busiest ten minutes, where it stretches requests; the share of the slice's memory that the workload
-// needs with headroom and growth; and that of its media engines of a kind.
+// needs with headroom and growth; and the share of the slice's media engines of a kind that it needs.
 const (
 	FigureLatency    = "latency"
 	FigureThroughput = "throughput"
@@ -53,8 +53,8 @@ func (t *trial) decidedBy(e *Evidence, limits limits, o Options) Decided {
 // decidedByTime returns the figures of a trial that say how much longer its work takes, and whether it keeps up.
 func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	stretch := t.p95.deciding(limits.strict)
-
 	figure := FigureStretch
+
 	if e.requests.closed {
 		figure = FigureThroughput
 	}

@@ -6,7 +6,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// endings count the starts of a workload on a device that ended early since one of its containers was up for an hour.
+// endings count the starts of a workload on a device that ended early. A container that is up for an hour sets them
+// back to zero.
 type endings struct {
 	of     *workload // nil if there is none
 	killed int       // while memory grew, with another process in the same container: it was killed
@@ -14,7 +15,8 @@ type endings struct {
 	short  int       // see starts.Short
 }
 
-// failed reports whether the starts of a workload failed that ended early, by what was usual of it before.
+// failed reports whether the starts that ended early failed. Restarts and short pods that were usual before do not show
+// it.
 func (e *endings) failed(of *workload, usual starts) bool {
 	return e.of == of &&
 		(e.killed > 0 || e.again > 0 && usual.Again == 0 || e.short > 0 && usual.Short == 0)
@@ -48,12 +50,13 @@ func (a *Advisor) seenBefore(g *gpu.GPU, key Key, than capacity) before {
 	var b before
 	larger := func(name string) {
 		k := key
-
 		k.Profile = name
+
 		if w := a.workloads[k]; w != nil {
 			e := evidenceOf(w, a.now)
 			a.addServer(w, &e, gpu.RightsizingHints{})
-			b.known, b.need = true, max(b.need, needBytes(&e, a.options.Headroom))
+			b.known = true
+			b.need = max(b.need, needBytes(&e, a.options.Headroom))
 			b.starts.Again += w.Starts.Again
 			b.starts.Short += w.Starts.Short
 		}
@@ -86,7 +89,10 @@ func (a *Advisor) recommendDown(r *Recommendation, g *gpu.GPU, d *device, of cap
 		return false
 	}
 
-	r.Action, r.Reason, r.Confidence = ActionKeep, ReasonNotUp, idleConfidence(r.Evidence)
+	r.Action = ActionKeep
+	r.Reason = ReasonNotUp
+	r.Confidence = idleConfidence(r.Evidence)
+
 	if before.known {
 		r.Action = ActionGrow
 		r.Recommended = largerProfile(

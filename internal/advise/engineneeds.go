@@ -95,7 +95,7 @@ func (a *Advisor) largerEngines(
 	return needs
 }
 
-// engineNeedsBefore are those of the workload of a GPU instance from when it was on a whole GPU.
+// engineNeedsBefore returns what the workload of a GPU instance needed of the media engines when it was on a whole GPU.
 func (a *Advisor) engineNeedsBefore(w *workload, g *gpu.GPU) engineNeeds {
 	key := w.Key
 	key.Profile = ""
@@ -132,8 +132,10 @@ func mostEngines(profiles []gpu.Profile) gpu.Opt[gpu.Engines] {
 	for i := range profiles {
 		e, ok := profiles[i].Engines.Get()
 		known = known || ok
-		most.Encoder, most.Decoder = max(most.Encoder, e.Encoder), max(most.Decoder, e.Decoder)
-		most.JPEG, most.OFA = max(most.JPEG, e.JPEG), max(most.OFA, e.OFA)
+		most.Encoder = max(most.Encoder, e.Encoder)
+		most.Decoder = max(most.Decoder, e.Decoder)
+		most.JPEG = max(most.JPEG, e.JPEG)
+		most.OFA = max(most.OFA, e.OFA)
 	}
 
 	if !known {
@@ -152,8 +154,8 @@ func (d *device) shortEngines(of capacity, profiles []gpu.Profile) (short [media
 
 	last := d.meanOfLast()
 	own := of.counts()
-
 	most := countsOf(mostEngines(profiles))
+
 	for kind, busy := range last.engines {
 		short[kind] = busy >= saturatedEngines && most[kind] > own[kind]
 	}

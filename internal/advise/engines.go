@@ -119,8 +119,8 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 		}
 
 		d.open.engines[kind] += share * elapsed
-
 		d.open.enginesRead[kind] += elapsed
+
 		if d.workload != nil {
 			d.workload.addEngines(kind, share, elapsed, d.seen)
 		}
@@ -131,7 +131,7 @@ func (d *device) observeMedia(m *gpu.Media, elapsed float64) {
 	}
 }
 
-// findEngines looks up the media engines of a device, once: those of its GPU, or of its GPU instance's profile.
+// findEngines looks up once which media engines a device has: its GPU says so, or the profile of its GPU instance.
 func (d *device) findEngines(g *gpu.GPU, profile string) {
 	if d.engines.Present() {
 		return
@@ -185,7 +185,8 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 
 		used := MediaUse{Engine: name, Unknown: true}
 		if e := w.engineOf(kind); e != nil && e.Busy.total() > 0 {
-			used.BusyP99, used.BusyMaxMinute = round3(e.Busy.quantile(0.99)), round3(e.maxMinute(&w.Days, now))
+			used.BusyP99 = round3(e.Busy.quantile(0.99))
+			used.BusyMaxMinute = round3(e.maxMinute(&w.Days, now))
 			used.Unknown = isRecent(e.Unknown, now)
 		}
 
@@ -198,8 +199,8 @@ func (w *workload) mediaUseOf(now time.Time) []MediaUse {
 // setMediaUse sets what is known of engines.
 func (e *Evidence) setMediaUse(list []MediaUse) {
 	e.MediaUse = list
-
 	e.MediaEngines = nil
+
 	for i := range list {
 		e.MediaEngines = append(e.MediaEngines, list[i].Engine)
 	}

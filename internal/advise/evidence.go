@@ -58,8 +58,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	}
 
 	e.flat = w.isFlat(&e)
-
 	e.BusyMean = w.Busy.mean()
+
 	if days.Held > 0 {
 		e.CoverageRatio = min(1, float64(days.Observed/days.Held))
 	}
@@ -73,8 +73,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 	return e
 }
 
-// decisiveQuantile is that of width and of bandwidth: 95 % of the busy time are below both of them, even if the
-// widest kernels are not those that draw the most.
+// decisiveQuantile is the quantile of width and of bandwidth that decides. For 95 % of the busy time both stay below
+// it, even if the widest kernels are not the ones that draw the most.
 const decisiveQuantile = 0.975
 
 // isUnread reports whether a reading was absent in more than a twentieth of a time.
@@ -138,14 +138,9 @@ func needBytes(e *Evidence, headroom float64) float64 {
 		grows = max(grows, e.startNeed) // what a start needs grows at the rate of what it loads
 	}
 
-	return max(
-		most*(1+headroom),
-		most+minHeadroomBytes,
-	) + growthIn(
-		grows,
-		e.MemoryTrend,
-		e.growthRate,
-	)
+	needed := max(most*(1+headroom), most+minHeadroomBytes)
+
+	return needed + growthIn(grows, e.MemoryTrend, e.growthRate)
 }
 
 // minHeadroomBytes is kept free for the context and what a slice takes itself.

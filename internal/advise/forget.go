@@ -51,10 +51,9 @@ func (a *Advisor) forgetOldest() {
 		}
 	}
 
-	slices.SortFunc(
-		all,
-		func(x, y *workload) int { return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key)) },
-	)
+	slices.SortFunc(all, func(x, y *workload) int {
+		return cmp.Or(x.Last.Compare(y.Last), x.Key.compare(y.Key))
+	})
 
 	for _, w := range all[:len(all)/10+min(len(all), 1)] {
 		delete(a.workloads, w.Key)

@@ -68,7 +68,8 @@ func RoomBeside(profiles []gpu.Profile, instance *gpu.Profile, before map[string
 	return best.Name
 }
 
-// isLarger orders profiles by memory and SMs; a plain one comes before those with attributes.
+// isLarger reports whether a profile has more memory, or as much memory and more SMs. If both are equal, a plain
+// profile is larger than one with attributes.
 func isLarger(p, than *gpu.Profile) bool {
 	return cmp.Or(cmp.Compare(p.MemorySlices, than.MemorySlices), cmp.Compare(p.SMs, than.SMs),
 		cmp.Compare(len(than.Name), len(p.Name))) > 0
@@ -135,8 +136,8 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 	gain := SharedGain(len(p.moved), p.bestCost)
 	if gain.FreedGPUs <= 0 {
 		one := p.moved[0].profile
-
 		gain = Gain{}
+
 		if p.arrange(nil, nil, []int{0, 0}, []mig.Placed{}) != nil {
 			gain.Room = one.Name
 		}
@@ -164,10 +165,9 @@ func (p *packer) placeable() map[string]bool {
 		for k := range p.profiles {
 			profile := &p.profiles[k]
 
-			stands := slices.ContainsFunc(
-				t.free,
-				func(f mig.Placed) bool { return f.Profile == profile.Name },
-			)
+			stands := slices.ContainsFunc(t.free, func(f mig.Placed) bool {
+				return f.Profile == profile.Name
+			})
 			if stands || len(mig.FreePlacements(p.profiles, t.fixed, *profile)) > 0 {
 				found[profile.Name] = true
 			}
@@ -177,7 +177,7 @@ func (p *packer) placeable() map[string]bool {
 	return found
 }
 
-// refuseGain makes the answer for a whole GPU one that keeps it: a slice would do, and nothing comes of it.
+// refuseGain changes the answer for a whole GPU to keeping it: a slice would do, but it would gain nothing.
 func (r *Recommendation) refuseGain() {
 	r.Explanation = r.Recommended + " would do, and " + NoGainText
 	r.Action = ActionKeep

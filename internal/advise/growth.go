@@ -24,8 +24,9 @@ type dailyMaximum struct{ at, size float64 } // days from today, MiB
 func (p dailyMaximum) log() float64  { return math.Log(p.size) }
 func (p dailyMaximum) line() float64 { return p.size }
 
-// dailyMaxima returns the largest use of memory of the days before that of a time, the last one first, without a break.
-// What a day adds at once, as a nightly job does, would be the growth of an hour in the day that has just begun.
+// dailyMaxima returns the largest use of memory of each day before today, the last day first, up to the first day
+// without any. We leave today out: if a nightly job adds much at once, a day that has just begun would show it as the
+// growth of an hour.
 func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n int) {
 	today := dayOf(now)
 	for back := int32(1); back < keptDays; back++ {
@@ -34,7 +35,8 @@ func (w *workload) dailyMaxima(now time.Time) (list [keptDays]dailyMaximum, n in
 			break
 		}
 
-		list[n], n = dailyMaximum{at: -float64(back), size: float64(d.settled())}, n+1
+		list[n] = dailyMaximum{at: -float64(back), size: float64(d.settled())}
+		n++
 	}
 
 	return list, n
@@ -46,8 +48,9 @@ func (w *workload) growthRate(now time.Time) float64 {
 	return steadyGrowth(points[:n])
 }
 
-// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day:
-// the largest of those by least squares over the last days, however many of them. It is 0 if they have not.
+// steadyGrowth returns the rate at which daily maxima of memory have grown steadily up to a time, 0.08 for 8 % a day.
+// It fits the last days by least squares, however many of them, and returns the largest rate. It is 0 if they have not
+// grown steadily.
 func steadyGrowth(points []dailyMaximum) float64 {
 	largest := 0.
 
@@ -73,8 +76,8 @@ func isCurved(points []dailyMaximum) bool {
 func isSteady(points []dailyMaximum) bool {
 	rate := func(to, from dailyMaximum) float64 { return (to.log() - from.log()) / (to.at - from.at) }
 	last := len(points) - 1
-
 	mean := rate(points[0], points[last])
+
 	for i := range last {
 		r := rate(points[i], points[i+1])
 		if !(mean > 0 && r >= leastOfMean*mean && r <= mostOfMean*mean) {
@@ -93,12 +96,12 @@ func regress(points []dailyMaximum, value func(dailyMaximum) float64) (slope, ex
 	for _, p := range points {
 		x := p.at
 		y := value(p)
-		n = n + 1
-		sx = sx + x
-		sy = sy + y
-		sxx = sxx + x*x
-		sxy = sxy + x*y
-		syy = syy + y*y
+		n++
+		sx += x
+		sy += y
+		sxx += x * x
+		sxy += x * y
+		syy += y * y
 	}
 
 	xx := n*sxx - sx*sx

@@ -13,8 +13,8 @@ const (
 	bucketGrowth  = 1.0873 // smallestRatio * bucketGrowth^(bucketCount-1) = 1
 )
 
-// halfLife is the age at which an observation counts half. With one of a day, the kernels of the last hours would
-// outweigh those of the morning, and a phase of one day in the week would be forgotten before it comes again.
+// halfLife is the age at which an observation counts half. If it were a day, the kernels of the last hours would
+// outweigh the kernels of the morning, and we would forget a phase of one day in the week before it comes again.
 const halfLife = 7 * 24 * time.Hour
 
 // histogram counts ratios by weight. Its zero value is empty.

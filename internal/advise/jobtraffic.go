@@ -55,15 +55,17 @@ type exchange struct {
 func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 	was := d.traffic
 	now := traffic{busy: min(busy.Or(0), 1), readAt: g.LastRead}
+	now.transmitted = valueOf(g.Totals.PCIeTransmit)
+	now.taken = valueOf(g.Totals.PCIeReceive)
 
-	now.transmitted, now.taken = valueOf(g.Totals.PCIeTransmit), valueOf(g.Totals.PCIeReceive)
 	if now.readAt.IsZero() {
 		now.readAt = d.seen
 	}
 
 	known := busy.Present() && g.Rates.PCIeTransmit.Present() && g.Rates.PCIeReceive.Present()
 	if known {
-		now.sent, now.received = g.Rates.PCIeTransmit.Or(0), g.Rates.PCIeReceive.Or(0)
+		now.sent = g.Rates.PCIeTransmit.Or(0)
+		now.received = g.Rates.PCIeReceive.Or(0)
 	} else if seconds := now.readAt.Sub(was.readAt).Seconds(); seconds > 0 && !was.readAt.IsZero() {
 		sent, sentOK := grown(was.transmitted, now.transmitted)
 		received, receivedOK := grown(was.taken, now.taken)
@@ -76,7 +78,8 @@ func (d *device) followTraffic(g *gpu.GPU, busy gpu.Opt[float64]) {
 		now.at = d.seen
 		now.busyChange = now.busy - was.busy
 		now.sentChange = now.sent - was.sent
-		now.receivedChange, now.changed = now.received-was.received, !was.at.IsZero()
+		now.receivedChange = now.received - was.received
+		now.changed = !was.at.IsZero()
 	}
 
 	d.traffic = now
@@ -154,18 +157,18 @@ func (x *exchange) add(from, to *traffic) {
 	b := from.busyChange
 	c := to.busyChange
 	x.polls++
-	x.sent = x.sent + from.sent/giga
-	x.received = x.received + to.received/giga
-	x.ss = x.ss + s*s
-	x.rr = x.rr + r*r
-	x.bb = x.bb + b*b
-	x.cc = x.cc + c*c
-	x.sr = x.sr + s*r
-	x.sb = x.sb + s*b
-	x.rc = x.rc + r*c
-	x.sc = x.sc + s*c
-	x.br = x.br + b*r
-	x.bc = x.bc + b*c
+	x.sent += from.sent / giga
+	x.received += to.received / giga
+	x.ss += s * s
+	x.rr += r * r
+	x.bb += b * b
+	x.cc += c * c
+	x.sr += s * r
+	x.sb += s * b
+	x.rc += r * c
+	x.sc += s * c
+	x.br += b * r
+	x.bc += b * c
 }
 
 // isInStep reports whether what was sent and received is as much, and changes together by more than busy time explains.
@@ -197,8 +200,7 @@ func ratioOf(a, b float64) float64 {
 
 // forgetExchanges drops the comparisons with devices that have gone.
 func (d *device) forgetExchanges(now time.Time) {
-	d.exchanges = slices.DeleteFunc(
-		d.exchanges,
-		func(x exchange) bool { return now.Sub(x.to.seen) > time.Hour },
-	)
+	d.exchanges = slices.DeleteFunc(d.exchanges, func(x exchange) bool {
+		return now.Sub(x.to.seen) > time.Hour
+	})
 }

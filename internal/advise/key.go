@@ -67,17 +67,18 @@ func keyOf(
 	case len(holders) > 0:
 		h := &holders[0]
 
-		key.Namespace, key.Container, key.Owner = h.Namespace, h.Name, cmp.Or(
-			h.Workload,
-			"Pod/"+h.Pod,
-		)
+		key.Namespace = h.Namespace
+		key.Container = h.Name
+
+		key.Owner = cmp.Or(h.Workload, "Pod/"+h.Pod)
 		if named := h.Rightsizing.Workload; named != "" {
 			key.Owner = "label/" + named
 		}
 
 		key.Shared = len(holders) > 1 || h.Sharing != gpu.SharingExclusive
 	case len(jobs) > 0:
-		key.Owner, key.Shared = "batch/"+jobs[0], len(jobs) > 1
+		key.Owner = "batch/" + jobs[0]
+		key.Shared = len(jobs) > 1
 	case processes > 0:
 		key.Owner = "processes/" + string(g.UUID)
 	default:

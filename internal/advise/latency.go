@@ -10,12 +10,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The stretch of kernels is that of a request's service; its waiting comes on top. With the load rho, of requests that
-// come at random one waits for v/(2(1-rho)) seconds on average, if v is the variance of the work that comes per second
-// (Pollaczek and Khinchine; for other arrivals it is Kingman's approximation). In a slice that stretches kernels by k,
-// v is k^2 times as large and the load k times. So the waits are known from busy time, and their ratio is k^2
-// (1-rho)/(1-k rho); that of the service is k. Which of them a request's latency consists of is known with its service
-// time alone.
+// A slice stretches the service of a request as it stretches kernels; the waiting of the request comes on top. With the
+// load rho, of requests that come at random one waits for v/(2(1-rho)) seconds on average, if v is the variance of the
+// work that comes per second (Pollaczek and Khinchine; for other arrivals it is Kingman's approximation). In a slice
+// that stretches kernels by k, v is k^2 times as large and the load k times. So the waits are known from busy time, and
+// their ratio is k^2 (1-rho)/(1-k rho); the service takes k times as long. Only if we know the service time of a
+// request, we know how much of its latency is service and how much is waiting.
 //
 // These waits are those between two polls. Of bursts that last longer, the backlog of the virtual queue is the wait,
 // see backlog.go.
@@ -28,7 +28,8 @@ const (
 	closedFrom = 0.9
 	// shortestService is the service time in seconds that is assumed where no variance shows any.
 	shortestService = 1e-3
-	// fullLoad is the load from which on a wait is that of the virtual queue.
+	// fullLoad is the largest load for which we compute waits. Above it, the virtual queue shows how long requests
+	// wait.
 	fullLoad = 0.95
 	// shortRun is how long a device may be busy all the time, in seconds, without that anything waits for long.
 	shortRun = 5
@@ -36,14 +37,14 @@ const (
 	figureMargin = 1.25
 	// shortService is the longest service time in seconds of which polls of a second show the variance.
 	shortService = 0.25
-	// quantile95 is that of the standard normal distribution.
+	// quantile95 is the 95 % quantile of the standard normal distribution.
 	quantile95 = 1.645
 )
 
-// requests are what is known of those that a workload answers.
+// requests holds what we know of the requests that a workload answers.
 type requests struct {
 	closed  bool                   // no client waits for a single one: throughput is what counts
-	service gpu.Opt[time.Duration] // of one, on the device that it has
+	service gpu.Opt[time.Duration] // of one request, on the device that the workload has
 }
 
 // requestsOf returns what is known of the requests of a workload whose kernels are stretched on the device that it has.
@@ -53,7 +54,7 @@ func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch fl
 	return requests{closed: closed && !hints.ServiceTime.Present(), service: hints.ServiceTime}
 }
 
-// lacksLatency reports whether a workload answers requests, and no hour of it has shown how long these would wait: the
+// lacksLatency reports whether a workload answers requests but no hour of it has shown how long they would wait: the
 // exporter has begun, or was updated, less than an hour ago.
 func (e *Evidence) lacksLatency(w *workload) bool {
 	return !e.requests.closed && !e.stretchUnknown() && len(w.Queues) == 0
@@ -65,8 +66,8 @@ func (k Key) endsByItself() bool {
 	return kind == "batch" || strings.HasSuffix(kind, "Job")
 }
 
-// predictLatency returns what a profile does to the latency of requests of which the kernels are stretched like that,
-// at the median and at p95; the zero value if the workload answers none, or no hour of it was observed.
+// predictLatency returns what a profile does to the latency of requests if it stretches their kernels by median and by
+// p95. It returns the zero value if the workload answers no requests, or if no hour of it was observed.
 func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	if e.requests.closed || e.stretchUnknown() || e.queueOf == nil {
 		return Latency{}
@@ -83,16 +84,15 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	}
 
 	l := Latency{
-		Low: min(
-			median.Low,
-			p95.Low,
-		),
+		Low:  min(median.Low, p95.Low),
 		High: h.mostStretched(p95.High),
 		Load: float64(h.spellLoad()),
 	}
-	likely, slow := median.likely(), max(median.likely(), p95.Low)
 
+	likely := median.likely()
+	slow := max(median.likely(), p95.Low)
 	l.Expected = h.stretched(slow, h.expectedService(), 1)
+
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
 		l.Expected = h.stretchedBy(slow, service.Seconds())
@@ -120,7 +120,8 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	return l.Expected, true
 }
 
-// variance returns that of the work per second, at the larger of the two scales.
+// variance returns the variance of the work per second: from poll to poll or from minute to minute, whichever is
+// larger.
 func (h *queueHour) variance() float64 { return float64(max(h.PollVariance, h.MinuteVariance)) }
 
 // expectedService returns the service time of requests that come at random and take exponentially spread times.
@@ -128,8 +129,8 @@ func (h *queueHour) expectedService() float64 {
 	return max(h.variance()/(2*float64(h.Busy)), shortestService)
 }
 
-// stretchedBy returns by how much the latency of requests is stretched of which the service time is known, in seconds.
-// What their work varies by beyond that of single requests comes from their arrivals.
+// stretchedBy returns by how much a slice stretches the latency of requests whose service time in seconds we know. What
+// their work varies by beyond that of single requests comes from their arrivals.
 func (h *queueHour) stretchedBy(k, service float64) float64 {
 	known := h.of(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
@@ -137,8 +138,8 @@ func (h *queueHour) stretchedBy(k, service float64) float64 {
 	return known.stretched(k, service, min(max(spread, 0), 1))
 }
 
-// of returns the hour of requests of a service time in seconds: of short ones polls show the variance, and minutes vary
-// by their arrivals alone.
+// of returns the hour as it counts for requests of a service time in seconds: polls show the variance of short
+// requests, and minutes then vary by the arrivals alone.
 func (h queueHour) of(service float64) queueHour {
 	if h.PollVariance > 0 && service <= shortService {
 		h.MinuteVariance = 0
@@ -147,13 +148,13 @@ func (h queueHour) of(service float64) queueHour {
 	return h
 }
 
-// stretched returns the p95 of latency in a slice as a multiple of that on the device, for requests of a service time
-// in seconds and its squared coefficient of variation.
+// stretched returns the p95 of latency in a slice as a multiple of the p95 on the device, for requests of a service
+// time in seconds and its squared coefficient of variation.
 func (h *queueHour) stretched(k, service, spread float64) float64 {
 	rho := min(float64(h.Met), fullLoad)
 	mean := float64(h.Load / h.Busy)
 	load := min(mean*rho, fullLoad)
-	v := max(h.variance(), rho*service*(1+spread)) // that of arrivals at random at least
+	v := max(h.variance(), rho*service*(1+spread)) // at least the variance of arrivals at random
 
 	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
 	hidden := h.hidden(service)
@@ -176,8 +177,8 @@ func (h *queueHour) hidden(service float64) float64 {
 // mostStretched returns the ratio of waits, which no latency passes, if kernels are stretched by k at most.
 func (h *queueHour) mostStretched(k float64) float64 {
 	rho := float64(h.Met)
-
 	most := float64(mostLatency)
+
 	if k*rho < 1 {
 		most = min(most, k*k*(1-rho)/(1-k*rho))
 	}
@@ -234,7 +235,7 @@ func waitAt(load, variance float64) float64 {
 }
 
 // longest returns the p95 of the sum of a service time, of which the mean and the squared coefficient of variation are
-// given, and a wait, which a share load of the requests have, spread exponentially. It is that of the gamma
+// given, and a wait, which a share load of the requests have, spread exponentially. It returns the p95 of the gamma
 // distribution with the same mean and variance, by Wilson and Hilferty.
 func longest(service, spread, wait, load float64) float64 {
 	mean := service + wait

@@ -22,11 +22,11 @@ func (d *device) meanOfLast() minute {
 
 	for i := range d.last10 {
 		m := &d.last10[i]
-		mean.busy = mean.busy + m.busy
-		mean.sm = mean.sm + m.sm
-		mean.dram = mean.dram + m.dram
-
+		mean.busy += m.busy
+		mean.sm += m.sm
+		mean.dram += m.dram
 		mean.unread = mean.unread || m.unread
+
 		for kind, busy := range m.engines {
 			mean.engines[kind] += busy
 		}
@@ -34,10 +34,10 @@ func (d *device) meanOfLast() minute {
 
 	n := float32(len(d.last10))
 
-	mean.busy = mean.busy / n
-	mean.sm = mean.sm / n
+	mean.busy /= n
+	mean.sm /= n
+	mean.dram /= n
 
-	mean.dram = mean.dram / n
 	for kind := range mean.engines {
 		mean.engines[kind] /= n
 	}

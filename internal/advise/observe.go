@@ -43,13 +43,12 @@ func (d *device) observeWhole(g *gpu.GPU, elapsed float64) {
 // canDraw reports whether a GPU runs graphics processes: some of its profiles have graphics. A model without any is for
 // computing.
 func canDraw(g *gpu.GPU) bool {
-	return slices.ContainsFunc(
-		g.Profiles,
-		func(p gpu.Profile) bool { return strings.Contains(p.Name, "+gfx") },
-	)
+	return slices.ContainsFunc(g.Profiles, func(p gpu.Profile) bool {
+		return strings.Contains(p.Name, "+gfx")
+	})
 }
 
-// observePower adds the power of a GPU above that of the idle one.
+// observePower adds the power that a GPU draws above its idle power.
 func (d *device) observePower(g *gpu.GPU, elapsed float64) {
 	watts, wattsOK := g.Readings.PowerWatts.Get()
 
@@ -86,8 +85,8 @@ func (d *device) observeMemory(used gpu.Opt[uint64], elapsed float64) {
 	}
 
 	inUse := float64(bytes) / (1 << 20)
-
 	d.open.memory = max(d.open.memory, inUse)
+
 	if !d.start.open {
 		d.open.settled = max(d.open.settled, inUse)
 	}

@@ -166,10 +166,9 @@ func newPacker(model string, report *Report, gpus []gpu.GPU) *packer {
 		case r.Action == ActionFree:
 			free = append(free, target{at: i, cost: 1, idle: idleShareOf(g)})
 		case r.Candidate():
-			at := slices.IndexFunc(
-				g.Profiles,
-				func(q gpu.Profile) bool { return q.Name == r.Recommended },
-			)
+			at := slices.IndexFunc(g.Profiles, func(q gpu.Profile) bool {
+				return q.Name == r.Recommended
+			})
 			if at < 0 {
 				continue
 			}
@@ -214,10 +213,9 @@ func recommendationOf(devices []Recommendation, id gpu.UUID) *Recommendation {
 
 // indexOf returns the index of the recommendation for a whole GPU; -1 if there is none.
 func indexOf(devices []Recommendation, id gpu.UUID) int {
-	return slices.IndexFunc(
-		devices,
-		func(r Recommendation) bool { return r.GPU == id && !r.Instance.Present() },
-	)
+	return slices.IndexFunc(devices, func(r Recommendation) bool {
+		return r.GPU == id && !r.Instance.Present()
+	})
 }
 
 // partitionedTarget returns a GPU in MIG mode with what stays on it. Until its power has been observed, what it draws
@@ -283,7 +281,9 @@ func (p *packer) search(from int) {
 
 	if from == len(p.moved) {
 		if p.spreadsReplicas() {
-			p.bestCost, p.best = p.cost, make([][]int, len(p.targets))
+			p.bestCost = p.cost
+			p.best = make([][]int, len(p.targets))
+
 			for i := range p.targets {
 				p.best[i] = slices.Clone(p.targets[i].taken)
 			}
@@ -371,7 +371,7 @@ func (p *packer) holds(at int) bool {
 		all.add(p.moved[k].draw)
 	}
 
-	// alone it is no worse than on a GPU of its own
+	// A workload that is alone is no worse off than on a GPU of its own.
 	if (len(t.taken) > 1 || t.tenants) && (t.idle+all.power > maxPower || all.pcie > maxPCIe) {
 		return false
 	}
@@ -462,8 +462,8 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		}
 
 		used[t.at] = true
-
 		packed := PackedGPU{GPU: gpus[t.at].UUID, Index: gpus[t.at].Index}
+
 		for k, placed := range p.arrangeTarget(i) {
 			packed.Slices = append(packed.Slices, PackedSlice{
 				Profile: placed.Profile,
@@ -475,9 +475,9 @@ func (p *packer) addTo(packing *Packing, gpus []gpu.GPU) {
 		packing.GPUs = append(packing.GPUs, packed)
 	}
 
-	packing.InUse = packing.InUse + len(p.moved)
+	packing.InUse += len(p.moved)
+	packing.Needed += p.bestCost
 
-	packing.Needed = packing.Needed + p.bestCost
 	for i := range p.moved {
 		if from := p.moved[i].from; !used[from] {
 			packing.FreedGPUs = append(packing.FreedGPUs, gpus[from].Index)

@@ -32,11 +32,10 @@ func explainReason(r *Recommendation, o Options) string {
 			return e.Server.explain()
 		}
 
-		return fmt.Sprintf(
-			"%.1f GiB were taken at the start and stayed: the framework takes its memory in advance, and "+
-				"what it needs cannot be seen. ",
-			e.MemoryBytes/(1<<30),
-		) + preallocatedRemedy
+		taken := fmt.Sprintf("%.1f GiB were taken at the start and stayed", e.MemoryBytes/(1<<30))
+
+		return taken + ": the framework takes its memory in advance, and what it needs cannot be seen. " +
+			preallocatedRemedy
 	case ReasonMemory:
 		return fmt.Sprintf("needs %.1f GiB with headroom and growth; no smaller profile has that",
 			needBytes(e, o.Headroom)/(1<<30))

@@ -31,20 +31,17 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 			a.addTenants(report, g)
 
 			for k := range g.Instances {
-				report.Devices, trials = append(
-					report.Devices,
-					a.computeInstance(s, g, &g.Instances[k]),
-				), append(
-					trials,
-					nil,
-				)
+				r := a.computeInstance(s, g, &g.Instances[k])
+				report.Devices = append(report.Devices, r)
+				trials = append(trials, nil)
 			}
 
 			continue
 		}
 
 		r, tried := a.computeWhole(s, g, held)
-		report.Devices, trials = append(report.Devices, r), append(trials, tried)
+		report.Devices = append(report.Devices, r)
+		trials = append(trials, tried)
 	}
 
 	if a.options.SingleStrategy {
@@ -67,10 +64,9 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 func hasKubernetes(s *gpu.Snapshot) bool {
 	sources := []string{gpu.SourceKubelet, gpu.SourceCheckpoint, gpu.SourceKubernetes}
 
-	if slices.ContainsFunc(
-		s.Sources,
-		func(o gpu.SourceState) bool { return slices.Contains(sources, o.Name) },
-	) {
+	if slices.ContainsFunc(s.Sources, func(o gpu.SourceState) bool {
+		return slices.Contains(sources, o.Name)
+	}) {
 		return true
 	}
 
@@ -140,17 +136,15 @@ func countGPUs(s *gpu.Snapshot) gpuCounts {
 // hasSeveral reports whether a holder of a whole GPU has others, too.
 func (c gpuCounts) hasSeveral(g *gpu.GPU) bool {
 	if len(g.Holders) > 0 {
-		return slices.ContainsFunc(
-			g.Holders,
-			func(h gpu.Holder) bool { return c.pods[podKey{h.Namespace, h.Pod}] > 1 },
-		)
+		return slices.ContainsFunc(g.Holders, func(h gpu.Holder) bool {
+			return c.pods[podKey{h.Namespace, h.Pod}] > 1
+		})
 	}
 
 	return slices.ContainsFunc(g.Jobs, func(job string) bool { return c.jobs[job] > 1 }) ||
-		slices.ContainsFunc(
-			g.Readings.Processes.Or(nil),
-			func(p gpu.Process) bool { return c.processes[p.PID] > 1 },
-		)
+		slices.ContainsFunc(g.Readings.Processes.Or(nil), func(p gpu.Process) bool {
+			return c.processes[p.PID] > 1
+		})
 }
 
 func (a *Advisor) computeWhole(
@@ -166,7 +160,8 @@ func (a *Advisor) computeWhole(
 		return r, nil
 	}
 
-	r.Workload, r.Pod = &d.workload.Key, podOf(g.Holders)
+	r.Workload = &d.workload.Key
+	r.Pod = podOf(g.Holders)
 	r.job = a.findJob(s, g, d, held)
 	tried := a.recommendWhole(&r, g, d.workload, hintsHere(s, g.Holders))
 
@@ -194,7 +189,8 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 
 	holders := holdersOf(i)
 	r.job = findJobOfInstance(holders)
-	r.Workload, r.Pod = &d.workload.Key, podOf(holders)
+	r.Workload = &d.workload.Key
+	r.Pod = podOf(holders)
 	a.recommendInstance(&r, g, i, d, hintsHere(s, holders))
 
 	return r
@@ -230,8 +226,8 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 }
 
 // unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
-// that does for every pod and is no smaller than what is recommended for any of them, or none. They are provisional if
-// one of them is.
+// that does for every pod and is no smaller than what is recommended for any of them, or none. If one of them is
+// provisional, all are.
 func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
@@ -246,8 +242,8 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 		for k := range tried {
 			r := &devices[i]
 			t := &tried[k]
-
 			profiles := profilesOf(gpus, r.GPU)
+
 			if r.Action == ActionSlice && t.reason == ReasonNone && !t.notChecked &&
 				sizeOf(t.profile.Name, profiles) >= sizeOf(r.Recommended, profiles) {
 				fits[tried[k].profile.Name]++

@@ -159,7 +159,7 @@ type Evidence struct {
 	// activity, so that it is unknown how much of the device kernels fill.
 	MemoryUnread   bool `json:"memoryUnread,omitempty"`
 	ActivityUnread bool `json:"activityUnread,omitempty"`
-	// ActivityHours are those of the last eight days in which SM and DRAM activity were read, if that is a sample.
+	// ActivityHours are the hours of the last eight days in which SM and DRAM activity were read, if that is a sample.
 	ActivityHours float64 `json:"activityHours,omitempty"`
 	// NeverBusy: no kernel was seen, so that it is unknown what a slice would do to one.
 	NeverBusy      bool `json:"neverBusy,omitempty"`
@@ -209,8 +209,8 @@ type Predicted struct {
 // Latency is how many times longer a request takes in a slice than on the device before, at p95 of the busiest hour:
 // waiting included. Without the service time of a request it is only known to lie between Low and High. Expected
 // decides: of requests that come at random, with the kernels of p95 and, without a service time, with times that spread
-// exponentially. The zero value is that of a workload that answers no requests, or of which it is unknown; 1000 stands
-// for a queue that grows without bound.
+// exponentially. The zero value means that the workload answers no requests, or that its latency is unknown; 1000
+// stands for a queue that grows without bound.
 type Latency struct {
 	Low      float64 `json:"low"`
 	Expected float64 `json:"expected"`

@@ -114,10 +114,12 @@ func (a *Advisor) observeServers(s *gpu.Snapshot) {
 
 // add adds an answer of a server, with the one before, and returns what to compare the next one with.
 func (r *reserve) add(answer *gpu.PodServer, before serverSample, now time.Time) serverSample {
-	r.Kind, r.Last = answer.Kind, now.Unix()
-	r.Fraction, r.Tokens = answer.Fraction.Or(0), answer.CacheTokens.Or(0)
-
+	r.Kind = answer.Kind
+	r.Last = now.Unix()
+	r.Fraction = answer.Fraction.Or(0)
+	r.Tokens = answer.CacheTokens.Or(0)
 	d := r.today(now)
+
 	if use, ok := answer.CacheUse.Get(); ok {
 		d.CacheUse = max(d.CacheUse, float32(use))
 		if gap := answer.Time.Sub(before.at); !before.at.IsZero() && gap <= maxServerGap {
@@ -162,9 +164,10 @@ func (r *reserve) sums(now time.Time) reserveDay {
 
 		all.Asked += d.Asked
 		all.CacheUse = max(all.CacheUse, d.CacheUse)
-		all.Running, all.Waiting = max(all.Running, d.Running), max(all.Waiting, d.Waiting)
-		all.Requests = all.Requests + d.Requests
-		all.Served = all.Served + d.Served
+		all.Running = max(all.Running, d.Running)
+		all.Waiting = max(all.Waiting, d.Waiting)
+		all.Requests += d.Requests
+		all.Served += d.Served
 	}
 
 	return all

@@ -69,13 +69,14 @@ func (r *Record) Add(v Window) {
 	r.held += seconds
 	bytes, memoryOK := v.Memory.Get()
 	sum.memory = bytes / (1 << 20)
-
 	r.memory = max(r.memory, bytes)
+
 	if busy, ok := v.Busy.Get(); ok {
 		busy = min(max(busy, 0), 1)
 		sum.observed = seconds
 		sum.busy = busy * seconds
-		sum.sm, sum.dram = min(v.SM.Or(busy), 1)*seconds, min(v.DRAM.Or(busy), 1)*seconds
+		sum.sm = min(v.SM.Or(busy), 1) * seconds
+		sum.dram = min(v.DRAM.Or(busy), 1) * seconds
 
 		unread := !v.SM.Present() || !v.DRAM.Present()
 		if unread {

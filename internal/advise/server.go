@@ -20,8 +20,8 @@ type ServerEvidence struct {
 	Reservation float64        `json:"reservationBytes"`
 	// Fraction is the share of the device that it is configured to take, as its flag says; 0 if that is not known.
 	Fraction float64 `json:"fraction,omitempty"`
-	// Weights are those of the model, 0 if they are not known, and WeightsFrom where they are known from. Activations are
-	// an allowance. The rest of the reservation is the cache.
+	// Weights is the size of the model's weights, 0 if we do not know it, and WeightsFrom says where we know it from.
+	// Activations are an allowance. The rest of the reservation is the cache.
 	Weights     float64 `json:"weightsBytes,omitempty"`
 	WeightsFrom string  `json:"weightsFrom,omitempty"`
 	Activations float64 `json:"activationsBytes,omitempty"`
@@ -91,8 +91,8 @@ func (a *Advisor) addServer(w *workload, e *Evidence, hints gpu.RightsizingHints
 	weights, load := w.Starts.Loads.weights()
 
 	s.load = load
-
 	s.WeightsFrom = WeightsFromStart
+
 	if e.StartMemory*flatShare > s.Reservation && weights == 0 {
 		s.load = max(load, e.StartMemory) // more than ever after
 	}
@@ -111,8 +111,10 @@ func (s *ServerEvidence) addAnswers(r *reserve, days reserveDay) {
 	s.Fraction = r.Fraction
 	s.CacheTokens = r.Tokens
 	s.reserves = s.reserves || r.reserves()
-	s.AskedHours, s.CacheUse = round3(float64(days.Asked)/3600), round3(float64(days.CacheUse))
-	s.Running, s.Waiting = float64(days.Running), float64(days.Waiting)
+	s.AskedHours = round3(float64(days.Asked) / 3600)
+	s.CacheUse = round3(float64(days.CacheUse))
+	s.Running = float64(days.Running)
+	s.Waiting = float64(days.Waiting)
 	s.ServiceSeconds = mean(days.Served, days.Requests)
 }
 
@@ -127,8 +129,8 @@ func (s *ServerEvidence) solve(weights, minHours float64) {
 
 	s.Weights = weights
 	s.Activations = activations
-
 	s.CacheBytes = s.Reservation - weights - activations
+
 	if s.load < weights {
 		s.load = min(unseenLoad*weights, s.Reservation) // a start took no more than that
 	}
@@ -190,8 +192,8 @@ func (e *Evidence) predictServer(p *gpu.Profile, stretch float64) *PredictedServ
 	return predicted
 }
 
-// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction is without
-// the activations, that of TensorRT-LLM of what the weights leave free.
+// flag returns what makes a server reserve so much of a device's memory, and its value. SGLang's fraction leaves out
+// the activations; TensorRT-LLM's is a fraction of what weights and activations leave free.
 func (s *ServerEvidence) flag(memory, reserved float64) (name string, value float64) {
 	name = flagOf(s.Kind)
 	switch s.Kind {

@@ -12,20 +12,21 @@ type ServerHistory struct {
 	Weights                           float64 // bytes; 0 if they are not known
 }
 
-// Add adds what is known of another server of the same kind. The weights are those of the larger model, 0 if one is not
-// known.
+// Add adds what is known of another server of the same kind. It keeps the weights of the larger model, and 0 if it does
+// not know the weights of both.
 func (s *ServerHistory) Add(o *ServerHistory) {
 	s.CacheUse = max(s.CacheUse, o.CacheUse)
-	s.CacheHours = s.CacheHours + o.CacheHours
-
+	s.CacheHours += o.CacheHours
 	s.CacheTokens = max(s.CacheTokens, o.CacheTokens)
+
 	if s.Weights > 0 && o.Weights > 0 {
 		s.Weights = max(s.Weights, o.Weights)
 	} else {
 		s.Weights = 0
 	}
 
-	s.Running, s.Waiting = max(s.Running, o.Running), max(s.Waiting, o.Waiting)
+	s.Running = max(s.Running, o.Running)
+	s.Waiting = max(s.Waiting, o.Waiting)
 }
 
 // AddServer adds what is known of the workload's server, by the equation of an Advisor. Starts are not seen, and so
@@ -44,5 +45,6 @@ func (f *Facts) AddServer(s *ServerHistory, o Options) {
 		reserves:    true,
 	}
 	known.solve(s.Weights, o.MinEvidence.Hours())
-	e.Server, f.Preallocated = known, !known.isKnown()
+	e.Server = known
+	f.Preallocated = !known.isKnown()
 }

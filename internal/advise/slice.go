@@ -45,8 +45,7 @@ func (a *Advisor) recommendInstance(
 
 	switch {
 	case hints.OptOut:
-		r.Action = ActionKeep
-		r.Reason = ReasonOptedOut
+		r.keep(ReasonOptedOut)
 	case !i.IsSplit() && a.recommendDown(r, g, d, of):
 	case reason != ReasonNone:
 		engines := a.largerEngines(&e, w, of, g, short)
@@ -54,22 +53,25 @@ func (a *Advisor) recommendInstance(
 		r.Reason = reason
 		r.Recommended = largerProfile(g, of, reason, needBytes(&e, a.options.Headroom), engines)
 	case d.isIdle(a.now):
-		r.Action, r.Confidence = ActionIdle, idleConfidence(&e)
+		r.Action = ActionIdle
+		r.Confidence = idleConfidence(&e)
 	case r.job != "":
-		r.Action = ActionKeep
-		r.Reason = ReasonMultiGPU
+		r.keep(ReasonMultiGPU)
 	case w.Key.Shared || i.IsSplit():
-		r.Action = ActionKeep
-		r.Reason = ReasonShared
+		r.keep(ReasonShared)
 	case time.Duration(w.Observed*float64(time.Second)) < a.options.MinEvidence:
-		r.Action = ActionKeep
-		r.Reason = ReasonLittleEvidence
+		r.keep(ReasonLittleEvidence)
 	case e.CoverageRatio < minCoverage:
-		r.Action = ActionKeep
-		r.Reason = ReasonLowCoverage
+		r.keep(ReasonLowCoverage)
 	default:
 		a.recommendShrink(r, g, w, &e, of, hints)
 	}
+}
+
+// keep makes the answer one that keeps the device, for a reason.
+func (r *Recommendation) keep(reason Reason) {
+	r.Action = ActionKeep
+	r.Reason = reason
 }
 
 // reasonToGrow returns why the workload of a device needs a larger one: ReasonNone if it does not.
@@ -115,8 +117,8 @@ func (a *Advisor) recommendShrink(
 	hints gpu.RightsizingHints,
 ) {
 	r.Action = ActionKeep
-
 	days := w.sums(a.now)
+
 	switch {
 	case isPreallocated(w, e, of.memoryBytes):
 		r.Reason = ReasonPreallocated
@@ -170,8 +172,8 @@ func instanceCapacity(g *gpu.GPU, i *gpu.GPUInstance) capacity {
 
 		c.sms = p.SMs
 		c.memorySlices = p.MemorySlices
-
 		c.engines = p.Engines
+
 		if c.memoryBytes == 0 {
 			c.memoryBytes = float64(p.MemoryBytes)
 		}
@@ -254,8 +256,8 @@ func largerProfile(
 
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-
 		more := p.SMs > than.sms && p.MemorySlices >= than.memorySlices
+
 		if short == ReasonBandwidth || short == ReasonMemoryFull {
 			more = p.MemorySlices > than.memorySlices && p.SMs >= than.sms
 		}

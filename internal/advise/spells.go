@@ -12,16 +12,16 @@ type spells struct {
 
 const (
 	spellSeconds = 10
-	// clearly is how much larger the variance from spell to spell must be than that of single requests: both are
-	// estimates.
+	// clearly is how much larger the variance from spell to spell must be than the variance that single requests cause:
+	// both are estimates.
 	clearly      = 1.5
 	spellBuckets = 40
 )
 
 func (s *spells) add(busy, elapsed float64) {
-	s.busy = s.busy + busy*elapsed
+	s.busy += busy * elapsed
+	s.observed += elapsed
 
-	s.observed = s.observed + elapsed
 	if busy > 1-alwaysBusy && busy < alwaysBusy {
 		s.partly += elapsed
 	}
@@ -55,8 +55,8 @@ func (s *spells) busiest() float64 {
 // polls that are idle or busy all the time: those between are where one begins or ends.
 func (h *hour) met() float32 {
 	busy := h.work / h.seconds
-
 	random := float64(h.poll.variance())
+
 	if partly := h.spell.partly / h.seconds; partly < 0.5 {
 		random = max(random, busy*2*busy/max(partly, 1e-3))
 	}

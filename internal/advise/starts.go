@@ -34,8 +34,7 @@ const (
 	upWithin = 30 * time.Minute
 )
 
-// starts are the starts of a workload that were seen from their beginning. The zero value is that of a workload of
-// which none was seen.
+// starts are the starts of a workload that were seen from their beginning. The zero value means that none was seen.
 type starts struct {
 	Seen int32
 	// Peaks are the largest uses of memory of the last ones, in MiB; start number n is at n modulo keptStarts.
@@ -54,7 +53,9 @@ type starts struct {
 // add counts a start.
 func (s *starts) add(peak, level float64, l *loading) {
 	at := s.Seen % keptStarts
-	s.Peaks[at], s.Levels[at], s.Least = float32(peak), float32(level), 0
+	s.Peaks[at] = float32(peak)
+	s.Levels[at] = float32(level)
+	s.Least = 0
 	s.Seen++
 	s.addLoad(at, l)
 }
@@ -62,7 +63,8 @@ func (s *starts) add(peak, level float64, l *loading) {
 // raise raises the peak of the last start, which has not quite ended, and follows its level.
 func (s *starts) raise(peak, level float64, l *loading) {
 	at := (s.Seen - 1) % keptStarts
-	s.Peaks[at], s.Levels[at] = max(s.Peaks[at], float32(peak)), float32(level)
+	s.Peaks[at] = max(s.Peaks[at], float32(peak))
+	s.Levels[at] = float32(level)
 	s.addLoad(at, l)
 }
 
@@ -74,7 +76,8 @@ func (s *starts) addLoad(at int32, l *loading) {
 	}
 
 	if s.Loads != nil {
-		s.Loads.Weights[at], s.Loads.Peaks[at] = float32(weights), float32(peak)
+		s.Loads.Weights[at] = float32(weights)
+		s.Loads.Peaks[at] = float32(peak)
 	}
 }
 
@@ -124,8 +127,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 
 	s.peak = max(s.peak, used)
-
 	s.used = used
+
 	if s.counted {
 		of.raise(s.peak, used, &s.loading)
 	}
@@ -143,8 +146,8 @@ func (s *starting) follow(used float64, now time.Time, of *starts) {
 	}
 }
 
-// giveTo makes a start that of a workload. The same container is another workload once its owner or label is known, or
-// once it shares its device: it has not counted the start then.
+// giveTo makes a start belong to a workload. A container becomes another workload once we know its owner or label, or
+// once it shares its device. That workload has not counted the start yet.
 func (s *starting) giveTo(of *starts) {
 	if s.of != of {
 		s.of = of
@@ -159,9 +162,8 @@ func (s *starting) count(isSeen bool, of *starts) {
 	}
 }
 
-// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half
-// of its life, as that of a short job has not. A start that failed is none of those that count, since its need
-// is not known.
+// end ends the start of a container that has gone, and reports whether it came up: its memory had not grown for half of
+// its life, as the memory of a short job has not. A start that failed does not count, since we do not know its need.
 func (s *starting) end(now time.Time, of *starts) bool {
 	s.giveTo(of)
 	up := s.counted || now.Sub(s.grown) >= max(now.Sub(s.began)/2, 1)
@@ -254,8 +256,8 @@ func (a *Advisor) followMemory(
 	before, known := d.used.Get()
 
 	d.used = gpu.Some(used)
-
 	d.memoryRead = a.now
+
 	if d.workload == nil {
 		return
 	}
@@ -290,7 +292,7 @@ func (a *Advisor) followMemory(
 }
 
 // hasEnded reports whether memory fell from one reading to the next as it does when a process has ended: to nothing, or
-// by most of it to the size of a context, that of the next process.
+// by most of it to the size of the next process's context.
 func hasEnded(before, now float64) bool {
 	return before > unusedMemory && (now <= unusedMemory || now <= contextMemory && now <= before/4)
 }
@@ -334,8 +336,8 @@ func (d *device) endStart(now time.Time, again bool) {
 	}
 
 	of := &d.workload.Starts
-
 	up := d.start.end(now, of)
+
 	switch {
 	case again && up:
 		d.ended.again++
@@ -352,8 +354,8 @@ func (d *device) endStart(now time.Time, again bool) {
 func (a *Advisor) change(d *device, id holderID) {
 	d.closeHour(a.now)
 	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
-
 	next.ended = d.ended
+
 	if id.isSameContainer(&d.holder) {
 		next.start = d.start
 		next.processes = d.processes

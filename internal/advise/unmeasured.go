@@ -36,8 +36,8 @@ func (w *workload) isActivityUnread(now time.Time) bool {
 // measuredDays counts the days of the last keptDays in which SM and DRAM activity were read.
 func (w *workload) measuredDays(now time.Time) int {
 	days := 0
-
 	today := dayOf(now)
+
 	for i := range w.Days {
 		if d := &w.Days[i]; d.Measured > 0 && d.Day > today-keptDays {
 			days++

@@ -36,7 +36,8 @@ func (l *loads) weights() (bytes, peak float64) {
 
 	for i, mib := range l.Weights {
 		if mib > 0 {
-			bytes, peak = max(bytes, float64(mib)), max(peak, float64(l.Peaks[i]))
+			bytes = max(bytes, float64(mib))
+			peak = max(peak, float64(l.Peaks[i]))
 		} else {
 			others = max(others, float64(l.Peaks[i]))
 		}
@@ -79,7 +80,7 @@ func (p *plateau) isLong() bool {
 	return p.readings >= plateauReadings && p.last.Sub(p.first) >= plateauTime
 }
 
-// loading follows the memory of a start for its plateaus. The zero value is that of a start without a reading.
+// loading follows the memory of a start for its plateaus. The zero value is for a start without a reading.
 type loading struct {
 	readings      int
 	peak          float64

@@ -53,7 +53,8 @@ func wholeOf(g *gpu.GPU) capacity {
 	}
 	for i := range g.Profiles {
 		p := &g.Profiles[i]
-		c.sms, c.memorySlices = max(c.sms, p.SMs), max(c.memorySlices, p.MemorySlices)
+		c.sms = max(c.sms, p.SMs)
+		c.memorySlices = max(c.memorySlices, p.MemorySlices)
 	}
 
 	c.engines = mostEngines(g.Profiles)
@@ -90,16 +91,17 @@ func compareProfiles(a, b *gpu.Profile) int {
 // try says what a profile would do to a workload that was seen on a whole GPU.
 func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) trial {
 	slice := sliceOf(p, of)
-
 	t := trial{profile: p, share: slice.SMs}
+
 	if !e.stretchUnknown() {
-		t.median, t.p95 = StretchOf(e.Median, slice), StretchOf(e.decisive, slice)
+		t.median = StretchOf(e.Median, slice)
+		t.p95 = StretchOf(e.decisive, slice)
 	}
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
 	t.decided = t.decidedBy(e, limits, o)
-
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
+
 	switch {
 	case needBytes(e, o.Headroom) > float64(p.MemoryBytes):
 		t.reason = ReasonMemory
@@ -131,8 +133,8 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 // and the time that is left: each of them sees what the others do not.
 func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
-
 	latency, _ := t.latency.deciding(limits.strict)
+
 	switch {
 	case stretch > limits.stretch:
 		return ReasonStretch
@@ -153,7 +155,7 @@ func sliceOf(p *gpu.Profile, of capacity) Slice {
 	}
 }
 
-// limits are those of one workload: its pod can override the node's.
+// limits are the limits for one workload: its pod can override the node's.
 type limits struct {
 	strict  bool
 	stretch float64
@@ -175,7 +177,8 @@ func (a *Advisor) recommendWhole(
 ) []trial {
 	e := evidenceOf(w, a.now)
 	a.addServer(w, &e, hints)
-	r.Evidence, r.Confidence = &e, confidence(&e)
+	r.Evidence = &e
+	r.Confidence = confidence(&e)
 	r.Provisional = w.isProvisional(a.now)
 	defer func() { e.queueOf = nil }() // the report outlives what it holds on to
 	of := wholeOf(g)
@@ -183,8 +186,8 @@ func (a *Advisor) recommendWhole(
 	e.requests = requestsOf(w, &e, hints, 1)
 	r.Provisional = r.Provisional || e.lacksLatency(w)
 	facts := a.factsOf(w, &e, of, hints)
-
 	facts.MultiGPU = r.job != ""
+
 	if reason := facts.disqualified(g, of, a.options); reason != ReasonNone {
 		w.settleRefusal(reason)
 		r.Action = ActionKeep
@@ -233,7 +236,7 @@ func (a *Advisor) factsOf(w *workload, e *Evidence, of capacity, hints gpu.Right
 	}
 }
 
-// decide returns the smallest profile that does. If there is none, the reason is that of the largest one.
+// decide returns the smallest profile that does. If none does, it returns the reason why the largest one does not.
 func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	e := f.Evidence
 
@@ -248,8 +251,8 @@ func decide(trials []trial, f *Facts, of capacity, o Options) answer {
 	}
 
 	reason := trials[len(trials)-1].reason
-
 	slow := reason == ReasonStretch || reason == ReasonLatency || reason == ReasonBusy
+
 	switch {
 	case reason.isUnknown():
 		return answer{Action: ActionUnknown, Reason: reason}

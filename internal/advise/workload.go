@@ -47,7 +47,7 @@ type workload struct {
 	Busy, Width, Bandwidth, Power histogram
 	Days                          [keptDays]daySums
 	Observed                      float64 // seconds, all time, those of several devices at once counted once
-	// Pods are those that ran it: a restart of the exporter is a gap for a pod that runs on.
+	// Pods are the pods that ran the workload. If a pod runs on while the exporter restarts, that is a gap.
 	Pods []podSeen
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
@@ -56,7 +56,7 @@ type workload struct {
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
-	// InStep is the same of traffic over PCIe that was in step with that of another GPU.
+	// InStep is the same for traffic over PCIe that was in step with another GPU's traffic.
 	InStep int64
 	Media  [mediaKinds]int64
 	// Engines says how busy the engines were of each kind that was used since that is counted.
@@ -122,8 +122,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 	w.MediaUnread += weight * v.mediaUnread
 	w.ActivityUnread += weight * v.activityUnread
 	w.GraphicsUnread += weight * v.graphicsUnread
-
 	w.Throttled += weight * v.throttled
+
 	if w.Observed < firstMinutes.Seconds() {
 		w.FirstMemory = max(w.FirstMemory, float32(v.memory))
 	}
@@ -145,8 +145,8 @@ func (w *workload) close(now time.Time, v *window, last minute) {
 
 	day.Observed += float32(v.observed)
 	busy := v.busy / v.observed
-
 	day.Busy10 = max(day.Busy10, last.busy)
+
 	if last.busy >= minBusy {
 		day.MinWidth = lesser(day.MinWidth, last.sm/last.busy)
 		day.MinBandwidth = lesser(day.MinBandwidth, last.dram/last.busy)
@@ -195,10 +195,9 @@ func (w *workload) resume(uid string, now time.Time) {
 	}
 
 	if len(w.Pods) >= maxPods {
-		oldest := slices.MinFunc(
-			w.Pods,
-			func(a, b podSeen) int { return cmp.Compare(a.Last, b.Last) },
-		)
+		oldest := slices.MinFunc(w.Pods, func(a, b podSeen) int {
+			return cmp.Compare(a.Last, b.Last)
+		})
 		w.Pods = slices.Delete(w.Pods, w.podAt(oldest.UID), w.podAt(oldest.UID)+1)
 	}
 
@@ -216,8 +215,8 @@ func (w *workload) seen(d *device, at time.Time) {
 	several := p.Last == at.Unix()
 
 	p.Last = at.Unix()
-
 	p.Idle = 0
+
 	if !several && !d.idle.IsZero() && !d.up.IsZero() {
 		p.Idle = max(d.idle.Unix(), d.up.Unix())
 	}
@@ -233,7 +232,8 @@ func (w *workload) takeUp(d *device, now time.Time) {
 		return
 	}
 
-	d.idle, d.up = time.Unix(w.Pods[i].Idle, 0), time.Unix(w.Pods[i].Idle, 0)
+	d.idle = time.Unix(w.Pods[i].Idle, 0)
+	d.up = time.Unix(w.Pods[i].Idle, 0)
 }
 
 func (w *workload) podAt(uid string) int {
@@ -271,7 +271,7 @@ func (w *workload) today(now time.Time) *daySums {
 // dayOf returns the number of the day of UTC since 1970.
 func dayOf(at time.Time) int32 { return int32(math.Floor(float64(at.Unix()) / (24 * 60 * 60))) }
 
-// slotOf returns where the sums of a day are kept; they can be those of another day.
+// slotOf returns where the sums of a day are kept. The sums there can still belong to another day.
 func (w *workload) slotOf(day int32) *daySums { return &w.Days[slotOf(day)] }
 
 // slotOf returns the index in an array of days of where a day is kept.
@@ -280,12 +280,12 @@ func slotOf(day int32) int32 { return (day%keptDays + keptDays) % keptDays }
 // maxWeight is the weight at which all weights are scaled down, far below what float32 can hold.
 const maxWeight = 1 << 20
 
-// growth returns how much more an observation of now counts than one of the reference time.
+// growth returns how much more an observation counts now than one at the reference time.
 func (w *workload) growth(now time.Time) float64 {
 	return math.Exp2(now.Sub(w.Reference).Hours() / cmp.Or(w.halfLife, halfLife).Hours())
 }
 
-// weight returns what an observation of now counts, relative to one of the reference time.
+// weight returns how much an observation counts now, relative to one at the reference time.
 func (w *workload) weight(now time.Time) float64 {
 	weight := w.growth(now)
 	if weight <= maxWeight {
@@ -325,14 +325,10 @@ func (w *workload) sums(now time.Time) daySums {
 		all.Measured += d.Measured
 		all.Memory = max(all.Memory, d.Memory)
 		all.Settled = max(all.Settled, d.Settled)
-		all.Busy10, all.PCIe = max(all.Busy10, d.Busy10), max(all.PCIe, d.PCIe)
-		all.MinWidth, all.MinBandwidth = lesser(
-			all.MinWidth,
-			d.MinWidth,
-		), lesser(
-			all.MinBandwidth,
-			d.MinBandwidth,
-		)
+		all.Busy10 = max(all.Busy10, d.Busy10)
+		all.PCIe = max(all.PCIe, d.PCIe)
+		all.MinWidth = lesser(all.MinWidth, d.MinWidth)
+		all.MinBandwidth = lesser(all.MinBandwidth, d.MinBandwidth)
 	}
 
 	return all
@@ -341,8 +337,8 @@ func (w *workload) sums(now time.Time) daySums {
 // observedDays counts the days of the last keptDays in which something was observed.
 func (w *workload) observedDays(now time.Time) int {
 	days := 0
-
 	today := dayOf(now)
+
 	for _, d := range w.Days {
 		if d.Observed > 0 && d.Day > today-keptDays {
 			days++
@@ -366,9 +362,9 @@ const minObservedDays = 5
 // known.
 func (d *daySums) settled() float32 { return cmp.Or(d.Settled, d.Memory) }
 
-// trendBytesPerDay returns the slope of the daily maxima of memory, starts left out: the steepest of those by least
-// squares over the last days, however many of them, since growth can have begun lately. It is 0 if they shrink or are
-// known for less than a day and a half.
+// trendBytesPerDay returns the slope of the daily maxima of memory, without starts. It fits the last days by least
+// squares, however many of them, and returns the steepest slope, since growth can have begun lately. It is 0 if they
+// shrink or are known for less than a day and a half.
 func (w *workload) trendBytesPerDay(now time.Time) float64 {
 	days := float64(now.Unix()) / (24 * 60 * 60)
 	today := dayOf(now)
@@ -384,12 +380,12 @@ func (w *workload) trendBytesPerDay(now time.Time) float64 {
 		x := min(0, float64(1-back)-(days-float64(today)))
 		y := float64(d.settled()) // its end; of today, now
 
-		n = n + 1
-		sx = sx + x
-		sy = sy + y
-		sxx = sxx + x*x
+		n++
+		sx += x
+		sy += y
+		sxx += x * x
+		sxy += x * y
 
-		sxy = sxy + x*y
 		if n >= 3 && x <= -1.5 {
 			steepest = max(steepest, (n*sxy-sx*sy)/(n*sxx-sx*sx))
 		}

@@ -80,10 +80,9 @@ func findCall(known []callType, text string) (c callType, canonical string, err 
 		args = strings.Split(list, ", ")
 	}
 
-	at := slices.IndexFunc(
-		known,
-		func(c callType) bool { return c.name == name && len(c.args) == len(args) },
-	)
+	at := slices.IndexFunc(known, func(c callType) bool {
+		return c.name == name && len(c.args) == len(args)
+	})
 	if at < 0 {
 		return c, "", errors.New("is no call that is made here")
 	}
@@ -135,11 +134,9 @@ func (n names) name(value uint64) string {
 // value parses a name or a number.
 func (n names) value(text string) (uint64, bool) {
 	number := text
-	if before, _, found := strings.Cut(
-		string(n),
-		":"+text+" ",
-	); found &&
-		!strings.Contains(text, " ") {
+
+	before, _, found := strings.Cut(string(n), ":"+text+" ")
+	if found && !strings.Contains(text, " ") {
 		number = before[strings.LastIndex(before, " ")+1:]
 	}
 

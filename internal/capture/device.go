@@ -43,12 +43,11 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 
 	for i := range values {
 		v := &values[i]
-		// a link, or all of them
-		call := callOf(
-			function,
-			fieldNames.name(uint64(v.FieldId)),
-			numbers.name(uint64(v.ScopeId)),
-		)
+
+		// The scope is one link, or all of them.
+		scope := numbers.name(uint64(v.ScopeId))
+		call := callOf(function, fieldNames.name(uint64(v.FieldId)), scope)
+
 		answer, ret := query(d.entity, call, func() (fieldValue, nvml.Return) {
 			return fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn))
 		})

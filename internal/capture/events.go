@@ -48,6 +48,7 @@ func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
 
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
+
 	l.events.sets[s] = true
 
 	return s, ret
@@ -84,8 +85,8 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID,
 			ComputeInstanceID: e.ComputeInstanceID}
 		known := s.lib.find(func(d *device) bool { return d.driver == e.Device })
-
 		e.Device = nil
+
 		if known != nil {
 			e.Device = known
 			r.Event.GPU = known.name

@@ -133,7 +133,7 @@ type fieldValue struct {
 
 // newValue returns a pointer to a zero value of the field's type, or of 8 bytes for an unknown type.
 func (f fieldValue) newValue() any {
-	// from VALUE_TYPE_DOUBLE on
+	// In the order of the value types, from VALUE_TYPE_DOUBLE on.
 	byType := []any{
 		new(float64),
 		new(uint32),

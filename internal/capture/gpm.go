@@ -82,7 +82,8 @@ func sampleOf(e entity, call string, instance uint64, into nvmlsource.GPMSample,
 
 	ret := queryCode(e, call, func() nvml.Return { return take(s.driver) })
 	if ret == nvml.SUCCESS {
-		s.of, s.window = e, windowNames.name(instance)
+		s.of = e
+		s.window = windowNames.name(instance)
 	}
 
 	return ret

@@ -118,6 +118,7 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
+
 	gpus := l.rec.Recorded.GPUs
 
 	name := gpuName(fmt.Sprintf("gpu%d", index))

@@ -42,8 +42,8 @@ func (r *Recording) Pseudonymize() *Recording {
 
 	slices.Sort(uuids)
 	out.Recorded.Pseudonyms = true
-
 	out.Node.Hostname = "node-" + digest("host", strings.Join(slices.Compact(uuids), " "))[:8]
+
 	for name, g := range out.Recorded.GPUs {
 		uuid := string(name)
 		if list := g.Answers.texts("nvmlDeviceGetUUID"); len(list) > 0 {

@@ -30,15 +30,20 @@ func (r *Recorder) Library() nvmlsource.Library { return r.lib }
 func (r *Recorder) Next(move func() (time.Time, error)) error {
 	t := r.lib.time
 	of := &r.lib.rec.Recorded
+
 	t.mu.Lock()
 	t.poll++
 	t.between = true
 	t.mu.Unlock()
+
 	now, err := move()
+
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.between = false
-	// the wall clock, which may be set back
+
+	// Round(0) drops the monotonic clock: the wall clock may be set back.
 	of.Polls = append(of.Polls, now.Round(0).Sub(of.Start).Round(time.Millisecond))
 
 	return err
@@ -49,12 +54,13 @@ func (r *Recorder) Next(move func() (time.Time, error)) error {
 func (r *Recorder) Recording(hostname, by string, processesHidden bool) *Recording {
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
+
 	rec := r.lib.rec.clone()
 
 	rec.Node.Hostname = hostname
 	rec.Node.PIDNamespace = hostNamespace
-
 	rec.Recorded.By = by
+
 	if processesHidden {
 		rec.Node.PIDNamespace = containerNamespace
 	}

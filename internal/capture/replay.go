@@ -33,6 +33,7 @@ func (r *Replay) Now() time.Time {
 
 	r.lib.time.mu.Lock()
 	defer r.lib.time.mu.Unlock()
+
 	of := &r.lib.rec.Recorded
 
 	return of.Start.Add(of.Polls[r.lib.time.poll] + r.beyond)
@@ -89,6 +90,7 @@ func (r *Replay) Close() error {
 	t := r.lib.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.closed = true
 	t.wake()
 

@@ -98,8 +98,8 @@ func (s *series) MarshalYAML() (any, error) {
 		}
 
 		last = n
-
 		at := strconv.Itoa(int(e.poll))
+
 		if e.nth > 1 {
 			at += "." + strconv.Itoa(e.nth)
 		}

@@ -76,11 +76,12 @@ func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Ret
 	value, ret := f()
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
+
 	a := &s.entries[at].answer
 
 	a.ret = ret
-
 	a.until = e.time.poll
+
 	if ret == nvml.SUCCESS {
 		a.value = value
 	}
@@ -126,10 +127,8 @@ func (e entity) replay(call string) answer {
 	a := s.at(poll, s.next(poll))
 	e.time.mu.Unlock()
 
-	if !e.time.waitUntil(
-		context.Background(),
-		func() bool { return a.until != never && e.time.poll >= a.until },
-	) {
+	hasReturned := func() bool { return a.until != never && e.time.poll >= a.until }
+	if !e.time.waitUntil(context.Background(), hasReturned) {
 		return answer{ret: nvml.ERROR_UNINITIALIZED}
 	}
 

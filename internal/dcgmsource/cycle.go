@@ -114,8 +114,8 @@ func (s *Source) locate(now time.Time) error {
 
 	for _, g := range s.wanted {
 		u := s.units[g.UUID]
-
 		u.device.ID, u.located = s.devices[u.id]
+
 		switch {
 		case err != nil:
 			s.logFailure(u, err)
@@ -166,10 +166,9 @@ func (s *Source) watchGPUs() error {
 
 	// A GPU that is not wanted now stays in the group: to create the group again would cost the others their values.
 	missing := func(w *watch) bool {
-		return slices.ContainsFunc(
-			s.ids,
-			func(e Entity) bool { return !slices.Contains(w.entities, e) },
-		)
+		return slices.ContainsFunc(s.ids, func(e Entity) bool {
+			return !slices.Contains(w.entities, e)
+		})
 	}
 	if w := s.shared; w != nil && (w.forgotten() || missing(w)) {
 		s.shared = nil

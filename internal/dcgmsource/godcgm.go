@@ -108,6 +108,7 @@ type session struct {
 func (s *session) Close() error {
 	s.library.mu.Lock()
 	defer s.library.mu.Unlock()
+
 	s.library.open = false
 
 	return s.library.translate("disconnect from DCGM", dcgm.Shutdown())

@@ -200,14 +200,12 @@ func (l *loaded) engineVersion(address Address) string {
 	}
 
 	var info C.versionInfo
-	if C.engineVersion(
-		l.symbol("dcgmConnect_v2"),
-		ask,
-		l.symbol("dcgmDisconnect"),
-		target,
-		isSocket,
-		&info,
-	) != 0 {
+
+	connect := l.symbol("dcgmConnect_v2")
+	disconnect := l.symbol("dcgmDisconnect")
+
+	ret := C.engineVersion(connect, ask, disconnect, target, isSocket, &info)
+	if ret != 0 {
 		return ""
 	}
 

@@ -154,8 +154,8 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 	}
 
 	now := s.opts.Now()
-
 	s.cannotStart = s.needsRoot(snapshot)
+
 	if err := s.connect(snapshot, now); err != nil {
 		return nil, err
 	}
@@ -192,7 +192,8 @@ func (s *Source) startOver(now time.Time) {
 	stale := false
 	for id, u := range s.units {
 		if u.wanted && u.stale(now, hierarchyTimeoutEmbedded) && s.restarted[id] != u.layout {
-			s.restarted[id], stale = u.layout, true
+			s.restarted[id] = u.layout
+			stale = true
 		}
 	}
 
@@ -337,6 +338,7 @@ func (s *Source) awaitTearDown(ctx context.Context) error {
 	go func() {
 		s.mu.Lock()
 		defer s.mu.Unlock()
+
 		done <- s.tearDown()
 	}()
 

@@ -95,8 +95,8 @@ func (s *Source) mapInstances(u *profiledGPU, g *gpu.GPU, mapped bool, now time.
 
 	u.layout = g.MIG.LayoutGeneration
 	u.since = now
-
 	u.nodes = append(u.nodes[:0], u.next...)
+
 	for l := range u.byLevel {
 		u.byLevel[l] = u.byLevel[l][:0]
 	}
@@ -146,8 +146,8 @@ func matchesSnapshot(g *gpu.GPU, nodes []hierarchyNode) bool {
 
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-
 		hidden = hidden && !gi.Placement.Present()
+
 		if !listsOnce(nodes, LevelInstance, uint32(gi.ID), 0, gi.ComputeSlices) {
 			return false
 		}
@@ -190,10 +190,9 @@ func listsOnce(nodes []hierarchyNode, l Level, instance, compute uint32, want gp
 }
 
 func hasInstance(g *gpu.GPU, instance uint32) bool {
-	return slices.ContainsFunc(
-		g.Instances,
-		func(gi gpu.GPUInstance) bool { return uint32(gi.ID) == instance },
-	)
+	return slices.ContainsFunc(g.Instances, func(gi gpu.GPUInstance) bool {
+		return uint32(gi.ID) == instance
+	})
 }
 
 // isEmpty reports whether a GPU instance has no compute instance.
@@ -224,8 +223,8 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 	u.read = slices.Grow(u.read[:0], len(u.nodes))[:len(u.nodes)]
 	clear(u.read)
 	watched := false
-
 	r := reading{unit: u, into: &p, oldest: s.oldestValue(now)}
+
 	for _, w := range [...]*watch{s.shared, u.own, u.watches[LevelInstance], u.watches[LevelCompute]} {
 		if w == nil {
 			continue

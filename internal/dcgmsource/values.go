@@ -188,8 +188,8 @@ func (r *reading) finish() {
 	}
 
 	u := r.unit
-
 	p := r.into
+
 	if u.watches[LevelInstance] != nil {
 		p.Instances = make(map[gpu.InstanceID]gpu.Activity, len(u.byLevel[LevelInstance]))
 	}

@@ -83,7 +83,8 @@ func (s *Source) fieldGroup(l Level) (FieldGroup, error) {
 		return 0, err
 	}
 
-	s.fields[l], s.named[l] = f, true
+	s.fields[l] = f
+	s.named[l] = true
 
 	return f, nil
 }
@@ -133,8 +134,8 @@ func (s *Source) releaseInstances(u *profiledGPU) error {
 // retries those that could not be destroyed.
 func (s *Source) releaseLeftover() error {
 	again := s.leftover
-
 	s.leftover = nil
+
 	for _, w := range again {
 		if err := s.release(w); err != nil {
 			return err

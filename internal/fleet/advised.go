@@ -55,10 +55,10 @@ func (g *GPU) follow(said advised, o *Options) {
 			g.fits = g.Profile
 		}
 
-		g.Action, g.Reason, g.Explanation = advise.ActionKeep, said.reason, ReasonText(
-			said.reason,
-			o.Advise,
-		)
+		g.Action = advise.ActionKeep
+		g.Reason = said.reason
+		g.Explanation = ReasonText(said.reason, o.Advise)
+
 		if said.reason == advise.ReasonNoActivity || said.reason == advise.ReasonNoBusyTime {
 			g.Action = advise.ActionUnknown
 		}
@@ -76,10 +76,9 @@ func (g *GPU) followCandidate(said advised) {
 		g.Explanation = "the right-sizing advisor of its node recommends " + said.profile
 	}
 
-	if slices.ContainsFunc(
-		g.model.Profiles,
-		func(p gpu.Profile) bool { return p.Name == said.profile },
-	) {
+	if slices.ContainsFunc(g.model.Profiles, func(p gpu.Profile) bool {
+		return p.Name == said.profile
+	}) {
 		g.Profile = said.profile
 	}
 

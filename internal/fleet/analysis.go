@@ -216,7 +216,9 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 		return
 	}
 
-	g.samples, g.cluster = float64(row.Value), string(row.Metric[model.LabelName(a.options.ClusterLabel)])
+	g.samples = float64(row.Value)
+	g.cluster = string(row.Metric[model.LabelName(a.options.ClusterLabel)])
+
 	if name != "" {
 		g.name = name
 	}
@@ -275,12 +277,11 @@ func (a *analysis) queryAll(ctx context.Context) error {
 	}
 
 	wait.Wait()
-	slices.SortStableFunc(
-		errs,
-		func(a, b error) int { // the one that canceled the others comes first
-			return cmp.Compare(rankCanceled(a), rankCanceled(b))
-		},
-	)
+
+	// The error that canceled the others comes first.
+	slices.SortStableFunc(errs, func(a, b error) int {
+		return cmp.Compare(rankCanceled(a), rankCanceled(b))
+	})
 
 	return errs[0]
 }
@@ -303,8 +304,8 @@ func (a *analysis) nextNodes() [][]*device {
 	defer a.mu.Unlock()
 
 	count := 0
-
 	gpus := 0
+
 	for count < len(a.nodes) && a.nodes[count][0].dialect.name == a.nodes[0][0].dialect.name {
 		if gpus += len(a.nodes[count]); gpus > a.chunk && count > 0 {
 			break

@@ -150,7 +150,8 @@ func (c *Client) explain(err error) error {
 	var answer *v1.Error
 	switch {
 	case errors.As(err, &server):
-		e.Err, e.Hint = server, hintOf(server)
+		e.Err = server
+		e.Hint = hintOf(server)
 	case errors.As(err, &foreign):
 		e.Hint = "that is no Prometheus: check the host, the port, and the path prefix (--web.route-prefix, " +
 			"--web.external-url); a proxy may ask for a login."
@@ -163,13 +164,14 @@ func (c *Client) explain(err error) error {
 		e.Hint = "the server is slow or overloaded: ask for less with --match or --window, or ask a " +
 			"less busy replica."
 	case isClosed(err):
-		// an answer that ends too early was one
+		// An answer that ended too early came from a server, so we reached one.
 		e.Reached = errors.Is(err, io.ErrUnexpectedEOF)
 		e.Err = fmt.Errorf("the connection ended before the answer did: %w", e.Err)
 		e.Hint = "the server or a proxy before it may have ended the query: ask for less with --match or --window, and see " +
 			"their logs. A server with TLS ends requests by http://, too."
 	default:
-		e.Reached, e.Hint = false, reachHint(err)
+		e.Reached = false
+		e.Hint = reachHint(err)
 	}
 
 	return e

@@ -11,8 +11,8 @@ func weighGains(gpus []GPU) {
 
 	for i := range gpus {
 		g := &gpus[i]
-
 		key := Key{g.Cluster, g.Model, ""}
+
 		switch g.Action {
 		case advise.ActionSlice:
 			if g.Profile != "" { // of an advisor's provisional answer it is not known
@@ -25,8 +25,8 @@ func weighGains(gpus []GPU) {
 
 	for key, list := range members {
 		profiles := list[0].model.Profiles
-
 		wanted := make([]string, 0, len(list))
+
 		for _, g := range list {
 			wanted = append(wanted, g.Profile)
 		}

@@ -64,7 +64,10 @@ func newHistory(start time.Time, window time.Duration) *history {
 		memory:     make([]float64, int(window/hour)),
 	}
 
-	h.busy, h.sms, h.bandwidth = unknownMeans(steps), unknownMeans(steps), unknownMeans(steps)
+	h.busy = unknownMeans(steps)
+	h.sms = unknownMeans(steps)
+	h.bandwidth = unknownMeans(steps)
+
 	for i := range h.memory {
 		h.memory[i] = math.NaN()
 	}

@@ -21,8 +21,8 @@ type holdings map[string][]*holding
 // called exported_.
 func (all holdings) add(h *history, at int, labels model.Metric, _ float64) {
 	namespace := labels["namespace"]
-
 	pod := labels["pod"]
+
 	if labels["exported_pod"] != "" {
 		namespace = labels["exported_namespace"]
 		pod = labels["exported_pod"]

@@ -168,7 +168,8 @@ func (h *history) record() (record *advise.Record, held int) {
 			Memory: optOf(h.memory[at/stepsPerHour]),
 		}
 		if h.held[at] && known {
-			window.Busy, window.SM = optOf(float64(h.busy[at])), optOf(float64(h.sms[at]))
+			window.Busy = optOf(float64(h.busy[at]))
+			window.SM = optOf(float64(h.sms[at]))
 			window.DRAM = optOf(float64(h.bandwidth[at]))
 		}
 
@@ -223,8 +224,8 @@ const minMediaSeen = 0.95
 func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
-
 	f.NVLink = h.nvlink > advise.LinkFloor
+
 	if h.job != "" && !h.multi {
 		f.Job = jobText(h.job)
 	}
@@ -271,8 +272,8 @@ func (h *history) lastSeen() time.Time {
 // mainNamespace returns the namespace that held the GPU for the longest time.
 func (h *history) mainNamespace() string {
 	best := ""
-
 	most := 0
+
 	for name, count := range h.namespaces {
 		if count > most || count == most && name < best {
 			best = name

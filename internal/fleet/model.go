@@ -107,8 +107,8 @@ func PriceOf(prices []Price, name string) (Price, bool) {
 // words.
 func priceOf(prices []Price, name, modelName string) (Price, bool) {
 	best := Price{}
-
 	found := false
+
 	for _, p := range prices {
 		if hasWords(name+" "+modelName, p.Model) &&
 			(!found || len(words(p.Model)) >= len(words(best.Model))) {

@@ -56,9 +56,8 @@ func (m measure) perSeries() string {
 // perGPU is an expression for the mean of all samples of a GPU.
 func (m measure) perGPU(uuid model.LabelName) string {
 	sum := func(function string) string {
-		return "sum by (" + string(
-			uuid,
-		) + ") (" + function + "(" + m.family + "{" + m.selector + "}[5m]))"
+		return "sum by (" + string(uuid) + ") (" + function +
+			"(" + m.family + "{" + m.selector + "}[5m]))"
 	}
 
 	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
@@ -219,13 +218,11 @@ func render(template, selectors string, window time.Duration, places string) str
 		template = strings.ReplaceAll(template, "$sel,", "")
 	}
 
-	return strings.NewReplacer(
-		"$sel",
-		selectors,
-		"$w",
-		model.Duration(window).String(),
-		"$places",
-		places,
-	).
-		Replace(template)
+	values := strings.NewReplacer(
+		"$sel", selectors,
+		"$w", model.Duration(window).String(),
+		"$places", places,
+	)
+
+	return values.Replace(template)
 }

@@ -56,8 +56,8 @@ func (a *analysis) count(r *Report) counts {
 
 	for i := range r.GPUs {
 		g := &r.GPUs[i]
-
 		c.byReplica += count(g.ByReplica)
+
 		if g.Action == advise.ActionSlice {
 			c.ownerless += count(g.Owner == "")
 			_, workload, _ := strings.Cut(g.Owner, "/")

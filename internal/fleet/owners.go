@@ -28,10 +28,9 @@ func followWeakest(gpus []GPU) {
 	}
 
 	for _, list := range members {
-		moving := slices.DeleteFunc(
-			slices.Clone(list),
-			func(g *GPU) bool { return g.Action != advise.ActionSlice },
-		)
+		moving := slices.DeleteFunc(slices.Clone(list), func(g *GPU) bool {
+			return g.Action != advise.ActionSlice
+		})
 		if len(moving) == 0 || len(list) == 1 {
 			continue
 		}
@@ -49,10 +48,9 @@ func followWeakest(gpus []GPU) {
 		takeLargest(list, moving)
 		takeDoubts(
 			moving,
-			slices.ContainsFunc(
-				list,
-				func(g *GPU) bool { return g.needs() == "" || g.Provisional },
-			),
+			slices.ContainsFunc(list, func(g *GPU) bool {
+				return g.needs() == "" || g.Provisional
+			}),
 		)
 	}
 }
@@ -103,10 +101,9 @@ func takeLargest(list, moving []*GPU) {
 		return
 	}
 
-	most := slices.MaxFunc(
-		known,
-		func(a, b *GPU) int { return cmp.Compare(a.neededSize(), b.neededSize()) },
-	)
+	most := slices.MaxFunc(known, func(a, b *GPU) int {
+		return cmp.Compare(a.neededSize(), b.neededSize())
+	})
 	for _, g := range moving {
 		if g.Profile != most.needs() {
 			provisional := g.Provisional
@@ -128,10 +125,9 @@ func takeLargest(list, moving []*GPU) {
 
 // neededSize orders profiles of a model by memory and SMs.
 func (g *GPU) neededSize() int {
-	at := slices.IndexFunc(
-		g.model.Profiles,
-		func(p gpu.Profile) bool { return p.Name == g.needs() },
-	)
+	at := slices.IndexFunc(g.model.Profiles, func(p gpu.Profile) bool {
+		return p.Name == g.needs()
+	})
 	if at < 0 {
 		return 0
 	}

@@ -53,13 +53,8 @@ func pack(profiles []gpu.Profile, wanted []string) []place {
 			gpus = append(gpus, place{})
 		}
 
-		gpus[at].profiles, gpus[at].wanted = append(
-			gpus[at].profiles,
-			s.profile,
-		), append(
-			gpus[at].wanted,
-			s.wanted,
-		)
+		gpus[at].profiles = append(gpus[at].profiles, s.profile)
+		gpus[at].wanted = append(gpus[at].wanted, s.wanted)
 	}
 
 	return gpus

@@ -121,29 +121,32 @@ type GPU struct {
 func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommendation) {
 	e := f.Evidence
 	round := advise.Round3
-	g.Coverage, g.BusyMean, g.BusyP99 = round(e.CoverageRatio), round(e.BusyMean), round(e.BusyP99)
+	g.Coverage = round(e.CoverageRatio)
+	g.BusyMean = round(e.BusyMean)
+	g.BusyP99 = round(e.BusyP99)
 	g.BusyMax = round(e.Busy10Minutes)
-	g.MemoryBytes, g.MemoryTrend = e.MemoryBytes, math.Round(e.MemoryTrend)
+	g.MemoryBytes = e.MemoryBytes
+	g.MemoryTrend = math.Round(e.MemoryTrend)
 	g.MediaUse = e.MediaUse
 	g.Server = e.Server
 	g.ActivityUnread = e.ActivityUnread
 	g.NVLinkUnread = nvlinkUnread
-
 	g.Idle = e.Busy10Minutes <= advise.IdleShare && len(e.MediaUse) == 0
+
 	if e.P95 != (advise.Kernels{}) {
 		g.Kernels = &advise.Kernels{Width: round(e.P95.Width), Bandwidth: round(e.P95.Bandwidth)}
 	}
 
 	g.Action = r.Action
 	g.Reason = r.Reason
-
 	g.Explanation = r.Explanation
+
 	if r.Predicted != nil {
 		g.Profile = r.Recommended
 		g.NotChecked = r.NotChecked
 		g.Decided = &r.Predicted.Decided
-
 		g.StartWith = r.Predicted.Server
+
 		if r.Predicted.StretchP95 != (advise.Stretch{}) {
 			g.StretchP95 = &r.Predicted.StretchP95
 		}
@@ -171,8 +174,8 @@ func (a *analysis) report() *Report {
 	weighGains(r.GPUs)
 	r.Groups = a.group(r.GPUs, func(g *GPU) string { return g.Namespace })
 	r.Totals = a.group(r.GPUs, func(*GPU) string { return "" })
-
 	r.Fleet.Reasons = map[advise.Reason]int{}
+
 	for i := range r.Totals {
 		r.Fleet.add(&r.Totals[i])
 	}
@@ -254,9 +257,8 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 	group.Slices = len(wanted) + unknown
 	if group.Slices > 0 {
 		group.FreedGPUs = len(wanted) - len(pack(known.Profiles, wanted))
-		group.GPUHoursPerWeek = math.Round(
-			held*float64(group.FreedGPUs)/float64(group.Slices)*10,
-		) / 10
+		hours := held * float64(group.FreedGPUs) / float64(group.Slices)
+		group.GPUHoursPerWeek = math.Round(hours*10) / 10
 	}
 
 	if p, ok := priceOf(a.options.Prices, key.model, known.Name); ok {
@@ -277,15 +279,15 @@ func count(set bool) int {
 
 // add adds the numbers of a group.
 func (g *Group) add(more *Group) {
-	g.GPUs = g.GPUs + more.GPUs
-	g.Slices = g.Slices + more.Slices
-	g.FreedGPUs = g.FreedGPUs + more.FreedGPUs
+	g.GPUs += more.GPUs
+	g.Slices += more.Slices
+	g.FreedGPUs += more.FreedGPUs
 	g.GPUHoursPerWeek += more.GPUHoursPerWeek
-	g.Provisional = g.Provisional + more.Provisional
-	g.NotChecked = g.NotChecked + more.NotChecked
-	g.Idle = g.Idle + more.Idle
-
+	g.Provisional += more.Provisional
+	g.NotChecked += more.NotChecked
+	g.Idle += more.Idle
 	g.Share += more.Share
+
 	for reason, n := range more.Reasons {
 		g.Reasons[reason] += n
 	}

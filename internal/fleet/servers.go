@@ -119,8 +119,8 @@ type podKey struct{ cluster, namespace, pod string }
 // them; a server that cannot evaluate a query because it is too much does not know, either.
 func (a *analysis) queryServers(ctx context.Context) error {
 	a.servers = map[podKey]*advise.ServerHistory{}
-
 	by := a.options.ClusterLabel + ", namespace, pod"
+
 	for _, s := range knownServers() {
 		query := s.query(by)
 
@@ -217,8 +217,8 @@ func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 
 	for pod := range g.history.pods {
 		pod.cluster = g.cluster
-
 		one := a.servers[pod]
+
 		switch {
 		case one == nil:
 			others = true

@@ -19,8 +19,8 @@ func (all holdings) findStarts() {
 	for _, list := range all {
 		for _, one := range list {
 			h := one.gpu
-
 			last := lastTrue(h.held)
+
 			for end := lastTrue(one.steps); end >= 0; {
 				begin := beginOf(one.steps, h, end)
 				arrived := begin > 0

@@ -192,8 +192,8 @@ func (s *sums) figures(kind gpu.ServerKind) gpu.ServerFigures {
 func (s *sums) addBlocks() {
 	all, allOK := s[maxBlocks].Get()
 	used, usedOK := s[usedBlocks].Get()
-
 	tokens, tokensOK := s[blockTokens].Get()
+
 	if allOK && usedOK && all > 0 && !s[cacheUse].Present() {
 		s.add(cacheUse, used/all)
 	}

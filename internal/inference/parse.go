@@ -153,11 +153,8 @@ func (s *server) addConfiguration(f *gpu.ServerFigures, infos []*dto.Metric) {
 			tokens += blocks * size
 		}
 
-		if share := numberOf(
-			info,
-			"gpu_memory_utilization",
-		); s.kind == gpu.ServerVLLM && share > 0 &&
-			share <= 1 {
+		share := numberOf(info, "gpu_memory_utilization")
+		if s.kind == gpu.ServerVLLM && share > 0 && share <= 1 {
 			f.Fraction = gpu.Some(share)
 		}
 	}

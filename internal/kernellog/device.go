@@ -67,8 +67,8 @@ func (f *file) checkKind(path string) error {
 	}
 
 	major := unix.Major(stat.Rdev)
-
 	minor := unix.Minor(stat.Rdev)
+
 	switch {
 	case stat.Mode&unix.S_IFMT != unix.S_IFCHR:
 		return fmt.Errorf(

@@ -65,8 +65,8 @@ func Start(opts Options) *Log {
 		startedAt: opts.Uptime(),
 	}
 	failure := l.begin()
-
 	l.started = true
+
 	if failure != nil {
 		l.drop(failure)
 	}
@@ -97,6 +97,7 @@ func (l *Log) Close() {
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	lines = l.lines
 	lost = l.lost
 	l.lines = nil
@@ -178,7 +179,9 @@ func (l *Log) open() error {
 		return io.ErrClosedPipe
 	}
 
-	l.device, l.err, l.lastUp = device, nil, l.opts.Now()
+	l.device = device
+	l.err = nil
+	l.lastUp = l.opts.Now()
 
 	return nil
 }
@@ -237,6 +240,7 @@ func (l *Log) addRecord(record string, live bool) {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.lost = l.lost || missed
 
 	found, ok := h.parseXID(text)

@@ -50,6 +50,7 @@ func (t *transport) RoundTrip(request *http.Request) (*http.Response, error) {
 func (t *transport) CloseIdleConnections() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+
 	t.current.CloseIdleConnections()
 }
 

@@ -87,8 +87,8 @@ func (a *api) podNamed(ctx context.Context, namespace, name string) ([]addressed
 
 // addresses returns the address of a pod and those of its node.
 func (p *addressedPod) addresses() (pod netip.Addr, node []netip.Addr, err error) {
-	if p.Status.Phase != "Running" ||
-		p.Metadata.Deletion != "" { // its address may be another pod's by now
+	// By now another pod may have the address of a pod that is being deleted.
+	if p.Status.Phase != "Running" || p.Metadata.Deletion != "" {
 		return netip.Addr{}, nil, fmt.Errorf(
 			"its phase is %.64q or it is being deleted; expected Running: %w",
 			p.Status.Phase,

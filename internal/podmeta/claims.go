@@ -212,10 +212,10 @@ func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(
-		c.states,
-		func(_ claimName, known *claimState) bool { return now.Sub(known.lastAsked) > forgetAfter },
-	)
+
+	maps.DeleteFunc(c.states, func(_ claimName, known *claimState) bool {
+		return now.Sub(known.lastAsked) > forgetAfter
+	})
 	first := claimName{}
 	at := now.Add(interval)
 
@@ -287,8 +287,8 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	}
 
 	known.gap = nextGap(known.gap)
-
 	known.due = time.Time{}
+
 	if err != nil && !errors.Is(err, gpu.ErrNotFound) {
 		known.due = now.Add(jitter(known.gap))
 	}
@@ -306,9 +306,8 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 
 		err := c.api.client.Do(ctx, kubeapi.Request{
 			Method: http.MethodGet,
-			Path: "/apis/resource.k8s.io/" + versions[c.version] + "/namespaces/" + url.PathEscape(
-				name.namespace,
-			) +
+			Path: "/apis/resource.k8s.io/" + versions[c.version] +
+				"/namespaces/" + url.PathEscape(name.namespace) +
 				"/resourceclaims/" + url.PathEscape(name.name),
 		}, &got)
 		switch {

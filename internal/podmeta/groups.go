@@ -38,8 +38,9 @@ type groupAnnotations struct {
 // groupOf returns the job that a pod is part of. No label says how many pods a job of Kubeflow, a JobSet, a RayCluster
 // or an indexed Job has; an index above 0 shows that there are others.
 func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
-	// an annotation can have any length
+	// An annotation can have any length: parseCount refuses a number that does not fit 31 bits.
 	index, indexed := parseCount(cmp.Or(labels[labelJobIndex], a.JobIndex))
+
 	group := func(kind, label string, size int) gpu.PodGroup {
 		return gpu.PodGroup{
 			Name:  kind + "/" + labels[label],
@@ -58,8 +59,8 @@ func (a *groupAnnotations) groupOf(labels map[string]string) gpu.PodGroup {
 	case labels[labelLeaderWorker] != "":
 		size, _ := parseCount(a.LWSSize)
 		worker, _ := parseCount(labels[labelLWSWorker])
-
 		g := group("leaderworkerset", labelLeaderWorker, cmp.Or(size, sizeByIndex(worker)))
+
 		if replica := labels[labelLWSGroup]; replica != "" {
 			g.Name += "/" + replica
 		}

@@ -196,6 +196,7 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.boundLookup.renew(since, now)
 
 	current = p.hasCurrentPods(since)
@@ -302,8 +303,8 @@ func (p *Poller) mergeList(got *podList) {
 
 	p.pods = pods
 	p.lastList = got
-
 	p.foundByUID = p.foundByUID || got.hasOwnPod
+
 	if got.consistent {
 		p.lastConsistent = got
 	}

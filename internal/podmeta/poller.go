@@ -230,11 +230,12 @@ func (p *Poller) recordFailure(err error, consistent bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.err = err
 	p.gap = nextGap(p.gap)
 	p.earliest = now.Add(jitter(p.gap))
-
 	p.nextList = p.earliest
+
 	if consistent {
 		p.noConsistentBefore = now.Add(interval)
 	}
@@ -245,6 +246,7 @@ func (p *Poller) recordList(got *podList) bool {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
+
 	p.err = nil
 	p.gap = 0
 	p.earliest = time.Time{}

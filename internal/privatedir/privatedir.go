@@ -192,7 +192,8 @@ func checkAbove(path string) error {
 				return err
 			}
 
-			at, rest = string(filepath.Separator), append(split(target), rest...)
+			at = string(filepath.Separator)
+			rest = append(split(target), rest...)
 
 			continue
 		}

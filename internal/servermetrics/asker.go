@@ -120,6 +120,7 @@ func (a *Asker) Observe(s *gpu.Snapshot) {
 
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	a.pods = pods
 }
 
@@ -129,17 +130,15 @@ func (a *Asker) Answers() []gpu.PodServer {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	if !slices.ContainsFunc(
-		a.answers,
-		func(s gpu.PodServer) bool { return s.Time.Before(oldest) },
-	) {
+	if !slices.ContainsFunc(a.answers, func(s gpu.PodServer) bool {
+		return s.Time.Before(oldest)
+	}) {
 		return a.answers
 	}
 
-	return slices.DeleteFunc(
-		slices.Clone(a.answers),
-		func(s gpu.PodServer) bool { return s.Time.Before(oldest) },
-	)
+	return slices.DeleteFunc(slices.Clone(a.answers), func(s gpu.PodServer) bool {
+		return s.Time.Before(oldest)
+	})
 }
 
 // Run asks all servers every Interval until ctx ends. It returns nil.
@@ -191,6 +190,7 @@ func (a *Asker) AskAll(ctx context.Context) {
 func (a *Asker) keep(pods []pod, found []gpu.Opt[gpu.PodServer]) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+
 	var next []gpu.PodServer
 	still := map[string]logged{}
 

@@ -60,8 +60,8 @@ func (n *Node) useSMs(g *simGPU) {
 		}
 
 		u := n.uses(t)
-
 		dram := n.drawn(t)
+
 		if i := t.on.instance; i != nil {
 			t.on.compute.Activity.add(t.sms, float64(t.on.compute.SMs), u, dram)
 			i.Activity.add(t.sms, float64(i.Profile.SMs), u, dram)
@@ -77,10 +77,11 @@ func (n *Node) useSMs(g *simGPU) {
 // drawn returns the share of the memory bandwidth of its GPU instance, or of its whole GPU, that a task draws.
 func (n *Node) drawn(t *task) float64 {
 	sms := float64(t.on.gpu.model.sms)
-
 	bandwidth := 1.0
+
 	if i := t.on.instance; i != nil {
-		sms, bandwidth = float64(i.Profile.SMs), i.bandwidth(t.on.gpu)
+		sms = float64(i.Profile.SMs)
+		bandwidth = i.bandwidth(t.on.gpu)
 	}
 
 	if t.workload.Demand.ofDevice {

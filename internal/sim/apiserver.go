@@ -168,8 +168,8 @@ func (n *Node) introduce(p *pod) {
 
 	p.known = p.created
 	p.endKnown = never
-
 	p.deleted = never
+
 	for i := range n.scenario.Faults {
 		if f := &n.scenario.Faults[i]; f.Kind == FaultAPIServerSlow && p.created != never &&
 			f.active(driverAsWhole, p.created) {

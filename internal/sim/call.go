@@ -154,10 +154,9 @@ func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) g
 	}
 
 	for _, p := range ComputePlacements(i.Profile.ComputeSlices, size) {
-		taken := slices.ContainsFunc(
-			i.ComputeInstances,
-			func(c *Compute) bool { return c.Placement.Overlaps(p) },
-		)
+		taken := slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool {
+			return c.Placement.Overlaps(p)
+		})
 		if gpu.Some(p.Start) != start && !taken {
 			return gpu.Some(p.Start)
 		}

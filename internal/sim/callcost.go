@@ -144,6 +144,7 @@ func (m *callMeter) settle(cost, left time.Duration) {
 
 	m.mu.Lock()
 	defer m.mu.Unlock()
+
 	m.owed += left
 }
 
@@ -151,11 +152,9 @@ func (m *callMeter) settle(cost, left time.Duration) {
 // nvmlDeviceGetTemperatureV.
 func withoutVersion(name string, known map[string]gpu.CallClass) string {
 	plain := name
-	if at := strings.LastIndex(
-		name,
-		"_v",
-	); at >= 0 &&
-		strings.Trim(name[at+2:], "0123456789") == "" {
+
+	at := strings.LastIndex(name, "_v")
+	if at >= 0 && strings.Trim(name[at+2:], "0123456789") == "" {
 		plain = name[:at]
 	}
 

@@ -24,6 +24,7 @@ const gpusPerNUMANode = 4
 func (n *Node) Checkpoint() Checkpoint {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	c := n.checkpoint
 	n.eachActiveFault(
 		driverAsWhole,
@@ -65,10 +66,9 @@ func (n *Node) checkpointPod(p *pod) {
 
 	entries := slices.Clone(n.checkpoint.Entries)
 	if n.lists(n.at.Sub(n.start), false) {
-		entries = slices.DeleteFunc(
-			entries,
-			func(e CheckpointEntry) bool { return !n.lives(e.PodUID) },
-		)
+		entries = slices.DeleteFunc(entries, func(e CheckpointEntry) bool {
+			return !n.lives(e.PodUID)
+		})
 	}
 
 	n.checkpoint.Entries = append(entries, added...)

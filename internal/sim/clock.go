@@ -86,7 +86,8 @@ func (c *Clock) Now() time.Time {
 
 // startAt makes it the clock of a node that another process has begun. It must not be in use yet.
 func (c *Clock) startAt(start time.Time) {
-	c.start, c.early = start, max(c.since.Sub(start), 0)
+	c.start = start
+	c.early = max(c.since.Sub(start), 0)
 }
 
 // moveTo moves a stepped clock to the time of another process that shares it; time does not go back.
@@ -127,6 +128,7 @@ func (c *Clock) Advance(by time.Duration) error {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.now = c.now.Add(by)
 	close(c.changed)
 	c.changed = make(chan struct{})

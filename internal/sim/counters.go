@@ -150,8 +150,8 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 	a.FP32 += during.FP32 * seconds
 	a.FP16 += during.FP16 * seconds
 	a.DRAM += during.DRAM * seconds
-
 	a.PCIe += during.PCIe * seconds
+
 	for kind := range a.Media {
 		a.Media[kind] += during.Media[kind] * seconds
 	}
@@ -163,8 +163,8 @@ func (a Activity) plus(during Activity, seconds float64) Activity {
 func (g *simGPU) count(seconds float64) {
 	for _, i := range g.instances {
 		of := CountersOf{GPU: g.index, Instance: gpu.Some(i.ID)}
-
 		g.counters[of] = g.counters[of].plus(i.Activity, seconds)
+
 		for _, c := range i.ComputeInstances {
 			of.Compute = gpu.Some(c.ID)
 			g.counters[of] = g.counters[of].plus(c.Activity, seconds)

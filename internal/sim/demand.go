@@ -150,10 +150,11 @@ func (n *Node) contendForEngines(g *simGPU) {
 		}
 
 		results := make([]*kernels.Result, len(tasks))
-
 		demands := make([]kernels.Demand, len(tasks))
+
 		for i, t := range tasks {
-			results[i], demands[i] = &t.does, n.demand(t)
+			results[i] = &t.does
+			demands[i] = n.demand(t)
 		}
 
 		kernels.ContendForEngines(results, demands, tasks[0].on.engines())

@@ -149,10 +149,9 @@ func (n *Node) allocate(p *pod) *container {
 				continue
 			}
 
-			reusable = slices.DeleteFunc(
-				reusable,
-				func(g grant) bool { return slices.Contains(c.grants, g) },
-			)
+			reusable = slices.DeleteFunc(reusable, func(g grant) bool {
+				return slices.Contains(c.grants, g)
+			})
 			if init {
 				reusable = append(reusable, c.grants...)
 			}
@@ -187,7 +186,7 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 		}
 	}
 
-	// first those without a user, then with one user ...
+	// Take devices without a user first, then devices with one user, and so on.
 	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
 			if len(grants) == spec.Count || used >= max(o.replicas, 1) ||

@@ -115,8 +115,8 @@ func (t *Tally) Add(now time.Time, all []Truth) {
 	}
 
 	t.last = now
-
 	seen := make(map[runKey]*run, len(all))
+
 	for i := range all {
 		truth := &all[i]
 		key := runKey{truth.PID, truth.GPU, truth.MIG}
@@ -141,11 +141,11 @@ func (r *run) add(truth *Truth, seconds float64) {
 	r.seconds += seconds
 	r.busy += truth.Busy * seconds
 	work := truth.Alone.Busy * seconds
-	r.alone = r.alone + work
-	r.work = r.work + work*truth.Throughput
+	r.alone += work
+	r.work += work * truth.Throughput
 	r.stretch.add(truth.Stretch, work)
-	r.served = r.served + truth.PerSecond*seconds
-	r.wanted = r.wanted + truth.Alone.PerSecond*seconds
+	r.served += truth.PerSecond * seconds
+	r.wanted += truth.Alone.PerSecond * seconds
 	r.latency.add(truth.Latency.Seconds(), truth.PerSecond*seconds)
 	r.aloneLatency.add(truth.Alone.Latency.Seconds(), truth.Alone.PerSecond*seconds)
 }
@@ -200,7 +200,8 @@ func (r *run) outcome() Outcome {
 	}
 
 	if r.alone > 0 {
-		o.Throughput, o.Stretch = round(r.work/r.alone), r.stretch.quantiles()
+		o.Throughput = round(r.work / r.alone)
+		o.Stretch = r.stretch.quantiles()
 	}
 
 	if r.wanted > 0 {

@@ -52,6 +52,7 @@ func (n *Node) Subscribe() *Subscription {
 	}
 	n.lock()
 	defer n.mu.Unlock()
+
 	s.mending = n.failed > 0
 	n.watches = append(n.watches, s)
 
@@ -65,6 +66,7 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 	}
 
 	defer s.node.mu.Unlock()
+
 	s.watched[watched{index, kind}] = true
 
 	return nil
@@ -152,6 +154,7 @@ func (s *Subscription) Close() {
 	close(s.closed)
 	s.node.mu.Lock()
 	defer s.node.mu.Unlock()
+
 	s.node.watches = slices.DeleteFunc(s.node.watches, func(o *Subscription) bool { return o == s })
 	s.node.settled()
 }

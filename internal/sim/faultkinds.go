@@ -56,8 +56,8 @@ func changesOf(kind FaultKind) []string {
 
 	for _, op := range []ChangeOp{opCreateGI, opCreateCI, opDestroyGI, opDestroyCI, opMIGMode, anyChange} {
 		creates := op == opCreateGI || op == opCreateCI
-
 		destroys := op == opDestroyGI || op == opDestroyCI
+
 		if op != anyChange &&
 			(kind == FaultElsewhere && !creates || kind == FaultDestroyLies && !destroys) {
 			continue

@@ -16,6 +16,7 @@ type history struct {
 func (n *Node) History(index, from int) (events []Event, next int) {
 	n.lock()
 	defer n.mu.Unlock()
+
 	h := &n.gpus[index].history
 	next = h.forgotten + len(h.events)
 

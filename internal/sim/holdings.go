@@ -20,6 +20,7 @@ type Holding struct {
 func (n *Node) Holdings() []Holding {
 	n.lock()
 	defer n.mu.Unlock()
+
 	var list []Holding
 
 	for _, p := range n.pods {

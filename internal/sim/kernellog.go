@@ -41,6 +41,7 @@ func (n *Node) OpenKernelLog() (*LogReader, error) {
 	r := &LogReader{node: n, closed: make(chan struct{}), arrived: make(chan struct{})}
 	n.lock()
 	defer n.mu.Unlock()
+
 	r.next = n.kernel.first
 	n.kernel.readers = append(n.kernel.readers, r)
 
@@ -148,10 +149,10 @@ func (r *LogReader) Close() error {
 	close(r.closed)
 	r.node.mu.Lock()
 	defer r.node.mu.Unlock()
-	r.node.kernel.readers = slices.DeleteFunc(
-		r.node.kernel.readers,
-		func(o *LogReader) bool { return o == r },
-	)
+
+	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool {
+		return o == r
+	})
 	r.node.settled()
 
 	return nil
@@ -159,10 +160,9 @@ func (r *LogReader) Close() error {
 
 // isBusy reports whether a reader has records that it has not read, or is at work on one. The caller holds the lock.
 func (k *kernelLog) isBusy() bool {
-	return slices.ContainsFunc(
-		k.readers,
-		func(r *LogReader) bool { return !r.waiting || r.isBehind() },
-	)
+	return slices.ContainsFunc(k.readers, func(r *LogReader) bool {
+		return !r.waiting || r.isBehind()
+	})
 }
 
 // clear removes all records, as a reboot does. Numbers and times go on, for readers that outlive it.

@@ -34,6 +34,7 @@ func (n *Node) newOwnPod() *pod {
 func (n *Node) Containers() []Container {
 	passed := n.lock().Sub(n.start)
 	defer n.mu.Unlock()
+
 	static := n.lists(passed, true)
 	api := n.lists(passed, false)
 	var list []Container
@@ -59,6 +60,7 @@ func (n *Node) Containers() []Container {
 func (n *Node) Running() []Container {
 	n.lock()
 	defer n.mu.Unlock()
+
 	var list []Container
 
 	for _, p := range n.allPods() {

@@ -97,8 +97,8 @@ func (n *Node) useMedia(g *simGPU) {
 
 	for _, i := range g.instances {
 		own := mediaCounts(i.Profile.Engines.Or(gpu.Engines{}))
-
 		i.Activity.Media = busyMedia(wanted[i], own)
+
 		for kind, count := range own {
 			total[kind] += i.Activity.Media[kind] * float64(count)
 		}

@@ -124,10 +124,9 @@ func (n *Node) reboot() {
 func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
 	byStart := slices.Clone(layout)
-	slices.SortStableFunc(
-		byStart,
-		func(a, c LayoutSpec) int { return c.placement.Start - a.placement.Start },
-	)
+	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int {
+		return c.placement.Start - a.placement.Start
+	})
 
 	for _, l := range byStart {
 		i, err := n.createInstance(g, l.profile.ID, gpu.Some(l.placement.Start))

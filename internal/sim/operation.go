@@ -108,8 +108,8 @@ func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {
 		c.At = n.at
-
 		c.GPU = op.gpu.index
+
 		if err := n.shared.add(c); err != nil {
 			return err
 		}
@@ -146,8 +146,8 @@ func (op *operation) undo() {
 	n.forgetDescriptions()
 
 	n.at = op.at
-
 	n.resample = false
+
 	for i, g := range n.gpus {
 		g.totals = op.totals[i]
 		g.counters = op.counters[i]
@@ -157,8 +157,8 @@ func (op *operation) undo() {
 	g.migPending = op.before.migPending
 
 	g.instances = op.before.instances
-
 	g.devices = op.before.devices
+
 	for k, i := range g.instances {
 		i.ComputeInstances = op.before.computes[k]
 	}

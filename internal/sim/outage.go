@@ -160,6 +160,7 @@ type KubeletState struct {
 func (n *Node) Kubelet() KubeletState {
 	now := n.lock()
 	defer n.mu.Unlock()
+
 	passed := now.Sub(n.start)
 	state := KubeletState{Down: n.kubeletOutages.upFrom(passed) != passed}
 	state.Restarts, _ = n.kubeletOutages.ended(passed)

@@ -47,7 +47,8 @@ func Parse(path string, data []byte) (*Scenario, error) {
 		return nil, err
 	}
 
-	f.scenario.Node, f.scenario.Seed = f.Node, uint64(f.Seed)
+	f.scenario.Node = f.Node
+	f.scenario.Seed = uint64(f.Seed)
 	f.scenario.DriverCosts = f.DriverCosts
 
 	return f.scenario, nil

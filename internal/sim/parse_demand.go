@@ -36,7 +36,9 @@ func (e *workloadEntry) checkDemand(r *strictyaml.Reader, n *strictyaml.Node, ke
 		beside("phases", "the widths of the phases, or one width", "width", "bandwidth"),
 		beside("requests", "either, as requests give the busy time", "busy"):
 	case given == "":
-		e.Width, e.Busy.Signal, e.ofDevice = e.SM, Constant(1), true
+		e.Width = e.SM
+		e.Busy.Signal = Constant(1)
+		e.ofDevice = true
 	case !has("width") && !has("phases"):
 		r.Fail(n, key, "has %s without a width; expected width or phases", given)
 	case !has("busy") && !has("requests"):

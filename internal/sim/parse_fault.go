@@ -25,11 +25,9 @@ func (e *faultEntry) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key st
 		}
 	}
 
+	known := slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1])
 	for name := range strictyaml.Pairs(n) {
-		if !slices.Contains(
-			slices.Concat([]string{"at", "for", "kind"}, keys[0], keys[1]),
-			name.Value,
-		) {
+		if !slices.Contains(known, name.Value) {
 			r.Fail(name, key+"."+name.Value, "has no meaning for a %s fault", e.Kind)
 		}
 	}

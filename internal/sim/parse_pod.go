@@ -43,10 +43,9 @@ func (f *scenarioFile) checkPod(
 	pod *PodSpec,
 ) {
 	for i, c := range pod.Containers {
-		if slices.ContainsFunc(
-			pod.Containers[:i],
-			func(before ContainerSpec) bool { return before.Name == c.Name },
-		) {
+		if slices.ContainsFunc(pod.Containers[:i], func(before ContainerSpec) bool {
+			return before.Name == c.Name
+		}) {
 			r.Fail(n, key, "has two containers called %q", c.Name)
 		}
 	}
@@ -96,10 +95,9 @@ func (f *scenarioFile) checkPod(
 		r.FailAt(n, key, "owner", "is %q; expected none: a static pod is its node's", pod.Owner)
 	}
 
-	hasResource := slices.ContainsFunc(
-		pod.Containers,
-		func(c ContainerSpec) bool { return c.Resource != "" },
-	)
+	hasResource := slices.ContainsFunc(pod.Containers, func(c ContainerSpec) bool {
+		return c.Resource != ""
+	})
 	if pod.Static && hasResource && f.Node.Allocator == AllocatorDRA {
 		r.FailAt(
 			n,
@@ -185,10 +183,9 @@ func (d DevicePin) Valid(root any) (valid bool, expected string) {
 	}
 
 	model := gpus[d.GPU].Model.mig
-	known := slices.ContainsFunc(
-		model.Profiles,
-		func(p gpu.Profile) bool { return p.Name == d.Profile },
-	)
+	known := slices.ContainsFunc(model.Profiles, func(p gpu.Profile) bool {
+		return p.Name == d.Profile
+	})
 
 	return known ||
 			d.Profile == "", fmt.Sprintf(

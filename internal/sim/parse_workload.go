@@ -84,8 +84,8 @@ func (e *signalOf[V]) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 
 	e.points = append(shape.Steps, shape.Trace...)
-
 	e.repeat = shape.Repeat
+
 	if s := shape.Sine; s != nil {
 		e.sine = &sineWave{min: float64(s.Min), max: float64(s.Max), period: s.Period}
 	}

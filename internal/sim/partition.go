@@ -178,10 +178,9 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 }
 
 func (n *Node) removeCompute(g *simGPU, i *Instance, c *Compute) {
-	i.ComputeInstances = slices.DeleteFunc(
-		i.ComputeInstances,
-		func(o *Compute) bool { return o == c },
-	)
+	i.ComputeInstances = slices.DeleteFunc(i.ComputeInstances, func(o *Compute) bool {
+		return o == c
+	})
 	n.treeChanged(g, i, c)
 }
 
@@ -196,13 +195,12 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 	}
 
 	profile := g.mig.Profiles[at]
-
 	candidates := preferred(profile, g.mig.AxisUnits)
+
 	if s, ok := start.Get(); ok {
-		candidates = slices.DeleteFunc(
-			candidates,
-			func(p gpu.Placement) bool { return p.Start != s },
-		)
+		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool {
+			return p.Start != s
+		})
 		if len(candidates) == 0 {
 			return nil, gpu.ErrInvalidArgument
 		}
@@ -220,10 +218,9 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 				Placement: p,
 			}
 			g.instances = append(g.instances, i)
-			slices.SortFunc(
-				g.instances,
-				func(a, c *Instance) int { return a.Placement.Start - c.Placement.Start },
-			)
+			slices.SortFunc(g.instances, func(a, c *Instance) int {
+				return a.Placement.Start - c.Placement.Start
+			})
 			n.treeChanged(g, i, nil)
 
 			return i, nil
@@ -256,10 +253,9 @@ func (n *Node) createCompute(
 ) (*Compute, error) {
 	candidates := ComputePlacements(i.Profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
-		candidates = slices.DeleteFunc(
-			candidates,
-			func(p gpu.Placement) bool { return p.Start != s },
-		)
+		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool {
+			return p.Start != s
+		})
 	}
 
 	if len(candidates) == 0 {
@@ -267,10 +263,9 @@ func (n *Node) createCompute(
 	}
 
 	for _, place := range candidates {
-		if slices.ContainsFunc(
-			i.ComputeInstances,
-			func(c *Compute) bool { return c.Placement.Overlaps(place) },
-		) {
+		if slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool {
+			return c.Placement.Overlaps(place)
+		}) {
 			continue
 		}
 
@@ -285,10 +280,9 @@ func (n *Node) createCompute(
 
 		c.UUID = n.migUUID(g, i, c)
 		i.ComputeInstances = append(i.ComputeInstances, c)
-		slices.SortFunc(
-			i.ComputeInstances,
-			func(a, o *Compute) int { return int(a.ID) - int(o.ID) },
-		)
+		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int {
+			return int(a.ID) - int(o.ID)
+		})
 		g.numberDevices()
 		n.treeChanged(g, i, c)
 
@@ -319,8 +313,8 @@ func (n *Node) treeChanged(g *simGPU, i *Instance, c *Compute) {
 	}
 
 	n.resample = true
-
 	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}
+
 	if i != nil {
 		event.Instance = gpu.Some(i.ID)
 	}

@@ -69,8 +69,8 @@ func (g *simGPU) excess(f gpu.Profile) string {
 
 	for _, i := range g.instances {
 		slicesUsed += i.Profile.ComputeSlices
-
 		used = together(used, i.Profile.Engines.Or(gpu.Engines{}))
+
 		if hasMediaExtensions(f) && hasMediaExtensions(i.Profile) {
 			return "a second profile with media extensions (+me); a GPU has one"
 		}

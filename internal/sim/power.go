@@ -33,8 +33,8 @@ func (t totals) after(s sample, seconds float64) totals {
 	t.joules += s.watts * seconds
 	t.activity = t.activity.plus(s.activity, seconds)
 	t.pcie += s.pcie * seconds
-
 	t.nvlink += s.nvlink * seconds
+
 	if s.reasons&reasonPowerCap != 0 {
 		t.powerCapped += seconds
 	}
@@ -89,8 +89,8 @@ func (n *Node) sampleAll(passed time.Duration) {
 // proportion to SMs, tensor cores and memory at work. Beyond the limit the clocks fall.
 func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	s := &g.sample
-
 	m := &g.model
+
 	if passed > 0 { // under the power of the step that has ended
 		target := g.restingTemperature() + fullLoadCelsius*(s.watts-m.idleWatts)/(m.limitWatts-m.idleWatts)
 		s.temperature += (target - s.temperature) * (1 - math.Exp(-passed.Seconds()/thermalTime.Seconds()))
@@ -103,8 +103,8 @@ func (n *Node) usePower(g *simGPU, passed time.Duration) {
 	s.watts = math.Round((m.idleWatts+dynamic)*1000) / 1000 // the driver counts milliwatts
 
 	s.smMHz = m.maxSMMHz
-
 	s.reasons = 0
+
 	switch {
 	case len(g.tasks) == 0:
 		s.smMHz = m.idleSMMHz
@@ -151,16 +151,16 @@ func (g *simGPU) restingTemperature() float64 { return 34 + float64(g.noise%5) }
 // useTraffic adds up what the tasks send, and receive as much, over PCIe and NVLink; NVLink is off while MIG is on.
 func (n *Node) useTraffic(g *simGPU) {
 	g.sample.pcie = 0
-
 	g.sample.nvlink = 0
+
 	for _, t := range g.tasks {
 		if t.workload == nil {
 			continue
 		}
 
 		pcie := t.now(n, t.workload.PCIe.Signal) * t.speed
-
 		g.sample.pcie += pcie
+
 		if t.on.instance != nil {
 			t.on.instance.Activity.PCIe += pcie
 		}

@@ -111,7 +111,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		// where it waits for a kubelet, too
+		// The kubelet may be down by then: admitWaiting then waits for it, too.
 		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
 
 		return

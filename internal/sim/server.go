@@ -90,8 +90,8 @@ func (n *Node) ServerMetrics(podUID string) (text string, ok bool) {
 // no room wait.
 func (s *Server) metrics(passed time.Duration, size uint64, tokens, active float64) string {
 	room := s.cacheTokens(size)
-
 	fits := 1.
+
 	if tokens > room {
 		fits = room / tokens
 	}

@@ -166,6 +166,7 @@ func (n *Node) leaveShared() {
 	n.shared.watching.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+
 	n.shared.close()
 }
 
@@ -241,8 +242,8 @@ func (n *Node) advanceShared(by time.Duration) error {
 
 	next := *sh.state
 	now := n.clock.Now().Add(by)
-
 	next.Clock.Now = &now
+
 	if err := sh.write(&next); err != nil {
 		return err
 	}

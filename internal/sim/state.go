@@ -9,10 +9,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Count is how many GPUs the driver knows, those that are lost included.
+// Count returns the number of GPUs that the driver knows, including lost ones.
 func (n *Node) Count() int { return len(n.gpus) }
 
-// Driver answers for the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or ErrClosed.
+// Driver returns the error of the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or ErrClosed.
 func (n *Node) Driver() error {
 	_, err := n.enterAny(driverAsWhole, gpu.ReadingDevice)
 	if err == nil {
@@ -34,7 +34,7 @@ func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	return n.state(n.gpus[index], now), nil
 }
 
-// Remaining counts the GPU instances of a profile that could be made now, by the driver's id of it.
+// Remaining returns how many more GPU instances of a profile can be created. profileID is the driver's.
 func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	now, err := n.beginCall(index, gpu.ReadingMIG)
 	if err != nil {
@@ -68,8 +68,10 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	s.Time = now
 	s.Joules = t.joules
-	s.PowerViolation, s.ThermalViolation = secondsOf(t.powerCapped), secondsOf(t.thermal)
-	s.PCIeBytes, s.NVLinkBytes = uint64(t.pcie), uint64(t.nvlink)
+	s.PowerViolation = secondsOf(t.powerCapped)
+	s.ThermalViolation = secondsOf(t.thermal)
+	s.PCIeBytes = uint64(t.pcie)
+	s.NVLinkBytes = uint64(t.nvlink)
 
 	s.Privileged = n.privileged(g.index, now)
 	s.Recovery = n.recovery(g.index, now)
@@ -77,7 +79,7 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	return s
 }
 
-// forgetDescriptions is called under the lock wherever the state of a GPU may be about to change, or has changed.
+// forgetDescriptions drops the cached states. Call it with the lock held before or after anything changes a GPU.
 func (n *Node) forgetDescriptions() {
 	for _, g := range n.gpus {
 		g.described = nil
@@ -182,30 +184,30 @@ func (g *simGPU) pci() PCI {
 // describeTree fills in profiles, instances and MIG devices, as copies: those of the GPU change.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
+	s.Instances = make([]Instance, len(g.instances))
+	s.Devices = make([]*MIGDevice, len(g.devices))
 
 	count := 0
 	for _, i := range g.instances {
 		count += len(i.ComputeInstances)
 	}
 
-	s.Instances = make([]Instance, len(g.instances))
 	copies := make([]struct {
 		compute Compute
 		device  MIGDevice
 	}, count)
 	computes := make([]*Compute, 0, count)
 
-	s.Devices = make([]*MIGDevice, len(g.devices))
 	for k, i := range g.instances {
 		d := &s.Instances[k]
 		*d = *i
-
 		first := len(computes)
+
 		for _, c := range i.ComputeInstances {
 			own := &copies[len(computes)]
 			own.compute = *c
-
 			computes = append(computes, &own.compute)
+
 			if at := slices.Index(g.devices, c); at >= 0 {
 				own.device = MIGDevice{Instance: d, Compute: &own.compute}
 				s.Devices[at] = &own.device

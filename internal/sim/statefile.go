@@ -127,7 +127,7 @@ func decodeState(data []byte, s *Scenario) (*stateFile, error) {
 // readState reads a state file. The open file is the caller's: while it is open, its inode is not used again, so that
 // another file under the name can be told from it.
 func readState(path string, s *Scenario) (*stateFile, *os.File, error) {
-	// a pipe would wait for its writer
+	// O_NONBLOCK: opening a pipe would wait for its writer.
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, nil, err

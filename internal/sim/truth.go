@@ -49,6 +49,7 @@ const EndlessLatency = kernels.MaxLatency
 func (n *Node) Truth() []Truth {
 	n.lock()
 	defer n.mu.Unlock()
+
 	var list []Truth
 
 	for _, g := range n.gpus {

@@ -141,8 +141,8 @@ func (n *Node) useMemory(g *simGPU) {
 
 		domain := memoryDomain{g, t.on.instance}
 		size := domain.usable()
-
 		t.memory = 0
+
 		if t.workload != nil {
 			t.memory = uint64(t.now(n, t.workload.Memory.Signal))
 			if s := t.workload.Server; s != nil {

@@ -104,12 +104,13 @@ func nodeOf(n *yaml.Node, key, wanted string) *yaml.Node {
 	at := key
 
 	consider := func(entryKey string, entry *yaml.Node) {
-		if len(entryKey) > len(at) &&
-			strings.HasPrefix(wanted, entryKey) { // names such as 1g.5gb have dots: the longest
+		// Names such as 1g.5gb have dots, so we take the longest key.
+		if len(entryKey) > len(at) && strings.HasPrefix(wanted, entryKey) {
 			nearest = entry
 			at = entryKey
 		}
 	}
+
 	for name, entry := range Pairs(n) {
 		consider(Join(key, name.Value), entry)
 	}

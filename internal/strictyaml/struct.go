@@ -17,8 +17,8 @@ import (
 // optional, is an error.
 func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 	fields := fieldsOf(v.Type())
-
 	names := make([]string, len(fields))
+
 	for i, f := range fields {
 		names[i] = KeyOf(f)
 	}
@@ -49,10 +49,9 @@ func (r *Reader) decodeStruct(n *yaml.Node, key string, v reflect.Value) {
 
 // fieldsOf lists the fields of a struct and of those embedded in it that have keys.
 func fieldsOf(t reflect.Type) []reflect.StructField {
-	return slices.DeleteFunc(
-		reflect.VisibleFields(t),
-		func(f reflect.StructField) bool { return KeyOf(f) == "" },
-	)
+	return slices.DeleteFunc(reflect.VisibleFields(t), func(f reflect.StructField) bool {
+		return KeyOf(f) == ""
+	})
 }
 
 // tagOf is the tag with the key of a struct's field.
@@ -91,8 +90,8 @@ func (r *Reader) decodeField(
 	v reflect.Value,
 ) {
 	isMany := v.Kind() == reflect.Slice || v.Kind() == reflect.Map
-
 	expected := expectedOf(tag, isMany)
+
 	if n == nil {
 		defaultText, hasDefault := tag.Lookup("default")
 		if !hasDefault {
@@ -141,8 +140,8 @@ func (r *Reader) decodeField(
 // expectedOf is what the tags of a field expect.
 func expectedOf(tag reflect.StructTag, isMany bool) string {
 	lowest, highest, hasRange := rangeOf(tag)
-
 	allowed := strings.Join(strings.Fields(tag.Get("oneof")), ", ")
+
 	switch text := tag.Get("expected"); {
 	case text != "":
 		return text
@@ -158,12 +157,8 @@ func expectedOf(tag reflect.StructTag, isMany bool) string {
 // allows reports whether the tags of a field allow a value.
 func allows(tag reflect.StructTag, value string) bool {
 	if lowest, highest, ok := rangeOf(tag); ok {
-		if number, err := strconv.ParseInt(
-			value,
-			10,
-			64,
-		); err != nil || number < lowest ||
-			number > highest {
+		number, err := strconv.ParseInt(value, 10, 64)
+		if err != nil || number < lowest || number > highest {
 			return false
 		}
 	}

@@ -49,11 +49,8 @@ func excludedGauges(families []*dto.MetricFamily) map[string]bool {
 	counters := map[string]bool{}
 
 	for _, family := range families {
-		if base, ok := strings.CutSuffix(
-			family.GetName(),
-			"_total",
-		); ok &&
-			family.GetType() == dto.MetricType_COUNTER {
+		base, ok := strings.CutSuffix(family.GetName(), "_total")
+		if ok && family.GetType() == dto.MetricType_COUNTER {
 			counters[base] = true
 		}
 	}

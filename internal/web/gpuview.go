@@ -177,8 +177,8 @@ func gpuBadges(g *gpu.GPU) []badge {
 // modeBadge says that MIG is enabled, or that its mode is about to change; it is empty for a GPU without MIG.
 func modeBadge(mode gpu.MIGState) badge {
 	enabled, known := mode.Enabled.Get()
-
 	pending := mode.Pending.Or(enabled)
+
 	switch {
 	case known && pending != enabled:
 		return badge{Text: "MIG pending", Class: "warn",
@@ -242,7 +242,9 @@ func gpuGauges(g *gpu.GPU) []gauge {
 func smGauge(a gpu.Activity) gauge {
 	g := gauge{Label: "SM activity", Value: "–"}
 	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
-		g.Value, g.Percent, g.Bar = percentText(ratio), percent(ratio), true
+		g.Value = percentText(ratio)
+		g.Percent = percent(ratio)
+		g.Bar = true
 	}
 
 	return g
@@ -267,9 +269,8 @@ func memoryGauge(m gpu.Memory) *gauge {
 // downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {
 	if r, ok := g.Released.Get(); ok {
-		text := "Released " + ageText(
-			now.Sub(r.Since),
-		) + " ago: the exporter keeps it closed and reads nothing of it."
+		text := "Released " + ageText(now.Sub(r.Since)) +
+			" ago: the exporter keeps it closed and reads nothing of it."
 		if r.Unbound {
 			text += " The driver does not list it any more."
 		}

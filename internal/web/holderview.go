@@ -51,10 +51,9 @@ type unmatchedView struct{ ID, Resource, Holder string }
 
 // hasKubelet reports whether a kubelet is a source of holders. Without one the page does not show devices as unknown.
 func hasKubelet(snap *gpu.Snapshot) bool {
-	return slices.ContainsFunc(
-		snap.Sources,
-		func(s gpu.SourceState) bool { return s.Name == gpu.SourceKubelet },
-	)
+	return slices.ContainsFunc(snap.Sources, func(s gpu.SourceState) bool {
+		return s.Name == gpu.SourceKubelet
+	})
 }
 
 // podText returns the name of a holder's pod, or its UID if the name is unknown.
@@ -171,13 +170,8 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 		class := "warn"
 		title := "Not all holders are known"
 
-		if kubelet, _ := sourceState(
-			snap,
-			gpu.SourceKubelet,
-		); errors.Is(
-			kubelet.Err,
-			gpu.ErrNotConfigured,
-		) {
+		kubelet, _ := sourceState(snap, gpu.SourceKubelet)
+		if errors.Is(kubelet.Err, gpu.ErrNotConfigured) {
 			class = "plain"
 			title = "Holders are not known"
 		}

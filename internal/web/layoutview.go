@@ -34,8 +34,8 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
 		view.HasKubelet = kubelet
 		view.HasFree = view.HasFree || block.Class == "free"
-
 		view.HasStranded = view.HasStranded || s.Stranded
+
 		for u := s.Start; u < s.End(); u++ {
 			view.Units = append(view.Units, u)
 		}
@@ -75,8 +75,8 @@ func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 
 func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
-
 	units := plural(s.Size, "memory slice")
+
 	if s.Stranded {
 		block.Class = "stranded"
 		block.Title = units + " stranded: no profile that could still be created covers it"
@@ -92,8 +92,8 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	}
 
 	inst := &g.Instances[s.Instance]
-
 	block.Class = "down"
+
 	if inst.Up {
 		block.Class = instanceUse(inst, kubelet)
 	}
@@ -264,8 +264,8 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		c := &inst.ComputeInstances[0]
 		view.UUID = string(c.UUID)
 		view.Down = view.Down || !c.Up
-
 		view.Errors = append(view.Errors, errorTexts(c.Errors)...)
+
 		if len(view.Holders) == 0 {
 			view.Holders = holderViews(c.Holders)
 		}

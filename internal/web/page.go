@@ -56,7 +56,8 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 // ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now())
-	page.CSS, page.JS = template.CSS(pageCSS), template.JS(pageJS)
+	page.CSS = template.CSS(pageCSS)
+	page.JS = template.JS(pageJS)
 	buf := h.pool.get()
 	defer h.pool.put(buf)
 

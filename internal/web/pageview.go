@@ -71,8 +71,9 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 	page.Hostname = snap.Hostname
 	page.Taken = snap.Time.UTC().Format(time.RFC3339)
 	age := now.Sub(snap.Time)
+	page.Age = ageText(age)
+	page.AgeS = int64(age / time.Second)
 
-	page.Age, page.AgeS = ageText(age), int64(age/time.Second)
 	if d, ok := snap.Driver.Get(); ok {
 		page.Facts = append(page.Facts, "driver "+d.Version)
 		if d.CUDA != "" {
@@ -163,9 +164,8 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 		return &notice{
 			Class: "plain",
 			Title: fmt.Sprintf("%d of %d GPUs have not been read yet", n, n+len(snap.GPUs)),
-			Text: "Their first readings are under way: " + indexesText(
-				snap.Unread,
-			) + ". They appear here as they answer.",
+			Text: "Their first readings are under way: " + indexesText(snap.Unread) +
+				". They appear here as they answer.",
 		}
 	}
 
@@ -232,8 +232,8 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 		watts += g.Readings.PowerWatts.Or(0)
 		limit += g.Readings.PowerLimitWatts.Or(0)
 		used += g.Readings.Memory.Used.Or(0)
-
 		total += g.Readings.Memory.Total.Or(0)
+
 		if !g.Readings.PowerWatts.Present() {
 			withoutPower++
 		}

@@ -97,14 +97,9 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if !h.acquireSlot() {
 		h.rejected.Add(1)
 		w.Header().Set("Retry-After", "1")
-		http.Error(
-			w,
-			fmt.Sprintf(
-				"%d scrapes are being served, which is the limit: try again later",
-				cap(h.slots),
-			),
-			http.StatusServiceUnavailable,
-		)
+
+		text := fmt.Sprintf("%d scrapes are being served, which is the limit: try again later", cap(h.slots))
+		http.Error(w, text, http.StatusServiceUnavailable)
 
 		return
 	}
@@ -144,11 +139,10 @@ func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, err
 		prefix, err = current.prefix(form, chosen)
 	}
 
-	trailer := h.trailers.get(
-		form,
-		current,
-		!chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector),
-	)
+	// A scrape that selects other collectors gets no fresh families.
+	omitFresh := !chosen.isAll() && !slices.Contains(chosen.names, h.freshCollector)
+
+	trailer := h.trailers.get(form, current, omitFresh)
 	if err = errors.Join(err, trailer.err); err != nil && prefix.size == 0 && trailer.empty {
 		return nil, err
 	}

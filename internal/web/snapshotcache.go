@@ -22,12 +22,13 @@ type snapshotCache[T any] struct {
 func (c *snapshotCache[T]) currentValue() (T, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	// Read with mu held, so that a slow reader with an older Snapshot never replaces a newer one.
 	snap := c.snaps.Current()
 	if snap != c.snap {
 		c.snap = snap
-
 		c.value = *new(T)
+
 		if snap != nil {
 			c.value = c.create(snap)
 		}

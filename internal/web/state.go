@@ -88,8 +88,8 @@ func (h *stateHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	header.Set("Cache-Control", "no-cache")
 	header.Set("ETag", doc.etag)
 	coding := negotiateCoding(r.Header)
-
 	encode := doc.plain
+
 	if coding == codingGzip {
 		encode = doc.packed
 	}

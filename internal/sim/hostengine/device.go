@@ -212,8 +212,8 @@ func (v *Value) fillClocks(s *sim.GPUState) {
 
 func (v *Value) fillUsage(s *sim.GPUState) {
 	utilization, hasUtilization := s.Utilization.Get()
-
 	media, hasMedia := s.Media.Get()
+
 	switch {
 	case v.Field == 202:
 		v.setInt(0)

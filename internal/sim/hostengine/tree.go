@@ -26,6 +26,7 @@ func (s *Session) Hierarchy() ([]Member, error) {
 
 	e := s.engine
 	defer e.mu.Unlock()
+
 	e.followAll()
 
 	var list []Member
@@ -54,8 +55,8 @@ func (e *Engine) follow(index int) {
 		return
 	}
 
-	if e.kind == Embedded &&
-		s.MIGEnabled != e.mode[index] { // documented: restart DCGM after a change of the MIG mode
+	// NVIDIA documents that DCGM must be restarted after a change of the MIG mode: until then nothing is new.
+	if e.kind == Embedded && s.MIGEnabled != e.mode[index] {
 		return
 	}
 
@@ -121,8 +122,8 @@ func sameTree(members []Member, s *sim.GPUState) bool {
 
 	for i := range s.Instances {
 		gi := &s.Instances[i]
-
 		now = append(now, Member{Instance: gi.ID, ProfileID: gi.Profile.ID, place: gi.Placement})
+
 		for _, c := range gi.ComputeInstances {
 			now = append(now, Member{Instance: gi.ID, Compute: c.ID, place: c.Placement})
 		}

@@ -133,6 +133,7 @@ func (s *Session) Unwatch(groupID, fieldsID uintptr) error {
 	}
 
 	defer s.engine.mu.Unlock()
+
 	delete(s.engine.watches, watchKey{groupID, fieldsID})
 
 	return nil
@@ -145,6 +146,7 @@ func (s *Session) Update() error {
 	}
 
 	defer s.engine.mu.Unlock()
+
 	s.engine.followAll()
 	s.engine.update()
 
@@ -156,8 +158,8 @@ func (s *Session) Update() error {
 func (e *Engine) update() {
 	for _, w := range e.watches {
 		profiling := slices.ContainsFunc(w.fields, isProfiling)
-
 		links := slices.Contains(w.fields, fieldLinkTraffic)
+
 		for _, of := range w.entities {
 			if profiling {
 				e.sample(of, w.interval)
@@ -192,7 +194,7 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		// those included that no call has asked for
+		// This counts samples that no call has asked for.
 		taken := min(s.taken+int(since/interval), samplesForValue)
 		*s = sampled{
 			last:   c,
@@ -272,6 +274,7 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 
 	e := s.engine
 	defer e.mu.Unlock()
+
 	e.followAll()
 	e.update()
 
@@ -293,6 +296,7 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 
 	e := s.engine
 	defer e.mu.Unlock()
+
 	e.followAll()
 
 	list := make([]Value, 0, len(entities)*len(fields))

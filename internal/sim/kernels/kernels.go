@@ -114,12 +114,12 @@ func Run(d Demand, on Device) Result {
 	}
 
 	r.Throughput = 1
-
 	r.Busy = demand * r.Stretch
+
 	if d.Requests.Given() {
 		r.Busy = d.Requests.busy(r.Stretch)
-
 		r.PerSecond, r.Latency = d.Requests.serve(r.Stretch)
+
 		if full, _ := d.Requests.serve(1); full > 0 {
 			r.Throughput = r.PerSecond / full
 		}
@@ -158,11 +158,11 @@ const smallestThroughput = 1e-9
 
 // slow divides by a factor what is done in a time.
 func (r *Result) slow(by float64) {
-	r.Throughput = r.Throughput / by
-	r.PerSecond = r.PerSecond / by
-	r.Busy = r.Busy / by
-	r.SMs = r.SMs / by
-	r.Bandwidth = r.Bandwidth / by
+	r.Throughput /= by
+	r.PerSecond /= by
+	r.Busy /= by
+	r.SMs /= by
+	r.Bandwidth /= by
 }
 
 // ContendForEngines slows down workloads that share the media engines of a device, if they keep more of them busy
@@ -205,8 +205,8 @@ func (r Requests) busy(stretch float64) float64 {
 // what a random arrival finds.
 func (r Requests) serve(stretch float64) (perSecond float64, latency time.Duration) {
 	service := r.GPU.Seconds() * stretch
-
 	host := r.Host.Seconds()
+
 	if r.Concurrency > 0 {
 		perSecond = min(float64(r.Concurrency)/(service+host), 1/service)
 		return perSecond, seconds(float64(r.Concurrency) / perSecond)
@@ -227,8 +227,8 @@ func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Se
 // Share returns what workloads do that share a device.
 func Share(demands []Demand, on Device, mps bool) []Result {
 	results := make([]Result, len(demands))
-
 	sharing := make([]*Result, len(demands))
+
 	for i, d := range demands {
 		results[i] = Run(d, on)
 		sharing[i] = &results[i]
@@ -260,10 +260,10 @@ func Contend(sharing []*Result, on Device, mps bool) {
 	}
 
 	for _, r := range sharing {
-		r.Throughput = r.Throughput / slower
-		r.PerSecond = r.PerSecond / slower
-		r.SMs = r.SMs / slower
-		r.Bandwidth = r.Bandwidth / slower
+		r.Throughput /= slower
+		r.PerSecond /= slower
+		r.SMs /= slower
+		r.Bandwidth /= slower
 		r.Stretch *= slower
 
 		r.Latency = time.Duration(min(float64(MaxLatency), float64(r.Latency)*slower))

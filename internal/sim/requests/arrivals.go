@@ -64,8 +64,8 @@ func (a Arrivals) source(seed uint64, end float64) source {
 		states:   rand.New(rand.NewPCG(seed, 4)),
 	}
 	o.stateEnd = math.Inf(1)
-
 	o.Burst.relative = [2]float64{1, 1}
+
 	if b := &o.Burst; b.Factor > 0 {
 		calm := (b.Within + b.Between) / (b.Within*b.Factor + b.Between)
 		b.relative = [2]float64{calm, calm * b.Factor}
@@ -104,9 +104,9 @@ func (o *openLoop) pop() {
 			break
 		}
 
-		left = left - expected
-
+		left -= expected
 		o.now = until
+
 		if until == binEnd {
 			o.bin++
 		}

@@ -104,8 +104,8 @@ func (d Device) serve(k *Kind) served {
 	}
 
 	if s.slow > 0 {
-		s.sms = s.sms / s.slow
-		s.bandwidth = s.bandwidth / s.slow
+		s.sms /= s.slow
+		s.bandwidth /= s.slow
 	}
 
 	return s
@@ -156,8 +156,8 @@ func Run(seed uint64, load Load, on Device, time, interval float64) Result {
 		r.Busy += v.Busy / time
 		length := min(interval, time-float64(i)*interval)
 		v.Busy = min(1, v.Busy/length)
-		v.SMs = v.SMs / length
-		v.Bandwidth = v.Bandwidth / length
+		v.SMs /= length
+		v.Bandwidth /= length
 	}
 
 	return s.result

@@ -91,8 +91,8 @@ func (s *server) serveBatches() {
 		end, of := s.step(now, batch)
 		s.work(now, end, of)
 		now = end
-
 		kept := batch[:0]
+
 		for i := range batch {
 			if batch[i].left--; batch[i].left > 0 {
 				kept = append(kept, batch[i])
@@ -110,9 +110,9 @@ func (s *server) step(now float64, batch []request) (end float64, mean served) {
 	n := float64(len(batch))
 	for i := range batch {
 		of := s.served[batch[i].kind]
-		mean.slow = mean.slow + of.slow/n
-		mean.sms = mean.sms + of.sms/n
-		mean.bandwidth = mean.bandwidth + of.bandwidth/n
+		mean.slow += of.slow / n
+		mean.sms += of.sms / n
+		mean.bandwidth += of.bandwidth / n
 	}
 
 	return now + s.load.Step*mean.slow*(1+s.load.Growth*(n-1)), mean
@@ -130,9 +130,9 @@ func (s *server) work(from, to float64, of served) {
 
 		if worked := min(end, to) - max(begin, from); worked > 0 {
 			v := &s.result.Intervals[i]
-			v.Busy = v.Busy + worked
-			v.SMs = v.SMs + worked*of.sms
-			v.Bandwidth = v.Bandwidth + worked*of.bandwidth
+			v.Busy += worked
+			v.SMs += worked * of.sms
+			v.Bandwidth += worked * of.bandwidth
 		}
 	}
 }

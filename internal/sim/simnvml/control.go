@@ -39,13 +39,11 @@ func (d *device) SetMigMode(mode int) (activation, ret nvml.Return) {
 
 func (d *device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
+	place := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
+
 	_, ret := read(d, gpu.ReadingMIG, func(s *sim.GPUState) (bool, nvml.Return) {
 		for _, f := range s.Profiles {
-			if f.ID == profileID &&
-				slices.Contains(
-					f.Placements,
-					gpu.Placement{Start: int(at.Start), Size: int(at.Size)},
-				) {
+			if f.ID == profileID && slices.Contains(f.Placements, place) {
 				return true, nvml.SUCCESS
 			}
 		}
@@ -152,8 +150,8 @@ func (g *gpuInstance) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
 	size, ret := ofInstance(g, func(i *sim.Instance) (int, nvml.Return) {
 		size, ret := sizeOf(i, profileID)
-
 		wanted := gpu.Placement{Start: int(at.Start), Size: int(at.Size)}
+
 		if ret == nvml.SUCCESS &&
 			!slices.Contains(sim.ComputePlacements(i.Profile.ComputeSlices, size), wanted) {
 			ret = nvml.ERROR_INVALID_ARGUMENT

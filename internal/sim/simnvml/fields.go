@@ -44,7 +44,9 @@ func (d *device) GetFieldValues(values []nvml.FieldValue) nvml.Return {
 			func(s *sim.GPUState) (uint64, nvml.Return) { return f.value(s, v.ScopeId) },
 		)
 
-		v.NvmlReturn, v.ValueType = uint32(ret), uint32(f.kind)
+		v.NvmlReturn = uint32(ret)
+		v.ValueType = uint32(f.kind)
+
 		if ret == nvml.SUCCESS {
 			binary.NativeEndian.PutUint64(v.Value[:], number)
 		}

@@ -82,10 +82,12 @@ func (l *library) GpmMetricsGet(
 
 	for i := range metrics {
 		value, has := sim.GPM(from.counters, to.counters, metrics[i].ID)
+		metrics[i].Value = value
+		metrics[i].Return = nvml.SUCCESS
 
-		metrics[i].Value, metrics[i].Return = value, nvml.SUCCESS
 		if !has {
-			metrics[i].Value, metrics[i].Return = 0, nvml.ERROR_NOT_SUPPORTED
+			metrics[i].Value = 0
+			metrics[i].Return = nvml.ERROR_NOT_SUPPORTED
 		}
 	}
 

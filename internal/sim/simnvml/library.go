@@ -18,8 +18,8 @@ import (
 // caller keeps the node and closes it.
 func New(node *sim.Node) nvmlsource.Library {
 	l := &library{node: node, client: node.NewClient(nil)}
-
 	states := &sync.Pool{}
+
 	for i := range node.Count() {
 		l.devices = append(l.devices, &device{node: node, index: i, states: states})
 	}
@@ -94,6 +94,7 @@ func (l *library) Shutdown() nvml.Return {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.binding = nil
 
 	return nvml.SUCCESS

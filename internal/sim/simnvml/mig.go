@@ -69,10 +69,9 @@ func (d *device) GetGpuInstanceProfileInfo(
 				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_INVALID_ARGUMENT
 			}
 
-			at := slices.IndexFunc(
-				s.Profiles,
-				func(f gpu.Profile) bool { return f.Enum == profile },
-			)
+			at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool {
+				return f.Enum == profile
+			})
 			if at < 0 {
 				return nvml.GpuInstanceProfileInfo_v3{}, nvml.ERROR_NOT_SUPPORTED
 			}
@@ -126,10 +125,9 @@ func (d *device) GetGpuInstancePossiblePlacements(
 				return nil, nvml.ERROR_NO_PERMISSION
 			}
 
-			at := slices.IndexFunc(
-				s.Profiles,
-				func(f gpu.Profile) bool { return f.ID == profileID },
-			)
+			at := slices.IndexFunc(s.Profiles, func(f gpu.Profile) bool {
+				return f.ID == profileID
+			})
 			if at < 0 {
 				return nil, nvml.ERROR_INVALID_ARGUMENT
 			}
