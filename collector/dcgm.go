@@ -293,8 +293,8 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 
 		part.memory = &gi.Memory
 		part.media = &gi.Media
-
 		part.instance = gi
+
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)

@@ -75,8 +75,8 @@ func dcgmFieldList() []dcgmField {
 // dcgmFields returns the fields by name.
 func dcgmFields() map[string]*dcgmField {
 	list := dcgmFieldList()
-
 	fields := make(map[string]*dcgmField, len(list))
+
 	for i := range list {
 		fields[list[i].name] = &list[i]
 	}

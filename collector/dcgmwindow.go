@@ -43,6 +43,7 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
+
 	c.gpus = former.gpus
 	c.ignoreFirstCounts = !former.isUsed
 }
@@ -66,8 +67,8 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	}
 
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
-
 	xidsSince := s.Time.Add(-c.xidWindow)
+
 	if c.ignoreFirstCounts {
 		xidsSince = s.Time
 		c.ignoreFirstCounts = false // earlier XIDs were not counted
@@ -93,6 +94,7 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.gpus = next
 }
 

@@ -33,8 +33,8 @@ func (p panel) transformations() []object {
 	for i, c := range p.allColumns() {
 		name := p.fieldName(c)
 		order[name] = i
-
 		keep = append(keep, name)
+
 		if c.title != "" && !c.hidden {
 			names[name] = c.title
 		}

@@ -110,10 +110,8 @@ func workloadStats() []panel {
 				"minute. Slices have estimates." + ruled,
 			queries: []query{
 				{
-					expr: "sum(sum_over_time(" + selectFamily(
-						"namespace:nvidia_power_watts:sum",
-						namespaces,
-					) +
+					expr: "sum(sum_over_time(" +
+						selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
 						"[$__range])) * 60 / 3.6e6",
 					legend: "energy",
 				},
@@ -139,14 +137,10 @@ func workloadTable() panel {
 	}
 	holding := "{" + podInfo + "," + pods + "}"
 	state := strings.Join([]string{
-		"max by (" + podRows + ") (" + constant(
-			"1",
-			"{"+podInfo+`,sharing="unknown",`+pods+"}",
-		) + ")",
-		"max by (" + podRows + ") (" + constant(
-			"2",
-			"{"+podInfo+`,confirmed="false",`+pods+"}",
-		) + ")",
+		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") +
+			")",
+		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") +
+			")",
 		"max by (" + podRows + ") (" +
 			constant(
 				"3",
@@ -257,7 +251,8 @@ func workloadNamespaces() []panel {
 		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")",
 		"{{state}}",
 	)
-	held.stacked, held.colors = true, ofDevices()
+	held.stacked = true
+	held.colors = ofDevices()
 
 	return []panel{
 		held,
@@ -289,10 +284,8 @@ func workloadNamespaces() []panel {
 			h:           8,
 			description: "Power, added up each minute: the basis of a bill." + ruled,
 			queries: []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" +
-				selectFamily(
-					"namespace:nvidia_power_watts:sum",
-					namespaces,
-				) + "[$__range]))) * 60 / 3.6e6",
+				selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
+				"[$__range]))) * 60 / 3.6e6",
 				legend: "{{namespace}}"}},
 		},
 	}

@@ -94,18 +94,12 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	}
 
 	level.Info(logger).Log(
-		"msg",
-		"wrote the capture",
-		"output",
-		cfg.Capture.Output,
-		"bytes",
-		len(data),
-		"gpus",
-		found,
-		"polls",
-		len(recording.Recorded.Polls),
-		"identities",
-		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities],
+		"msg", "wrote the capture",
+		"output", cfg.Capture.Output,
+		"bytes", len(data),
+		"gpus", found,
+		"polls", len(recording.Recorded.Polls),
+		"identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities],
 	)
 
 	return nil

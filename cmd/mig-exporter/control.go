@@ -304,6 +304,7 @@ func (s *controlStatus) auditFailure() string {
 func (s *controlStatus) setEngine(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.engine = state
 	s.updateMetric()
 }
@@ -312,6 +313,7 @@ func (s *controlStatus) setEngine(state string) {
 func (s *controlStatus) setOff(reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	news := s.off != reason
 	s.off = reason
 	s.updateMetric()

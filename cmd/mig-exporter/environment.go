@@ -37,8 +37,8 @@ func allFlags() []*kingpin.FlagModel {
 	app := newApp()
 	declareCommands(app, &invocation{})
 	model := app.Model()
-
 	flags := slices.Clone(model.Flags)
+
 	for _, c := range model.Commands {
 		flags = append(flags, c.Flags...)
 	}
@@ -188,8 +188,8 @@ func findIneffective(
 
 		for _, flag := range e.flags {
 			variable := variableOf(flag, args, lookup)
-
 			name := flagAsTyped(args, flag)
+
 			switch {
 			case variable != "":
 				warnings = append(
@@ -257,10 +257,9 @@ func unknownVariables(environ []string) []warning {
 		switch {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
-			best := slices.MinFunc(
-				own,
-				func(a, b string) int { return editDistance(name, a) - editDistance(name, b) },
-			)
+			best := slices.MinFunc(own, func(a, b string) int {
+				return editDistance(name, a) - editDistance(name, b)
+			})
 			list = append(list, warning{"variable belongs to no flag; it has no effect",
 				[]any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):

@@ -77,8 +77,8 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	inv.Command = command
-
 	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
+
 	if cfg.Driver == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
 	}

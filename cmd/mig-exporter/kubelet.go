@@ -24,11 +24,12 @@ type metadata interface {
 
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, podsStaleAfter*cfg.clockSpeed()
+	opts.ResourceNames = cfg.ResourceNames
+	opts.StaleAfter = podsStaleAfter * cfg.clockSpeed()
 	opts.Now = n.now
 	opts.Logger = n.logger
-
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
+
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}

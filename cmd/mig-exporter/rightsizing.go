@@ -57,8 +57,10 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 		isNodeName: cfg.NodeName != "",
 	}
 	if cfg.Advise.StateDir == "" {
-		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
-			"see", "--advise.state-dir")
+		level.Info(logger).Log(
+			"msg", "evidence for right-sizing is not saved; a restart loses it",
+			"see", "--advise.state-dir",
+		)
 
 		return r
 	}
@@ -188,7 +190,8 @@ func (r *rightsizing) save(force bool) {
 
 	var evidence *advise.Checkpoint
 	if r.found == nil && r.last != nil && (force || r.file.isDue(r.last.Time)) {
-		at, evidence = r.last.Time, r.advisor.Checkpoint()
+		at = r.last.Time
+		evidence = r.advisor.Checkpoint()
 	}
 
 	r.mu.Unlock()
@@ -217,12 +220,9 @@ func (r *rightsizing) report(id gpu.UUID) any {
 
 	part := *now.report
 	part.Packing = nil
-	part.Devices = slices.DeleteFunc(
-		slices.Clone(part.Devices),
-		func(d advise.Recommendation) bool {
-			return d.GPU != id
-		},
-	)
+	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
+		return d.GPU != id
+	})
 
 	return &part
 }
@@ -268,9 +268,11 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		}
 
 		if d.Candidate() {
-			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
+			a.Action = string(d.Action)
+			a.Reclaimable = gpu.Some(d.Reclaimable)
+			a.Figure = d.Predicted.Decided.Figure
+			a.Deciding = gpu.Some(d.Predicted.Decided.Ratio)
 
-			a.Figure, a.Deciding = d.Predicted.Decided.Figure, gpu.Some(d.Predicted.Decided.Ratio)
 			if d.Gain != nil {
 				a.FreedGPUs = gpu.Some(d.Gain.FreedGPUs)
 			}

@@ -245,7 +245,8 @@ func (x *exporter) openMetrics(cfg *Config) error {
 		return err
 	}
 
-	x.counters, x.metrics = counters, newServedMetrics(c)
+	x.counters = counters
+	x.metrics = newServedMetrics(c)
 
 	return nil
 }

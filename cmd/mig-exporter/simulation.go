@@ -50,10 +50,8 @@ func (n *node) openSimulation(cfg *Config) error {
 	}
 
 	level.Info(n.logger).Log(
-		"msg",
-		"serving a simulated node: its GPUs and pods do not exist",
-		"scenario",
-		cmp.Or(
+		"msg", "serving a simulated node: its GPUs and pods do not exist",
+		"scenario", cmp.Or(
 			cfg.SimScenario,
 			scenario.Name+", which is built in; another one: --sim.scenario=FILE",
 		),
@@ -69,8 +67,8 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.openMinors = kind.openMinors
 
 	n.mayOpen = kind.mayOpen
-
 	n.polled = kind.evaluation.addOutcomes
+
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace
 	}
@@ -235,8 +233,8 @@ func (m simulatedMetadata) PodMetadata(
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
 	known.Rightsizing.Workload = p.Labels[m.workload]
-
 	known.Group = podmeta.ParseGroup(p.Labels, p.Annotations)
+
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
@@ -255,10 +253,9 @@ func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool)
 // BoundPods implements podresources.Metadata.
 func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
 	pods, current = m.node.RunningPods()
-	slices.SortFunc(
-		pods,
-		func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) },
-	)
+	slices.SortFunc(pods, func(a, b gpu.PodName) int {
+		return strings.Compare(a.String(), b.String())
+	})
 
 	return pods, current
 }
@@ -281,8 +278,8 @@ func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, er
 // State implements metadata.
 func (m simulatedMetadata) State() gpu.SourceState {
 	answered, up := m.node.APIServer()
-
 	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}
+
 	if !up {
 		state.Err = fmt.Errorf("simulated API server: %w", gpu.ErrUnavailable)
 	}

@@ -34,8 +34,8 @@ func blockedHint(p *api.Problem, o *options) string {
 	}
 
 	unconfirmed := slices.ContainsFunc(holds, api.Hold.Unconfirmed)
-
 	others := slices.ContainsFunc(holds, func(h api.Hold) bool { return !h.Unconfirmed() })
+
 	switch {
 	case o.Command == commandConfirm && unconfirmed:
 		return "confirm the device that the message names instead."
@@ -96,10 +96,9 @@ func usedHint(p *api.Problem, o *options) string {
 func drainHint(p *api.Problem) string {
 	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
 
-	if slices.ContainsFunc(
-		p.Blocking,
-		func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) },
-	) {
+	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool {
+		return slices.ContainsFunc(b.Holders, isPod)
+	}) {
 		return " (kubectl drain)"
 	}
 

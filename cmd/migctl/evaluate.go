@@ -140,10 +140,9 @@ func readAnswer(req *http.Request) (data []byte, status int, err error) {
 func writeEvaluation(p *page, e *sim.Evaluation) {
 	p.line(text("Node ").in(dim), text("%s", orUnknown(e.Node)).in(bold),
 		text("   %s   simulated: what really happens", e.Time.UTC().Format(time.RFC3339)).in(dim))
-	running := slices.DeleteFunc(
-		slices.Clone(e.Processes),
-		func(o sim.Outcome) bool { return o.Failed != "" },
-	)
+	running := slices.DeleteFunc(slices.Clone(e.Processes), func(o sim.Outcome) bool {
+		return o.Failed != ""
+	})
 	p.line()
 
 	if len(running) == 0 {
@@ -242,7 +241,11 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 		c := plain
 
 		if t := o.Predicted; t != nil {
-			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
+			row[6] = t.Profile
+			row[7] = ratioText(t.Low)
+			row[8] = ratioText(t.Middle)
+			row[9] = ratioText(t.High)
+
 			if t.Profile == o.Profile {
 				c = green
 				if t.High > 0 &&
@@ -307,8 +310,8 @@ func writePredictedLatency(p *page, o *sim.Outcome) {
 	}
 
 	happened := q.Latency.P95 / q.AloneLatency.P95
-
 	color := green
+
 	if happened < t.LatencyLow || happened > t.LatencyHigh {
 		color = red
 	}

@@ -119,7 +119,9 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 		return o, fmt.Errorf("--min-evidence is %q; expected a time such as 1d", f.MinEvidence)
 	}
 
-	o.Window, o.Advise.MinEvidence = time.Duration(window), time.Duration(evidence)
+	o.Window = time.Duration(window)
+	o.Advise.MinEvidence = time.Duration(evidence)
+
 	if f.Time != "" {
 		if o.End, err = time.Parse(time.RFC3339, f.Time); err != nil {
 			return o, fmt.Errorf(

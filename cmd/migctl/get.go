@@ -348,7 +348,8 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 
 	if !isMIG(g) {
 		shown := node.useOf(&g.Use)
-		use, useColor = shown.summary(), useColorOf(shown)
+		use = shown.summary()
+		useColor = useColorOf(shown)
 	}
 
 	state := bold
@@ -446,7 +447,8 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	whole := isWhole(inst)
 	switch {
 	case whole:
-		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
+		cells[3] = strconv.Itoa(int(inst.ComputeInstances[0].ID))
+		cells[4] = c.id(string(inst.ComputeInstances[0].UUID))
 		cells[7] = node.instanceUse(inst).summary()
 	case inst.ComputesHidden:
 		cells[7] = "CIs are hidden"

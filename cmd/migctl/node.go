@@ -121,10 +121,9 @@ func (u deviceUse) unconfirmedMark(i int) string {
 // hasUnconfirmed reports whether the drawing of the node has a pod with a mark.
 func (v *nodeView) hasUnconfirmed() bool {
 	return v.showsUse(func(u deviceUse) bool {
-		return slices.ContainsFunc(
-			u.users(),
-			func(t string) bool { return strings.HasPrefix(t, "? ") },
-		)
+		return slices.ContainsFunc(u.users(), func(t string) bool {
+			return strings.HasPrefix(t, "? ")
+		})
 	})
 }
 
@@ -134,10 +133,9 @@ func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 		return !isMIG(&g) && kind(v.useOf(&g.Use)) ||
 			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
 				return kind(v.instanceUse(&i)) ||
-					slices.ContainsFunc(
-						i.ComputeInstances,
-						func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) },
-					)
+					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
+						return kind(v.useOf(&c.Use))
+					})
 			})
 	})
 }
@@ -149,8 +147,8 @@ func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 
 	for j := range i.ComputeInstances {
 		c := &i.ComputeInstances[j]
-
 		use.Holders = append(use.Holders, c.Holders...)
+
 		if c.Allocated.Or(false) ||
 			v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
 			use.Allocated = c.Allocated

@@ -87,10 +87,9 @@ func (s *session) recommend(ctx context.Context) error {
 		return s.printDocument(data)
 	}
 
-	devices := slices.DeleteFunc(
-		slices.Clone(report.Devices),
-		func(r advise.Recommendation) bool { return !named(&r) },
-	)
+	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool {
+		return !named(&r)
+	})
 	if s.opts.Explain != "" {
 		s.explainDevices(report, devices)
 		return nil
@@ -173,10 +172,9 @@ func isOnGPU(word string, r *advise.Recommendation) bool {
 func checkDeviceWords(words []string, devices []advise.Recommendation) error {
 	for _, w := range words {
 		if w != "all" &&
-			!slices.ContainsFunc(
-				devices,
-				func(r advise.Recommendation) bool { return isOnGPU(w, &r) },
-			) {
+			!slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
+				return isOnGPU(w, &r)
+			}) {
 			return usageError{
 				fmt.Sprintf(
 					"the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
@@ -296,10 +294,9 @@ func isMoved(packing *advise.Packing, index int) bool {
 	}
 
 	return slices.ContainsFunc(packing.GPUs, func(g advise.PackedGPU) bool {
-		return slices.ContainsFunc(
-			g.Slices,
-			func(s advise.PackedSlice) bool { return s.From == index },
-		)
+		return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool {
+			return s.From == index
+		})
 	})
 }
 
