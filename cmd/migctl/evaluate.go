@@ -19,22 +19,18 @@ import (
 )
 
 func addEvaluateCommand(app *kingpin.Application, o *options) {
-	c := app.Command(
-		commandEvaluate,
-		"Show what really happens on a simulated node: throughput, request latency and stretch of each workload, compared "+
-			"with a whole GPU of its own, and what right-sizing predicted; and what was killed. Not available on a real node.",
-	)
-	c.Arg(
-		"gpu",
-		"Only these GPUs: index or UUID.",
-	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
-	c.Flag(
-		"url",
-		"The exporter of the simulated node, by its metrics listener (--web.listen-address).",
-	).
-		Default(
-			"http://localhost:9401",
-		).Envar("MIGCTL_URL").StringVar(&o.URL)
+	c := app.Command(commandEvaluate, "Show what really happens on a simulated node: "+
+		"throughput, request latency and stretch of each workload, compared with a whole GPU of "+
+		"its own, and what right-sizing predicted; and what was killed. Not available on a real "+
+		"node.")
+	c.Arg("gpu", "Only these GPUs: index or UUID.").
+		HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
+	c.Flag("url", "The exporter of the simulated node, by its metrics listener "+
+		"(--web.listen-address).").
+		Default("http://localhost:9401").
+		Envar("MIGCTL_URL").
+		StringVar(&o.URL)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 

@@ -20,19 +20,23 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
-	c := app.Command(
-		commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, what is gained, and the procedure. "+
-			"Changes nothing. A legend below the table explains its columns.",
-	)
+	c := app.Command(commandRecommend, "Show which GPUs are larger than their work needs, which "+
+		"slices would do, what is gained, and the procedure. Changes nothing. A legend below "+
+		"the table explains its columns.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
-	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for "+
+		"migctl apply -f.").
 		BoolVar(&o.WantSpec)
-	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
-		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
-	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
-		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, "+
+		"expected effect.").
+		PlaceHolder("GPU").
+		HintAction(gpus).
+		StringVar(&o.Explain)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
+		"the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").
+		StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
