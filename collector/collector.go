@@ -187,7 +187,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 // groupRun is the outcome of one group in one gathering.
 type groupRun struct {
 	group    string
-	from, to int // its metrics in the sink
+	from, to int // its metrics are w.metrics[from:to]
 	took     time.Duration
 	err      error
 }
@@ -235,6 +235,7 @@ func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r group
 		r.err = w.err
 		r.took = c.now().Sub(begin)
 	}()
+
 	g.collect(w, v)
 
 	return r

@@ -82,9 +82,9 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
-				of := &xidHistory{}
-				of.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
-				n.instances[g.Key(gi)] = of
+				window := &xidHistory{}
+				window.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
+				n.instances[g.Key(gi)] = window
 			}
 		}
 
@@ -145,8 +145,10 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	h.seen = make(map[uint64]float64, len(counts))
 	for _, x := range counts {
 		h.seen[x.XID] = x.Value
-		if fresh := x.Value - before.seen[x.XID]; fresh > 0 && x.Last.After(since) {
-			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: fresh})
+
+		added := x.Value - before.seen[x.XID]
+		if added > 0 && x.Last.After(since) {
+			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: added})
 		}
 	}
 }

@@ -323,6 +323,9 @@ func fleetRoom() []panel {
 	room.stacked = true
 	room.colors = ofSlices()
 
+	available := fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
+		`mig_profile=~"$profile"`)
+
 	return []panel{
 		room,
 		{
@@ -334,13 +337,10 @@ func fleetRoom() []panel {
 			h:     8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the " +
 				"same room: these numbers do not add up.",
-			queries: []query{{expr: "sort_desc(" +
-				aggregate(
-					"sum",
-					"mig_profile",
-					fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
-						`mig_profile=~"$profile"`),
-				) + ")", legend: "{{mig_profile}}"}},
+			queries: []query{{
+				expr:   "sort_desc(" + aggregate("sum", "mig_profile", available) + ")",
+				legend: "{{mig_profile}}",
+			}},
 		},
 		{
 			kind:        table,

@@ -71,7 +71,7 @@ func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info
 
 // withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
 func (s scope) withPlacement(expr string) string {
-	// never two of one instance
+	// The join fails if an instance has two placements: topk leaves one.
 	place := "topk by (" + onSlice + ") (1, " +
 		aggregate("max", onSlice+", placement", s.sliceInfo()) + ")"
 
@@ -283,22 +283,15 @@ func (s scope) holders() string {
 	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
 	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
 
+	sliced := withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)
+	free := either(
+		withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
+		s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"),
+	)
+
 	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
-		" or on (" + rows + ") " +
-		say(
-			aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)),
-			"by slice",
-		) +
-		" or on (" + rows + ") " +
-		say(
-			aggregate(
-				"max",
-				rows,
-				either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
-					s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)")),
-			),
-			"free",
-		) +
+		" or on (" + rows + ") " + say(aggregate("max", rows, sliced), "by slice") +
+		" or on (" + rows + ") " + say(aggregate("max", rows, free), "free") +
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 

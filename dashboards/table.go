@@ -136,7 +136,7 @@ func (c column) properties() []object {
 	}
 
 	if c.gauge {
-		// a gauge has a max: see mostWatts
+		// A gauge needs a maximum, see mostWatts.
 		set(
 			"custom.cellOptions",
 			object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"},

@@ -136,17 +136,14 @@ func workloadTable() panel {
 		return onPods(aggregate(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
+	inState := func(value, expr string) string {
+		return "max by (" + podRows + ") (" + constant(value, expr) + ")"
+	}
 	state := strings.Join([]string{
-		"max by (" + podRows + ") (" + constant("1", "{"+podInfo+`,sharing="unknown",`+pods+"}") +
-			")",
-		"max by (" + podRows + ") (" + constant("2", "{"+podInfo+`,confirmed="false",`+pods+"}") +
-			")",
-		"max by (" + podRows + ") (" +
-			constant(
-				"3",
-				holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf,
-			) + ")",
-		"max by (" + podRows + ") (" + constant("4", holding) + ")",
+		inState("1", "{"+podInfo+`,sharing="unknown",`+pods+"}"),
+		inState("2", "{"+podInfo+`,confirmed="false",`+pods+"}"),
+		inState("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf),
+		inState("4", holding),
 	}, " or ")
 
 	return panel{

@@ -131,6 +131,7 @@ func (r *pollRun) poll(
 	logger := read.Logger
 	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)
+
 	opts := pollOptions(r.cfg, r.node, logger, nil)
 	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
@@ -138,6 +139,7 @@ func (r *pollRun) poll(
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	loop := make(chan error, 1)
 	go func() { loop <- poller.Run(ctx) }()
 
@@ -182,13 +184,8 @@ func (r *pollRun) pollRepeatedly(
 	timeout time.Duration,
 ) error {
 	// Run makes the first poll by itself.
-	if err := poller.Poll(
-		ctx,
-		func() error { return errFirstPoll },
-	); !errors.Is(
-		err,
-		errFirstPoll,
-	) {
+	err := poller.Poll(ctx, func() error { return errFirstPoll })
+	if !errors.Is(err, errFirstPoll) {
 		return err
 	}
 

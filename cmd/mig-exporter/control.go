@@ -112,11 +112,9 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	}
 
 	c.metrics = newControlMetrics(x.node.now)
+	// The engine runs at once: first it finishes the operation of the last run.
+	c.status = &controlStatus{metrics: c.metrics, engine: "running"}
 
-	c.status = &controlStatus{
-		metrics: c.metrics,
-		engine:  "running",
-	} // first it finishes the operation of the last run
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}

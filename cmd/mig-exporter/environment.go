@@ -113,12 +113,9 @@ func addVariables(err error, args []string, lookup lookupFunc) error {
 
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
-		if text := fmt.Sprintf(
-			"--%s is set by %s",
-			m[1],
-			variable,
-		); variable != "" &&
-			!slices.Contains(set, text) {
+
+		text := fmt.Sprintf("--%s is set by %s", m[1], variable)
+		if variable != "" && !slices.Contains(set, text) {
 			set = append(set, text)
 		}
 	}

@@ -249,22 +249,17 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 // over which one of its counts counts, up to the last reading, in milliseconds. aliases hold its
 // variable.
 func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
-	app.Flag(
-		name,
-		"",
-	).Hidden().NoEnvar().Default(strconv.FormatInt(defaultWindow.Milliseconds(), 10)).
-		SetValue(
-			&flagValue{
-				flag:     name,
-				expected: "a number of milliseconds",
-				parse: func(s string) bool {
-					n, err := strconv.ParseUint(s, 10, 31)
-					*target = time.Duration(n) * time.Millisecond
+	initial := strconv.FormatInt(defaultWindow.Milliseconds(), 10)
+	app.Flag(name, "").Hidden().NoEnvar().Default(initial).SetValue(&flagValue{
+		flag:     name,
+		expected: "a number of milliseconds",
+		parse: func(s string) bool {
+			n, err := strconv.ParseUint(s, 10, 31)
+			*target = time.Duration(n) * time.Millisecond
 
-					return err == nil
-				},
-			},
-		)
+			return err == nil
+		},
+	})
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {

@@ -139,9 +139,10 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(
-		s.GPUs,
-	), map[containerOnDevice]bool{}
+	r.generation = s.Generation
+	r.devices = gpu.NewDevices(s.GPUs)
+	r.on = map[containerOnDevice]bool{}
+
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)

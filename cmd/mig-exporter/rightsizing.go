@@ -284,8 +284,8 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			continue
 		}
 
-		if d.Confidence > 0 ||
-			d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
+		// A confidence of 0 says something only after an hour.
+		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 {
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 

@@ -49,23 +49,22 @@ func (n *node) openSimulation(cfg *Config) error {
 		return err
 	}
 
+	builtIn := scenario.Name + ", which is built in; another one: --sim.scenario=FILE"
 	level.Info(n.logger).Log(
 		"msg", "serving a simulated node: its GPUs and pods do not exist",
-		"scenario", cmp.Or(
-			cfg.SimScenario,
-			scenario.Name+", which is built in; another one: --sim.scenario=FILE",
-		),
+		"scenario", cmp.Or(cfg.SimScenario, builtIn),
 	)
+
 	kind := simulation{simulated, newEvaluation(simulated)}
-	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(
-		simulated,
-	)
+	n.kind = kind
+	n.hostname = scenario.Node.Hostname
+	n.now = simulated.Now
+	n.library = simnvml.New(simulated)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
 	n.ownClock = cfg.SimClock != sim.ClockReal
 	n.boundGPUs = kind.boundGPUs
 	n.openMinors = kind.openMinors
-
 	n.mayOpen = kind.mayOpen
 	n.polled = kind.evaluation.addOutcomes
 

@@ -76,20 +76,17 @@ func usedHint(p *api.Problem, o *options) string {
 		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +
 			"command."
 	case o.Command == commandMode:
-		return "end whatever has the GPU open, or move it to another node" + drainHint(
-			p,
-		) + ", then repeat the command."
+		return "end whatever has the GPU open, or move it to another node" + drainHint(p) +
+			", then repeat the command."
 	case len(p.Blocking) == 0:
 		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
 	case o.Command == commandRollback:
-		return "end the work of the holders, or move it to another node" + drainHint(
-			p,
-		) + ", then repeat the command."
+		return "end the work of the holders, or move it to another node" + drainHint(p) +
+			", then repeat the command."
 	}
 
-	return "end the work of the holders, or move it to another node" + drainHint(
-		p,
-	) + ", and plan again."
+	return "end the work of the holders, or move it to another node" + drainHint(p) +
+		", and plan again."
 }
 
 // drainHint names the command that moves pods, if a pod is in the way.

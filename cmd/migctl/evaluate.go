@@ -244,8 +244,8 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 
 			if t.Profile == o.Profile {
 				c = green
-				if t.High > 0 &&
-					o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
+				// The quantile is known to the width of its bucket.
+				if t.High > 0 && o.Stretch.P95 > t.High*1.005 {
 					c = red
 				}
 			}

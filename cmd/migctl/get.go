@@ -41,8 +41,9 @@ func (s *session) showNode(ctx context.Context) error {
 	}
 
 	node.GPUs = chosen
+
 	var list api.Operations
-	// the node is shown without the operations that block its GPUs
+	// If this fails, we show the node without the operations that block its GPUs.
 	if err := s.client.fetch(ctx, "/operations", &list); err != nil {
 		list = api.Operations{}
 	}
@@ -129,8 +130,8 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	)
 
 	for _, src := range node.doc.Node.Sources {
-		if (!src.Up || src.Stale) &&
-			!src.NotConfigured { // the line about unknown holders says the latter
+		// The line about unknown holders says which sources are not configured.
+		if (!src.Up || src.Stale) && !src.NotConfigured {
 			p.para("! ", red, sourceErrorText(&src))
 		}
 	}
@@ -220,12 +221,9 @@ func unreadText(doc *nodedoc.Document) string {
 	}
 
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
-		return plural(
-			len(unread),
-			"GPU has not been read yet and is",
-			"GPUs have not been read yet and are",
-		) +
-			" missing here: index " + joinNumbers(unread)
+		const one, several = "GPU has not been read yet and is", "GPUs have not been read yet and are"
+
+		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}
 
 	return ""

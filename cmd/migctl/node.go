@@ -48,12 +48,10 @@ func containerName(namespace, pod, container string) string {
 func (u deviceUse) users() []string {
 	var all []string
 	for i := range u.Holders {
-		if t := u.unconfirmedMark(
-			i,
-		) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(
-			all,
-			t,
-		) {
+		h := &u.Holders[i]
+
+		t := u.unconfirmedMark(i) + h.Namespace + "/" + h.Pod
+		if !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -195,11 +193,8 @@ func sameGPU(word string, g *nodedoc.GPU) bool {
 
 // shortBusID drops a domain of zeros, which is written with four digits, with eight or not at all.
 func shortBusID(id string) string {
-	if domain, rest, ok := strings.Cut(
-		id,
-		":",
-	); ok && strings.Contains(rest, ":") &&
-		strings.Trim(domain, "0") == "" {
+	domain, rest, ok := strings.Cut(id, ":")
+	if ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {
 		return rest
 	}
 

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -102,8 +104,8 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// helpPrinted is the panic that ends kingpin's parsing after it has printed help, the version or a completion.
-type helpPrinted struct{}
+// errVersionPrinted ends kingpin's parsing after we have printed the version.
+var errVersionPrinted = errors.New("the version is printed")
 
 // parseCommandLine reads the command line. It reports done if nothing is left to do, as after --help or --version.
 func (s *session) parseCommandLine(args []string) (done bool, err error) {
@@ -112,29 +114,37 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	}
 
 	app := newApp(&s.opts)
+	printed := false // help, the version or a completion
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
 		fmt.Fprintln(s.out, version.Print("migctl"))
-		panic(helpPrinted{})
+		printed = true
+
+		return errVersionPrinted
 	}).Bool()
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
-	app.Terminate(func(int) { panic(helpPrinted{}) }) // kingpin would continue if it returned
-	defer func() {
-		switch r := recover(); {
-		case r == nil:
-		case r != helpPrinted{}:
-			panic(r)
-		case slices.ContainsFunc(args, asksForHelp):
-			done = true
-		default:
-			err = usageError{"a command is missing, see above"}
-		}
-	}()
+	// kingpin continues after this, and without a command it prints the help again.
+	app.Terminate(func(int) {
+		printed = true
+		app.UsageWriter(io.Discard)
+		app.ErrorWriter(io.Discard)
+	})
 
-	if s.opts.Command, err = app.Parse(joinLoneDash(args)); err != nil {
+	command, err := app.Parse(joinLoneDash(args))
+	if printed && slices.ContainsFunc(args, asksForHelp) {
+		return true, nil
+	}
+
+	if printed {
+		return false, usageError{"a command is missing, see above"}
+	}
+
+	if err != nil {
 		return false, usageError{err.Error()}
 	}
+
+	s.opts.Command = command
 
 	return false, s.opts.checkFlags()
 }

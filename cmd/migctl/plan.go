@@ -221,9 +221,9 @@ func writeKept(p *page, inst, before *api.Instance) {
 		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
 			return c.Fate != side.fate
 		})
-		if len(changed) == 0 ||
-			side.fate == api.Keep &&
-				len(inst.Compute) == 1 { // it is in the line of the GPU instance
+		// The line of the GPU instance has its only compute instance already.
+		isListed := side.fate == api.Keep && len(inst.Compute) == 1
+		if len(changed) == 0 || isListed {
 			continue
 		}
 
