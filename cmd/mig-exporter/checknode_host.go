@@ -134,10 +134,8 @@ func readCgroupVersion(sys string) string {
 		return "2"
 	}
 
-	if _, v1 := os.Stat(
-		filepath.Join(sys, "fs", "cgroup", "memory"),
-	); errors.Is(err, fs.ErrNotExist) &&
-		v1 == nil {
+	_, v1 := os.Stat(filepath.Join(sys, "fs", "cgroup", "memory"))
+	if errors.Is(err, fs.ErrNotExist) && v1 == nil {
 		return "1"
 	}
 
