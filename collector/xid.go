@@ -48,8 +48,8 @@ func newXID(c *catalog) collectFunc {
 		for i := range v.gpus {
 			g := &v.gpus[i]
 
-			// A zero Since means that we do not receive its XIDs: the driver does not report them, and
-			// the kernel's log does not show them.
+			// A zero Since means that we do not receive its XIDs: the driver does not report them,
+			// and the kernel's log does not show them.
 			if !g.Totals.XIDs.Since.IsZero() {
 				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}

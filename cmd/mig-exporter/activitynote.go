@@ -67,7 +67,8 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 
 	n.logged = true
 	level.Warn(n.logger).Log(
-		"msg", "GPUs have no activity: their driver has no GPM (Hopper or later), and DCGM is not used",
+		"msg", "GPUs have no activity: their driver has no GPM (Hopper or later), "+
+			"and DCGM is not used",
 		"gpus", n.gpus,
 		"remedy", n.remedy,
 	)

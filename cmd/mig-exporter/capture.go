@@ -93,13 +93,18 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 
+	identities := "pseudonyms"
+	if cfg.Capture.KeepIdentities {
+		identities = "kept"
+	}
+
 	level.Info(logger).Log(
 		"msg", "wrote the capture",
 		"output", cfg.Capture.Output,
 		"bytes", len(data),
 		"gpus", found,
 		"polls", len(recording.Recorded.Polls),
-		"identities", map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities],
+		"identities", identities,
 	)
 
 	return nil

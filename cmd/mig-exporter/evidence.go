@@ -62,7 +62,8 @@ func (f *evidenceFile) checkFolder() {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"msg", "cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it",
+			"msg", "cannot write the evidence for right-sizing; "+
+				"trying again every ten minutes. A restart loses it",
 			"file", f.path,
 			"err", err,
 			"see", "--advise.state-dir",
@@ -83,7 +84,8 @@ func (f *evidenceFile) setAside(why error) bool {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"msg", "cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved",
+			"msg", "cannot use the evidence for right-sizing nor rename its file, "+
+				"which stays as it is; no evidence is saved",
 			"file", f.path,
 			"err", errors.Join(why, err),
 		)
@@ -92,7 +94,8 @@ func (f *evidenceFile) setAside(why error) bool {
 	}
 
 	level.Warn(f.logger).Log(
-		"msg", "cannot use the evidence for right-sizing; renamed its file and started without evidence",
+		"msg", "cannot use the evidence for right-sizing; "+
+			"renamed its file and started without evidence",
 		"file", f.path,
 		"as", aside,
 		"err", why,
@@ -150,7 +153,8 @@ func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"msg", "cannot save the evidence for right-sizing; a restart would lose what came after the last save",
+			"msg", "cannot save the evidence for right-sizing; "+
+				"a restart would lose what came after the last save",
 			"file", f.path,
 			"err", err,
 		)

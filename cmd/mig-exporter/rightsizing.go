@@ -189,6 +189,7 @@ func (r *rightsizing) save(force bool) {
 	var at time.Time
 
 	var evidence *advise.Checkpoint
+
 	if r.found == nil && r.last != nil && (force || r.file.isDue(r.last.Time)) {
 		at = r.last.Time
 		evidence = r.advisor.Checkpoint()
@@ -220,7 +221,8 @@ func (r *rightsizing) report(id gpu.UUID) any {
 
 	part := *now.report
 	part.Packing = nil
-	part.Devices = slices.DeleteFunc(slices.Clone(part.Devices), func(d advise.Recommendation) bool {
+	all := slices.Clone(part.Devices)
+	part.Devices = slices.DeleteFunc(all, func(d advise.Recommendation) bool {
 		return d.GPU != id
 	})
 

@@ -221,7 +221,8 @@ func unreadText(doc *nodedoc.Document) string {
 	}
 
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
-		const one, several = "GPU has not been read yet and is", "GPUs have not been read yet and are"
+		const one = "GPU has not been read yet and is"
+		const several = "GPUs have not been read yet and are"
 
 		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}

@@ -47,6 +47,7 @@ func containerName(namespace, pod, container string) string {
 // users names the users of the device: pods and jobs, or else its processes.
 func (u deviceUse) users() []string {
 	var all []string
+
 	for i := range u.Holders {
 		h := &u.Holders[i]
 

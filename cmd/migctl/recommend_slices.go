@@ -329,7 +329,9 @@ func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string)
 		return false
 	}
 
-	return slices.ContainsFunc(mig.FreePlacements(profiles, existing, profiles[at]), func(place gpu.Placement) bool {
+	room := mig.FreePlacements(profiles, existing, profiles[at])
+
+	return slices.ContainsFunc(room, func(place gpu.Placement) bool {
 		next := mig.Placed{
 			ProfileID: profiles[at].ID,
 			Profile:   profiles[at].Name,
