@@ -115,6 +115,7 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 
 	app := newApp(&s.opts)
 	printed := false // help, the version or a completion
+
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
 		fmt.Fprintln(s.out, version.Print("migctl"))
@@ -122,9 +123,10 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 
 		return errVersionPrinted
 	}).Bool()
+
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
-	// kingpin continues after this, and without a command it prints the help again.
+	// kingpin continues after this, and may print the help again: that goes nowhere.
 	app.Terminate(func(int) {
 		printed = true
 		app.UsageWriter(io.Discard)
