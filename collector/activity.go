@@ -99,8 +99,8 @@ func hasAnyActivity(g *gpu.GPU) bool {
 	some := hasRatio(&g.Activity)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
-
 		some = some || hasRatio(&gi.Activity)
+
 		for c := range gi.ComputeInstances {
 			some = some || hasRatio(&gi.ComputeInstances[c].Activity)
 		}

@@ -187,7 +187,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 // groupRun is the outcome of one group in one gathering.
 type groupRun struct {
 	group    string
-	from, to int // its metrics in the sink
+	from, to int // its metrics are w.metrics[from:to]
 	took     time.Duration
 	err      error
 }
@@ -222,14 +222,20 @@ func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
 // runGroup collects one group. After a failure, the metrics collected before it stay.
 func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r groupRun) {
 	begin := c.now()
-	r.group, r.from, w.err = g.name, len(w.metrics), nil
+	r.group = g.name
+	r.from = len(w.metrics)
+	w.err = nil
+
 	defer func() {
 		if p := recover(); p != nil {
 			w.err = errors.Join(w.err, fmt.Errorf("panic: %v\n%s", p, debug.Stack()))
 		}
 
-		r.to, r.err, r.took = len(w.metrics), w.err, c.now().Sub(begin)
+		r.to = len(w.metrics)
+		r.err = w.err
+		r.took = c.now().Sub(begin)
 	}()
+
 	g.collect(w, v)
 
 	return r

@@ -138,6 +138,7 @@ func (c *Control) Describe(to chan<- *prometheus.Desc) {
 func (c *Control) Collect(to chan<- prometheus.Metric) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.operations.Collect(to)
 	c.duration.Collect(to)
 	c.state.Collect(to)

@@ -240,7 +240,7 @@ func (d *dcgmGroup) writeXIDs(
 	)
 
 	for p := range parts {
-		// an instance's counts begin with its first XID
+		// An instance's own counts begin with its first XID. Its last XID is 0 before.
 		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
 			recent := history.instances[g.Key(gi)].recentXIDs()
 			row.xids(
@@ -293,8 +293,8 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 
 		part.memory = &gi.Memory
 		part.media = &gi.Media
-
 		part.instance = gi
+
 		if !gi.IsSplit() {
 			part.activity = &gi.Activity
 			parts = append(parts, part)

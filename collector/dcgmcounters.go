@@ -49,8 +49,8 @@ func ParseCounters(file string, r io.Reader) (counters []Counter, faulty []error
 	}
 
 	p.csv.Comment = '#'
-
 	p.csv.FieldsPerRecord = -1
+
 	for {
 		row, err := p.csv.Read()
 

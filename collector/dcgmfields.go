@@ -29,7 +29,7 @@ type dcgmField struct {
 
 	wholeGPU func(*gpu.GPU) gpu.Opt[float64]    // of the whole GPU
 	memory   func(*gpu.Memory) gpu.Opt[float64] // of each GPU instance, else of the whole GPU
-	// of each GPU instance, else of the whole GPU; read only if it is served
+	// media is of each GPU instance, else of the whole GPU. We read it only if it is served.
 	media      func(*gpu.Media) gpu.Opt[float64]
 	activity   func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
 	text       func(*gpu.Snapshot, *gpu.GPU) string
@@ -75,8 +75,8 @@ func dcgmFieldList() []dcgmField {
 // dcgmFields returns the fields by name.
 func dcgmFields() map[string]*dcgmField {
 	list := dcgmFieldList()
-
 	fields := make(map[string]*dcgmField, len(list))
+
 	for i := range list {
 		fields[list[i].name] = &list[i]
 	}

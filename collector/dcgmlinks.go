@@ -302,7 +302,7 @@ func heldSeconds(reasons ...string) func(*gpu.GPU) gpu.Opt[float64] {
 
 		for _, e := range g.Totals.ClockEvents {
 			if slices.Contains(reasons, e.Reason) {
-				sum = sum + e.Seconds.Value
+				sum += e.Seconds.Value
 				found = true
 			}
 		}

@@ -161,8 +161,8 @@ func newNameFields(old []dcgmField) []dcgmField {
 		f.name = n.name
 		f.newer = true
 		f.byDefault = ""
-
 		f.help = ""
+
 		if n.id != 0 {
 			f.id = n.id
 			f.unit = n.unit

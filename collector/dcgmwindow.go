@@ -43,6 +43,7 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 func (c *dcgmCounters) takeOver(former *dcgmCounters) {
 	former.mu.Lock()
 	defer former.mu.Unlock()
+
 	c.gpus = former.gpus
 	c.ignoreFirstCounts = !former.isUsed
 }
@@ -66,8 +67,8 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 	}
 
 	next := make(map[gpu.UUID]*dcgmHistory, len(s.GPUs))
-
 	xidsSince := s.Time.Add(-c.xidWindow)
+
 	if c.ignoreFirstCounts {
 		xidsSince = s.Time
 		c.ignoreFirstCounts = false // earlier XIDs were not counted
@@ -81,9 +82,9 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
-				of := &xidHistory{}
-				of.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
-				n.instances[g.Key(gi)] = of
+				window := &xidHistory{}
+				window.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
+				n.instances[g.Key(gi)] = window
 			}
 		}
 
@@ -93,6 +94,7 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 	c.mu.Lock()
 	defer c.mu.Unlock()
+
 	c.gpus = next
 }
 
@@ -143,8 +145,10 @@ func (h *xidHistory) addXIDs(before *xidHistory, counts []gpu.XIDCount, since ti
 	h.seen = make(map[uint64]float64, len(counts))
 	for _, x := range counts {
 		h.seen[x.XID] = x.Value
-		if fresh := x.Value - before.seen[x.XID]; fresh > 0 && x.Last.After(since) {
-			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: fresh})
+
+		added := x.Value - before.seen[x.XID]
+		if added > 0 && x.Last.After(since) {
+			h.xids = append(h.xids, xidBurst{at: x.Last, xid: x.XID, count: added})
 		}
 	}
 }

@@ -99,8 +99,8 @@ func newDistributionGroup(c *catalog) collectFunc {
 
 		for i := range v.gpus {
 			g := &v.gpus[i]
-
 			d := store.gpus[g.UUID]
+
 			for r := range readings {
 				if readings[r].ofGPU(g.GPU).Present() {
 					d.writeHistogram(w, gpuFamilies[r], g.labels, r, &readings[r])
@@ -109,8 +109,8 @@ func newDistributionGroup(c *catalog) collectFunc {
 
 			for j := range g.Instances {
 				gi := &g.Instances[j]
-
 				d := store.instances[g.Key(gi)]
+
 				for r := range readings {
 					if readings[r].ofInstance(gi).Present() {
 						d.writeHistogram(w, instances[r], g.parts[j].labels, r, &readings[r])
@@ -142,14 +142,15 @@ func newHistogramStore() *histogramStore {
 func (d *histogramStore) observe(s *gpu.Snapshot) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+
 	gpus := make(map[gpu.UUID]*deviceHistograms, len(s.GPUs))
 	instances := make(map[gpu.InstanceKey]*deviceHistograms, len(d.instances))
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		one := d.gpus[g.UUID].orNew(s.Time)
-
 		gpus[g.UUID] = one
+
 		if one.recordReadTime(g.LastRead) {
 			for r := range d.readings {
 				one.histograms[r].add(d.readings[r].ofGPU(g), &d.readings[r])
@@ -160,8 +161,8 @@ func (d *histogramStore) observe(s *gpu.Snapshot) {
 			gi := &g.Instances[j]
 			key := g.Key(gi)
 			one := d.instances[key].orNew(s.Time)
-
 			instances[key] = one
+
 			if one.recordReadTime(gi.LastRead) {
 				for r := range d.readings {
 					one.histograms[r].add(d.readings[r].ofInstance(gi), &d.readings[r])

@@ -80,8 +80,8 @@ func listLevels() []struct {
 // newFamily declares a family. Type, unit and level are in its name: a counter ends in _total.
 func (c *catalog) newFamily(name, help, mig string, labels ...string) *family {
 	counter := strings.HasSuffix(name, "_total")
-
 	kind := "gauge"
+
 	if counter {
 		kind = "counter"
 	}

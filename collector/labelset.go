@@ -58,10 +58,9 @@ func (l *labelSet) extend(pairs ...string) labels {
 		}
 	}
 
-	slices.SortFunc(
-		child.pairs,
-		func(a, b *dto.LabelPair) int { return strings.Compare(a.GetName(), b.GetName()) },
-	)
+	slices.SortFunc(child.pairs, func(a, b *dto.LabelPair) int {
+		return strings.Compare(a.GetName(), b.GetName())
+	})
 	l.children = append(l.children, child)
 
 	return child

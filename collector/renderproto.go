@@ -78,8 +78,8 @@ func (f *protoFamily) findSlots(format expfmt.Format) bool {
 	}
 
 	f.MetricFamily = nil // free its memory
-
 	at := 0
+
 	for range f.series {
 		for at < len(f.encoded) && f.encoded[at] == other.Bytes()[at] {
 			at++

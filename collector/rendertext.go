@@ -38,7 +38,9 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 		}
 	}
 
-	t.text, t.families, t.slots = slices.Clip(t.text), slices.Clip(t.families), slices.Clip(t.slots)
+	t.text = slices.Clip(t.text)
+	t.families = slices.Clip(t.families)
+	t.slots = slices.Clip(t.slots)
 
 	return t
 }
@@ -47,8 +49,8 @@ func newTextTemplate(families []libraryFamily, openMetrics bool, groupOf groupFu
 // reports whether there is a value for each line, and no comment between the lines.
 func (t *textTemplate) addFamily(f *libraryFamily, groupOf groupFunc) bool {
 	first := len(t.slots)
-
 	comments := len(t.text)
+
 	for line := range bytes.Lines(f.encoded) {
 		done := len(t.slots) - first
 		if line[0] == '#' {
@@ -96,13 +98,13 @@ func (t *textTemplate) renderMetrics(dst *bytes.Buffer, m metrics, selected grou
 
 	for _, f := range t.families {
 		comments := t.text[begin:f.comments] // nil once they are written
-
 		begin = f.comments
+
 		for ; i < f.slots; i++ {
 			at := &t.slots[i]
 			line := t.text[begin:at.end]
-
 			begin = at.end
+
 			if selected.includes(at.group) {
 				out = append(append(out, comments...), line...)
 				out = append(appendFloat(out, m[at.series].value, t.openMetrics), '\n')

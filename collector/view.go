@@ -44,8 +44,8 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
-
 		one := gpuView{GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time)}
+
 		if g.UUID == "" {
 			v.withoutHandle = append(v.withoutHandle, one)
 			continue
@@ -56,8 +56,8 @@ func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
 			gi := &g.Instances[j]
 			plain := plain.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
 			one.parts[j] = pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, s.Time)
-
 			one.parts[j].parts = take(len(gi.ComputeInstances))
+
 			for k := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[k]
 				own := plain.extend(

@@ -47,7 +47,9 @@ func newXID(c *catalog) collectFunc {
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
 			g := &v.gpus[i]
-			// otherwise its XIDs are not received: it was never read, or the driver does not report them
+
+			// A zero Since means that we do not receive its XIDs: the driver does not report them,
+			// and the kernel's log does not show them.
 			if !g.Totals.XIDs.Since.IsZero() {
 				w.addCounter(all, g.labels, g.Totals.XIDs)
 			}

@@ -174,10 +174,8 @@ func dcgmMemoryShare(d dcgmScope, more ...string) string {
 	field := func(name string) string { return d.each(d.of(name, more...)) }
 	unreserved := field("DEV_FB_USED") + " + " + field("DEV_FB_FREE")
 
-	return field("DEV_FB_USED") + " / (" + either(
-		unreserved+" + "+field("DEV_FB_RESERVED"),
-		unreserved,
-	) + ")"
+	return field("DEV_FB_USED") + " / (" +
+		either(unreserved+" + "+field("DEV_FB_RESERVED"), unreserved) + ")"
 }
 
 func dcgmTable(d dcgmScope) panel {

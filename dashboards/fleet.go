@@ -116,10 +116,8 @@ func fleetStats() []panel {
 				"and free ones of GPUs that do not answer, are in neither number." + ruled,
 			queries: []query{
 				{
-					expr: "sum by (state) (" + selectFamily(
-						"instance:nvidia_devices:count",
-						inFleet,
-					) + ")",
+					expr: "sum by (state) (" +
+						selectFamily("instance:nvidia_devices:count", inFleet) + ")",
 					legend: "{{state}}",
 				},
 			},
@@ -322,7 +320,11 @@ func fleetRoom() []panel {
 		)+")",
 		"{{state}}",
 	)
-	room.stacked, room.colors = true, ofSlices()
+	room.stacked = true
+	room.colors = ofSlices()
+
+	available := fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
+		`mig_profile=~"$profile"`)
 
 	return []panel{
 		room,
@@ -335,13 +337,10 @@ func fleetRoom() []panel {
 			h:     8,
 			description: "GPU instances of each profile that could be created now, on all nodes. Profiles compete for the " +
 				"same room: these numbers do not add up.",
-			queries: []query{{expr: "sort_desc(" +
-				aggregate(
-					"sum",
-					"mig_profile",
-					fleetScope().eachSlice("nvidia_gpu_mig_profile_instances_available",
-						`mig_profile=~"$profile"`),
-				) + ")", legend: "{{mig_profile}}"}},
+			queries: []query{{
+				expr:   "sort_desc(" + aggregate("sum", "mig_profile", available) + ")",
+				legend: "{{mig_profile}}",
+			}},
 		},
 		{
 			kind:        table,
@@ -351,11 +350,8 @@ func fleetRoom() []panel {
 			h:           8,
 			description: "Another layout would make these slices usable. migctl plans one that keeps the slices that are held.",
 			queries: []query{{ref: "Slices", expr: "max by (cluster, instance, gpu) (" +
-				selectFamily(
-					"nvidia_gpu_mig_slices",
-					inFleet,
-					`kind="memory",state="stranded"`,
-				) + ") > 0"}},
+				selectFamily("nvidia_gpu_mig_slices", inFleet, `kind="memory",state="stranded"`) +
+				") > 0"}},
 			columns: []column{
 				{
 					field: "instance",
@@ -415,10 +411,8 @@ func fleetPower() []panel {
 			h:           8,
 			description: "Of all GPUs: power, added up each minute. Minutes without data are not in it." + ruled,
 			queries: []query{{expr: "sum by (cluster) (sum_over_time(" +
-				selectFamily(
-					"instance:nvidia_power_watts:sum",
-					inFleet,
-				) + "[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}},
+				selectFamily("instance:nvidia_power_watts:sum", inFleet) +
+				"[$__range])) * 60 / 3.6e6", legend: "{{cluster}}"}},
 		},
 	}
 }
@@ -454,12 +448,8 @@ func fleetHistory() []panel {
 
 func fleetControl() []panel {
 	state := func(name, value string) string {
-		return "max by (" + nodeRows + ") (" + selectFamily(
-			"mig_control_state",
-			inFleet,
-			`state="`+name+`"`,
-		) + " == 1) * " +
-			value
+		return "max by (" + nodeRows + ") (" +
+			selectFamily("mig_control_state", inFleet, `state="`+name+`"`) + " == 1) * " + value
 	}
 
 	return []panel{

@@ -117,8 +117,8 @@ func fleetUnderused() panel {
 		return either(known, aggregate("max", rows, wholeGPUs(s.underused()+" * NaN")))
 	}
 	sm := "mig:gpu_sm_activity:avg5m[2d]"
-
 	evidence := s.underused()
+
 	for _, named := range [][2]string{
 		{"week", "advisor, a week"},
 		{"provisional", "advisor, less than a week"},
@@ -127,12 +127,8 @@ func fleetUnderused() panel {
 		evidence = `label_replace(` + evidence + `, "known", "` + named[1] + `", "evidence", "` + named[0] + `")`
 	}
 
-	profile := `label_replace(` + oneOf(
-		onGPU,
-		"recommended_profile",
-		s.gpu(candidate),
-	) + ` and on (` + onGPU + `) ` +
-		s.underused() + ` or on (` + onGPU + `) ` + s.underused() +
+	profile := `label_replace(` + oneOf(onGPU, "recommended_profile", s.gpu(candidate)) +
+		` and on (` + onGPU + `) ` + s.underused() + ` or on (` + onGPU + `) ` + s.underused() +
 		`, "recommended_profile", "n/a", "recommended_profile", "")`
 
 	return panel{

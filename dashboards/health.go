@@ -157,12 +157,10 @@ func healthTable() panel {
 			{ref: "Up", expr: "max by (" + nodeRows + ") (" + scrapedUp + ")"},
 			{
 				ref: "Version",
-				expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows + ", version) (timestamp(" +
-					selectFamily(
-						"mig_exporter_build_info",
-						ofExporters,
-					) + "))) or on (" + nodeRows + ") max by (" + nodeRows + ") (" +
-					scrapedUp + ") * NaN",
+				expr: "topk by (" + nodeRows + ") (1, max by (" + nodeRows +
+					", version) (timestamp(" +
+					selectFamily("mig_exporter_build_info", ofExporters) + "))) or on (" +
+					nodeRows + ") max by (" + nodeRows + ") (" + scrapedUp + ") * NaN",
 			},
 			{ref: "Age", expr: of(offBy())},
 			{ref: "Behind", expr: of(fellBehind())},
@@ -251,10 +249,8 @@ func healthTable() panel {
 }
 
 func healthSources() []panel {
-	stale := "max by (cluster, instance, source) (" + selectFamily(
-		"mig_exporter_source_stale",
-		ofExporters,
-	) + ")"
+	stale := "max by (cluster, instance, source) (" +
+		selectFamily("mig_exporter_source_stale", ofExporters) + ")"
 
 	return []panel{
 		{

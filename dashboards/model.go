@@ -97,8 +97,8 @@ func (d dashboard) layOut() []object {
 	var all []object
 	y := 0
 	id := 0
-
 	next := func() int { id++; return id }
+
 	for _, r := range d.rows {
 		heading := object{
 			"id":        next(),
@@ -118,7 +118,7 @@ func (d dashboard) layOut() []object {
 		for _, p := range r.panels {
 			if x+p.w > columns {
 				x = 0
-				top = top + tallest
+				top += tallest
 				tallest = 0
 			}
 

@@ -45,6 +45,7 @@ func nodeLayout(s scope) []panel {
 			withSlice(pods+" unless on ("+onSlice+") "+s.sliceInfo(), "whole"),
 		),
 	)
+	available := s.eachSlice("nvidia_gpu_mig_profile_instances_available")
 
 	return []panel{
 		{
@@ -88,11 +89,10 @@ func nodeLayout(s scope) []panel {
 			description: "GPU instances of each profile that could be created now, on all GPUs that are chosen. Profiles " +
 				"compete for the same room: these numbers do not add up. 0 everywhere with MIG on: the node is full, or what is " +
 				"left is stranded.",
-			queries: []query{{expr: "sort_desc(" + aggregate(
-				"sum",
-				"mig_profile",
-				s.eachSlice("nvidia_gpu_mig_profile_instances_available"),
-			) + ")", legend: "{{mig_profile}}"}},
+			queries: []query{{
+				expr:   "sort_desc(" + aggregate("sum", "mig_profile", available) + ")",
+				legend: "{{mig_profile}}",
+			}},
 		},
 		{
 			kind:    timeSeries,
@@ -272,6 +272,12 @@ func nodeErrors(s scope) []panel {
 	)
 	ecc.colors = map[string]string{" corrected": countHue}
 
+	ofSlices := selectFamily(xidOfSlice, s.gpus)
+	ofGPUs := s.gpu("nvidia_gpu_xid_last_timestamp_seconds") +
+		" unless on (" + onGPU + ", xid) " + ofSlices
+	lastSeen := aggregate("max", byGPU+", slice, xid",
+		either(s.withPlacement("("+ofSlices+")"), withSlice(ofGPUs, wholeGPU)))
+
 	return []panel{
 		{
 			kind:  table,
@@ -282,24 +288,10 @@ func nodeErrors(s scope) []panel {
 			description: "The last time each XID was seen since the exporter started, in the last week, and the slice that " +
 				"the driver attributed it to. 13, 31, 43 and 45 usually mean the application; 48, 63, 64, 79, 94 and 95 the GPU; " +
 				"74 NVLink. NVIDIA's XID catalog says what to do. The table is empty if there were none.",
-			queries: []query{{ref: "Seen", expr: aggregate("max", byGPU+", slice, xid", either(
-				s.withPlacement(
-					"("+selectFamily(
-						"nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
-						s.gpus,
-					)+")",
-				),
-				withSlice(
-					s.gpu(
-						"nvidia_gpu_xid_last_timestamp_seconds",
-					)+" unless on ("+onGPU+", xid) "+selectFamily(
-						"nvidia_mig_gpu_instance_xid_last_timestamp_seconds",
-						s.gpus,
-					),
-					wholeGPU,
-				),
-			)) +
-				" * 1000 > (time() - 7 * 86400) * 1000"}},
+			queries: []query{{
+				ref:  "Seen",
+				expr: lastSeen + " * 1000 > (time() - 7 * 86400) * 1000",
+			}},
 			columns: []column{
 				{
 					field: "gpu",

@@ -80,10 +80,12 @@ func (p panel) targets() []object {
 		}
 
 		format := "time_series"
-
 		instant := q.instant || p.kind == stat || p.kind == barGauge
+
 		if p.kind == table {
-			format, instant, q.expr = "table", true, withCluster(q.expr)
+			format = "table"
+			instant = true
+			q.expr = withCluster(q.expr)
 		}
 
 		list = append(list, object{

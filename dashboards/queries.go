@@ -60,7 +60,7 @@ func sumOfGPUs(labels, label, expr string) string {
 	inner := onGPU
 
 	if label != "" {
-		labels = labels + ", " + label
+		labels += ", " + label
 		inner = onGPU + ", " + label
 	}
 
@@ -71,12 +71,9 @@ func (s scope) sliceInfo() string { return s.slice("nvidia_mig_gpu_instance_info
 
 // withPlacement adds the label slice, profile and placement as nvidia-smi prints them: 3g.20gb@4:4.
 func (s scope) withPlacement(expr string) string {
-	// never two of one instance
-	place := "topk by (" + onSlice + ") (1, " + aggregate(
-		"max",
-		onSlice+", placement",
-		s.sliceInfo(),
-	) + ")"
+	// The join fails if an instance has two placements: topk leaves one.
+	place := "topk by (" + onSlice + ") (1, " +
+		aggregate("max", onSlice+", placement", s.sliceInfo()) + ")"
 
 	return withSliceName(expr + " * on (" + onSlice + ") group_left (placement) " + place)
 }
@@ -146,16 +143,8 @@ func (s scope) memoryRatios() (ofGPU, ofSlice string) {
 func (s scope) only(label, none, expr string) string {
 	last := label[strings.LastIndex(label, " ")+1:]
 
-	return sumOfGPUs(
-		byGPU,
-		label,
-		expr,
-	) + " > 0 or on (" + byGPU + ") label_replace(" + aggregate(
-		"sum",
-		byGPU,
-		expr,
-	) +
-		`, "` + last + `", "` + none + `", "", "")`
+	return sumOfGPUs(byGPU, label, expr) + " > 0 or on (" + byGPU + ") label_replace(" +
+		aggregate("sum", byGPU, expr) + `, "` + last + `", "` + none + `", "", "")`
 }
 
 // The states of a device, the worst first: the least of them is shown.
@@ -221,10 +210,8 @@ func recent(timestamps string) string { return "time() - " + timestamps + " < 60
 
 // xidsOfGPU selects the recent XIDs of GPUs that the driver blames on no slice.
 func (s scope) xidsOfGPU(more ...string) string {
-	return recent(
-		s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...),
-	) + " unless on (" + onGPU + ", xid) " +
-		recent(selectFamily(xidOfSlice, s.gpus))
+	return recent(s.slice("nvidia_gpu_xid_last_timestamp_seconds", more...)) + " unless on (" +
+		onGPU + ", xid) " + recent(selectFamily(xidOfSlice, s.gpus))
 }
 
 func (s scope) gpuState() string {
@@ -267,15 +254,10 @@ func (s scope) sliceState() string {
 // orphans selects the slices that have no compute instance. Where the driver has denied MIG devices, those that are not
 // listed may exist.
 func (s scope) orphans() string {
-	return s.sliceInfo() + " unless on (" + onSlice + ") " + s.slice(
-		"nvidia_mig_compute_instance_info",
-	) +
-		" unless on (" + onGPU + ") " +
-		s.slice(
-			"nvidia_gpu_read_errors_total",
-			`reading="mig"`,
-			`reason="no_permission"`,
-		) + " > 0"
+	return s.sliceInfo() + " unless on (" + onSlice + ") " +
+		s.slice("nvidia_mig_compute_instance_info") + " unless on (" + onGPU + ") " +
+		s.slice("nvidia_gpu_read_errors_total", `reading="mig"`, `reason="no_permission"`) +
+		" > 0"
 }
 
 // podInfo is which containers hold GPUs, slices and compute instances: one series for each container and device.
@@ -286,16 +268,12 @@ const podInfo = `__name__=~"nvidia_(gpu|mig_gpu_instance|mig_compute_instance)_p
 func (s scope) holders() string {
 	const byHolder = onSlice + ", mig_profile, namespace, pod"
 	pods := func(confirmed string) string {
-		return `label_join(` + aggregate(
-			"max",
-			byHolder,
-			"{"+podInfo+","+confirmed+","+s.slices+"}",
-		) +
+		return `label_join(` +
+			aggregate("max", byHolder, "{"+podInfo+","+confirmed+","+s.slices+"}") +
 			`, "holder", "/", "namespace", "pod")`
 	}
-	unsure := `label_replace(` + pods(
-		`confirmed="false"`,
-	) + `, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
+	unsure := `label_replace(` + pods(`confirmed="false"`) +
+		`, "holder", "$1 (unconfirmed)", "holder", "(.*)")`
 	all := pods(`confirmed!="false"`) + " or on (" + byHolder + ") " + unsure
 	count := aggregate("count", onSlice+", mig_profile", all)
 	several := `label_replace(count_values by (` + onSlice + `, mig_profile) ("n", ` + count +
@@ -305,22 +283,15 @@ func (s scope) holders() string {
 	say := func(expr, holder string) string { return setLabel(expr, "holder", holder) }
 	ofGPU := withSlice(`((`+known+`) unless on (`+onSlice+`) `+s.sliceInfo()+`)`, wholeGPU)
 
+	sliced := withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)
+	free := either(
+		withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
+		s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)"),
+	)
+
 	return allPods(aggregate("max", labels, either(ofGPU, s.withPlacement(`(`+known+`)`))) +
-		" or on (" + rows + ") " +
-		say(
-			aggregate("max", rows, withSlice(s.slice("nvidia_gpu_mig_enabled")+" == 1", wholeGPU)),
-			"by slice",
-		) +
-		" or on (" + rows + ") " +
-		say(
-			aggregate(
-				"max",
-				rows,
-				either(withSlice(s.slice("nvidia_gpu_allocated")+" == 0", wholeGPU),
-					s.withPlacement("("+s.slice("nvidia_mig_gpu_instance_allocated")+" == 0)")),
-			),
-			"free",
-		) +
+		" or on (" + rows + ") " + say(aggregate("max", rows, sliced), "by slice") +
+		" or on (" + rows + ") " + say(aggregate("max", rows, free), "free") +
 		" or on (" + rows + ") " + say(s.inventory(), "n/a"))
 }
 

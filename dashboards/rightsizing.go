@@ -59,12 +59,8 @@ func oneOf(device, label, expr string) string {
 // rejections returns the GPUs that the advisor keeps whole, with the reason. An exporter of the same GPU that knows
 // more has the last word.
 func (s scope) rejections() string {
-	return oneOf(
-		onGPU,
-		"reason",
-		s.gpu("nvidia_gpu_rightsizing_rejected"),
-	) + " unless on (" + onGPU + ") " +
-		s.gpu(candidate)
+	return oneOf(onGPU, "reason", s.gpu("nvidia_gpu_rightsizing_rejected")) + " unless on (" +
+		onGPU + ") " + s.gpu(candidate)
 }
 
 // advisedSlices returns one value for each slice that should change, made from what is advised: the first of these if
@@ -367,9 +363,8 @@ func sliceTable(s scope) panel {
 // evidencePanels has one line for each whole GPU that is chosen.
 func evidencePanels(s scope) []panel {
 	line := func(title, hue, text, expr string) panel {
-		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu(
-			"nvidia_gpu_mig_enabled",
-		) + " == 1"
+		whole := "(" + expr + ") unless on (" + onGPU + ") " + s.gpu("nvidia_gpu_mig_enabled") +
+			" == 1"
 
 		return ofOne(
 			lines(
@@ -414,15 +409,8 @@ func evidencePanels(s scope) []panel {
 
 func rightsizingHistory(s scope) []panel {
 	byCluster := func(op, expr string) string {
-		return aggregate(
-			op,
-			"cluster",
-			expr,
-		) + " or 0 * " + aggregate(
-			"count",
-			"cluster",
-			s.eachGPU(judged),
-		)
+		return aggregate(op, "cluster", expr) + " or 0 * " +
+			aggregate("count", "cluster", s.eachGPU(judged))
 	}
 	gained := lines("SMs to be gained, in GPUs", "none", countHue,
 		"What the candidates would set free, over time."+advisor,

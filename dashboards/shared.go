@@ -167,11 +167,8 @@ func fromField(variable, field string) string {
 const linkCluster = "link_cluster"
 
 func withCluster(expr string) string {
-	return `label_replace(` + setLabel(
-		expr,
-		linkCluster,
-		"All",
-	) + `, "` + linkCluster + `", "$1", "cluster", "(.+)")`
+	return `label_replace(` + setLabel(expr, linkCluster, "All") + `, "` + linkCluster +
+		`", "$1", "cluster", "(.+)")`
 }
 
 // valueMap is the text and color that a panel shows for a number.

@@ -33,8 +33,8 @@ func (p panel) transformations() []object {
 	for i, c := range p.allColumns() {
 		name := p.fieldName(c)
 		order[name] = i
-
 		keep = append(keep, name)
+
 		if c.title != "" && !c.hidden {
 			names[name] = c.title
 		}
@@ -136,7 +136,7 @@ func (c column) properties() []object {
 	}
 
 	if c.gauge {
-		// a gauge has a max: see mostWatts
+		// A gauge needs a maximum, see mostWatts.
 		set(
 			"custom.cellOptions",
 			object{"type": "gauge", "mode": "basic", "valueDisplayMode": "text"},

@@ -110,10 +110,8 @@ func workloadStats() []panel {
 				"minute. Slices have estimates." + ruled,
 			queries: []query{
 				{
-					expr: "sum(sum_over_time(" + selectFamily(
-						"namespace:nvidia_power_watts:sum",
-						namespaces,
-					) +
+					expr: "sum(sum_over_time(" +
+						selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
 						"[$__range])) * 60 / 3.6e6",
 					legend: "energy",
 				},
@@ -138,21 +136,14 @@ func workloadTable() panel {
 		return onPods(aggregate(op, podRows, eachContainer(family)))
 	}
 	holding := "{" + podInfo + "," + pods + "}"
+	inState := func(value, expr string) string {
+		return "max by (" + podRows + ") (" + constant(value, expr) + ")"
+	}
 	state := strings.Join([]string{
-		"max by (" + podRows + ") (" + constant(
-			"1",
-			"{"+podInfo+`,sharing="unknown",`+pods+"}",
-		) + ")",
-		"max by (" + podRows + ") (" + constant(
-			"2",
-			"{"+podInfo+`,confirmed="false",`+pods+"}",
-		) + ")",
-		"max by (" + podRows + ") (" +
-			constant(
-				"3",
-				holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf,
-			) + ")",
-		"max by (" + podRows + ") (" + constant("4", holding) + ")",
+		inState("1", "{"+podInfo+`,sharing="unknown",`+pods+"}"),
+		inState("2", "{"+podInfo+`,confirmed="false",`+pods+"}"),
+		inState("3", holding+" and on (cluster, uuid, gpu_instance, namespace, pod) "+idleOf),
+		inState("4", holding),
 	}, " or ")
 
 	return panel{
@@ -257,7 +248,8 @@ func workloadNamespaces() []panel {
 		"sum by (state) ("+selectFamily("instance:nvidia_devices:count", inFleet)+")",
 		"{{state}}",
 	)
-	held.stacked, held.colors = true, ofDevices()
+	held.stacked = true
+	held.colors = ofDevices()
 
 	return []panel{
 		held,
@@ -289,10 +281,8 @@ func workloadNamespaces() []panel {
 			h:           8,
 			description: "Power, added up each minute: the basis of a bill." + ruled,
 			queries: []query{{expr: "sort_desc(sum by (cluster, namespace) (sum_over_time(" +
-				selectFamily(
-					"namespace:nvidia_power_watts:sum",
-					namespaces,
-				) + "[$__range]))) * 60 / 3.6e6",
+				selectFamily("namespace:nvidia_power_watts:sum", namespaces) +
+				"[$__range]))) * 60 / 3.6e6",
 				legend: "{{namespace}}"}},
 		},
 	}

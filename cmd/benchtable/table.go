@@ -231,11 +231,8 @@ func callTable(found results) (text string, missing []string) {
 	rates := map[string]float64{}
 
 	for m, values := range found {
-		if call, perSecond := strings.CutSuffix(
-			m.unit,
-			"/s",
-		); m.benchmark == benchmark &&
-			perSecond {
+		call, perSecond := strings.CutSuffix(m.unit, "/s")
+		if m.benchmark == benchmark && perSecond {
 			rates[call] = median(values)
 		}
 	}

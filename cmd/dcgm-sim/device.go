@@ -191,8 +191,8 @@ func hierarchy(_ *library, s *hostengine.Session, a args) error {
 		c.info.nvmlInstanceId = C.uint(m.Instance)
 		c.info.nvmlMigProfileId = C.uint(m.ProfileID)
 		c.info.nvmlProfileSlices = C.uint(m.Slices)
-
 		c.info.nvmlComputeInstanceId = ^C.uint(0) // a GPU instance
+
 		if m.Entity.Level == hostengine.ComputeInstance {
 			c.info.nvmlComputeInstanceId = C.uint(m.Compute)
 		}

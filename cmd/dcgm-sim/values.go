@@ -152,14 +152,16 @@ func passValues(of hostengine.Entity, values []hostengine.Value, callback, user 
 		putValueV1(&to[i], &values[i])
 	}
 
-	return C.dcgm_sim_enumerate(
+	answer := C.dcgm_sim_enumerate(
 		unsafe.Pointer(callback),
 		C.uint(of.Level),
 		C.uint(of.ID),
 		memory,
 		C.int(len(values)),
 		unsafe.Pointer(user),
-	) == 0
+	)
+
+	return answer == 0
 }
 
 // putValue writes a value into the union of a dcgmFieldValue. The other bytes of the union keep what the caller had

@@ -66,15 +66,12 @@ func (n *activityNote) observe(s *gpu.Snapshot) {
 	}
 
 	n.logged = true
-	level.Warn(n.logger).
-		Log(
-			"msg",
-			"GPUs have no activity: their driver has no GPM (Hopper or later), and DCGM is not used",
-			"gpus",
-			n.gpus,
-			"remedy",
-			n.remedy,
-		)
+	level.Warn(n.logger).Log(
+		"msg", "GPUs have no activity: their driver has no GPM (Hopper or later), "+
+			"and DCGM is not used",
+		"gpus", n.gpus,
+		"remedy", n.remedy,
+	)
 }
 
 // lacksActivity reports whether the driver answers for a GPU and does not measure its activity.

@@ -263,7 +263,9 @@ func translateAliases(
 
 		given[w.alias.name] = true
 		flags, warns, err := w.alias.resolveValue(w.text, w.value)
-		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
+		out = append(out, flags...)
+		warnings = append(warnings, warns...)
+		errs = append(errs, err)
 	}
 
 	out = append(out, rest...)
@@ -292,8 +294,8 @@ func splitLine(args []string) (words []argument, rest []string, err error) {
 
 		ownOutput = ownOutput || args[i] == commandCheckNode
 		name, value, hasValue := strings.Cut(args[i], "=")
-
 		a := findAlias(known, name)
+
 		if ownOutput && name == "-o" {
 			a = nil
 		}
@@ -418,7 +420,9 @@ func translateEnvironment(known []alias, args []string,
 		}
 
 		flags, warns, err := a.resolveValue(a.env, value)
-		out, warnings, errs = append(out, flags...), append(warnings, warns...), append(errs, err)
+		out = append(out, flags...)
+		warnings = append(warnings, warns...)
+		errs = append(errs, err)
 	}
 
 	return out, warnings, errors.Join(errs...)

@@ -30,10 +30,11 @@ func (b *boundGPUs) list() ([]string, error) {
 
 	b.mu.Lock()
 	defer b.mu.Unlock()
+
 	now := b.now()
 	since := make(map[string]time.Time, len(listed))
-
 	settled := make([]string, 0, len(listed))
+
 	for _, id := range listed {
 		at, before := b.since[id]
 		if !before && b.since != nil {

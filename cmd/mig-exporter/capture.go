@@ -93,19 +93,18 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		found = len(last.GPUs)
 	}
 
+	identities := "pseudonyms"
+	if cfg.Capture.KeepIdentities {
+		identities = "kept"
+	}
+
 	level.Info(logger).Log(
-		"msg",
-		"wrote the capture",
-		"output",
-		cfg.Capture.Output,
-		"bytes",
-		len(data),
-		"gpus",
-		found,
-		"polls",
-		len(recording.Recorded.Polls),
-		"identities",
-		map[bool]string{false: "pseudonyms", true: "kept"}[cfg.Capture.KeepIdentities],
+		"msg", "wrote the capture",
+		"output", cfg.Capture.Output,
+		"bytes", len(data),
+		"gpus", found,
+		"polls", len(recording.Recorded.Polls),
+		"identities", identities,
 	)
 
 	return nil
@@ -137,6 +136,7 @@ func (r *pollRun) poll(
 	logger := read.Logger
 	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)
+
 	opts := pollOptions(r.cfg, r.node, logger, nil)
 	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
@@ -144,6 +144,7 @@ func (r *pollRun) poll(
 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	loop := make(chan error, 1)
 	go func() { loop <- poller.Run(ctx) }()
 
@@ -188,13 +189,8 @@ func (r *pollRun) pollRepeatedly(
 	timeout time.Duration,
 ) error {
 	// Run makes the first poll by itself.
-	if err := poller.Poll(
-		ctx,
-		func() error { return errFirstPoll },
-	); !errors.Is(
-		err,
-		errFirstPoll,
-	) {
+	err := poller.Poll(ctx, func() error { return errFirstPoll })
+	if !errors.Is(err, errFirstPoll) {
 		return err
 	}
 

@@ -21,8 +21,8 @@ func checkConfig(cfg *Config) error {
 
 	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
 	_, err := cfg.Control.layouts()
-
 	errs = append(errs, err)
+
 	if cfg.Control.ConfigFile != "" {
 		errs = append(errs, server.CheckConfig(cfg.Control.ConfigFile))
 	}

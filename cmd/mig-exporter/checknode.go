@@ -189,8 +189,7 @@ func isPending(s *gpu.Snapshot, last time.Time) bool {
 		}
 	}
 
-	return slices.ContainsFunc(
-		s.GPUs,
-		func(g gpu.GPU) bool { return g.Up && g.LastRead.Before(last) },
-	)
+	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool {
+		return g.Up && g.LastRead.Before(last)
+	})
 }

@@ -24,8 +24,8 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 	switch {
 	case !g.Up:
 		c.State = checkMissing
-
 		c.Found = "it does not answer"
+
 		for _, e := range g.Errors {
 			c.Found += fmt.Sprintf("; %s: %v", e.Reading, e.Err)
 		}
@@ -208,8 +208,10 @@ func (j *nodeJudge) judgeReadings(of nodeCheck, errs []gpu.ReadError) {
 		seen = append(seen, key)
 
 		c := of.about(string(e.Reading))
+		c.State = checkMissing
+		c.Asked = !unsupported
+		c.Found = e.Err.Error()
 
-		c.State, c.Asked, c.Found = checkMissing, !unsupported, e.Err.Error()
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = rightsRemedy
 		}
@@ -237,7 +239,9 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 			continue
 		}
 
-		c.State, c.Found = checkMissing, e.Err.Error()
+		c.State = checkMissing
+		c.Found = e.Err.Error()
+
 		if errors.Is(e.Err, gpu.ErrNoPermission) {
 			c.Remedy = rightsRemedy
 		}
@@ -266,10 +270,9 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 		{"memory", gpu.ReadingMemory, r.Memory.Total.Present()},
 		{"clocks", gpu.ReadingClocks, r.ClockHertz.SM.Present()},
 	} {
-		failed := slices.ContainsFunc(
-			g.Errors,
-			func(e gpu.ReadError) bool { return e.Reading == of.reading },
-		)
+		failed := slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
+			return e.Reading == of.reading
+		})
 		if !of.has && !failed {
 			absent = append(absent, of.what)
 		}
@@ -354,8 +357,8 @@ func (j *nodeJudge) judgePersistence(name string, g *gpu.GPU) {
 	}
 	if on, ok := g.Readings.PersistenceMode.Get(); ok {
 		c.State = checkOK
-
 		c.Found = "on"
+
 		if !on {
 			c.State = checkOff
 			c.Found = "off: the GPU is initialised anew when the first process opens it, about a second"
@@ -396,7 +399,8 @@ func (j *nodeJudge) judgeActivity(
 
 	switch {
 	case a.GraphicsEngine.Present() || a.SM.Present():
-		c.State, c.Found = checkOK, "by "+strings.ToUpper(string(from))
+		c.State = checkOK
+		c.Found = "by " + strings.ToUpper(string(from))
 	case j.host.dcgm != nil && from == gpu.ActivityUnknown:
 		c.State = checkUnknown
 		c.Found = "the driver has no GPM for it; DCGM, which is embedded, was not started here"

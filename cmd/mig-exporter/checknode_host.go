@@ -47,15 +47,15 @@ func (machine) readHost(cfg *Config) hostFacts {
 func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
-
 	h.sleeping = readSleeping(sys)
+
 	if bound, err := listBoundGPUs(sys, proc); err == nil {
 		h.bound = gpu.Some(bound)
 	}
 
 	h.logRestricted = readLogRestricted(proc)
-
 	h.cgroup = readCgroupVersion(sys)
+
 	if cfg.dcgmMode() == dcgmEmbedded {
 		h.dcgm = findDCGM()
 	}
@@ -134,10 +134,8 @@ func readCgroupVersion(sys string) string {
 		return "2"
 	}
 
-	if _, v1 := os.Stat(
-		filepath.Join(sys, "fs", "cgroup", "memory"),
-	); errors.Is(err, fs.ErrNotExist) &&
-		v1 == nil {
+	_, v1 := os.Stat(filepath.Join(sys, "fs", "cgroup", "memory"))
+	if errors.Is(err, fs.ErrNotExist) && v1 == nil {
 		return "1"
 	}
 

@@ -75,8 +75,8 @@ func (j *nodeJudge) judgeDriver() {
 
 	if s := j.source(gpu.SourceNVML); s != nil && s.Err != nil {
 		c.State = checkMissing
-
 		c.Found = s.Err.Error()
+
 		switch {
 		case errors.Is(s.Err, errFirstToOpen):
 			c.Remedy = "run nvidia-persistenced --persistence-mode on the host; this process needs root, CAP_SYS_PTRACE and " +
@@ -90,7 +90,7 @@ func (j *nodeJudge) judgeDriver() {
 
 	if c.State == checkOK && len(j.last.GPUs)+len(j.last.Unread) == 0 {
 		c.State = checkMissing
-		c.Found = c.Found + ": the driver lists none"
+		c.Found += ": the driver lists none"
 	}
 
 	j.add(c)
@@ -167,7 +167,8 @@ func (j *nodeJudge) judgePIDNamespace() {
 		c.Found = "taken for the host's (--pid-namespace=host)"
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
-		c.State, c.Found = checkUnknown, err.Error()
+		c.State = checkUnknown
+		c.Found = err.Error()
 	default:
 		c.State = checkMissing
 		c.Found = "not the host's: the driver leaves out the processes that are not in it, so an empty list says nothing"
@@ -194,10 +195,11 @@ func (j *nodeJudge) judgeHost() {
 	}
 	if sleeping, ok := j.host.sleeping.Get(); ok {
 		c.State = checkOK
-
 		c.Found = "no GPU slept"
+
 		if len(sleeping) > 0 {
-			c.State, c.Found = checkOff, "slept before this command: "+strings.Join(sleeping, ", ")
+			c.State = checkOff
+			c.Found = "slept before this command: " + strings.Join(sleeping, ", ")
 			c.Remedy = "the exporter keeps them awake (docs/faults.md)"
 		}
 	}
@@ -217,8 +219,8 @@ func (j *nodeJudge) judgeRights() {
 	}
 
 	changes := control && j.control.Mode == controlApply
-
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
+
 	if !j.host.root {
 		c.State = checkOff
 		c.Found = "no: what needs it is in the lines below"
@@ -256,8 +258,8 @@ func (j *nodeJudge) judgeRights() {
 			c.Found = "unknown: " + right.what
 		case c.Asked:
 			c.State = checkMissing
-
 			c.Remedy = rightsRemedy
+
 			if strings.HasSuffix(right.what, "for partition control") {
 				c.Remedy = "docs/partition-control.md has the rights that it needs"
 			}
@@ -294,10 +296,13 @@ func (j *nodeJudge) judgeDCGM() {
 		c.State = checkUnknown
 		c.Found = "it has not been asked: no GPU was read"
 	case asked && !state.Up:
-		c.State, c.Found = checkMissing, fmt.Sprintf("it does not answer: %v", state.Err)
+		c.State = checkMissing
+		c.Found = fmt.Sprintf("it does not answer: %v", state.Err)
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
-		c.State, c.Found = checkOK, "it answers ("+j.cfg.dcgmMode()+")"
+		c.State = checkOK
+		c.Found = "it answers (" + j.cfg.dcgmMode() + ")"
+
 		if len(without) > 0 {
 			c.State = checkMissing
 			c.Found += ", and profiles nothing on GPUs " + strings.Join(without, ", ")
@@ -397,7 +402,9 @@ func (j *nodeJudge) judgeKubelet() nodeCheck {
 	}
 
 	if j.host.podsErr != nil {
-		c.State, c.Asked, c.Found = checkMissing, true, j.host.podsErr.Error()
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = j.host.podsErr.Error()
 	}
 
 	return c
@@ -443,8 +450,8 @@ func (j *nodeJudge) judgeWitness(kubelet bool) nodeCheck {
 // judgeSource judges a source by its state. An empty setting means that it is not asked for.
 func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	c := nodeCheck{State: checkOff, Asked: setting != "", Found: "not asked"}
-
 	state := j.source(name)
+
 	switch {
 	case state == nil && c.Asked:
 		c.State = checkUnknown
@@ -455,7 +462,10 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 		c.Asked = true
 		c.Found = "it answers"
 	case state.Err != nil:
-		c.State, c.Asked, c.Found, c.Remedy = checkMissing, true, state.Err.Error(), remedy
+		c.State = checkMissing
+		c.Asked = true
+		c.Found = state.Err.Error()
+		c.Remedy = remedy
 	default:
 		c.State = checkUnknown
 		c.Asked = true

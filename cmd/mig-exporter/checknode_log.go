@@ -20,9 +20,12 @@ func (j *nodeJudge) judgeKernelLog() {
 		c.State = checkUnknown
 		c.Found = "the node was not read"
 	case state.Up:
-		c.State, c.Found = checkOK, "it is read; "+describeXIDs(j.last)
+		c.State = checkOK
+		c.Found = "it is read; " + describeXIDs(j.last)
 	default:
-		c.State, c.Found, c.Remedy = checkMissing, state.Err.Error(), j.remedyOfLog(state.Err)
+		c.State = checkMissing
+		c.Found = state.Err.Error()
+		c.Remedy = j.remedyOfLog(state.Err)
 	}
 
 	j.add(c)
@@ -31,8 +34,8 @@ func (j *nodeJudge) judgeKernelLog() {
 // remedyOfLog says what to change if the kernel's log cannot be read.
 func (j *nodeJudge) remedyOfLog(err error) string {
 	restricted := j.host.logRestricted.Or(true)
-
 	mayRead := j.host.has(capSyslog).Or(false)
+
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):
 		return "put the host's /dev/kmsg into the container (docs/image.md)"

@@ -161,10 +161,9 @@ func joinInstances(checks []nodeCheck) []nodeCheck {
 	for _, c := range checks {
 		id, ofInstance := c.instance.Get()
 
-		at := slices.IndexFunc(
-			joined,
-			func(other nodeCheck) bool { return ofInstance && other.saysTheSame(&c) },
-		)
+		at := slices.IndexFunc(joined, func(other nodeCheck) bool {
+			return ofInstance && other.saysTheSame(&c)
+		})
 		if at < 0 {
 			joined = append(joined, c)
 			at = len(joined) - 1

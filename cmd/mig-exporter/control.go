@@ -112,11 +112,9 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 	}
 
 	c.metrics = newControlMetrics(x.node.now)
+	// The engine runs at once: first it finishes the operation of the last run.
+	c.status = &controlStatus{metrics: c.metrics, engine: "running"}
 
-	c.status = &controlStatus{
-		metrics: c.metrics,
-		engine:  "running",
-	} // first it finishes the operation of the last run
 	if err := x.fresh.Register(c.metrics); err != nil {
 		return control.Options{}, err
 	}
@@ -304,6 +302,7 @@ func (s *controlStatus) auditFailure() string {
 func (s *controlStatus) setEngine(state string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	s.engine = state
 	s.updateMetric()
 }
@@ -312,6 +311,7 @@ func (s *controlStatus) setEngine(state string) {
 func (s *controlStatus) setOff(reason string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+
 	news := s.off != reason
 	s.off = reason
 	s.updateMetric()

@@ -37,8 +37,8 @@ func allFlags() []*kingpin.FlagModel {
 	app := newApp()
 	declareCommands(app, &invocation{})
 	model := app.Model()
-
 	flags := slices.Clone(model.Flags)
+
 	for _, c := range model.Commands {
 		flags = append(flags, c.Flags...)
 	}
@@ -113,12 +113,9 @@ func addVariables(err error, args []string, lookup lookupFunc) error {
 
 	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
 		variable := variableOf(m[1], args, lookup)
-		if text := fmt.Sprintf(
-			"--%s is set by %s",
-			m[1],
-			variable,
-		); variable != "" &&
-			!slices.Contains(set, text) {
+
+		text := fmt.Sprintf("--%s is set by %s", m[1], variable)
+		if variable != "" && !slices.Contains(set, text) {
 			set = append(set, text)
 		}
 	}
@@ -188,8 +185,8 @@ func findIneffective(
 
 		for _, flag := range e.flags {
 			variable := variableOf(flag, args, lookup)
-
 			name := flagAsTyped(args, flag)
+
 			switch {
 			case variable != "":
 				warnings = append(
@@ -282,10 +279,9 @@ func unknownVariables(environ []string) []warning {
 		switch {
 		case slices.Contains(known, name) || isServiceVariable(name, names):
 		case strings.HasPrefix(name, envPrefix):
-			best := slices.MinFunc(
-				own,
-				func(a, b string) int { return editDistance(name, a) - editDistance(name, b) },
-			)
+			best := slices.MinFunc(own, func(a, b string) int {
+				return editDistance(name, a) - editDistance(name, b)
+			})
 			list = append(list, warning{"variable belongs to no flag; it has no effect",
 				[]any{"variable", name, "nearest", best, "flag", flags[best]}})
 		case strings.HasPrefix(name, dcgmExporterPrefix):

@@ -39,6 +39,7 @@ func (e *evaluation) addOutcomes() {
 	truth := e.node.Truth()
 	e.mu.Lock()
 	defer e.mu.Unlock()
+
 	e.tally.Add(now, truth)
 }
 

@@ -62,14 +62,11 @@ func (f *evidenceFile) checkFolder() {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"file",
-			f.path,
-			"err",
-			err,
-			"see",
-			"--advise.state-dir",
-			"msg",
-			"cannot write the evidence for right-sizing; trying again every ten minutes. A restart loses it",
+			"msg", "cannot write the evidence for right-sizing; "+
+				"trying again every ten minutes. A restart loses it",
+			"file", f.path,
+			"err", err,
+			"see", "--advise.state-dir",
 		)
 	}
 }
@@ -87,28 +84,22 @@ func (f *evidenceFile) setAside(why error) bool {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"file",
-			f.path,
-			"err",
-			errors.Join(why, err),
-			"msg",
-			"cannot use the evidence for right-sizing nor rename its file, which stays as it is; no evidence is saved",
+			"msg", "cannot use the evidence for right-sizing nor rename its file, "+
+				"which stays as it is; no evidence is saved",
+			"file", f.path,
+			"err", errors.Join(why, err),
 		)
 
 		return false
 	}
 
-	level.Warn(f.logger).
-		Log(
-			"msg",
-			"cannot use the evidence for right-sizing; renamed its file and started without evidence",
-			"file",
-			f.path,
-			"as",
-			aside,
-			"err",
-			why,
-		)
+	level.Warn(f.logger).Log(
+		"msg", "cannot use the evidence for right-sizing; "+
+			"renamed its file and started without evidence",
+		"file", f.path,
+		"as", aside,
+		"err", why,
+	)
 
 	return true
 }
@@ -116,18 +107,18 @@ func (f *evidenceFile) setAside(why error) bool {
 // logRestored reports the evidence that was restored. sameGPUs reports whether the node still has one of the GPUs that
 // the evidence is of. Workloads whose evidence was invalid are counted; the first three are named.
 func (f *evidenceFile) logRestored(c *advise.Checkpoint, sameGPUs bool) {
-	level.Info(f.logger).Log("msg", "restored the evidence for right-sizing", "file", f.path,
-		"workloads", len(c.Workloads))
+	level.Info(f.logger).Log(
+		"msg", "restored the evidence for right-sizing",
+		"file", f.path,
+		"workloads", len(c.Workloads),
+	)
 
 	if !sameGPUs {
 		level.Warn(f.logger).Log(
-			"msg",
-			"none of this node's GPUs is in its evidence for right-sizing; "+
+			"msg", "none of this node's GPUs is in its evidence for right-sizing; "+
 				"using it, since the node's name is the same",
-			"file",
-			f.path,
-			"node",
-			c.Node,
+			"file", f.path,
+			"node", c.Node,
 		)
 	}
 
@@ -162,12 +153,10 @@ func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 
 	if err != nil {
 		level.Error(f.logger).Log(
-			"file",
-			f.path,
-			"err",
-			err,
-			"msg",
-			"cannot save the evidence for right-sizing; a restart would lose what came after the last save",
+			"msg", "cannot save the evidence for right-sizing; "+
+				"a restart would lose what came after the last save",
+			"file", f.path,
+			"err", err,
 		)
 	}
 }

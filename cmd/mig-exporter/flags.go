@@ -83,8 +83,8 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	inv.Command = command
-
 	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
+
 	if cfg.Driver == driverNVML {
 		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
 	}
@@ -104,24 +104,17 @@ func declareCommands(app *kingpin.Application, inv *invocation) {
 	declareFlags(app, &inv.Config, &inv.Log)
 	app.Command(commandServe, "Serve metrics of this node's GPUs.").Default()
 	app.Command(commandCheck, "Check the flags and the files that they name.")
-	checkNodeFlags(
-		app.Command(
-			commandCheckNode,
-			"Read this node for a few seconds and report what of it can be seen "+
-				"with these flags, what not, why, and what to change. Nothing is served or changed. The exit code is 0 if nothing "+
-				"that the flags ask for is known to be missing, 1 if something is missing or unknown, 4 if the node could not be "+
-				"checked.",
-		),
-		&inv.Config,
-	)
-	captureFlags(
-		app.Command(
-			commandCapture,
-			"Write the answers of this node's driver to a file for --sim.scenario: "+
-				"inventory, readings and errors, without identities. Nothing is served, and pods are not captured.",
-		),
-		&inv.Config.Capture,
-	)
+
+	checkNode := app.Command(commandCheckNode, "Read this node for a few seconds and report "+
+		"what of it can be seen with these flags, what not, why, and what to change. Nothing is "+
+		"served or changed. The exit code is 0 if nothing that the flags ask for is known to be "+
+		"missing, 1 if something is missing or unknown, 4 if the node could not be checked.")
+	checkNodeFlags(checkNode, &inv.Config)
+
+	capture := app.Command(commandCapture, "Write the answers of this node's driver to a file "+
+		"for --sim.scenario: inventory, readings and errors, without identities. Nothing is "+
+		"served, and pods are not captured.")
+	captureFlags(capture, &inv.Config.Capture)
 }
 
 // declareFlags declares the flags that all commands have.
@@ -135,26 +128,10 @@ func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
 	kubernetesFlags(app, cfg)
 	adviseFlags(app, &cfg.Advise)
 	controlFlags(app, &cfg.Control)
-	enumFlag(
-		app,
-		"log.level",
-		"Lowest level of messages to log: debug, info, warn or error.",
-		"info",
-		&logs.Level,
-		"debug",
-		"info",
-		"warn",
-		"error",
-	)
-	enumFlag(
-		app,
-		"log.format",
-		"Form of the log on standard error: logfmt or json.",
-		"logfmt",
-		&logs.Format,
-		"logfmt",
-		"json",
-	)
+	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.",
+		"info", &logs.Level, "debug", "info", "warn", "error")
+	enumFlag(app, "log.format", "Form of the log on standard error: logfmt or json.",
+		"logfmt", &logs.Format, "logfmt", "json")
 }
 
 func newApp() *kingpin.Application {
@@ -167,10 +144,14 @@ func newApp() *kingpin.Application {
 	)
 	app.Version(version.Print("mig-exporter"))
 	app.UsageWriter(os.Stdout) // --help and --version are answers, not errors
-	usage.Install(app, flagGroups(), usage.Table{Title: "Collectors (+ is on by default, - is off)",
-		Rows: describeCollectors()})
+	usage.Install(app, flagGroups(), usage.Table{
+		Title: "Collectors (+ is on by default, - is off)",
+		Rows:  describeCollectors(),
+	})
+
 	app.HelpFlag.Short('h').NoEnvar()
-	// dcgm-exporter has -v, too; images set MIG_EXPORTER_VERSION
+
+	// dcgm-exporter has -v, too. NoEnvar: images set MIG_EXPORTER_VERSION.
 	app.VersionFlag.Short('v').NoEnvar()
 	app.DefaultEnvars()
 
@@ -199,130 +180,73 @@ func flagGroups() []usage.Group {
 }
 
 func sourceFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(
-		app,
-		"driver",
-		"Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a simulated node (--sim.scenario).",
-		driverNVML,
-		&cfg.Driver,
-		driverNVML,
-		driverSim,
-	)
-	app.Flag("nvml.library-path",
-		"Path of the NVML library; by default libnvidia-ml.so.1 as the dynamic linker finds it.").
+	enumFlag(app, "driver", "Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a "+
+		"simulated node (--sim.scenario).",
+		driverNVML, &cfg.Driver, driverNVML, driverSim)
+	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as "+
+		"the dynamic linker finds it.").
 		StringVar(&cfg.NVMLLibrary)
-	app.Flag(
-		"release.socket",
-		"Unix socket on which root releases GPUs by migctl, with or without partition control: auto is "+
-			defaultReleaseSocket+", and none on a simulated node. Empty is none.",
-	).
-		Default(autoSocket).StringVar(&cfg.ReleaseSocket)
-	app.Flag(
-		"sim.scenario",
-		"Scenario file of the simulated node, or a file written by capture; by default the built-in dgx-a100-mixed, a "+
-			"DGX A100 that several teams share.",
-	).
+	app.Flag("release.socket", "Unix socket on which root releases GPUs by migctl, with or "+
+		"without partition control: auto is "+defaultReleaseSocket+", and none on a "+
+		"simulated node. Empty is none.").
+		Default(autoSocket).
+		StringVar(&cfg.ReleaseSocket)
+	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by "+
+		"capture; by default the built-in dgx-a100-mixed, a DGX A100 that several teams share.").
 		StringVar(&cfg.SimScenario)
-	enumFlag(
-		app,
-		"sim.clock",
-		"How simulated time passes: real, step (only by POST /-/sim/advance?by=1s), or x60.",
-		sim.ClockReal,
-		&cfg.SimClock,
-		sim.ClockReal,
-		sim.ClockStep,
-		sim.ClockX60,
-	)
-	durationFlag(
-		app,
-		"poll.interval",
-		"Time between two readings of all GPUs.",
-		"1s",
-		&cfg.PollInterval,
-	)
-	durationFlag(
-		app,
-		"poll.timeout",
-		"Time after which a GPU counts as down whose driver does not return from a call. A reading of many calls that each "+
-			"return may take ten times as long.",
-		"5s",
-		&cfg.PollTimeout,
-	)
-	floatFlag(
-		app,
-		"poll.driver-budget",
-		"Seconds of driver calls, for each second, that may keep other users of the GPUs waiting. Readings that take more "+
-			"are made less often until they fit: every 5s at most, those that are dear or seldom change every 2m. "+
-			"0 is no limit.",
-		defaultDriverBudget,
-		&cfg.DriverBudget,
-	)
-	enumFlag(
-		app,
-		"pid-namespace",
-		"PID namespace of this process, in which the driver lists processes: auto, host (all processes that can be on the "+
-			"GPUs are in it, as on a node that is a container itself) or container (there may be others: none is listed).",
-		pidNamespaceAuto,
-		&cfg.PIDNamespace,
-		pidNamespaceAuto,
-		pidNamespaceHost,
-		pidNamespaceContainer,
-	)
-	app.Flag(
-		"xid.kernel-log",
-		"Take XIDs from the kernel's log, too: some are no events of the driver, such as 62 and 119, and 79 on an idle GPU. "+
-			"Needs "+kernellog.Path+", and CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).",
-	).
+	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST "+
+		"/-/sim/advance?by=1s), or x60.",
+		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
+	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.",
+		"1s", &cfg.PollInterval)
+	durationFlag(app, "poll.timeout", "Time after which a GPU counts as down whose driver does "+
+		"not return from a call. A reading of many calls that each return may take ten times as "+
+		"long.",
+		"5s", &cfg.PollTimeout)
+	floatFlag(app, "poll.driver-budget", "Seconds of driver calls, for each second, that may "+
+		"keep other users of the GPUs waiting. Readings that take more are made less often "+
+		"until they fit: every 5s at most, those that are dear or seldom change every 2m. 0 is "+
+		"no limit.",
+		defaultDriverBudget, &cfg.DriverBudget)
+	enumFlag(app, "pid-namespace", "PID namespace of this process, in which the driver lists "+
+		"processes: auto, host (all processes that can be on the GPUs are in it, as on a node "+
+		"that is a container itself) or container (there may be others: none is listed).",
+		pidNamespaceAuto, &cfg.PIDNamespace, pidNamespaceAuto, pidNamespaceHost,
+		pidNamespaceContainer)
+	app.Flag("xid.kernel-log", "Take XIDs from the kernel's log, too: some are no events of the "+
+		"driver, such as 62 and 119, and 79 on an idle GPU. Needs "+kernellog.Path+", and "+
+		"CAP_SYSLOG where kernel.dmesg_restrict is 1 (docs/image.md).").
 		BoolVar(&cfg.KernelLog)
 }
 
 func profilingFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(app, "profiling.source",
-		"Source of activity: auto (for each GPU, GPM if its driver has it, else DCGM), "+
-			"gpm, dcgm (GPM if DCGM fails) or off.", profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM,
-		profilingDCGM, profilingOff)
-	app.Flag(
-		"dcgm.address",
-		"Where DCGM runs: HOST:PORT of a host engine, the path of its unix socket, or embedded "+
-			"(libdcgm.so.4 in this process). By default DCGM is not used.",
-	).StringVar(&cfg.DCGMAddress)
-	app.Flag(
-		"hpc.job-mapping-dir",
-		"Folder in which a batch scheduler records which job has which GPU: files <gpu> and "+
-			"<gpu>.<GPU instance>, a job in each line.",
-	).StringVar(&cfg.JobDir)
+	enumFlag(app, "profiling.source", "Source of activity: auto (for each GPU, GPM if its "+
+		"driver has it, else DCGM), gpm, dcgm (GPM if DCGM fails) or off.",
+		profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
+	app.Flag("dcgm.address", "Where DCGM runs: HOST:PORT of a host engine, the path of its unix "+
+		"socket, or embedded (libdcgm.so.4 in this process). By default DCGM is not used.").
+		StringVar(&cfg.DCGMAddress)
+	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has "+
+		"which GPU: files <gpu> and <gpu>.<GPU instance>, a job in each line.").
+		StringVar(&cfg.JobDir)
 }
 
 func metricsFlags(app *kingpin.Application, cfg *Config) {
-	enumFlag(
-		app,
-		"metrics.names",
-		"Names of the metrics: native, dcgm (those of dcgm-exporter) or both.",
-		collector.NamesNative,
-		&cfg.Names,
-		collector.NamesNative,
-		collector.NamesDCGM,
-		collector.NamesBoth,
-	)
-	app.Flag(
-		"dcgm.counters",
-		"Counters file of dcgm-exporter (CSV) that chooses the metrics under its names; by default a built-in list. "+
-			"Read again with SIGHUP.",
-	).
+	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) "+
+		"or both.",
+		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM,
+		collector.NamesBoth)
+	app.Flag("dcgm.counters", "Counters file of dcgm-exporter (CSV) that chooses the metrics "+
+		"under its names; by default a built-in list. Read again with SIGHUP.").
 		StringVar(&cfg.CountersFile)
-	app.Flag("dcgm.repeat-gpu-fields",
-		"Repeat the values of a GPU for each of its GPU instances under dcgm-exporter's names, "+
-			"as it does. Sums over such series count it several times.").BoolVar(&cfg.RepeatGPUFields)
-	enumFlag(
-		app,
-		"dcgm.hostname-label",
-		"Label with the host's name under dcgm-exporter's names: Hostname, hostname (since its 4.8.3) or off.",
-		collector.HostnameUpper,
-		&cfg.HostnameLabel,
-		collector.HostnameUpper,
-		collector.HostnameLower,
-		collector.HostnameOff,
-	)
+	app.Flag("dcgm.repeat-gpu-fields", "Repeat the values of a GPU for each of its GPU "+
+		"instances under dcgm-exporter's names, as it does. Sums over such series count it "+
+		"several times.").
+		BoolVar(&cfg.RepeatGPUFields)
+	enumFlag(app, "dcgm.hostname-label", "Label with the host's name under dcgm-exporter's "+
+		"names: Hostname, hostname (since its 4.8.3) or off.",
+		collector.HostnameUpper, &cfg.HostnameLabel, collector.HostnameUpper,
+		collector.HostnameLower, collector.HostnameOff)
 	windowFlag(app, xidWindowFlag, &cfg.XIDWindow)
 	windowFlag(app, clockEventsWindowFlag, &cfg.ClockEventsWindow)
 }
@@ -331,122 +255,88 @@ func metricsFlags(app *kingpin.Application, cfg *Config) {
 // over which one of its counts counts, up to the last reading, in milliseconds. aliases hold its
 // variable.
 func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
-	app.Flag(
-		name,
-		"",
-	).Hidden().NoEnvar().Default(strconv.FormatInt(defaultWindow.Milliseconds(), 10)).
-		SetValue(
-			&flagValue{
-				flag:     name,
-				expected: "a number of milliseconds",
-				parse: func(s string) bool {
-					n, err := strconv.ParseUint(s, 10, 31)
-					*target = time.Duration(n) * time.Millisecond
+	initial := strconv.FormatInt(defaultWindow.Milliseconds(), 10)
+	app.Flag(name, "").Hidden().NoEnvar().Default(initial).SetValue(&flagValue{
+		flag:     name,
+		expected: "a number of milliseconds",
+		parse: func(s string) bool {
+			n, err := strconv.ParseUint(s, 10, 31)
+			*target = time.Duration(n) * time.Millisecond
 
-					return err == nil
-				},
-			},
-		)
+			return err == nil
+		},
+	})
 }
 
 func webFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag(
-		"web.listen-address",
-		"Address to serve on; repeatable.",
-	).Default(":9401").StringsVar(&cfg.Addresses)
-	app.Flag(
-		"web.config.file",
-		"Web configuration for TLS, basic auth and HTTP headers, as exporter-toolkit describes it.",
-	).
+	app.Flag("web.listen-address", "Address to serve on; repeatable.").
+		Default(":9401").
+		StringsVar(&cfg.Addresses)
+	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as "+
+		"exporter-toolkit describes it.").
 		StringVar(&cfg.WebConfigFile)
-	app.Flag(
-		"web.systemd-socket",
-		"Serve on the sockets that systemd passes instead of --web.listen-address.",
-	).
+	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of "+
+		"--web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
-	intFlag(
-		app,
-		"web.max-scrapes",
-		"Scrapes gathered and encoded at the same time; those beyond it get 503. 0 is no limit.",
-		"40",
-		&cfg.MaxScrapes,
-	)
-	app.Flag(
-		"web.state",
-		"Serve the node's state as JSON at /api/v1/node, and on the landing page.",
-	).Default("true").
+	intFlag(app, "web.max-scrapes", "Scrapes gathered and encoded at the same time; those "+
+		"beyond it get 503. 0 is no limit.",
+		"40", &cfg.MaxScrapes)
+	app.Flag("web.state", "Serve the node's state as JSON at /api/v1/node, and on the landing "+
+		"page.").
+		Default("true").
 		BoolVar(&cfg.State)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
 func kubernetesFlags(app *kingpin.Application, cfg *Config) {
-	app.Flag(
-		"kubernetes.socket",
-		"The kubelet's pod-resources socket. It need not exist; an empty path means that this node has no kubelet.",
-	).
-		Default(
-			podresources.DefaultSocket,
-		).IsSetByUser(&cfg.kubeletSocketSet).StringVar(&cfg.KubeletSocket)
-	app.Flag(
-		"kubernetes.witness-pod",
-		"Pod of the API server, NAMESPACE/NAME, a trailing * is a prefix, without whose presence the kubelet's list is not "+
-			"complete after a restart: no device counts as free before it, and every pod that is known, are listed. By default "+
-			"the exporter's own pod; on a host name one that always runs there, of a DaemonSet, such as "+
-			"kube-system/calico-node-*; a static pod is none.",
-	).StringVar(&cfg.WitnessPod)
-	app.Flag(
-		"kubernetes.checkpoint",
-		"The checkpoint of the kubelet's device manager, a second source of which container holds a device while the "+
-			"kubelet does not "+
-			"list its pods, and for init containers. Only root can read it; an empty path turns it off.",
-	).
-		Default(podresources.DefaultCheckpoint).StringVar(&cfg.Checkpoint)
-	enumFlag(
-		app,
-		"kubernetes.labels",
-		"Where pods are named: container (in the info families and in nvidia_gpu_container_*), series (also on the "+
-			"memory, activity, power and energy of what they hold), info (in the info families only), off.",
-		collector.PodLabelsContainer,
-		&cfg.PodLabels,
-		collector.PodLabelsContainer,
-		collector.PodLabelsSeries,
-		collector.PodLabelsInfo,
-		collector.PodLabelsOff,
-	)
-	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides nvidia.com/gpu, "+
-		"nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; repeatable.").StringsVar(&cfg.ResourceNames)
-	app.Flag(
-		"kubernetes.pod-label",
-		"Pod label to show as label_NAME on the info series of pods; needs "+
-			"--kubernetes.node-name; repeatable.",
-	).StringsVar(&cfg.PodLabelNames)
-	app.Flag(
-		"kubernetes.node-name",
-		"This node's name at the API server, which is then asked for the owners and labels "+
-			"of its pods; by default it is not asked.",
-	).StringVar(&cfg.NodeName)
+	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an "+
+		"empty path means that this node has no kubelet.").
+		Default(podresources.DefaultSocket).
+		IsSetByUser(&cfg.kubeletSocketSet).
+		StringVar(&cfg.KubeletSocket)
+	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is "+
+		"a prefix, without whose presence the kubelet's list is not complete after a restart: "+
+		"no device counts as free before it, and every pod that is known, are listed. By "+
+		"default the exporter's own pod; on a host name one that always runs there, of a "+
+		"DaemonSet, such as kube-system/calico-node-*; a static pod is none.").
+		StringVar(&cfg.WitnessPod)
+	app.Flag("kubernetes.checkpoint", "The checkpoint of the kubelet's device manager, a second "+
+		"source of which container holds a device while the kubelet does not list its pods, and "+
+		"for init containers. Only root can read it; an empty path turns it off.").
+		Default(podresources.DefaultCheckpoint).
+		StringVar(&cfg.Checkpoint)
+	enumFlag(app, "kubernetes.labels", "Where pods are named: container (in the info families "+
+		"and in nvidia_gpu_container_*), series (also on the memory, activity, power and energy "+
+		"of what they hold), info (in the info families only), off.",
+		collector.PodLabelsContainer, &cfg.PodLabels, collector.PodLabelsContainer,
+		collector.PodLabelsSeries, collector.PodLabelsInfo, collector.PodLabelsOff)
+	app.Flag("kubernetes.resource-name", "Resource name of NVIDIA devices besides "+
+		"nvidia.com/gpu, nvidia.com/gpu.shared and nvidia.com/mig-*; a trailing * is a prefix; "+
+		"repeatable.").
+		StringsVar(&cfg.ResourceNames)
+	app.Flag("kubernetes.pod-label", "Pod label to show as label_NAME on the info series of "+
+		"pods; needs --kubernetes.node-name; repeatable.").
+		StringsVar(&cfg.PodLabelNames)
+	app.Flag("kubernetes.node-name", "This node's name at the API server, which is then asked "+
+		"for the owners and labels of its pods; by default it is not asked.").
+		StringVar(&cfg.NodeName)
 }
 
 func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
-	command.Flag(
-		"output",
-		"Form of the report: text or json.",
-	).Short('o').NoEnvar().Default(reportText).
-		EnumVar(
-			&cfg.CheckOutput,
-			reportText,
-			reportJSON,
-		)
+	command.Flag("output", "Form of the report: text or json.").
+		Short('o').
+		NoEnvar().
+		Default(reportText).
+		EnumVar(&cfg.CheckOutput, reportText, reportJSON)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {
-	command.Flag(
-		"output",
-		"File to write, or - for standard output.",
-	).Required().StringVar(&cfg.Output)
+	command.Flag("output", "File to write, or - for standard output.").
+		Required().
+		StringVar(&cfg.Output)
 	intFlag(command, "capture.polls", "Readings of all GPUs to capture, --poll.interval apart.",
 		strconv.Itoa(defaultCapturePolls), &cfg.Polls)
-	command.Flag("capture.keep-identities",
-		"Keep UUIDs, serial numbers, process ids and the host's name instead of pseudonyms.").
+	command.Flag("capture.keep-identities", "Keep UUIDs, serial numbers, process ids and the "+
+		"host's name instead of pseudonyms.").
 		BoolVar(&cfg.KeepIdentities)
 }

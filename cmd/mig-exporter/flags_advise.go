@@ -30,52 +30,35 @@ const (
 
 func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	initial := advise.DefaultOptions()
-	app.Flag(
-		"advise.enabled",
-		"Observe what workloads need of their GPUs and slices, and recommend smaller or larger ones (docs/rightsizing.md). "+
-			"Nothing is ever changed by it.",
-	).Default("true").BoolVar(&cfg.Enabled)
-	app.Flag(
-		"advise.state-dir",
-		"Folder that keeps the evidence across restarts; created if it is missing. By default there is none: "+
-			"a restart loses what was observed.",
-	).StringVar(&cfg.StateDir)
+	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and "+
+		"recommend smaller or larger ones (docs/rightsizing.md). Nothing is ever changed by it.").
+		Default("true").
+		BoolVar(&cfg.Enabled)
+	app.Flag("advise.state-dir", "Folder that keeps the evidence across restarts; created if it "+
+		"is missing. By default there is none: a restart loses what was observed.").
+		StringVar(&cfg.StateDir)
 	cfg.Options.Headroom = initial.Headroom
 	cfg.Options.TargetBusy = initial.TargetBusy
-	floatFlag(app, "advise.max-stretch",
-		"How many times as long as now a request may take in a slice, at p95. "+
-			"A pod's annotation mig-exporter.io/max-stretch overrides it.", initial.MaxStretch, &cfg.Options.MaxStretch)
-	durationFlag(
-		app,
-		"advise.min-evidence",
-		"Observed time before anything is recommended for a workload.",
-		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h",
-		&cfg.Options.MinEvidence,
-	)
-	app.Flag(
-		"advise.strict",
-		"Decide by the worst mix of kernels that the evidence allows, instead of the expected one.",
-	).
+	floatFlag(app, "advise.max-stretch", "How many times as long as now a request may take in a "+
+		"slice, at p95. A pod's annotation mig-exporter.io/max-stretch overrides it.",
+		initial.MaxStretch, &cfg.Options.MaxStretch)
+	durationFlag(app, "advise.min-evidence", "Observed time before anything is recommended for "+
+		"a workload.",
+		strconv.Itoa(int(initial.MinEvidence.Hours()))+"h", &cfg.Options.MinEvidence)
+	app.Flag("advise.strict", "Decide by the worst mix of kernels that the evidence allows, "+
+		"instead of the expected one.").
 		BoolVar(&cfg.Options.Strict)
-	app.Flag(
-		"advise.workload-label",
-		"Pod label that names the workload of the pods that have it, in place of their owners: pods of one "+
-			"workload add up. Needs --kubernetes.node-name.",
-	).StringVar(&cfg.WorkloadLabel)
-	app.Flag(
-		"advise.server-metrics",
-		"Ask the inference servers of pods for their metrics, at the pod's address and the port and path of its annotation "+
-			`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`,
-	).BoolVar(&cfg.ServerMetrics)
-	enumFlag(
-		app,
-		"advise.strategy",
-		"The device plugin's MIG strategy on this node: mixed, or single (all GPUs have one profile).",
-		strategyMixed,
-		&cfg.Strategy,
-		strategyMixed,
-		strategySingle,
-	)
+	app.Flag("advise.workload-label", "Pod label that names the workload of the pods that have "+
+		"it, in place of their owners: pods of one workload add up. Needs "+
+		"--kubernetes.node-name.").
+		StringVar(&cfg.WorkloadLabel)
+	app.Flag("advise.server-metrics", "Ask the inference servers of pods for their metrics, at "+
+		"the pod's address and the port and path of its annotation "+
+		`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).
+		BoolVar(&cfg.ServerMetrics)
+	enumFlag(app, "advise.strategy", "The device plugin's MIG strategy on this node: mixed, or "+
+		"single (all GPUs have one profile).",
+		strategyMixed, &cfg.Strategy, strategyMixed, strategySingle)
 }
 
 // gapIntervals is how many poll intervals may lie between two Snapshots that count as observed without a break.

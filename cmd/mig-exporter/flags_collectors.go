@@ -43,13 +43,11 @@ func declareCollectors(app *kingpin.Application, disabled map[string]bool) {
 	}
 
 	on, off := collectorNames()
-	app.Flag(
-		collectorsFlag,
-		"Collectors to serve: +NAME adds one to the default set and -NAME takes "+
-			"one out, as in +pipes,-ecc; names without signs are the whole set. On by default: "+
-			strings.Join(on, ", ")+". Off by default: "+strings.Join(off, ", ")+".",
-	).
-		PlaceHolder("+NAME,-NAME,...").SetValue(value)
+	app.Flag(collectorsFlag, "Collectors to serve: +NAME adds one to the default set and -NAME "+
+		"takes one out, as in +pipes,-ecc; names without signs are the whole set. On by "+
+		"default: "+strings.Join(on, ", ")+". Off by default: "+strings.Join(off, ", ")+".").
+		PlaceHolder("+NAME,-NAME,...").
+		SetValue(value)
 }
 
 // parseCollectors reads a list of collectors, such as "+pipes,-ecc" or "info,up,memory", and

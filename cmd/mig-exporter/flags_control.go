@@ -39,101 +39,60 @@ const (
 )
 
 func controlFlags(app *kingpin.Application, cfg *ControlConfig) {
-	app.Flag(
-		"control.enabled",
-		"Serve partition control for migctl on --control.socket (docs/partition-control.md).",
-	).
+	app.Flag("control.enabled", "Serve partition control for migctl on --control.socket "+
+		"(docs/partition-control.md).").
 		BoolVar(&cfg.Enabled)
-	enumFlag(
-		app,
-		"control.mode",
-		"What partition control may do: plan changes nothing; apply repartitions GPUs, which is experimental: "+
-			"it has not been proven on every model.",
-		controlPlan,
-		&cfg.Mode,
-		controlPlan,
-		controlApply,
-	)
-	app.Flag(
-		"control.socket",
-		"Unix socket of partition control, for root and --control.allow-gid.",
-	).
-		Default("/run/mig-exporter/control.sock").StringVar(&cfg.Socket)
-	intFlag(
-		app,
-		"control.allow-gid",
-		"Group whose members may read, plan, apply and change the MIG mode on the socket, without force, take-over and "+
-			"release; -1 is none.",
-		"-1",
-		&cfg.AllowGID,
-	)
-	app.Flag("control.listen-address",
-		"Address on which partition control is served over TLS too; needs --control.config.file.").
+	enumFlag(app, "control.mode", "What partition control may do: plan changes nothing; apply "+
+		"repartitions GPUs, which is experimental: it has not been proven on every model.",
+		controlPlan, &cfg.Mode, controlPlan, controlApply)
+	app.Flag("control.socket", "Unix socket of partition control, for root and "+
+		"--control.allow-gid.").
+		Default("/run/mig-exporter/control.sock").
+		StringVar(&cfg.Socket)
+	intFlag(app, "control.allow-gid", "Group whose members may read, plan, apply and change the "+
+		"MIG mode on the socket, without force, take-over and release; -1 is none.",
+		"-1", &cfg.AllowGID)
+	app.Flag("control.listen-address", "Address on which partition control is served over TLS "+
+		"too; needs --control.config.file.").
 		StringVar(&cfg.ListenAddress)
-	app.Flag(
-		"control.config.file",
-		"Certificates, tokens and rights of --control.listen-address (YAML). Read again when it has changed, "+
-			"and with SIGHUP.",
-	).StringVar(&cfg.ConfigFile)
-	app.Flag(
-		"control.audience",
-		"Audience that Kubernetes tokens must have; with an audience of its own, a token is not accepted by the API "+
-			"server. Repeatable. By default the API server's own.",
-	).StringsVar(&cfg.Audiences)
-	app.Flag(
-		"control.layouts",
-		"File of named layouts, in mig-parted's form. Read again with SIGHUP.",
-	).
+	app.Flag("control.config.file", "Certificates, tokens and rights of "+
+		"--control.listen-address (YAML). Read again when it has changed, and with SIGHUP.").
+		StringVar(&cfg.ConfigFile)
+	app.Flag("control.audience", "Audience that Kubernetes tokens must have; with an audience "+
+		"of its own, a token is not accepted by the API server. Repeatable. By default the API "+
+		"server's own.").
+		StringsVar(&cfg.Audiences)
+	app.Flag("control.layouts", "File of named layouts, in mig-parted's form. Read again with "+
+		"SIGHUP.").
 		StringVar(&cfg.LayoutsFile)
-	app.Flag(
-		"control.state-dir",
-		"Folder of the operations' state and the audit log; created if it is missing.",
-	).
-		Default("/var/lib/mig-exporter").StringVar(&cfg.StateDir)
-	app.Flag(
-		"control.restore",
-		"After a reboot, restore the layouts that operations have made, on GPUs without instances; each GPU on its own, "+
-			"tried again while it fails.",
-	).
+	app.Flag("control.state-dir", "Folder of the operations' state and the audit log; created "+
+		"if it is missing.").
+		Default("/var/lib/mig-exporter").
+		StringVar(&cfg.StateDir)
+	app.Flag("control.restore", "After a reboot, restore the layouts that operations have made, "+
+		"on GPUs without instances; each GPU on its own, tried again while it fails.").
 		BoolVar(&cfg.Restore)
-	app.Flag(
-		"control.cordon",
-		"Keep new pods from the node during a change; needs --kubernetes.node-name and the right to patch the node.",
-	).
+	app.Flag("control.cordon", "Keep new pods from the node during a change; needs "+
+		"--kubernetes.node-name and the right to patch the node.").
 		BoolVar(&cfg.Cordon)
-	app.Flag(
-		"control.device-plugin",
-		"Pods of the device plugin, as NAMESPACE/KEY=VALUE[,KEY=VALUE]: that of this node is restarted after a change, and "+
-			"the operation ends when the kubelet offers the new devices. Needs --control.cordon, and the right to list and "+
-			"delete pods there.",
-	).StringVar(&cfg.DevicePlugin)
-	app.Flag(
-		"control.hook",
-		"Program to run after a change, as a JSON list of its arguments; repeatable. Its environment has the old "+
-			"and new UUIDs.",
-	).StringsVar(&cfg.Hooks)
-	durationFlag(
-		app,
-		"control.call-timeout",
-		"Time after which a change that the driver has not answered counts as stuck.",
-		"30s",
-		&cfg.CallTimeout,
-	)
-	durationFlag(
-		app,
-		"control.idle-for",
-		"Time for which an instance must have been inactive to count as idle.",
-		"1m",
-		&cfg.IdleFor,
-	)
-	durationFlag(
-		app,
-		"control.settle-timeout",
-		"Time for which an operation waits for the kubelet to offer exactly the devices that exist, and blocks its own "+
-			"GPUs; then it is unsettled.",
-		"2m",
-		&cfg.SettleTimeout,
-	)
+	app.Flag("control.device-plugin", "Pods of the device plugin, as "+
+		"NAMESPACE/KEY=VALUE[,KEY=VALUE]: that of this node is restarted after a change, and "+
+		"the operation ends when the kubelet offers the new devices. Needs --control.cordon, "+
+		"and the right to list and delete pods there.").
+		StringVar(&cfg.DevicePlugin)
+	app.Flag("control.hook", "Program to run after a change, as a JSON list of its arguments; "+
+		"repeatable. Its environment has the old and new UUIDs.").
+		StringsVar(&cfg.Hooks)
+	durationFlag(app, "control.call-timeout", "Time after which a change that the driver has "+
+		"not answered counts as stuck.",
+		"30s", &cfg.CallTimeout)
+	durationFlag(app, "control.idle-for", "Time for which an instance must have been inactive "+
+		"to count as idle.",
+		"1m", &cfg.IdleFor)
+	durationFlag(app, "control.settle-timeout", "Time for which an operation waits for the "+
+		"kubelet to offer exactly the devices that exist, and blocks its own GPUs; then it is "+
+		"unsettled.",
+		"2m", &cfg.SettleTimeout)
 }
 
 // hookTimeout is the time after which a hook is killed: systemd gives a service 90 s to stop, and

@@ -24,11 +24,12 @@ type metadata interface {
 
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames, opts.StaleAfter = cfg.ResourceNames, podsStaleAfter*cfg.clockSpeed()
+	opts.ResourceNames = cfg.ResourceNames
+	opts.StaleAfter = podsStaleAfter * cfg.clockSpeed()
 	opts.Now = n.now
 	opts.Logger = n.logger
-
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
+
 	if n.metadata != nil {
 		opts.Metadata = n.metadata
 	}
@@ -138,9 +139,10 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 }
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
-	r.generation, r.devices, r.on = s.Generation, gpu.NewDevices(
-		s.GPUs,
-	), map[containerOnDevice]bool{}
+	r.generation = s.Generation
+	r.devices = gpu.NewDevices(s.GPUs)
+	r.on = map[containerOnDevice]bool{}
+
 	for g := range s.GPUs {
 		for _, p := range s.GPUs[g].Readings.Processes.Or(nil) {
 			c, ok := containers.ContainerOf(p.PID)

@@ -14,8 +14,8 @@ import (
 // newLogger returns a logger that writes lines to w, each with ts, level and msg first.
 func newLogger(w io.Writer, opts logOptions) log.Logger {
 	w = log.NewSyncWriter(w)
-
 	format := log.NewLogfmtLogger
+
 	if opts.Format == "json" {
 		format = log.NewJSONLogger
 	}

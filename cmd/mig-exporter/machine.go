@@ -40,7 +40,9 @@ func (n *node) openMachine(cfg *Config) error {
 	}
 
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
-	n.hostname, n.now, n.library = name, time.Now, nvmlsource.Open(cfg.NVMLLibrary)
+	n.hostname = name
+	n.now = time.Now
+	n.library = nvmlsource.Open(cfg.NVMLLibrary)
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{

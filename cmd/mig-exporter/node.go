@@ -179,15 +179,15 @@ func (n *node) close() {
 	}
 }
 
-// handlers returns the handlers of a node whose clock can be moved, nil for a machine. settle blocks until what
+// handlers returns the handlers of a node whose clock can be moved, nil for a machine. flush blocks until what
 // follows from the last Snapshot is served.
-func (n *node) handlers(poller *poll.Poller, settle func(context.Context)) map[string]http.Handler {
+func (n *node) handlers(poller *poll.Poller, flush func(context.Context)) map[string]http.Handler {
 	clock, ok := n.kind.(movableClock)
 	if !ok {
 		return nil
 	}
 
-	all := map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, settle)}
+	all := map[string]http.Handler{"POST /-/sim/advance": advanceHandler(clock, poller, flush)}
 	if s, ok := n.kind.(simulation); ok {
 		all["POST /-/sim/replace-pod"] = replacePodHandler(s)
 		all["GET /-/sim/truth"] = s.evaluation
@@ -204,7 +204,7 @@ type stepper interface {
 
 // advanceHandler answers POST /-/sim/advance?by=DURATION: it moves a stepped clock and answers when the Snapshot of
 // the new time is published and has settled.
-func advanceHandler(clock movableClock, loop stepper, settle func(context.Context)) http.Handler {
+func advanceHandler(clock movableClock, loop stepper, flush func(context.Context)) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		by, err := time.ParseDuration(r.URL.Query().Get("by"))
 		if err != nil || by < 0 {
@@ -239,7 +239,7 @@ func advanceHandler(clock movableClock, loop stepper, settle func(context.Contex
 			return
 		}
 
-		settle(r.Context())
+		flush(r.Context())
 		s := loop.Current()
 		fmt.Fprintf(w, "generation %d at %s\n", s.Generation, s.Time.UTC().Format(time.RFC3339Nano))
 	})

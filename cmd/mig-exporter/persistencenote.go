@@ -43,12 +43,9 @@ func (n *persistenceNote) observe(s *gpu.Snapshot) {
 	}
 
 	level.Warn(n.logger).Log(
-		"msg",
-		"GPUs in confidential-computing mode are open without persistence mode: they can "+
+		"msg", "GPUs in confidential-computing mode are open without persistence mode: they can "+
 			"become unusable until a reset when the last process that has them open ends",
-		"gpus",
-		indexes,
-		"remedy",
-		"run nvidia-persistenced --persistence-mode",
+		"gpus", indexes,
+		"remedy", "run nvidia-persistenced --persistence-mode",
 	)
 }

@@ -34,9 +34,10 @@ func (n *node) openRecording(cfg *Config) error {
 	}
 
 	replay := capture.NewReplay(file, cfg.stepped())
-	n.kind, n.hostname, n.now, n.library = recording{
-		replay,
-	}, file.Node.Hostname, replay.Now, replay.Library()
+	n.kind = recording{replay}
+	n.hostname = file.Node.Hostname
+	n.now = replay.Now
+	n.library = replay.Library()
 	n.ownClock = cfg.stepped()
 	n.processesHidden = file.ProcessesHidden()
 	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then

@@ -49,7 +49,8 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 		}
 	}
 
-	release, resumeProfiler = sync.OnceFunc(release), sync.OnceFunc(resumeProfiler)
+	release = sync.OnceFunc(release)
+	resumeProfiler = sync.OnceFunc(resumeProfiler)
 
 	return func(all bool) {
 		release()

@@ -150,17 +150,12 @@ func (r *reloader) reloadFiles(ctx context.Context) {
 		case len(changes) == 0:
 			level.Info(r.logger).Log("msg", "file has not changed", "flag", f.flag, "file", f.path)
 		default:
-			level.Info(r.logger).
-				Log(
-					"msg",
-					"reloaded a file",
-					"flag",
-					f.flag,
-					"file",
-					f.path,
-					"changes",
-					strings.Join(changes, ", "),
-				)
+			level.Info(r.logger).Log(
+				"msg", "reloaded a file",
+				"flag", f.flag,
+				"file", f.path,
+				"changes", strings.Join(changes, ", "),
+			)
 		}
 	}
 }

@@ -57,8 +57,10 @@ func newRightsizing(cfg *Config, logger log.Logger) *rightsizing {
 		isNodeName: cfg.NodeName != "",
 	}
 	if cfg.Advise.StateDir == "" {
-		level.Info(logger).Log("msg", "evidence for right-sizing is not saved; a restart loses it",
-			"see", "--advise.state-dir")
+		level.Info(logger).Log(
+			"msg", "evidence for right-sizing is not saved; a restart loses it",
+			"see", "--advise.state-dir",
+		)
 
 		return r
 	}
@@ -187,8 +189,10 @@ func (r *rightsizing) save(force bool) {
 	var at time.Time
 
 	var evidence *advise.Checkpoint
+
 	if r.found == nil && r.last != nil && (force || r.file.isDue(r.last.Time)) {
-		at, evidence = r.last.Time, r.advisor.Checkpoint()
+		at = r.last.Time
+		evidence = r.advisor.Checkpoint()
 	}
 
 	r.mu.Unlock()
@@ -217,12 +221,10 @@ func (r *rightsizing) report(id gpu.UUID) any {
 
 	part := *now.report
 	part.Packing = nil
-	part.Devices = slices.DeleteFunc(
-		slices.Clone(part.Devices),
-		func(d advise.Recommendation) bool {
-			return d.GPU != id
-		},
-	)
+	all := slices.Clone(part.Devices)
+	part.Devices = slices.DeleteFunc(all, func(d advise.Recommendation) bool {
+		return d.GPU != id
+	})
 
 	return &part
 }
@@ -268,9 +270,11 @@ func adviceOf(report *advise.Report) []collector.Advice {
 		}
 
 		if d.Candidate() {
-			a.Action, a.Reclaimable = string(d.Action), gpu.Some(d.Reclaimable)
+			a.Action = string(d.Action)
+			a.Reclaimable = gpu.Some(d.Reclaimable)
+			a.Figure = d.Predicted.Decided.Figure
+			a.Deciding = gpu.Some(d.Predicted.Decided.Ratio)
 
-			a.Figure, a.Deciding = d.Predicted.Decided.Figure, gpu.Some(d.Predicted.Decided.Ratio)
 			if d.Gain != nil {
 				a.FreedGPUs = gpu.Some(d.Gain.FreedGPUs)
 			}
@@ -282,8 +286,8 @@ func adviceOf(report *advise.Report) []collector.Advice {
 			continue
 		}
 
-		if d.Confidence > 0 ||
-			d.Evidence != nil && d.Evidence.ObservedHours >= 1 { // 0 says something after an hour
+		// A confidence of 0 says something only after an hour.
+		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 {
 			a.Confidence = gpu.Some(d.Confidence)
 		}
 

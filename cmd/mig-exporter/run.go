@@ -45,9 +45,10 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		"version", version.Info(),
 		"build", version.BuildContext(),
 	)
+
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)
-	// runs after the driver was shut down: from then on the signal ends the process
+	// This runs after the driver was shut down: from then on SIGHUP ends the process.
 	defer signal.Stop(hangups)
 
 	x, err := newExporter(cfg, logger)
@@ -55,11 +56,18 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		return err
 	}
 	defer x.close()
+
 	listening := make(chan struct{})
-	manager := sdnotify.New(sdnotify.Options{Listening: listening, AskLoop: x.askLoop,
-		AnswerWithin: cfg.grace() + loopMargin, Logger: logger})
+	manager := sdnotify.New(sdnotify.Options{
+		Listening:    listening,
+		AskLoop:      x.askLoop,
+		AnswerWithin: cfg.grace() + loopMargin,
+		Logger:       logger,
+	})
+
 	files := newReloader(cfg, x)
 	files.manager = manager
+
 	parts := []func(context.Context) error{
 		x.poller.Run,
 		manager.Run,
@@ -81,17 +89,12 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 // askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
 // loop, so it stops neither this nor the pings of systemd's watchdog.
 func (x *exporter) askLoop(ctx context.Context) error {
-	if err := x.poller.Poll(
-		ctx,
-		func() error { return errAnswered },
-	); !errors.Is(
-		err,
-		errAnswered,
-	) {
-		return err
+	err := x.poller.Poll(ctx, func() error { return errAnswered })
+	if errors.Is(err, errAnswered) {
+		return nil
 	}
 
-	return nil
+	return err
 }
 
 // backgroundParts returns the parts of the program that neither poll nor serve metrics. On a
@@ -245,7 +248,8 @@ func (x *exporter) openMetrics(cfg *Config) error {
 		return err
 	}
 
-	x.counters, x.metrics = counters, newServedMetrics(c)
+	x.counters = counters
+	x.metrics = newServedMetrics(c)
 
 	return nil
 }
@@ -271,22 +275,23 @@ func (x *exporter) newCollector(
 // collectorOptions returns what the configuration and the counters file ask for.
 func collectorOptions(cfg *Config, counters []collector.Counter) collector.Options {
 	return collector.Options{
-		PodLabels:       cfg.PodLabels,
-		PodLabelNames:   cfg.PodLabelNames,
-		Jobs:            cfg.JobDir != "",
-		Disabled:        cfg.Disabled,
-		Now:             time.Now,
-		Names:           cfg.Names,
-		Counters:        counters,
-		RepeatGPUFields: cfg.RepeatGPUFields,
-		HostnameLabel:   cfg.HostnameLabel,
-		NodeName:        cfg.DCGMNodeName,
-		XIDWindow:       cfg.XIDWindow, ClockEventsWindow: cfg.ClockEventsWindow,
+		PodLabels:         cfg.PodLabels,
+		PodLabelNames:     cfg.PodLabelNames,
+		Jobs:              cfg.JobDir != "",
+		Disabled:          cfg.Disabled,
+		Now:               time.Now,
+		Names:             cfg.Names,
+		Counters:          counters,
+		RepeatGPUFields:   cfg.RepeatGPUFields,
+		HostnameLabel:     cfg.HostnameLabel,
+		NodeName:          cfg.DCGMNodeName,
+		XIDWindow:         cfg.XIDWindow,
+		ClockEventsWindow: cfg.ClockEventsWindow,
 	}
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
-	settle := func(context.Context) {}
+	flushUpdates := func(context.Context) {}
 
 	opts := web.Options{
 		Notes:          x.notes,
@@ -306,10 +311,10 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 	}
 	if x.rightsizing != nil {
 		opts.Recommendations = x.rightsizing.report
-		settle = x.rightsizing.flushUpdates
+		flushUpdates = x.rightsizing.flushUpdates
 	}
 
-	opts.Extra = x.node.handlers(x.poller, settle)
+	opts.Extra = x.node.handlers(x.poller, flushUpdates)
 
 	return opts
 }

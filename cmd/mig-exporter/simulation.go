@@ -49,28 +49,25 @@ func (n *node) openSimulation(cfg *Config) error {
 		return err
 	}
 
+	builtIn := scenario.Name + ", which is built in; another one: --sim.scenario=FILE"
 	level.Info(n.logger).Log(
-		"msg",
-		"serving a simulated node: its GPUs and pods do not exist",
-		"scenario",
-		cmp.Or(
-			cfg.SimScenario,
-			scenario.Name+", which is built in; another one: --sim.scenario=FILE",
-		),
+		"msg", "serving a simulated node: its GPUs and pods do not exist",
+		"scenario", cmp.Or(cfg.SimScenario, builtIn),
 	)
+
 	kind := simulation{simulated, newEvaluation(simulated)}
-	n.kind, n.hostname, n.now, n.library = kind, scenario.Node.Hostname, simulated.Now, simnvml.New(
-		simulated,
-	)
+	n.kind = kind
+	n.hostname = scenario.Node.Hostname
+	n.now = simulated.Now
+	n.library = simnvml.New(simulated)
 	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
 	n.uptime = simulated.Uptime
 	n.ownClock = cfg.SimClock != sim.ClockReal
 	n.boundGPUs = kind.boundGPUs
 	n.openMinors = kind.openMinors
-
 	n.mayOpen = kind.mayOpen
-
 	n.polled = kind.evaluation.addOutcomes
+
 	if scenario.Node.PIDNamespace == sim.PIDNamespaceContainer {
 		n.processesHidden = gpu.ErrPIDNamespace
 	}
@@ -235,8 +232,8 @@ func (m simulatedMetadata) PodMetadata(
 	known := gpu.PodMetadata{UID: p.UID, Workload: p.Owner}
 	known.Rightsizing, _ = podmeta.ParseHints(p.Annotations)
 	known.Rightsizing.Workload = p.Labels[m.workload]
-
 	known.Group = podmeta.ParseGroup(p.Labels, p.Annotations)
+
 	for _, name := range m.labels {
 		if value, has := p.Labels[name]; has {
 			known.Labels = append(known.Labels, gpu.Label{Name: name, Value: value})
@@ -255,10 +252,9 @@ func (m simulatedMetadata) PodByUID(uid string) (namespace, pod string, ok bool)
 // BoundPods implements podresources.Metadata.
 func (m simulatedMetadata) BoundPods(time.Time) (pods []gpu.PodName, current bool) {
 	pods, current = m.node.RunningPods()
-	slices.SortFunc(
-		pods,
-		func(a, b gpu.PodName) int { return strings.Compare(a.String(), b.String()) },
-	)
+	slices.SortFunc(pods, func(a, b gpu.PodName) int {
+		return strings.Compare(a.String(), b.String())
+	})
 
 	return pods, current
 }
@@ -281,8 +277,8 @@ func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, er
 // State implements metadata.
 func (m simulatedMetadata) State() gpu.SourceState {
 	answered, up := m.node.APIServer()
-
 	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}
+
 	if !up {
 		state.Err = fmt.Errorf("simulated API server: %w", gpu.ErrUnavailable)
 	}

@@ -24,7 +24,7 @@ type operationError struct {
 
 func (e *operationError) Error() string { return "the operation is " + string(e.state) }
 
-// newKey makes an Idempotency-Key.
+// newKey returns a random Idempotency-Key.
 func newKey() string { return rand.Text() }
 
 // applyPlan shows a plan, asks the operator, and starts it.
@@ -42,8 +42,8 @@ func (s *session) applyPlan(ctx context.Context) error {
 
 	s.page.line()
 
-	if !s.opts.Yes &&
-		!s.inTerminal { // the question cannot be asked: what was shown can be approved as it is
+	// We cannot ask the question without a terminal: the operator can approve this plan as shown.
+	if !s.opts.Yes && !s.inTerminal {
 		s.page.line(text("To do this:").in(cyan))
 		s.page.line(text("  migctl apply --yes --plan %s --hash \\", plan.ID))
 		s.page.line(text("    %s", plan.Hash))
@@ -233,10 +233,14 @@ func mayComeBack(err error) bool {
 
 // fetchEnded returns the operation if it has stopped, else nil. streamErr is how the stream of its events ended.
 func (s *session) fetchEnded(ctx context.Context, id string, streamErr error) *api.Operation {
+	if ctx.Err() != nil || !mayComeBack(streamErr) {
+		return nil
+	}
+
 	var op api.Operation
-	if ctx.Err() != nil || !mayComeBack(streamErr) ||
-		s.client.fetch(ctx, operationPath(id), &op) != nil ||
-		!hasStopped(op.State) {
+
+	isOver := s.client.fetch(ctx, operationPath(id), &op) == nil && hasStopped(op.State)
+	if !isOver {
 		return nil
 	}
 

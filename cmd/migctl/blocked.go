@@ -34,8 +34,8 @@ func blockedHint(p *api.Problem, o *options) string {
 	}
 
 	unconfirmed := slices.ContainsFunc(holds, api.Hold.Unconfirmed)
-
 	others := slices.ContainsFunc(holds, func(h api.Hold) bool { return !h.Unconfirmed() })
+
 	switch {
 	case o.Command == commandConfirm && unconfirmed:
 		return "confirm the device that the message names instead."
@@ -76,30 +76,26 @@ func usedHint(p *api.Problem, o *options) string {
 		return "end the work on these instances, destroy them (migctl apply --gpus GPU --devices none), then repeat the " +
 			"command."
 	case o.Command == commandMode:
-		return "end whatever has the GPU open, or move it to another node" + drainHint(
-			p,
-		) + ", then repeat the command."
+		return "end whatever has the GPU open, or move it to another node" + drainHint(p) +
+			", then repeat the command."
 	case len(p.Blocking) == 0:
 		return "ask for less, or name more GPUs. migctl get shows the room, migctl profiles what could be created."
 	case o.Command == commandRollback:
-		return "end the work of the holders, or move it to another node" + drainHint(
-			p,
-		) + ", then repeat the command."
+		return "end the work of the holders, or move it to another node" + drainHint(p) +
+			", then repeat the command."
 	}
 
-	return "end the work of the holders, or move it to another node" + drainHint(
-		p,
-	) + ", and plan again."
+	return "end the work of the holders, or move it to another node" + drainHint(p) +
+		", and plan again."
 }
 
 // drainHint names the command that moves pods, if a pod is in the way.
 func drainHint(p *api.Problem) string {
 	isPod := func(h api.Hold) bool { return h.Kind == api.HoldPod || h.Unconfirmed() }
 
-	if slices.ContainsFunc(
-		p.Blocking,
-		func(b api.Blocker) bool { return slices.ContainsFunc(b.Holders, isPod) },
-	) {
+	if slices.ContainsFunc(p.Blocking, func(b api.Blocker) bool {
+		return slices.ContainsFunc(b.Holders, isPod)
+	}) {
 		return " (kubectl drain)"
 	}
 

@@ -49,7 +49,7 @@ func newClient(o *options) (*client, error) {
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
 		Transport: transport,
-		// the token is sent to no other server
+		// We follow no redirect: no other server may see the token.
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 

@@ -159,8 +159,8 @@ func writeDevice(p *page, d *deviceToConfirm) {
 
 	for i := range d.use.Holders {
 		h := &d.use.Holders[i]
-
 		t := containerName(h.Namespace, h.Pod, h.Container)
+
 		if isUnconfirmed(h) {
 			t += ": " + orUnknown(h.UnconfirmedReason)
 		}

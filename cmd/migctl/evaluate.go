@@ -19,22 +19,18 @@ import (
 )
 
 func addEvaluateCommand(app *kingpin.Application, o *options) {
-	c := app.Command(
-		commandEvaluate,
-		"Show what really happens on a simulated node: throughput, request latency and stretch of each workload, compared "+
-			"with a whole GPU of its own, and what right-sizing predicted; and what was killed. Not available on a real node.",
-	)
-	c.Arg(
-		"gpu",
-		"Only these GPUs: index or UUID.",
-	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
-	c.Flag(
-		"url",
-		"The exporter of the simulated node, by its metrics listener (--web.listen-address).",
-	).
-		Default(
-			"http://localhost:9401",
-		).Envar("MIGCTL_URL").StringVar(&o.URL)
+	c := app.Command(commandEvaluate, "Show what really happens on a simulated node: "+
+		"throughput, request latency and stretch of each workload, compared with a whole GPU of "+
+		"its own, and what right-sizing predicted; and what was killed. Not available on a real "+
+		"node.")
+	c.Arg("gpu", "Only these GPUs: index or UUID.").
+		HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
+	c.Flag("url", "The exporter of the simulated node, by its metrics listener "+
+		"(--web.listen-address).").
+		Default("http://localhost:9401").
+		Envar("MIGCTL_URL").
+		StringVar(&o.URL)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -140,10 +136,9 @@ func readAnswer(req *http.Request) (data []byte, status int, err error) {
 func writeEvaluation(p *page, e *sim.Evaluation) {
 	p.line(text("Node ").in(dim), text("%s", orUnknown(e.Node)).in(bold),
 		text("   %s   simulated: what really happens", e.Time.UTC().Format(time.RFC3339)).in(dim))
-	running := slices.DeleteFunc(
-		slices.Clone(e.Processes),
-		func(o sim.Outcome) bool { return o.Failed != "" },
-	)
+	running := slices.DeleteFunc(slices.Clone(e.Processes), func(o sim.Outcome) bool {
+		return o.Failed != ""
+	})
 	p.line()
 
 	if len(running) == 0 {
@@ -242,11 +237,15 @@ func writeOutcomes(p *page, list []sim.Outcome) {
 		c := plain
 
 		if t := o.Predicted; t != nil {
-			row[6], row[7], row[8], row[9] = t.Profile, ratioText(t.Low), ratioText(t.Middle), ratioText(t.High)
+			row[6] = t.Profile
+			row[7] = ratioText(t.Low)
+			row[8] = ratioText(t.Middle)
+			row[9] = ratioText(t.High)
+
 			if t.Profile == o.Profile {
 				c = green
-				if t.High > 0 &&
-					o.Stretch.P95 > t.High*1.005 { // the width of a bucket of the quantile
+				// The quantile is known to the width of its bucket.
+				if t.High > 0 && o.Stretch.P95 > t.High*1.005 {
 					c = red
 				}
 			}
@@ -307,8 +306,8 @@ func writePredictedLatency(p *page, o *sim.Outcome) {
 	}
 
 	happened := q.Latency.P95 / q.AloneLatency.P95
-
 	color := green
+
 	if happened < t.LatencyLow || happened > t.LatencyHigh {
 		color = red
 	}

@@ -50,49 +50,40 @@ func addFleetCommand(app *kingpin.Application, o *options) {
 	f := &o.Fleet
 	defaults := advise.DefaultOptions()
 	number := func(v float64) string { return strconv.FormatFloat(v, 'g', -1, 64) }
-	c := app.Command(
-		commandFleet,
-		"Find the whole GPUs of a fleet that could be slices, in Prometheus' history of mig-exporter or dcgm-exporter. "+
-			"Asks no mig-exporter and changes nothing.",
-	)
-	c.Flag(
-		"prometheus.url",
-		"Prometheus, or a server with the same API (Thanos, Mimir, VictoriaMetrics), with its path prefix.",
-	).Required().
-		PlaceHolder("URL").StringVar(&f.URL)
-	c.Flag(
-		"prometheus.config.file",
-		"File with TLS and authentication, as in Prometheus' HTTP client configuration.",
-	).
-		PlaceHolder("FILE").StringVar(&f.ConfigFile)
-	c.Flag(
-		"window",
-		"How far back the history is read: 1h to 35d, in whole hours.",
-	).Default("7d").StringVar(&f.Window)
-	c.Flag(
-		"time",
-		"The end of the window; by default now.",
-	).PlaceHolder("RFC3339").StringVar(&f.Time)
-	c.Flag(
-		"match",
-		`Only series with these labels: cluster="a". Repeatable.`,
-	).PlaceHolder("MATCHER").StringsVar(&f.Match)
-	c.Flag(
-		"cluster-label",
-		"The label that names a GPU's cluster.",
-	).Default("cluster").StringVar(&f.ClusterLabel)
-	c.Flag(
-		"price",
-		"What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.",
-	).
-		PlaceHolder("MODEL=NUMBER").StringsVar(&f.Prices)
-	c.Flag(
-		"max-stretch",
-		"How many times as long as on the whole GPU a request may take in a slice, at p95.",
-	).
+	c := app.Command(commandFleet, "Find the whole GPUs of a fleet that could be slices, in "+
+		"Prometheus' history of mig-exporter or dcgm-exporter. Asks no mig-exporter and changes "+
+		"nothing.")
+	c.Flag("prometheus.url", "Prometheus, or a server with the same API (Thanos, Mimir, "+
+		"VictoriaMetrics), with its path prefix.").
+		Required().
+		PlaceHolder("URL").
+		StringVar(&f.URL)
+	c.Flag("prometheus.config.file", "File with TLS and authentication, as in Prometheus' HTTP "+
+		"client configuration.").
+		PlaceHolder("FILE").
+		StringVar(&f.ConfigFile)
+	c.Flag("window", "How far back the history is read: 1h to 35d, in whole hours.").
+		Default("7d").
+		StringVar(&f.Window)
+	c.Flag("time", "The end of the window; by default now.").
+		PlaceHolder("RFC3339").
+		StringVar(&f.Time)
+	c.Flag("match", `Only series with these labels: cluster="a". Repeatable.`).
+		PlaceHolder("MATCHER").
+		StringsVar(&f.Match)
+	c.Flag("cluster-label", "The label that names a GPU's cluster.").
+		Default("cluster").
+		StringVar(&f.ClusterLabel)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
+		"the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").
+		StringsVar(&f.Prices)
+	c.Flag("max-stretch", "How many times as long as on the whole GPU a request may take in a "+
+		"slice, at p95.").
 		Default(number(defaults.MaxStretch)).
 		Float64Var(&f.MaxStretch)
-	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").Default("1d").
+	c.Flag("min-evidence", "Time for which a GPU must have been held and observed.").
+		Default("1d").
 		StringVar(&f.MinEvidence)
 	c.Flag("strict", "Decide by the worst mix of kernels that the means allow.").BoolVar(&f.Strict)
 	addOutputFlag(c, o, formText, formJSON, formCSV, formMarkdown)
@@ -119,7 +110,9 @@ func (f *fleetOptions) read(now time.Time) (fleet.Options, error) {
 		return o, fmt.Errorf("--min-evidence is %q; expected a time such as 1d", f.MinEvidence)
 	}
 
-	o.Window, o.Advise.MinEvidence = time.Duration(window), time.Duration(evidence)
+	o.Window = time.Duration(window)
+	o.Advise.MinEvidence = time.Duration(evidence)
+
 	if f.Time != "" {
 		if o.End, err = time.Parse(time.RFC3339, f.Time); err != nil {
 			return o, fmt.Errorf(

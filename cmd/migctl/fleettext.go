@@ -53,8 +53,8 @@ func newFleetTable(r *fleet.Report) *fleetTable {
 	}
 
 	t.head = []string{"MODEL", "NAMESPACE", "GPUS", "SLICES", "FREED", "GPU-H/WEEK"}
-
 	t.left = 2
+
 	if clusters {
 		t.head = append([]string{"CLUSTER"}, t.head...)
 		t.left = 3
@@ -119,8 +119,8 @@ func writeFleet(p *page, r *fleet.Report) {
 	p.para("", plain, fleetTitle(r))
 	p.line()
 	t := newFleetTable(r)
-
 	widths := t.widths(p)
+
 	for i, row := range append([][]string{t.head}, t.rows...) {
 		cells := make([]string, len(row))
 		for k, cell := range row {

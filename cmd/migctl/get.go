@@ -41,8 +41,9 @@ func (s *session) showNode(ctx context.Context) error {
 	}
 
 	node.GPUs = chosen
+
 	var list api.Operations
-	// the node is shown without the operations that block its GPUs
+	// If this fails, we show the node without the operations that block its GPUs.
 	if err := s.client.fetch(ctx, "/operations", &list); err != nil {
 		list = api.Operations{}
 	}
@@ -129,8 +130,8 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	)
 
 	for _, src := range node.doc.Node.Sources {
-		if (!src.Up || src.Stale) &&
-			!src.NotConfigured { // the line about unknown holders says the latter
+		// The line about unknown holders says which sources are not configured.
+		if (!src.Up || src.Stale) && !src.NotConfigured {
 			p.para("! ", red, sourceErrorText(&src))
 		}
 	}
@@ -220,12 +221,10 @@ func unreadText(doc *nodedoc.Document) string {
 	}
 
 	if unread := doc.Node.GPUsUnread; len(unread) > 0 {
-		return plural(
-			len(unread),
-			"GPU has not been read yet and is",
-			"GPUs have not been read yet and are",
-		) +
-			" missing here: index " + joinNumbers(unread)
+		const one = "GPU has not been read yet and is"
+		const several = "GPUs have not been read yet and are"
+
+		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}
 
 	return ""
@@ -348,7 +347,8 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 
 	if !isMIG(g) {
 		shown := node.useOf(&g.Use)
-		use, useColor = shown.summary(), useColorOf(shown)
+		use = shown.summary()
+		useColor = useColorOf(shown)
 	}
 
 	state := bold
@@ -446,7 +446,8 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	whole := isWhole(inst)
 	switch {
 	case whole:
-		cells[3], cells[4] = strconv.Itoa(int(inst.ComputeInstances[0].ID)), c.id(string(inst.ComputeInstances[0].UUID))
+		cells[3] = strconv.Itoa(int(inst.ComputeInstances[0].ID))
+		cells[4] = c.id(string(inst.ComputeInstances[0].UUID))
 		cells[7] = node.instanceUse(inst).summary()
 	case inst.ComputesHidden:
 		cells[7] = "CIs are hidden"

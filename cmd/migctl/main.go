@@ -18,7 +18,8 @@ const (
 	exitUsage       = 2
 	exitUnreachable = 3
 	exitDegraded    = 4 // degraded or stuck: an operator must act
-	// interrupted or accepted: the layout is neither the previous nor the planned one, and nothing is blocked
+	// exitNeither follows an interrupted or accepted operation: the layout is neither the previous
+	// nor the planned one, and nothing is blocked.
 	exitNeither     = 5
 	exitUnsettled   = 6 // the layout is as planned; the kubelet or a hook has not followed
 	exitInterrupted = 130

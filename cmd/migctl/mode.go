@@ -41,8 +41,8 @@ func (s *session) setMode(ctx context.Context) error {
 
 	for i := range gpus {
 		g := &gpus[i]
-
 		name := gpuTitle(s.page, g.Index, g.Name, g.UUID)
+
 		switch {
 		case g.UUID == "":
 			return usageError{fmt.Sprintf("GPU %d does not answer: it has no UUID now", g.Index)}

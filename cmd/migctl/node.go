@@ -47,13 +47,12 @@ func containerName(namespace, pod, container string) string {
 // users names the users of the device: pods and jobs, or else its processes.
 func (u deviceUse) users() []string {
 	var all []string
+
 	for i := range u.Holders {
-		if t := u.unconfirmedMark(
-			i,
-		) + u.Holders[i].Namespace + "/" + u.Holders[i].Pod; !slices.Contains(
-			all,
-			t,
-		) {
+		h := &u.Holders[i]
+
+		t := u.unconfirmedMark(i) + h.Namespace + "/" + h.Pod
+		if !slices.Contains(all, t) {
 			all = append(all, t)
 		}
 	}
@@ -121,10 +120,9 @@ func (u deviceUse) unconfirmedMark(i int) string {
 // hasUnconfirmed reports whether the drawing of the node has a pod with a mark.
 func (v *nodeView) hasUnconfirmed() bool {
 	return v.showsUse(func(u deviceUse) bool {
-		return slices.ContainsFunc(
-			u.users(),
-			func(t string) bool { return strings.HasPrefix(t, "? ") },
-		)
+		return slices.ContainsFunc(u.users(), func(t string) bool {
+			return strings.HasPrefix(t, "? ")
+		})
 	})
 }
 
@@ -134,10 +132,9 @@ func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
 		return !isMIG(&g) && kind(v.useOf(&g.Use)) ||
 			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
 				return kind(v.instanceUse(&i)) ||
-					slices.ContainsFunc(
-						i.ComputeInstances,
-						func(c nodedoc.ComputeInstance) bool { return kind(v.useOf(&c.Use)) },
-					)
+					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
+						return kind(v.useOf(&c.Use))
+					})
 			})
 	})
 }
@@ -149,8 +146,8 @@ func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 
 	for j := range i.ComputeInstances {
 		c := &i.ComputeInstances[j]
-
 		use.Holders = append(use.Holders, c.Holders...)
+
 		if c.Allocated.Or(false) ||
 			v.kubelet && !c.Allocated.Present() && !use.Allocated.Or(false) {
 			use.Allocated = c.Allocated
@@ -197,11 +194,8 @@ func sameGPU(word string, g *nodedoc.GPU) bool {
 
 // shortBusID drops a domain of zeros, which is written with four digits, with eight or not at all.
 func shortBusID(id string) string {
-	if domain, rest, ok := strings.Cut(
-		id,
-		":",
-	); ok && strings.Contains(rest, ":") &&
-		strings.Trim(domain, "0") == "" {
+	domain, rest, ok := strings.Cut(id, ":")
+	if ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {
 		return rest
 	}
 

@@ -145,8 +145,8 @@ func writeControl(p *page, list *api.Operations) {
 // blockedText names the operation that blocks a GPU.
 func blockedText(list *api.Operations, id gpu.UUID) string {
 	by := list.Blocked[id]
-
 	t := "blocked by operation " + by
+
 	for i := range list.Operations {
 		if op := &list.Operations[i]; op.ID == by {
 			t += ", which is " + string(op.State)
@@ -283,8 +283,8 @@ func (s *session) showLayouts(ctx context.Context) error {
 
 	for i := range list.Layouts {
 		l := &list.Layouts[i]
-
 		lead := fmt.Sprintf("%s %-5d ", s.page.cell(l.Name, 26), len(l.Applies))
+
 		for j := range l.Rules {
 			s.page.para(lead, plain, ruleText(&l.Rules[j]))
 			lead = strings.Repeat(" ", len([]rune(lead)))

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -102,8 +104,8 @@ type usageError struct{ text string }
 
 func (e usageError) Error() string { return e.text }
 
-// helpPrinted is the panic that ends kingpin's parsing after it has printed help, the version or a completion.
-type helpPrinted struct{}
+// errVersionPrinted ends kingpin's parsing after we have printed the version.
+var errVersionPrinted = errors.New("the version is printed")
 
 // parseCommandLine reads the command line. It reports done if nothing is left to do, as after --help or --version.
 func (s *session) parseCommandLine(args []string) (done bool, err error) {
@@ -112,29 +114,39 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 	}
 
 	app := newApp(&s.opts)
+	printed := false // help, the version or a completion
+
 	// app.Version would put the lines of the version into the first line of the man page.
 	app.Flag("version", "Show the version.").PreAction(func(*kingpin.ParseContext) error {
 		fmt.Fprintln(s.out, version.Print("migctl"))
-		panic(helpPrinted{})
+		printed = true
+
+		return errVersionPrinted
 	}).Bool()
+
 	app.UsageWriter(s.out)
 	app.ErrorWriter(s.errOut)
-	app.Terminate(func(int) { panic(helpPrinted{}) }) // kingpin would continue if it returned
-	defer func() {
-		switch r := recover(); {
-		case r == nil:
-		case r != helpPrinted{}:
-			panic(r)
-		case slices.ContainsFunc(args, asksForHelp):
-			done = true
-		default:
-			err = usageError{"a command is missing, see above"}
-		}
-	}()
+	// kingpin continues after this, and may print the help again: that goes nowhere.
+	app.Terminate(func(int) {
+		printed = true
+		app.UsageWriter(io.Discard)
+		app.ErrorWriter(io.Discard)
+	})
 
-	if s.opts.Command, err = app.Parse(joinLoneDash(args)); err != nil {
+	command, err := app.Parse(joinLoneDash(args))
+	if printed && slices.ContainsFunc(args, asksForHelp) {
+		return true, nil
+	}
+
+	if printed {
+		return false, usageError{"a command is missing, see above"}
+	}
+
+	if err != nil {
 		return false, usageError{err.Error()}
 	}
+
+	s.opts.Command = command
 
 	return false, s.opts.checkFlags()
 }
@@ -237,116 +249,92 @@ func newApp(o *options) *kingpin.Application {
 	app := kingpin.New("migctl", programHelp)
 	app.HelpFlag.Short('h')
 	usage.Install(app, flagGroups())
-	app.Flag(
-		"address",
-		"Address of mig-exporter's control API: unix:///PATH or https://HOST:PORT.",
-	).
+	app.Flag("address", "Address of mig-exporter's control API: unix:///PATH or "+
+		"https://HOST:PORT.").
 		Default(defaultAddress).
-		Envar("MIGCTL_ADDRESS").StringVar(&o.Address)
-	app.Flag(
-		"token-file",
-		"File with the bearer token.",
-	).Envar("MIGCTL_TOKEN_FILE").StringVar(&o.TokenFile)
-	app.Flag(
-		"ca-file",
-		"File with the certificates to trust (PEM); by default the system's.",
-	).Envar("MIGCTL_CA_FILE").
+		Envar("MIGCTL_ADDRESS").
+		StringVar(&o.Address)
+	app.Flag("token-file", "File with the bearer token.").
+		Envar("MIGCTL_TOKEN_FILE").
+		StringVar(&o.TokenFile)
+	app.Flag("ca-file", "File with the certificates to trust (PEM); by default the system's.").
+		Envar("MIGCTL_CA_FILE").
 		StringVar(&o.CAFile)
-	app.Flag(
-		"cert-file",
-		"File with the client's certificate (PEM).",
-	).Envar("MIGCTL_CERT_FILE").StringVar(&o.CertFile)
-	app.Flag(
-		"key-file",
-		"File with the client's key (PEM).",
-	).Envar("MIGCTL_KEY_FILE").StringVar(&o.KeyFile)
-	app.Flag(
-		"timeout",
-		"Time within which a request must be answered. Following an operation has no limit.",
-	).
+	app.Flag("cert-file", "File with the client's certificate (PEM).").
+		Envar("MIGCTL_CERT_FILE").
+		StringVar(&o.CertFile)
+	app.Flag("key-file", "File with the client's key (PEM).").
+		Envar("MIGCTL_KEY_FILE").
+		StringVar(&o.KeyFile)
+	app.Flag("timeout", "Time within which a request must be answered. Following an operation "+
+		"has no limit.").
 		Default("30s").
-		Envar("MIGCTL_TIMEOUT").DurationVar(&o.Timeout)
-	app.Flag(
-		"color",
-		"Colors: auto (on a terminal, unless NO_COLOR is set), always or never.",
-	).Default("auto").
-		Envar("MIGCTL_COLOR").EnumVar(
-		&o.Color,
-		"auto",
-		"always",
-		"never",
-	)
+		Envar("MIGCTL_TIMEOUT").
+		DurationVar(&o.Timeout)
+	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
+		Default("auto").
+		Envar("MIGCTL_COLOR").
+		EnumVar(&o.Color, "auto", "always", "never")
+
 	addReadCommands(app, o)
-	addPlanFlags(
-		app.Command(commandPlan, "Show what a change would do, and change nothing."),
-		o,
-		false,
-	)
-	addPlanFlags(app.Command(
-		commandApply,
-		"Change the layout: show the plan, ask, follow the operation, say how to undo it.",
-	), o, true)
+
+	plan := app.Command(commandPlan, "Show what a change would do, and change nothing.")
+	addPlanFlags(plan, o, false)
+
+	apply := app.Command(commandApply, "Change the layout: show the plan, ask, follow the "+
+		"operation, say how to undo it.")
+	addPlanFlags(apply, o, true)
+
 	ids := o.completions(listOperationIDs)
 	gpus := o.completions(listGPUs)
-	rollback := app.Command(
-		commandRollback,
-		"Restore the layout from before an operation, or retry the rollback of one that is degraded.",
-	)
-	rollback.Arg(
-		"operation",
-		"The operation's id.",
-	).Required().HintAction(ids).StringVar(&o.Operation)
-	addYesFlag(rollback, o)
-	accept := app.Command(
-		commandAccept,
-		"Accept the current layout and close an operation that is degraded or stuck. Changes no GPU.",
-	)
-	accept.Arg(
-		"operation",
-		"The operation's id.",
-	).Required().HintAction(ids).StringVar(&o.Operation)
-	addYesFlag(accept, o)
-	settled := app.Command(
-		commandSettled,
-		"End an operation's wait for the kubelet to list the new devices.",
-	)
-	settled.Arg(
-		"operation",
-		"The operation's id.",
-	).Required().HintAction(ids).StringVar(&o.Operation)
-	addYesFlag(settled, o)
-	confirm := app.Command(
-		commandConfirm,
-		"Confirm that nothing uses devices whose use the kubelet does not report. Changes no GPU. Requires the force right.",
-	)
-	confirm.Arg(
-		"device",
-		"The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by index, UUID or PCI bus id.",
-	).
+
+	rollback := app.Command(commandRollback, "Restore the layout from before an operation, or "+
+		"retry the rollback of one that is degraded.")
+	rollback.Arg("operation", "The operation's id.").
 		Required().
-		HintAction(o.completions(listMIGDevices)).HintAction(gpus).StringsVar(&o.GPUs)
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addYesFlag(rollback, o)
+
+	accept := app.Command(commandAccept, "Accept the current layout and close an operation that "+
+		"is degraded or stuck. Changes no GPU.")
+	accept.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addYesFlag(accept, o)
+
+	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the "+
+		"new devices.")
+	settled.Arg("operation", "The operation's id.").
+		Required().
+		HintAction(ids).
+		StringVar(&o.Operation)
+	addYesFlag(settled, o)
+
+	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices whose use the "+
+		"kubelet does not report. Changes no GPU. Requires the force right.")
+	confirm.Arg("device", "The devices: a MIG UUID, GPU-<uuid>/<GPU instance>, or a GPU by "+
+		"index, UUID or PCI bus id.").
+		Required().
+		HintAction(o.completions(listMIGDevices)).
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
 	addYesFlag(confirm, o)
-	mode := app.Command(
-		commandMode,
-		"Switch MIG mode. The GPUs must have no instances and no users. Never resets a GPU by itself.",
-	)
-	mode.Arg(
-		"state",
-		"on or off.",
-	).Required().HintOptions(
-		"on",
-		"off",
-	).EnumVar(
-		&o.State,
-		"on",
-		"off",
-	)
-	mode.Arg(
-		"gpu",
-		"The GPUs: index, UUID or PCI bus id.",
-	).Required().HintAction(gpus).StringsVar(&o.GPUs)
+
+	mode := app.Command(commandMode, "Switch MIG mode. The GPUs must have no instances and no "+
+		"users. Never resets a GPU by itself.")
+	mode.Arg("state", "on or off.").
+		Required().
+		HintOptions("on", "off").
+		EnumVar(&o.State, "on", "off")
+	mode.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").
+		Required().
+		HintAction(gpus).
+		StringsVar(&o.GPUs)
 	mode.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 	addYesFlag(mode, o)
+
 	addRestoreCommand(app, o)
 	addReleaseCommands(app, o)
 	addFleetCommand(app, o)
@@ -356,110 +344,92 @@ func newApp(o *options) *kingpin.Application {
 
 // addReleaseCommands declares the commands that have a socket of their own, which is there without partition control.
 func addReleaseCommands(app *kingpin.Application, o *options) {
-	release := app.Command(
-		commandRelease,
-		"Let go of GPUs, so that they can be reset, unbound from the driver or passed "+
-			"to a virtual machine: the exporter closes them and reads nothing of them. Unless --address is given, by "+
-			releaseAddress+", which needs no partition control. Root alone, or the right release.",
-	)
+	release := app.Command(commandRelease, "Let go of GPUs, so that they can be reset, unbound "+
+		"from the driver or passed to a virtual machine: the exporter closes them and reads "+
+		"nothing of them. Unless --address is given, by "+releaseAddress+", which needs no "+
+		"partition control. Root alone, or the right release.")
 	release.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
+
 	reacquire := app.Command(commandReacquire, "Open released GPUs again.")
 	reacquire.Arg("gpu", "The GPUs: index, UUID or PCI bus id.").Required().StringsVar(&o.GPUs)
 }
 
 func addRestoreCommand(app *kingpin.Application, o *options) {
-	restore := app.Command(
-		commandRestore,
-		"Give GPUs the layout again that operations have made, such as after a reboot. Destroys nothing.",
-	)
-	restore.Arg(
-		"gpu",
-		"The GPUs: index, UUID or PCI bus id; by default those whose layout is not restored.",
-	).
-		HintAction(o.completions(listGPUs)).HintAction(o.completions(listUnrestored)).StringsVar(&o.GPUs)
-	restore.Flag(
-		"forget",
-		"Forget the layout instead: of a GPU that was taken out, or whose present layout is to stay.",
-	).
+	restore := app.Command(commandRestore, "Give GPUs the layout again that operations have "+
+		"made, such as after a reboot. Destroys nothing.")
+	restore.Arg("gpu", "The GPUs: index, UUID or PCI bus id; by default those whose layout is "+
+		"not restored.").
+		HintAction(o.completions(listGPUs)).
+		HintAction(o.completions(listUnrestored)).
+		StringsVar(&o.GPUs)
+	restore.Flag("forget", "Forget the layout instead: of a GPU that was taken out, or whose "+
+		"present layout is to stay.").
 		BoolVar(&o.Forget)
-	restore.Flag(
-		"take-over",
-		"Change GPUs although another owner manages them.",
-	).BoolVar(&o.TakeOver)
+	restore.Flag("take-over", "Change GPUs although another owner manages them.").
+		BoolVar(&o.TakeOver)
 	addYesFlag(restore, o)
 }
 
 // addReadCommands declares the commands that change and plan nothing.
 func addReadCommands(app *kingpin.Application, o *options) {
-	get := app.Command(
-		commandGet,
-		"Draw the node: GPUs, their slices on the placement axis, their users, free and stranded slices.",
-	)
-	get.Arg(
-		"gpu",
-		"Only these GPUs: index, UUID or PCI bus id.",
-	).HintAction(o.completions(listGPUs)).StringsVar(&o.GPUs)
+	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
+		"their users, free and stranded slices.")
+	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
+		HintAction(o.completions(listGPUs)).
+		StringsVar(&o.GPUs)
 	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
-	profiles := app.Command(
-		commandProfiles,
-		"List the profiles that GPUs offer: id, free and possible instances, size, placements; and the compute instance "+
-			"profiles.",
-	)
-	profiles.Arg(
-		"gpu",
-		"Only these GPUs: index, UUID or PCI bus id.",
-	).HintAction(o.completions(listGPUs)).
+
+	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
+		"possible instances, size, placements; and the compute instance profiles.")
+	profiles.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
+		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
 	addOutputFlag(profiles, o, formTable, formJSON, formYAML)
-	operations := app.Command(
-		commandOperations,
-		"List the operations, the latest first; or show one with its steps.",
-	)
-	operations.Arg(
-		"operation",
-		"The operation's id.",
-	).HintAction(o.completions(listOperationIDs)).StringVar(&o.Operation)
+
+	operations := app.Command(commandOperations, "List the operations, the latest first; or "+
+		"show one with its steps.")
+	operations.Arg("operation", "The operation's id.").
+		HintAction(o.completions(listOperationIDs)).
+		StringVar(&o.Operation)
 	operations.Flag("follow", "Follow the operation to its end.").BoolVar(&o.Follow)
 	addOutputFlag(operations, o, formTable, formJSON, formYAML)
+
 	addRecommendCommand(app, o)
 	addEvaluateCommand(app, o)
-	addOutputFlag(
-		app.Command(commandLayouts, "List the node's named layouts."),
-		o,
-		formTable,
-		formJSON,
-		formYAML,
-	)
+
+	layouts := app.Command(commandLayouts, "List the node's named layouts.")
+	addOutputFlag(layouts, o, formTable, formJSON, formYAML)
 }
 
 func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
-	c.Flag(
-		"file",
-		"File with the spec, YAML or JSON; - is standard input.",
-	).Short('f').PlaceHolder("FILE").
+	c.Flag("file", "File with the spec, YAML or JSON; - is standard input.").
+		Short('f').
+		PlaceHolder("FILE").
 		StringVar(&o.Spec.File)
-	c.Flag("layout", "A named layout, of the file or of the node.").PlaceHolder("NAME").
-		HintAction(o.completions(listLayoutNames)).StringVar(&o.Spec.Layout)
-	c.Flag(
-		"gpus",
-		"The GPUs to give a layout: index, UUID or PCI bus id, or all; comma-separated or repeated.",
-	).
+	c.Flag("layout", "A named layout, of the file or of the node.").
+		PlaceHolder("NAME").
+		HintAction(o.completions(listLayoutNames)).
+		StringVar(&o.Spec.Layout)
+	c.Flag("gpus", "The GPUs to give a layout: index, UUID or PCI bus id, or all; "+
+		"comma-separated or repeated.").
 		PlaceHolder("GPU,...").
-		HintAction(o.completions(listGPUs)).HintOptions("all").StringsVar(&o.Spec.GPUs)
-	c.Flag(
-		"devices",
-		"Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others on these GPUs are destroyed.",
-	).
-		PlaceHolder(
-			"PROFILE=COUNT,...",
-		).HintAction(o.completions(listDevices)).StringsVar(&o.Spec.Devices)
-	c.Flag("demand", "Further instances, of any profile: memory=12GiB,sms=20,count=3. Repeatable.").
-		PlaceHolder("memory=SIZE,sms=N,count=N").StringsVar(&o.Spec.Demand)
-	c.Flag(
-		"force",
-		"A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU instance>. Repeatable.",
-	).
-		PlaceHolder("UUID").HintAction(o.completions(listMIGDevices)).StringsVar(&o.Spec.Force)
+		HintAction(o.completions(listGPUs)).
+		HintOptions("all").
+		StringsVar(&o.Spec.GPUs)
+	c.Flag("devices", "Their instances: 1g.10gb=4,3g.40gb=1; none for no instances. All others "+
+		"on these GPUs are destroyed.").
+		PlaceHolder("PROFILE=COUNT,...").
+		HintAction(o.completions(listDevices)).
+		StringsVar(&o.Spec.Devices)
+	c.Flag("demand", "Further instances, of any profile: memory=12GiB,sms=20,count=3. "+
+		"Repeatable.").
+		PlaceHolder("memory=SIZE,sms=N,count=N").
+		StringsVar(&o.Spec.Demand)
+	c.Flag("force", "A busy instance that may be destroyed: its MIG UUID, or GPU-<uuid>/<GPU "+
+		"instance>. Repeatable.").
+		PlaceHolder("UUID").
+		HintAction(o.completions(listMIGDevices)).
+		StringsVar(&o.Spec.Force)
 	c.Flag("take-over", "Change GPUs although another owner manages them.").BoolVar(&o.TakeOver)
 
 	if !apply {
@@ -467,10 +437,8 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		return
 	}
 
-	c.Flag(
-		"plan",
-		"Apply this plan, which migctl plan has shown, instead of a new one.",
-	).PlaceHolder("ID").
+	c.Flag("plan", "Apply this plan, which migctl plan has shown, instead of a new one.").
+		PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
 	addYesFlag(c, o)
@@ -481,11 +449,8 @@ func addYesFlag(c *kingpin.CmdClause, o *options) {
 }
 
 func addOutputFlag(c *kingpin.CmdClause, o *options, forms ...string) {
-	c.Flag(
-		"output",
-		fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", ")),
-	).Short('o').Default(forms[0]).
-		EnumVar(
-			&o.Output,
-			forms...)
+	c.Flag("output", fmt.Sprintf("Form of the output: %s.", strings.Join(forms, ", "))).
+		Short('o').
+		Default(forms[0]).
+		EnumVar(&o.Output, forms...)
 }

@@ -168,8 +168,8 @@ func writeInstances(p *page, g *api.OperationGPU) {
 
 	for i := range g.Current {
 		in := &g.Current[i]
-
 		t := fmt.Sprintf("      %s at %s", in.Profile, in.Placement)
+
 		if id, ok := in.ID.Get(); ok {
 			t += fmt.Sprintf(", GPU instance %d", id)
 		}
@@ -239,10 +239,9 @@ func writeAdvice(p *page, op *api.Operation) {
 
 		writeHint(p, "fix the cause, then plan again.")
 	case api.Failed:
-		if !slices.ContainsFunc(
-			op.Steps,
-			func(st api.OperationStep) bool { return st.State == api.StepDone },
-		) {
+		if !slices.ContainsFunc(op.Steps, func(st api.OperationStep) bool {
+			return st.State == api.StepDone
+		}) {
 			p.line(text("Nothing was changed."))
 		}
 

@@ -173,7 +173,8 @@ func wrap(s string, width int) []string {
 			}
 
 			r := []rune(word)
-			lines, word = append(lines, string(r[:width])), string(r[width:])
+			lines = append(lines, string(r[:width]))
+			word = string(r[width:])
 		}
 
 		switch {

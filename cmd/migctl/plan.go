@@ -88,8 +88,8 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 
 	before := planSlots(g.Before)
-
 	after := planSlots(g.After)
+
 	if changesLayout(g) {
 		p.line(text("  before").in(dim))
 		p.drawAxis(g.AxisUnits, layOutSlots(nodedoc.Axis{Units: g.AxisUnits}, before))
@@ -128,10 +128,9 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 func changesLayout(g *api.PlanGPU) bool {
 	differs := func(i api.Instance) bool {
 		return i.Fate != api.Keep ||
-			slices.ContainsFunc(
-				i.Compute,
-				func(c api.ComputeInstance) bool { return c.Fate != api.Keep },
-			)
+			slices.ContainsFunc(i.Compute, func(c api.ComputeInstance) bool {
+				return c.Fate != api.Keep
+			})
 	}
 
 	return slices.ContainsFunc(g.Before, differs) || slices.ContainsFunc(g.After, differs)
@@ -143,8 +142,8 @@ func planSlots(instances []api.Instance) []slot {
 
 	for i := range instances {
 		inst := &instances[i]
-
 		s := slot{at: gpu.Some(inst.Placement), label: inst.Profile, note: "keep"}
+
 		switch inst.Fate {
 		case api.Destroy:
 			s.note = "- destroy"
@@ -219,13 +218,12 @@ func writeKept(p *page, inst, before *api.Instance) {
 		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute},
 		{"=", dim, api.Keep, inst.Compute}} {
-		changed := slices.DeleteFunc(
-			slices.Clone(side.list),
-			func(c api.ComputeInstance) bool { return c.Fate != side.fate },
-		)
-		if len(changed) == 0 ||
-			side.fate == api.Keep &&
-				len(inst.Compute) == 1 { // it is in the line of the GPU instance
+		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
+			return c.Fate != side.fate
+		})
+		// The line of the GPU instance has its only compute instance already.
+		isListed := side.fate == api.Keep && len(inst.Compute) == 1
+		if len(changed) == 0 || isListed {
 			continue
 		}
 
@@ -244,8 +242,8 @@ func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance
 
 	for i := range computes {
 		ci := &computes[i]
-
 		t := fmt.Sprintf("    %s compute instance %dc at %s", sign, ci.Placement.Size, ci.Placement)
+
 		if ci.UUID != "" {
 			t += ", " + string(ci.UUID)
 		}

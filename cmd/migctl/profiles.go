@@ -70,8 +70,8 @@ func (s *session) printProfiles(gpus []nodedoc.GPU) error {
 	list := make([]gpuProfiles, 0, len(gpus))
 	for i := range gpus {
 		g := &gpus[i]
-
 		out := gpuProfiles{Index: g.Index, UUID: g.UUID, Name: g.Name, Profiles: g.Profiles}
+
 		if g.Capacity != nil {
 			out.Available = g.Capacity.Profiles
 		}
@@ -186,8 +186,8 @@ func writeComputeProfiles(p *page, g *nodedoc.GPU) {
 		}
 
 		seen[pr.ComputeSlices] = true
-
 		name := pr.Name
+
 		for _, n := range computeSizes(pr.ComputeSlices) {
 			p.line(
 				text(

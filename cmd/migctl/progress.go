@@ -56,7 +56,8 @@ func (g *progress) showStep(lead string, e *api.Event) {
 		g.closeLine()
 		head := lead + g.stepNumber(ref) + " " + stepText(&e.Step.Step)
 		g.page.part(text("%s", head))
-		g.open, g.used = ref, utf8.RuneCountInString(head)
+		g.open = ref
+		g.used = utf8.RuneCountInString(head)
 	}
 
 	switch e.Step.State {

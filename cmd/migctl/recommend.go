@@ -20,19 +20,23 @@ const recommendHint = "mig-exporter makes the first report when it has read the 
 	"minute. An answer on a device needs a day of observation (--advise.min-evidence)."
 
 func addRecommendCommand(app *kingpin.Application, o *options) {
-	c := app.Command(
-		commandRecommend,
-		"Show which GPUs are larger than their work needs, which slices would do, what is gained, and the procedure. "+
-			"Changes nothing. A legend below the table explains its columns.",
-	)
+	c := app.Command(commandRecommend, "Show which GPUs are larger than their work needs, which "+
+		"slices would do, what is gained, and the procedure. Changes nothing. A legend below "+
+		"the table explains its columns.")
 	gpus := o.completions(listGPUs)
 	c.Arg("gpu", "Only these GPUs: index or UUID.").HintAction(gpus).StringsVar(&o.GPUs)
-	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for migctl apply -f.").
+	c.Flag("spec", "Print the recommended layouts, with what the GPUs have now, as a spec for "+
+		"migctl apply -f.").
 		BoolVar(&o.WantSpec)
-	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, expected effect.").
-		PlaceHolder("GPU").HintAction(gpus).StringVar(&o.Explain)
-	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; the longest name counts.").
-		PlaceHolder("MODEL=NUMBER").StringsVar(&o.Prices)
+	c.Flag("explain", "Explain the answer for a GPU: evidence, profiles that were considered, "+
+		"expected effect.").
+		PlaceHolder("GPU").
+		HintAction(gpus).
+		StringVar(&o.Explain)
+	c.Flag("price", "What a GPU costs an hour, by words of its model: H100=2.50. Repeatable; "+
+		"the longest name counts.").
+		PlaceHolder("MODEL=NUMBER").
+		StringsVar(&o.Prices)
 	addOutputFlag(c, o, formText, formJSON, formYAML)
 }
 
@@ -87,10 +91,9 @@ func (s *session) recommend(ctx context.Context) error {
 		return s.printDocument(data)
 	}
 
-	devices := slices.DeleteFunc(
-		slices.Clone(report.Devices),
-		func(r advise.Recommendation) bool { return !named(&r) },
-	)
+	devices := slices.DeleteFunc(slices.Clone(report.Devices), func(r advise.Recommendation) bool {
+		return !named(&r)
+	})
 	if s.opts.Explain != "" {
 		s.explainDevices(report, devices)
 		return nil
@@ -173,10 +176,9 @@ func isOnGPU(word string, r *advise.Recommendation) bool {
 func checkDeviceWords(words []string, devices []advise.Recommendation) error {
 	for _, w := range words {
 		if w != "all" &&
-			!slices.ContainsFunc(
-				devices,
-				func(r advise.Recommendation) bool { return isOnGPU(w, &r) },
-			) {
+			!slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
+				return isOnGPU(w, &r)
+			}) {
 			return usageError{
 				fmt.Sprintf(
 					"the report has no GPU %q: name it by index or UUID. It lacks GPUs that do not "+
@@ -296,10 +298,9 @@ func isMoved(packing *advise.Packing, index int) bool {
 	}
 
 	return slices.ContainsFunc(packing.GPUs, func(g advise.PackedGPU) bool {
-		return slices.ContainsFunc(
-			g.Slices,
-			func(s advise.PackedSlice) bool { return s.From == index },
-		)
+		return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool {
+			return s.From == index
+		})
 	})
 }
 

@@ -171,8 +171,8 @@ func writeEvidence(p *page, r *advise.Recommendation) {
 
 	p.line()
 	hasWidth := e.WidthHistogram != [10]float64{}
-
 	title := "SMs IN USE, share of busy time"
+
 	if !hasWidth {
 		title = ""
 	}

@@ -181,8 +181,8 @@ func kubectl(namespace string, args ...string) string {
 func quoteForShell(word string) string {
 	const harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:=,+@%"
 	isSpecial := func(r rune) bool { return !strings.ContainsRune(harmless, r) }
-
 	isHidden := func(r rune) bool { return r < ' ' || r > '~' }
+
 	switch {
 	case word != "" && !strings.ContainsFunc(word, isSpecial):
 		return word

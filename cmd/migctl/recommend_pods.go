@@ -196,8 +196,8 @@ func (w *procedure) waitForSlices(targets []target) {
 			}
 
 			kind, name, _ := strings.Cut(r.Workload.Owner, "/")
-
 			object := r.Workload.Namespace + "/" + r.Workload.Owner
+
 			switch {
 			case !w.canFinishRollout(r):
 				if text := r.Workload.Namespace + "/" + name; !slices.Contains(others, text) {

@@ -130,8 +130,8 @@ func (w *procedure) wholeGPU(index int) *advise.Recommendation {
 func (w *procedure) targets() (ready, waiting []target) {
 	for i := range w.report.Packing.GPUs {
 		t := target{PackedGPU: &w.report.Packing.GPUs[i]}
-
 		t.own = w.wholeGPU(t.Index)
+
 		switch {
 		case t.own == nil:
 			ready = append(ready, t)
@@ -151,10 +151,9 @@ func (w *procedure) targets() (ready, waiting []target) {
 func (w *procedure) targetOf(from int) int {
 	for i := range w.report.Packing.GPUs {
 		t := &w.report.Packing.GPUs[i]
-		if slices.ContainsFunc(
-			t.Slices,
-			func(s advise.PackedSlice) bool { return s.From == from },
-		) {
+		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool {
+			return s.From == from
+		}) {
 			return t.Index
 		}
 	}

@@ -52,30 +52,25 @@ func singleObstacle(report *advise.Report) string {
 
 	var reasons []string
 	if len(provisional) > 0 {
-		reasons = append(
-			reasons,
-			fmt.Sprintf("provisional for GPU %s, with less than seven days of evidence",
-				joinNumbers(provisional)),
-		)
+		reasons = append(reasons, fmt.Sprintf(
+			"provisional for GPU %s, with less than seven days of evidence",
+			joinNumbers(provisional),
+		))
 	}
 
 	if len(notChecked) > 0 {
-		reasons = append(
-			reasons,
-			fmt.Sprintf("not checked for GPU %s, whose use of media engines cannot be read",
-				joinNumbers(notChecked)),
-		)
+		reasons = append(reasons, fmt.Sprintf(
+			"not checked for GPU %s, whose use of media engines cannot be read",
+			joinNumbers(notChecked),
+		))
 	}
 
 	if len(reasons) == 0 {
 		return ""
 	}
 
-	return "under --mig-strategy=single all GPUs of the node get slices at once, and the recommendation is " +
-		strings.Join(
-			reasons,
-			"; it is ",
-		) + "."
+	return "under --mig-strategy=single all GPUs of the node get slices at once, and the " +
+		"recommendation is " + strings.Join(reasons, "; it is ") + "."
 }
 
 // writeSingle writes the steps under the single strategy: all GPUs are emptied and partitioned at once, and pods go on

@@ -329,18 +329,17 @@ func fitsBeside(profiles []gpu.Profile, existing []mig.Placed, created []string)
 		return false
 	}
 
-	return slices.ContainsFunc(
-		mig.FreePlacements(profiles, existing, profiles[at]),
-		func(place gpu.Placement) bool {
-			next := mig.Placed{
-				ProfileID: profiles[at].ID,
-				Profile:   profiles[at].Name,
-				Placement: place,
-			}
+	room := mig.FreePlacements(profiles, existing, profiles[at])
 
-			return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
-		},
-	)
+	return slices.ContainsFunc(room, func(place gpu.Placement) bool {
+		next := mig.Placed{
+			ProfileID: profiles[at].ID,
+			Profile:   profiles[at].Name,
+			Placement: place,
+		}
+
+		return fitsBeside(profiles, append(slices.Clone(existing), next), created[1:])
+	})
 }
 
 // layoutWords returns a layout as the value of --devices.
@@ -356,10 +355,9 @@ func layoutWords(layout map[string]int) string {
 // writeSliceProcedure writes how slices get to what is recommended for them.
 func (s *session) writeSliceProcedure(ctx context.Context, w *procedure) error {
 	var node nodedoc.Document
-	if slices.ContainsFunc(
-		w.report.Devices,
-		func(r advise.Recommendation) bool { return changesSlice(&r) },
-	) {
+	if slices.ContainsFunc(w.report.Devices, func(r advise.Recommendation) bool {
+		return changesSlice(&r)
+	}) {
 		if err := s.client.fetch(ctx, "/node", &node); err != nil {
 			return err
 		}

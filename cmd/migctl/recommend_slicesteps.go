@@ -138,8 +138,8 @@ func (w *procedure) waitForChanges(changes []sliceChange) {
 	for _, c := range changes {
 		r := c.slices[0]
 		kind, name, _ := strings.Cut(r.Workload.Owner, "/")
-
 		object := strings.ToLower(kind) + "/" + name
+
 		switch {
 		case !changeOf(c.target()).replaces:
 			if isReplaceable(r) {

@@ -42,7 +42,9 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 
 		switch r.Action {
 		case advise.ActionShrink:
-			c, row[5], row[6] = green, shareText(r.Reclaimable), stretchText(r.Predicted)
+			c = green
+			row[5] = shareText(r.Reclaimable)
+			row[6] = stretchText(r.Predicted)
 		case advise.ActionGrow:
 			if r.Recommended == "" {
 				row[4] = "whole GPU"
@@ -86,10 +88,9 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 		p.line(row)
 	}
 
-	if slices.ContainsFunc(
-		devices,
-		func(r advise.Recommendation) bool { return r.Action == advise.ActionShrink },
-	) {
+	if slices.ContainsFunc(devices, func(r advise.Recommendation) bool {
+		return r.Action == advise.ActionShrink
+	}) {
 		p.para("", dim, sliceLegend)
 	}
 
@@ -141,7 +142,8 @@ func unchangedSlices(devices []advise.Recommendation) []unchanged {
 			return u.index == o.index && u.what == o.what && u.reason == o.reason
 		})
 		if at < 0 {
-			at, list = len(list), append(list, o)
+			at = len(list)
+			list = append(list, o)
 		}
 
 		list[at].slices = append(list[at].slices, sliceText(r))

@@ -148,10 +148,9 @@ func targetLayouts(report *advise.Report, gpus []nodedoc.GPU) ([]targetLayout, e
 	for i := range gpus {
 		g := &gpus[i]
 
-		at := slices.IndexFunc(
-			report.Packing.GPUs,
-			func(p advise.PackedGPU) bool { return p.GPU == g.UUID },
-		)
+		at := slices.IndexFunc(report.Packing.GPUs, func(p advise.PackedGPU) bool {
+			return p.GPU == g.UUID
+		})
 		if at < 0 && !report.SingleStrategy {
 			continue
 		}

@@ -117,8 +117,8 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 			continue
 		}
 
-		hour = hour + count*price.Hour
-		priced = priced + count
+		hour += count * price.Hour
+		priced += count
 	}
 
 	if priced > 0 {

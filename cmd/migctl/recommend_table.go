@@ -16,18 +16,16 @@ const wholeLegend = "FREED: whole GPUs that the move sets free, packed with the 
 
 // writeWholeGPUs lists the whole GPUs: those first whose move frees most.
 func writeWholeGPUs(p *page, devices []advise.Recommendation) {
-	whole := slices.DeleteFunc(
-		slices.Clone(devices),
-		func(r advise.Recommendation) bool { return r.Instance.Present() },
-	)
+	whole := slices.DeleteFunc(slices.Clone(devices), func(r advise.Recommendation) bool {
+		return r.Instance.Present()
+	})
 	if len(whole) == 0 {
 		return
 	}
 
-	slices.SortStableFunc(
-		whole,
-		func(a, b advise.Recommendation) int { return cmp.Compare(gainRank(&b), gainRank(&a)) },
-	)
+	slices.SortStableFunc(whole, func(a, b advise.Recommendation) int {
+		return cmp.Compare(gainRank(&b), gainRank(&a))
+	})
 	cells := func(c [7]string) string {
 		return p.right(c[0], 3) + " " + p.cell(c[1], 19) + " " + p.cell(c[2], 11) + " " +
 			p.right(c[3], 5) + " " + p.right(c[4], 9) + " " + p.right(c[5], 4) + " " +
@@ -70,7 +68,9 @@ func writeWholeGPUs(p *page, devices []advise.Recommendation) {
 		case advise.ActionSlice:
 			c = green
 			sliced = true
-			row[2], row[3], row[4] = r.Recommended, freedText(r), stretchText(r.Predicted)
+			row[2] = r.Recommended
+			row[3] = freedText(r)
+			row[4] = stretchText(r.Predicted)
 			row[6] = cmp.Or(caveat(r), decidedText(r.Predicted.Decided))
 		case advise.ActionFree:
 			c = dim

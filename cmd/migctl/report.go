@@ -74,8 +74,8 @@ func reportProblem(p *page, problem *api.Problem, o *options) {
 
 	for i := range problem.Blocking {
 		b := &problem.Blocking[i]
-
 		in := b.Instance
+
 		if b.Profile != "" { // else it is the GPU as a whole
 			in = fmt.Sprintf("%s, %s at %s of %s", b.Instance, b.Profile, b.Placement, b.GPU)
 		}

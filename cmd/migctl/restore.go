@@ -103,10 +103,9 @@ func (s *session) chooseRestorable(
 	}
 
 	for _, word := range s.opts.GPUs {
-		at := slices.IndexFunc(
-			list,
-			func(u api.Unrestored) bool { return strings.EqualFold(word, string(u.GPU)) },
-		)
+		at := slices.IndexFunc(list, func(u api.Unrestored) bool {
+			return strings.EqualFold(word, string(u.GPU))
+		})
 		if at >= 0 { // it may be lost, and not in the node's document
 			ids = append(ids, list[at].GPU)
 			continue

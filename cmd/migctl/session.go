@@ -40,8 +40,8 @@ func execute(ctx context.Context, args []string, s *session) int {
 		err = flushed
 	}
 
-	if err == nil ||
-		errors.Is(err, syscall.EPIPE) { // the reader, such as head, has closed the pipe
+	// A reader such as head closes the pipe when it has enough.
+	if err == nil || errors.Is(err, syscall.EPIPE) {
 		return exitOK
 	}
 

@@ -156,10 +156,9 @@ func remainingComputeInstances(i *sim.Instance, f computeProfile, a args) result
 	end := 0
 
 	for _, p := range f.placements {
-		taken := slices.ContainsFunc(
-			i.ComputeInstances,
-			func(c *sim.Compute) bool { return c.Placement.Overlaps(p) },
-		)
+		taken := slices.ContainsFunc(i.ComputeInstances, func(c *sim.Compute) bool {
+			return c.Placement.Overlaps(p)
+		})
 		if !taken && p.Start >= end {
 			count++
 			end = p.End()

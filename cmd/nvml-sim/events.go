@@ -110,8 +110,8 @@ func (s *eventSet) free() { s.freed.Do(s.queue.Close) }
 // registerEvents registers a GPU for all of the types, or for none if one is not supported.
 func registerEvents(l *library, h handle, a args) result {
 	set := l.set(a.raw[2])
-
 	types := uint64(a.raw[1])
+
 	switch {
 	case set == nil:
 		return invalidArgument

@@ -124,6 +124,7 @@ func (l *library) begin(attach bool) result {
 
 	l.mu.Lock()
 	defer l.mu.Unlock()
+
 	l.users++
 
 	return success

@@ -171,7 +171,7 @@ func handleByUUIDV(l *library, a args) result {
 
 	switch id._type {
 	case C.SIM_NVML_UUID_TYPE_ASCII:
-		// it may fill the array
+		// The text may fill the array: then no zero byte ends it.
 		text, _, _ := strings.Cut(C.GoStringN(&id.value[0], C.int(len(id.value))), "\x00")
 		return findUUID(l, a, text)
 	case C.SIM_NVML_UUID_TYPE_BINARY:

@@ -103,8 +103,8 @@ func newSBOM(name, version string, modules []module, packages []debPackage) ([]b
 
 func newComponent(m *module) (component, error) {
 	purl := "pkg:golang/" + m.path + "@" + m.version
-
 	c := component{Type: "library", Ref: purl, Name: m.path, Version: m.version, PURL: purl}
+
 	if encoded, ok := strings.CutPrefix(m.sum, "h1:"); ok {
 		sum, err := base64.StdEncoding.DecodeString(encoded)
 		if err != nil {
