@@ -336,7 +336,7 @@ func (w *argument) flags() []string {
 
 	flags, err := w.alias.translate(w.value)
 	if err != nil {
-		return nil // apply reports it
+		return nil // translateAliases reports it
 	}
 
 	return flags

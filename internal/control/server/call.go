@@ -99,7 +99,7 @@ func (c *call) answerRoute(to *route) error {
 
 	limit := c.s.limits.bodyBytes
 	if to.verb == verbPlan {
-		// Joining comes before reading the body: it bounds how many bodies of one caller are in memory.
+		// We enqueue before we read the body: that bounds how many bodies of one caller are in memory.
 		if c.turn = c.s.plans.enqueue(c.caller()); c.turn == nil {
 			return c.refuseForNow(1, "too many of your plans are waiting")
 		}
