@@ -357,6 +357,18 @@ func TestEnginesTakeLittle(t *testing.T) {
 
 	checkHeap(t, a, before, 23<<20)
 
+	counted := 0
+
+	for _, w := range a.workloads {
+		if len(w.Engines) > 0 {
+			counted++
+		}
+	}
+
+	if counted < len(a.workloads)-1 { // the last one was seen once
+		t.Errorf("of %d of %d workloads engines are counted", counted, len(a.workloads))
+	}
+
 	var saved bytes.Buffer
 	if err := a.Checkpoint().Write(&saved); err != nil {
 		t.Fatal(err)
