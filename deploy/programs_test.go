@@ -3,56 +3,30 @@ package deploy
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
-// built are the programs, built once for all tests.
+// built are the paths of the programs.
 type built struct{ exporter, migctl string }
-
-// buildDir is the folder of the built programs.
-var buildDir string
-
-var buildOnce = sync.OnceValue(func() error {
-	out, err := exec.Command("go", "build", "-o", buildDir, "../cmd/mig-exporter", "../cmd/migctl").CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("go build: %w\n%s", err, out)
-	}
-
-	return nil
-})
-
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	var err error
-	if buildDir, err = os.MkdirTemp("", "mig-exporter-deploy-"); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-
-	defer os.RemoveAll(buildDir)
-
-	return m.Run()
-}
 
 func programs(t *testing.T) built {
 	t.Helper()
 
-	if err := buildOnce(); err != nil {
+	dir, err := testbuild.Programs()
+	if err != nil {
 		t.Fatal(err)
 	}
 
-	return built{filepath.Join(buildDir, "mig-exporter"), filepath.Join(buildDir, "migctl")}
+	return built{filepath.Join(dir, "mig-exporter"), filepath.Join(dir, "migctl")}
 }
 
 // server is a program that serves on a port of its own.

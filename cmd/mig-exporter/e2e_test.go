@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // The end-to-end tests start the built binary as a user would and read what it serves.
@@ -32,23 +34,19 @@ func TestMain(m *testing.M) {
 }
 
 func buildAndRun(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "mig-exporter-e2e-")
+	build := testbuild.Programs
+	if raceEnabled {
+		build = testbuild.RacePrograms
+	}
+
+	dir, err := build()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	binary, migctlBinary = filepath.Join(dir, "mig-exporter"), filepath.Join(dir, "migctl")
 
-	args := []string{"build", "-o", dir}
-	if raceEnabled {
-		args = append(args, "-race")
-	}
-
-	if out, err := exec.Command("go", append(args, ".", "../migctl")...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
+	binary = filepath.Join(dir, "mig-exporter")
+	migctlBinary = filepath.Join(dir, "migctl")
 
 	return m.Run()
 }

@@ -5,24 +5,24 @@ import (
 	"encoding/json"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // build builds a program of this module.
 func build(t *testing.T, name string) string {
 	t.Helper()
 
-	path := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("go", "build", "-o", path, "../"+name).CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	dir, err := testbuild.Programs()
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	return path
+	return filepath.Join(dir, name)
 }
 
 // TestOfAProgram: the document has every module that the program itself lists, with its checksum and a license, and the

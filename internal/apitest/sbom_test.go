@@ -10,14 +10,20 @@ import (
 
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // TestSBOM: the SBOM of both programs is valid by the schema that CycloneDX publishes for its version, with SPDX's list
 // of license identifiers, and what is no valid document is refused by it.
 func TestSBOM(t *testing.T) {
-	programs := t.TempDir()
 	sbom := filepath.Join(t.TempDir(), "sbom.cdx.json")
-	goTool(t, "build", "-o", programs, "./cmd/mig-exporter", "./cmd/migctl")
+
+	programs, err := testbuild.Programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+
 	goTool(t, "run", "./cmd/sbom", "-version=1.2.3", "-sbom="+sbom, "-licenses="+sbom+".licenses",
 		filepath.Join(programs, "mig-exporter"), filepath.Join(programs, "migctl"))
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"os"
@@ -14,6 +13,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // The tests below scrape the built program on a simulated node whose clock they step, as a Prometheus does: every 30 s.
@@ -26,35 +27,10 @@ const (
 
 // program builds mig-exporter once and returns its path. migctl is beside it.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "promtest-")
-	if err != nil {
-		return "", err
-	}
+	dir, err := testbuild.Programs()
 
-	path := filepath.Join(dir, "mig-exporter")
-	cmd := exec.Command("go", "build", "-o", dir, "./cmd/mig-exporter", "./cmd/migctl")
-
-	cmd.Dir = filepath.Join("..", "..")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return path, fmt.Errorf("go build: %w\n%s", err, out)
-	}
-
-	return path, nil
+	return filepath.Join(dir, "mig-exporter"), err
 })
-
-func TestMain(m *testing.M) {
-	build := program
-	used := false
-	program = func() (string, error) { used = true; return build() }
-	code := m.Run()
-
-	if used {
-		path, _ := build()
-		os.RemoveAll(filepath.Dir(path))
-	}
-
-	os.Exit(code)
-}
 
 // scrapedNode is the program on a simulated node, and the Prometheus that scrapes it.
 type scrapedNode struct {

@@ -24,6 +24,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim/clibrary"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simnvml"
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // builtVariable is the environment variable with which a child process finds the built library is.
@@ -36,17 +37,9 @@ func buildAndRun(m *testing.M) int {
 		return m.Run()
 	}
 
-	dir, err := os.MkdirTemp("", "dcgm-sim-")
+	dir, err := testbuild.Library(testbuild.DCGM)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	args := []string{"build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libdcgm.so.4", "-o",
-		filepath.Join(dir, "libdcgm.so.4"), ".."}
-	if out, err := exec.Command("go", args...).CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
 		return 1
 	}
 

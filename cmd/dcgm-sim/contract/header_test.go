@@ -11,6 +11,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/sim/clibrary"
 	"github.com/mig-exporter/mig-exporter/internal/sim/hostengine"
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // compile compiles a C program.
@@ -166,13 +167,12 @@ int main(int n, char **paths)
 	return 0;
 }`, "-ldl")
 
-	nvml := filepath.Join(t.TempDir(), "libnvidia-ml.so.1")
-	if out, err := exec.Command("go", "build", "-buildmode=c-shared", "-o", nvml, "../../nvml-sim").
-		CombinedOutput(); err != nil {
-		t.Fatalf("go build: %v\n%s", err, out)
+	folder, err := testbuild.Library(testbuild.NVML)
+	if err != nil {
+		t.Fatal(err)
 	}
 
-	run := exec.Command(program, nvml, library())
+	run := exec.Command(program, filepath.Join(folder, testbuild.NVML), library())
 	run.Env = append(os.Environ(), "MIG_SIM_SCENARIO="+scenarios+"a30.yaml")
 
 	out, err := run.CombinedOutput()

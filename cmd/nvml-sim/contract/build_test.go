@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // builtVariable is the environment variable with which a child process finds the built library and program are.
@@ -21,22 +23,14 @@ func buildAndRun(m *testing.M) int {
 		return m.Run()
 	}
 
-	dir, err := os.MkdirTemp("", "nvml-sim-")
+	dir, err := testbuild.Library(testbuild.NVML)
+	if err == nil {
+		_, err = testbuild.Programs() // in the same folder
+	}
+
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
-	}
-	defer os.RemoveAll(dir)
-
-	for _, args := range [][]string{
-		{"-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1", "-o",
-			filepath.Join(dir, "libnvidia-ml.so.1"), ".."},
-		{"-o", filepath.Join(dir, "mig-exporter"), "../../mig-exporter"},
-	} {
-		if out, err := exec.Command("go", append([]string{"build"}, args...)...).CombinedOutput(); err != nil {
-			fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-			return 1
-		}
 	}
 
 	if err := os.Setenv(builtVariable, dir); err != nil {
