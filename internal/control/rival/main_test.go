@@ -4,9 +4,10 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
 )
 
 // roleVariable makes a child process play a role instead of any test.
@@ -48,20 +49,13 @@ func buildAndRun(m *testing.M) int {
 		return 1
 	}
 
-	dir, err := os.MkdirTemp("", "rival-")
+	dir, err := testbuild.Library(testbuild.NVML)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
-	defer os.RemoveAll(dir)
-	libraryPath = filepath.Join(dir, "libnvidia-ml.so.1")
 
-	build := exec.Command("go", "build", "-buildmode=c-shared", "-ldflags=-extldflags=-Wl,-soname,libnvidia-ml.so.1",
-		"-o", libraryPath, "../../../cmd/nvml-sim")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "go build: %v\n%s", err, out)
-		return 1
-	}
+	libraryPath = filepath.Join(dir, testbuild.NVML)
 
 	return m.Run()
 }
