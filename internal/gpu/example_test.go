@@ -48,13 +48,13 @@ func ExampleDiff() {
 }
 
 // An allocator names a device by what it knows of it: here the ids in a legacy MIG UUID.
-func ExampleDevices_Resolve() {
+func ExampleResolver_Resolve() {
 	const uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 	gpus := []gpu.GPU{{
 		Facts:     gpu.Facts{UUID: uuid},
 		Instances: []gpu.GPUInstance{{ID: 7, ComputeInstances: []gpu.ComputeInstance{{ID: 0}}}},
 	}}
-	devices := gpu.NewDevices(gpus)
+	devices := gpu.NewResolver(gpus)
 
 	for _, text := range []string{"MIG-" + uuid + "/7/0", "MIG-" + uuid + "/8/0"} {
 		ref, err := gpu.ParseMIGRef(text)

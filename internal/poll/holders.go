@@ -17,7 +17,7 @@ func attachHolders(
 	asked time.Time,
 	containers Containers,
 ) []gpu.Assignment {
-	index := gpu.NewDevices(gpus)
+	index := gpu.NewResolver(gpus)
 	unmatched := slices.Clone(known.Unreadable)
 	state := allocationState{
 		gpus:     gpus,

@@ -87,7 +87,7 @@ func TestResolve(t *testing.T) {
 		"gpu-1-mig-1g24gb-19-4, no":    {byDRA(1, 19, 4), DeviceIndex{}, MatchNothing},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if at, match := NewDevices(referenceGPUs()).Resolve(tt.ref); at != tt.at || match != tt.match {
+			if at, match := NewResolver(referenceGPUs()).Resolve(tt.ref); at != tt.at || match != tt.match {
 				t.Errorf("%+v: got %v, match %d; want %v, match %d", tt.ref, at, match, tt.at, tt.match)
 			}
 		})
@@ -99,12 +99,12 @@ func TestMinorNumberIsOfTheGPUThatIsUp(t *testing.T) {
 	gpus := referenceGPUs()
 
 	gpus[0], gpus[1] = gpus[1], gpus[0]
-	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{0, Whole, Whole}) || match != MatchParent {
+	if at, match := NewResolver(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{0, Whole, Whole}) || match != MatchParent {
 		t.Errorf("got %v, match %d", at, match)
 	}
 
 	gpus[0].Minor = None[int]()
-	if at, match := NewDevices(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{1, 0, Whole}) || match != MatchDevice {
+	if at, match := NewResolver(gpus).Resolve(byGKE(0, 5)); at != (DeviceIndex{1, 0, Whole}) || match != MatchDevice {
 		t.Errorf("a GPU that is down, and no other with its number: got %v, match %d", at, match)
 	}
 }
@@ -128,7 +128,7 @@ func BenchmarkResolve(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		d := NewDevices(gpus)
+		d := NewResolver(gpus)
 		for _, r := range refs {
 			if _, match := d.Resolve(r); match != MatchDevice {
 				b.Fatal(r)

@@ -46,54 +46,54 @@ const (
 	MatchDevice
 )
 
-// Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and
+// Resolver resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and
 // the ids, UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
-type Devices struct {
+type Resolver struct {
 	gpus      []GPU
 	byUUID    map[UUID]int
 	byMinor   map[int]int
 	byMIGUUID map[MIGUUID]DeviceIndex
 }
 
-// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may
+// NewResolver returns the resolver of gpus. Of two GPUs with one minor number the one that is up counts: the other may
 // have had the number before.
-func NewDevices(gpus []GPU) *Devices {
-	d := &Devices{
+func NewResolver(gpus []GPU) *Resolver {
+	r := &Resolver{
 		gpus:      gpus,
 		byUUID:    make(map[UUID]int, len(gpus)),
 		byMinor:   make(map[int]int, len(gpus)),
 		byMIGUUID: map[MIGUUID]DeviceIndex{},
 	}
 	for g := range gpus {
-		d.byUUID[gpus[g].UUID] = g
+		r.byUUID[gpus[g].UUID] = g
 		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := d.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
-				d.byMinor[m] = g
+			if other, taken := r.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
+				r.byMinor[m] = g
 			}
 		}
 
 		for i := range gpus[g].Instances {
 			for c := range gpus[g].Instances[i].ComputeInstances {
-				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = DeviceIndex{g, i, c}
+				r.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = DeviceIndex{g, i, c}
 			}
 		}
 	}
 
-	return d
+	return r
 }
 
 // Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
 // reference to a GPU instance names all of it, however many compute instances it has.
-func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
+func (r *Resolver) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 	if ref.MIG != "" {
-		if at, ok := d.byMIGUUID[ref.MIG]; ok {
+		if at, ok := r.byMIGUUID[ref.MIG]; ok {
 			return at, MatchDevice
 		}
 
 		return DeviceIndex{}, MatchNothing
 	}
 
-	g, ok := d.findGPU(ref)
+	g, ok := r.findGPU(ref)
 	if !ok {
 		return DeviceIndex{}, MatchNothing
 	}
@@ -103,8 +103,8 @@ func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 		return at, MatchDevice
 	}
 
-	for i := range d.gpus[g].Instances {
-		if gi := &d.gpus[g].Instances[i]; ref.matchesInstance(gi) {
+	for i := range r.gpus[g].Instances {
+		if gi := &r.gpus[g].Instances[i]; ref.matchesInstance(gi) {
 			at.Instance = i
 			return findCompute(at, gi, ref.Compute)
 		}
@@ -113,13 +113,13 @@ func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
 	return at, MatchParent
 }
 
-func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
+func (r *Resolver) findGPU(ref DeviceRef) (int, bool) {
 	if minor, ok := ref.Minor.Get(); ok {
-		g, ok := d.byMinor[minor]
+		g, ok := r.byMinor[minor]
 		return g, ok
 	}
 
-	g, ok := d.byUUID[ref.GPU]
+	g, ok := r.byUUID[ref.GPU]
 
 	return g, ok && ref.GPU != ""
 }
@@ -155,20 +155,20 @@ func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIn
 
 // Cover returns the devices that references name and everything within them. Compute instances that are all covered
 // cover their GPU instance.
-func (d *Devices) Cover(refs []DeviceRef) map[DeviceIndex]bool {
+func (r *Resolver) Cover(refs []DeviceRef) map[DeviceIndex]bool {
 	covered := map[DeviceIndex]bool{}
 
 	for _, ref := range refs {
-		if at, match := d.Resolve(ref); match == MatchDevice {
+		if at, match := r.Resolve(ref); match == MatchDevice {
 			covered[at] = true
 		}
 	}
 
-	for g := range d.gpus {
+	for g := range r.gpus {
 		whole := covered[DeviceIndex{g, Whole, Whole}]
-		for i := range d.gpus[g].Instances {
+		for i := range r.gpus[g].Instances {
 			gi := DeviceIndex{g, i, Whole}
-			computes := len(d.gpus[g].Instances[i].ComputeInstances)
+			computes := len(r.gpus[g].Instances[i].ComputeInstances)
 			within := 0
 
 			for c := range computes {
