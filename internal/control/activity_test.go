@@ -19,8 +19,8 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	g := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-a"}, Instances: []mig.Instance{{ID: 1}}}
 	holds := func(since time.Time, check activityCheck, computes ...gpu.ComputeInstance) int {
 		u := &usage{holds: map[unit][]api.Hold{}}
-		polled := gpu.GPU{Facts: g.Facts, Up: true, LastRead: read,
-			Instances: []gpu.GPUInstance{{ID: 1, Up: true, Since: since, ComputeInstances: computes}}}
+		polled := gpu.GPU{Facts: g.Facts, Device: gpu.Device{Up: true}, LastRead: read,
+			Instances: []gpu.GPUInstance{{ID: 1, Device: gpu.Device{Up: true}, Since: since, ComputeInstances: computes}}}
 		(&Engine{}).addActivity(u, g, &polled, read.Add(time.Second), check)
 
 		return len(u.holds[unit{gpu: g.UUID, instance: 1}])

@@ -38,12 +38,12 @@ func ExampleDiff() {
 	before := snapshot(1, "3g.20gb")
 	after := snapshot(2, "4g.20gb")
 	changes := gpu.Diff(before, after)
-	fmt.Printf("destroyed %s %+v\n", changes.Destroyed[0].Profile, changes.Destroyed[0].Key)
-	fmt.Printf("created   %s %+v\n", changes.Created[0].Profile, changes.Created[0].Key)
+	fmt.Printf("destroyed %s %v\n", changes.Destroyed[0].Profile, changes.Destroyed[0].ID)
+	fmt.Printf("created   %s %v\n", changes.Created[0].Profile, changes.Created[0].ID)
 	fmt.Println("unchanged", len(gpu.Diff(after, after).Created) == 0)
 	// Output:
-	// destroyed 3g.20gb {GPU:GPU-a ID:1 Generation:1}
-	// created   4g.20gb {GPU:GPU-a ID:1 Generation:2}
+	// destroyed 3g.20gb GPU-a/1 (generation 1)
+	// created   4g.20gb GPU-a/1 (generation 2)
 	// unchanged true
 }
 

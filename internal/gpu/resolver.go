@@ -1,8 +1,8 @@
 package gpu
 
-// DeviceRef is how an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with Instance and
-// Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with
-// PlacementStart and ProfileID (DRA).
+// DeviceRef is how an allocator names a device. It has no generation, which allocators do not know. Exactly one group
+// of fields is used: GPU alone, GPU with Instance and Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or
+// Minor, alone, with Instance (GKE), or with PlacementStart and ProfileID (DRA).
 type DeviceRef struct {
 	GPU            UUID
 	MIG            MIGUUID
@@ -25,9 +25,26 @@ func ParseMIGRef(s string) (DeviceRef, error) {
 }
 
 // DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
-// Instance and Compute are Whole if the device is not that deep.
+// Instance and Compute are Whole if the device is not that deep. It is of that list alone.
 type DeviceIndex struct {
 	GPU, Instance, Compute int
+}
+
+// In returns the device at the index of the list.
+func (at DeviceIndex) In(gpus []GPU) Visit {
+	g := &gpus[at.GPU]
+	if at.Instance == Whole {
+		return Visit{Device: &g.Device, GPU: g}
+	}
+
+	gi := &g.Instances[at.Instance]
+	if at.Compute == Whole {
+		return Visit{Device: &gi.Device, GPU: g, Instance: gi}
+	}
+
+	ci := &gi.ComputeInstances[at.Compute]
+
+	return Visit{Device: &ci.Device, GPU: g, Instance: gi, Compute: ci}
 }
 
 // Whole is the index that stands for all of a GPU or GPU instance.

@@ -19,14 +19,14 @@ func referenceGPUs() []GPU {
 		{Facts: Facts{UUID: downGPU, Minor: Some(0)}, Instances: []GPUInstance{
 			instance(5, 9, Placement{0, 4}, ComputeInstance{ID: 0, UUID: "MIG-down"}),
 		}},
-		{Facts: Facts{UUID: plainGPU, Minor: Some(0)}, Up: true},
-		{Facts: Facts{UUID: migGPU, Minor: Some(2)}, Up: true, Instances: []GPUInstance{
+		{Facts: Facts{UUID: plainGPU, Minor: Some(0)}, Device: Device{Up: true}},
+		{Facts: Facts{UUID: migGPU, Minor: Some(2)}, Device: Device{Up: true}, Instances: []GPUInstance{
 			instance(7, 9, Placement{0, 4}, ComputeInstance{ID: 0, UUID: "MIG-first"},
 				ComputeInstance{ID: 1, UUID: "MIG-second"}),
 			instance(2, 19, Placement{4, 2}, ComputeInstance{ID: 0, UUID: "MIG-third"}),
 			{ID: 3}, // its placement and profile are withheld
 		}},
-		{Facts: Facts{Index: 3}, Up: true}, // the driver gives no handle for it
+		{Facts: Facts{Index: 3}, Device: Device{Up: true}}, // the driver gives no handle for it
 	}
 }
 
@@ -115,7 +115,7 @@ func BenchmarkResolve(b *testing.B) {
 	var refs []DeviceRef
 
 	for n := range 8 {
-		g := GPU{Facts: Facts{UUID: migGPU + UUID(rune('a'+n)), Minor: Some(n)}, Up: true}
+		g := GPU{Facts: Facts{UUID: migGPU + UUID(rune('a'+n)), Minor: Some(n)}, Device: Device{Up: true}}
 		for i := range 7 {
 			id := MIGUUID(string(g.UUID) + string(rune('a'+i)))
 			g.Instances = append(g.Instances, GPUInstance{ID: InstanceID(i), ComputeInstances: []ComputeInstance{{UUID: id}}})
