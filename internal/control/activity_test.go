@@ -67,3 +67,29 @@ func (w *world) age(id gpu.UUID, by time.Duration) {
 	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
 	s.GPUs[at].LastRead = s.Time.Add(-by)
 }
+
+// TestHoldsWhateverTheGeneration: the driver knows no generations. A hold is found on an instance that it lists,
+// whatever generation the last Snapshot has it in.
+func TestHoldsWhateverTheGeneration(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	polled := &w.snapshot.GPUs[1].Instances[0]
+	polled.Generation = 4
+	polled.Activity.SM = gpu.Some(0.5)
+	polled.Jobs = []string{"4242"}
+	w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(polled.ID)}}
+	w.give(gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(polled.ID)})
+
+	u, err := e.collectUsage(t.Context(), func(gpu.Facts) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var kinds []api.HoldKind
+	for _, h := range u.holds[unit{gpu: gpu1, instance: polled.ID}] {
+		kinds = append(kinds, h.Kind)
+	}
+
+	slices.Sort(kinds)
+	cmptest.Equal(t, "holds", kinds, []api.HoldKind{api.HoldActivity, api.HoldJob, api.HoldPod, api.HoldProcess})
+}
