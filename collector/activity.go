@@ -96,23 +96,11 @@ func newActivityRatios(c *catalog, which []int) func(*metricWriter, *view) {
 
 // hasAnyActivity reports whether the GPU or any instance has a ratio: a source may have none for a while.
 func hasAnyActivity(g *gpu.GPU) bool {
-	some := hasRatio(&g.Activity)
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		some = some || hasRatio(&gi.Activity)
-
-		for c := range gi.ComputeInstances {
-			some = some || hasRatio(&gi.ComputeInstances[c].Activity)
-		}
-	}
-
-	return some
-}
-
-func hasRatio(a *gpu.Activity) bool {
-	for _, ratio := range a.All() {
-		if ratio.Present() {
-			return true
+	for d := range g.Devices() {
+		for _, ratio := range d.Activity.All() {
+			if ratio.Present() {
+				return true
+			}
 		}
 	}
 

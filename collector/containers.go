@@ -97,33 +97,17 @@ func (p podLabels) usePairs(use *gpu.ContainerUse) []string {
 
 // findDevice returns the labels and the activity of the used device; nil if it does not exist.
 func (g *gpuView) findDevice(use *gpu.ContainerUse) (labels, *gpu.Activity) {
-	instance, isPart := use.Instance.Get()
-	if !isPart {
-		return g.labels, &g.Activity
-	}
-
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		of := &g.parts[i]
-
-		if gi.ID != instance {
+	for i := range g.devices {
+		d := &g.devices[i]
+		if id := d.ID(); id.Instance() != use.Instance || id.Compute() != use.Compute {
 			continue
 		}
 
-		compute, isCompute := use.Compute.Get()
-		if !isCompute {
-			return of.labels, &gi.Activity
+		if d.Compute != nil && !d.Instance.IsSplit() {
+			return d.labels, &d.Instance.Activity
 		}
 
-		for c := range gi.ComputeInstances {
-			switch ci := &gi.ComputeInstances[c]; {
-			case ci.ID != compute:
-			case gi.IsSplit():
-				return of.parts[c].labels, &ci.Activity
-			default:
-				return of.parts[c].labels, &gi.Activity
-			}
-		}
+		return d.labels, &d.Activity
 	}
 
 	return nil, nil

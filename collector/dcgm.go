@@ -242,7 +242,7 @@ func (d *dcgmGroup) writeXIDs(
 	for p := range parts {
 		// An instance's own counts begin with its first XID. Its last XID is 0 before.
 		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
-			recent := history.instances[g.Key(gi)].recentXIDs()
+			recent := history.instances[gpu.IDOfInstance(g.UUID, gi)].recentXIDs()
 			row.xids(
 				&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow},
 				to(parts[p].labels),
@@ -285,12 +285,25 @@ func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 // the compute instances alone, or a sum by pod would count a pod that holds all of them twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
+	var plain labels // of the GPU instance
 
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		plain := base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
+	for v := range g.DistinctDevices() {
+		gi := v.Instance
+		if gi == nil {
+			continue
+		}
+
+		if v.Compute != nil {
+			ofCompute := plain.extend("GPU_CI_ID", formatUint(v.Compute.ID))
+			part := d.newDevice(ofCompute, v.Holders, v.Jobs())
+			part.activity = &v.Activity
+			parts = append(parts, part)
+
+			continue
+		}
+
+		plain = base.extend("GPU_I_PROFILE", gi.Profile, "GPU_I_ID", formatUint(gi.ID))
 		part := d.newDevice(plain, gi.Holders, gi.Jobs)
-
 		part.memory = &gi.Memory
 		part.media = &gi.Media
 		part.instance = gi
@@ -302,12 +315,6 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 		}
 
 		parts = append(parts, part, dcgmDevice{labels: plain, activity: &gi.Activity})
-		for j := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[j]
-			of := d.newDevice(plain.extend("GPU_CI_ID", formatUint(ci.ID)), ci.Holders, gi.Jobs)
-			of.activity = &ci.Activity
-			parts = append(parts, of)
-		}
 	}
 
 	return parts

@@ -86,7 +86,9 @@ func dcgmActivity(v float64) gpu.Activity {
 
 func dcgmInstance(id int, activity float64, computes ...gpu.ComputeInstance) gpu.GPUInstance {
 	return gpu.GPUInstance{
-		ID: gpu.InstanceID(id), Profile: "3g.20gb", Up: true, LastRead: testEpoch(), Activity: dcgmActivity(activity),
+		ID: gpu.InstanceID(id), Profile: "3g.20gb",
+		Device:           gpu.Device{Up: true, Activity: dcgmActivity(activity)},
+		LastRead:         testEpoch(),
 		ComputeInstances: computes,
 		Memory: gpu.Memory{Total: gpu.Some[uint64](20 << 30), Used: gpu.Some(uint64(id) << 30),
 			Free: gpu.Some(uint64(19-id) << 30), Reserved: gpu.Some[uint64](0)},
@@ -97,8 +99,8 @@ func dcgmCompute(id int, profile string, activity float64, pod string) gpu.Compu
 	a := dcgmActivity(activity)
 	a.DRAM = gpu.None[float64]()
 
-	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Up: true, Activity: a,
-		Holders: []gpu.Holder{exclusiveHolder(pod)}}
+	return gpu.ComputeInstance{ID: gpu.ComputeID(id), Profile: profile, Device: gpu.Device{Up: true, Activity: a,
+		Holders: []gpu.Holder{exclusiveHolder(pod)}}}
 }
 
 // TestDocsDCGMFixture holds the exposition that internal/promtest runs dashboards' queries on. With -update it

@@ -76,15 +76,16 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		n := &dcgmHistory{instances: map[gpu.InstanceKey]*xidHistory{}}
+		n := &dcgmHistory{instances: map[gpu.DeviceID]*xidHistory{}}
 		h := c.history(g.UUID)
 		n.addXIDs(&h.xidHistory, g.Totals.GPUXIDs, xidsSince)
 
 		for k := range g.Instances {
 			if gi := &g.Instances[k]; len(gi.XIDErrors) > 0 {
+				id := gpu.IDOfInstance(g.UUID, gi)
 				window := &xidHistory{}
-				window.addXIDs(h.instances[g.Key(gi)], gi.XIDErrors, xidsSince)
-				n.instances[g.Key(gi)] = window
+				window.addXIDs(h.instances[id], gi.XIDErrors, xidsSince)
+				n.instances[id] = window
 			}
 		}
 
@@ -100,8 +101,8 @@ func (c *dcgmCounters) observe(s *gpu.Snapshot) {
 
 // dcgmHistory is the content of the windows of one GPU. It is not modified once readers have it.
 type dcgmHistory struct {
-	xidHistory                                 // without those of instances
-	instances  map[gpu.InstanceKey]*xidHistory // of those that had one
+	xidHistory                              // without those of instances
+	instances  map[gpu.DeviceID]*xidHistory // of those that had one
 
 	clocks   []clockReading // those with a reason that held the clocks down, in their order
 	starts   [clockEventReasonCount]uint64

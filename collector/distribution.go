@@ -1,6 +1,7 @@
 package collector
 
 import (
+	"maps"
 	"math"
 	"sync"
 	"time"
@@ -22,8 +23,7 @@ type histogramReading struct {
 	schema int32
 	// zeroThreshold limits the number of buckets: values up to it are in the zero bucket.
 	zeroThreshold float64
-	ofGPU         func(*gpu.GPU) gpu.Opt[float64]
-	ofInstance    func(*gpu.GPUInstance) gpu.Opt[float64]
+	of            func(gpu.Visit) gpu.Opt[float64]
 }
 
 // eightBuckets is the schema of eight buckets for every power of two, each at most 10 % wider than the one before.
@@ -49,8 +49,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 				restarts,
 			schema:        eightBuckets,
 			zeroThreshold: 1 << 20, // memory of up to 1 TiB above it has 160 buckets
-			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.Memory.Used, 1) },
-			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return scale(gi.Memory.Used, 1) },
+			of:            usedMemory,
 		},
 		{
 			gpuName:       "nvidia_gpu_sm_activity_distribution",
@@ -60,8 +59,7 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			instanceMIG:   "Relative to the GPU instance" + restarts,
 			schema:        eightBuckets,
 			zeroThreshold: idle,
-			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.SM },
-			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.SM },
+			of:            func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.SM },
 		},
 		{
 			gpuName:       "nvidia_gpu_dram_activity_distribution",
@@ -71,10 +69,18 @@ func histogramReadings() [histogramReadingCount]histogramReading {
 			instanceMIG:   "Relative to the GPU instance" + restarts,
 			schema:        eightBuckets,
 			zeroThreshold: idle,
-			ofGPU:         func(g *gpu.GPU) gpu.Opt[float64] { return g.Activity.DRAM },
-			ofInstance:    func(gi *gpu.GPUInstance) gpu.Opt[float64] { return gi.Activity.DRAM },
+			of:            func(d gpu.Visit) gpu.Opt[float64] { return d.Activity.DRAM },
 		},
 	}
+}
+
+// usedMemory returns the used memory of a GPU or a GPU instance.
+func usedMemory(d gpu.Visit) gpu.Opt[float64] {
+	if d.Instance != nil {
+		return scale(d.Instance.Memory.Used, 1)
+	}
+
+	return scale(d.GPU.Readings.Memory.Used, 1)
 }
 
 func newDistributionGroup(c *catalog) collectFunc {
@@ -97,88 +103,87 @@ func newDistributionGroup(c *catalog) collectFunc {
 		store.mu.Lock()
 		defer store.mu.Unlock()
 
-		for i := range v.gpus {
-			g := &v.gpus[i]
-			d := store.gpus[g.UUID]
-
-			for r := range readings {
-				if readings[r].ofGPU(g.GPU).Present() {
-					d.writeHistogram(w, gpuFamilies[r], g.labels, r, &readings[r])
-				}
+		for i := range v.devices {
+			d := &v.devices[i]
+			if d.Compute != nil {
+				continue
 			}
 
-			for j := range g.Instances {
-				gi := &g.Instances[j]
-				d := store.instances[g.Key(gi)]
+			families := &gpuFamilies
+			if d.Instance != nil {
+				families = &instances
+			}
 
-				for r := range readings {
-					if readings[r].ofInstance(gi).Present() {
-						d.writeHistogram(w, instances[r], g.parts[j].labels, r, &readings[r])
-					}
+			h := store.devices[d.ID()]
+
+			for r := range readings {
+				if readings[r].of(d.Visit).Present() {
+					h.writeHistogram(w, families[r], d.labels, r, &readings[r])
 				}
 			}
 		}
 	}
 }
 
-// histogramStore has the histograms of all devices of the last observed Snapshot.
+// histogramStore has the histograms of all GPUs and GPU instances of the last observed Snapshot.
 type histogramStore struct {
 	readings [histogramReadingCount]histogramReading
 
-	mu        sync.Mutex
-	gpus      map[gpu.UUID]*deviceHistograms
-	instances map[gpu.InstanceKey]*deviceHistograms
+	mu       sync.Mutex
+	observed uint64 // Snapshots
+	devices  map[gpu.DeviceID]*deviceHistograms
 }
 
 func newHistogramStore() *histogramStore {
 	return &histogramStore{
-		readings: histogramReadings(), gpus: map[gpu.UUID]*deviceHistograms{},
-		instances: map[gpu.InstanceKey]*deviceHistograms{},
+		readings: histogramReadings(),
+		devices:  map[gpu.DeviceID]*deviceHistograms{},
 	}
 }
 
 // observe adds the readings of every device that was read since the last Snapshot, and drops the devices that it does
 // not have.
-func (d *histogramStore) observe(s *gpu.Snapshot) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (h *histogramStore) observe(s *gpu.Snapshot) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 
-	gpus := make(map[gpu.UUID]*deviceHistograms, len(s.GPUs))
-	instances := make(map[gpu.InstanceKey]*deviceHistograms, len(d.instances))
+	h.observed++
 
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		one := d.gpus[g.UUID].orNew(s.Time)
-		gpus[g.UUID] = one
-
-		if one.recordReadTime(g.LastRead) {
-			for r := range d.readings {
-				one.histograms[r].add(d.readings[r].ofGPU(g), &d.readings[r])
-			}
+	for d := range s.Devices() {
+		if d.Compute != nil {
+			continue
 		}
 
-		for j := range g.Instances {
-			gi := &g.Instances[j]
-			key := g.Key(gi)
-			one := d.instances[key].orNew(s.Time)
-			instances[key] = one
+		one := h.devices[d.ID()]
+		if one == nil {
+			one = &deviceHistograms{since: s.Time}
+			h.devices[d.ID()] = one
+		}
 
-			if one.recordReadTime(gi.LastRead) {
-				for r := range d.readings {
-					one.histograms[r].add(d.readings[r].ofInstance(gi), &d.readings[r])
-				}
+		one.observed = h.observed
+
+		read := d.GPU.LastRead
+		if d.Instance != nil {
+			read = d.Instance.LastRead
+		}
+
+		if one.recordReadTime(read) {
+			for r := range h.readings {
+				one.histograms[r].add(h.readings[r].of(d), &h.readings[r])
 			}
 		}
 	}
 
-	d.gpus = gpus
-	d.instances = instances
+	maps.DeleteFunc(h.devices, func(_ gpu.DeviceID, one *deviceHistograms) bool {
+		return one.observed != h.observed
+	})
 }
 
 // deviceHistograms are the histograms of one device.
 type deviceHistograms struct {
 	since      time.Time
 	lastRead   time.Time
+	observed   uint64 // the store's, at the last Snapshot that had the device
 	histograms [histogramReadingCount]valueHistogram
 }
 
@@ -187,15 +192,6 @@ type valueHistogram struct {
 	count, zero uint64
 	sum         float64
 	buckets     map[int]int64 // nil until a value is above the zero threshold
-}
-
-// orNew returns d, or new histograms for nil.
-func (d *deviceHistograms) orNew(now time.Time) *deviceHistograms {
-	if d == nil {
-		return &deviceHistograms{since: now}
-	}
-
-	return d
 }
 
 // recordReadTime records the time of a reading and reports whether it is new: if a device did not answer, a Snapshot

@@ -235,8 +235,8 @@ func TestDistributionForgetsWhatIsGone(t *testing.T) {
 	small := usedSnapshot(1, 5<<30)
 	c.Observe(small)
 
-	if g, i := len(c.histograms.gpus), len(c.histograms.instances); g != 1 || i != 1 {
-		t.Errorf("%d GPUs and %d instances are kept, want 1 and 1", g, i)
+	if kept := len(c.histograms.devices); kept != 2 {
+		t.Errorf("%d devices are kept, want the GPU and its instance", kept)
 	}
 
 	c.Observe(newNode())

@@ -15,8 +15,8 @@ func migGPU() gpu.GPU {
 	g := plainGPU(2)
 	g.MIG.Enabled = gpu.Some(true)
 	g.Instances = []gpu.GPUInstance{{
-		ID: 1, Profile: "3g.20gb", Up: true, LastRead: testEpoch(),
-		ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Up: true}, {ID: 1, UUID: "MIG-b"}},
+		ID: 1, Profile: "3g.20gb", Device: gpu.Device{Up: true}, LastRead: testEpoch(),
+		ComputeInstances: []gpu.ComputeInstance{{ID: 0, UUID: "MIG-a", Device: gpu.Device{Up: true}}, {ID: 1, UUID: "MIG-b"}},
 	}}
 
 	return g

@@ -86,20 +86,19 @@ func newInfo(c *catalog) collectFunc {
 				1,
 			)
 			addOpt(w, giSMs, of.labels, gi.SMs)
+		}
 
-			for k := range gi.ComputeInstances {
-				ci := &gi.ComputeInstances[k]
-				w.add(
-					ciInfo,
-					of.parts[k].labels.extend(
-						"placement",
-						string(appendPlacement(text[:0], ci.Placement)),
-						"compute_profile",
-						ci.Profile,
-					),
-					1,
-				)
-			}
+		for ci, of := range v.computeInstances() {
+			w.add(
+				ciInfo,
+				of.labels.extend(
+					"placement",
+					string(appendPlacement(text[:0], ci.Placement)),
+					"compute_profile",
+					ci.Profile,
+				),
+				1,
+			)
 		}
 
 		for ci, of := range v.splitComputeInstances() {

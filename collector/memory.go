@@ -75,7 +75,7 @@ func newMemoryReadings(c *catalog, readings []memoryReading) collectFunc {
 
 	return func(w *metricWriter, v *view) {
 		for i := range v.gpus {
-			write(w, gpuFamilies, &v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
+			write(w, gpuFamilies, v.gpus[i].deviceLabels, &v.gpus[i].Readings.Memory)
 		}
 
 		for gi, of := range v.instances() {

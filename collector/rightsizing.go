@@ -112,15 +112,15 @@ func newRightsizing(c *catalog) collectFunc {
 				continue
 			}
 
-			if i := g.findAdvised(&a); i >= 0 {
+			if d := g.findAdvised(&a); d != nil {
 				holder := a.Holder
-				if g.Instances[i].IsSplit() {
+				if d.Instance.IsSplit() {
 					holder = gpu.Container{} // others may have parts of it
 				}
 
 				w.add(
 					families.instance,
-					g.parts[i].labels.extend(
+					d.labels.extend(
 						append(pods.advicePairs(&a, holder), "action", a.Action)...), 1,
 				)
 			}
@@ -152,13 +152,19 @@ func (f *rightsizingFamilies) writeWhole(w *metricWriter, l labels, a *Advice, p
 	}
 }
 
-// findAdvised returns the index of the GPU instance that the advice is about; -1 if it or its holder is another one
-// now.
-func (g *gpuView) findAdvised(a *Advice) int {
-	return slices.IndexFunc(g.Instances, func(gi gpu.GPUInstance) bool {
-		return gi.ID == a.Instance.Or(0) && gi.Placement == a.Placement &&
-			(gi.IsSplit() || isStillHeldBy(gi.Holders, a.Holder))
-	})
+// findAdvised returns the GPU instance that the advice is about; nil if it or its holder is another one now.
+func (g *gpuView) findAdvised(a *Advice) *deviceView {
+	for i := range g.devices {
+		d := &g.devices[i]
+
+		id := d.ID()
+		if id.Instance() == a.Instance && !id.Compute().Present() && d.Instance.Placement == a.Placement &&
+			(d.Instance.IsSplit() || isStillHeldBy(d.Holders, a.Holder)) {
+			return d
+		}
+	}
+
+	return nil
 }
 
 // isStillHeldBy reports whether a container alone holds a device, or, if it is zero, whether no container does so

@@ -28,7 +28,7 @@ func newNode(gpus ...gpu.GPU) *gpu.Snapshot {
 
 // plainGPU is a GPU with short names and nothing to read.
 func plainGPU(index int) gpu.GPU {
-	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Up: true,
+	return gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-%d", index)), Index: index}, Device: gpu.Device{Up: true},
 		LastRead: testEpoch()}
 }
 
@@ -290,18 +290,19 @@ func richInstance(i, j int) gpu.GPUInstance {
 
 	return gpu.GPUInstance{
 		ID: gpu.InstanceID(7 + j), Generation: 1, Profile: "1g.5gb", Placement: gpu.Some(gpu.Placement{Start: j, Size: 1}),
-		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14), Up: true, LastRead: testEpoch(),
+		ComputeSlices: gpu.Some(1), MemorySlices: gpu.Some(1), SMs: gpu.Some(14),
+		Device:   gpu.Device{Up: true, Activity: richActivity(), Allocated: gpu.Some(true), Holders: holders},
+		LastRead: testEpoch(),
 		Memory:   gpu.Memory{Total: bytes, Used: bytes, Free: bytes, Reserved: bytes},
 		Media:    gpu.Media{Decoder: gpu.Some(0.5)},
-		Rates:    gpu.LinkRates{PCIeReceive: gpu.Some(1e9), PCIeTransmit: gpu.Some(1e9)},
-		Activity: richActivity(), Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders, Jobs: []string{"4242"},
+		Rates:    gpu.LinkRates{PCIeReceive: gpu.Some(1e9), PCIeTransmit: gpu.Some(1e9)}, Processes: gpu.Some(1), Jobs: []string{"4242"},
 		XIDErrors:  []gpu.XIDCount{{XID: 31, Counter: newCounter(1), Last: testEpoch()}},
 		PowerWatts: gpu.Some(30.0), EnergyJoules: gpu.Some(newCounter(10)),
 		ComputeInstances: []gpu.ComputeInstance{{
 			ID: 0, Generation: 1, UUID: gpu.MIGUUID(fmt.Sprintf("MIG-00000000-0000-0000-%04d-%012d", i, j)), Profile: "1g.5gb",
-			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14), Up: true,
-			ECC:      []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram"}},
-			Activity: compute, Processes: gpu.Some(1), Allocated: gpu.Some(true), Holders: holders,
+			Placement: gpu.Some(gpu.Placement{Start: 0, Size: 1}), ComputeSlices: gpu.Some(1), SMs: gpu.Some(14),
+			Device: gpu.Device{Up: true, Activity: compute, Allocated: gpu.Some(true), Holders: holders},
+			ECC:    []gpu.ECCCount{{Severity: "uncorrected", Lifetime: "volatile", Location: "sram"}}, Processes: gpu.Some(1),
 		}},
 	}
 }

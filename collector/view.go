@@ -13,12 +13,20 @@ type view struct {
 	*gpu.Snapshot
 	root          labels // the empty set, which all labels of the Snapshot extend
 	gpus          []gpuView
-	withoutHandle []gpuView // GPUs without a handle: only their index and errors are known
+	devices       []deviceView // as Snapshot.Devices yields them
+	withoutHandle []gpuView    // GPUs without a handle: only their index and errors are known
 }
 
 // gpuView is a GPU with its labels.
 type gpuView struct {
 	*gpu.GPU
+	*deviceLabels
+	devices []deviceView // the GPU and its instances
+}
+
+// deviceView is a device with its labels.
+type deviceView struct {
+	gpu.Visit
 	deviceLabels
 }
 
@@ -28,100 +36,107 @@ type deviceLabels struct {
 	use    labels // for how the device is used; with its holder in the mode series
 	// heldSince is when the holder in use got the device; zero if there is none.
 	heldSince time.Time
-	parts     []deviceLabels // of the instances that the device is divided into, in their order
 }
 
 func newView(s *gpu.Snapshot, root labels, pods podLabels) *view {
-	v := &view{Snapshot: s, root: root, gpus: make([]gpuView, 0, len(s.GPUs))}
-	spare := make([]deviceLabels, countInstances(s)) // one allocation, not one for each device
-	take := func(n int) (taken []deviceLabels) {
-		taken = spare[:n:n]
-		spare = spare[n:]
+	count := 0
+	for range s.Devices() {
+		count++
+	}
 
-		return taken
+	v := &view{
+		Snapshot: s,
+		root:     root,
+		gpus:     make([]gpuView, 0, len(s.GPUs)),
+		devices:  make([]deviceView, 0, count), // one allocation, not one for each device
 	}
 
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		plain := root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
-		one := gpuView{GPU: g, deviceLabels: pods.labelsOfDevice(plain, g.Holders, g.Jobs, s.Time)}
+		devices := v.addDevices(g, pods)
+		one := gpuView{GPU: g, deviceLabels: &devices[0].deviceLabels, devices: devices}
 
 		if g.UUID == "" {
 			v.withoutHandle = append(v.withoutHandle, one)
-			continue
+		} else {
+			v.gpus = append(v.gpus, one)
 		}
-
-		one.parts = take(len(g.Instances))
-		for j := range g.Instances {
-			gi := &g.Instances[j]
-			plain := plain.extend("gpu_instance", formatUint(gi.ID), "mig_profile", gi.Profile)
-			one.parts[j] = pods.labelsOfDevice(plain, gi.Holders, gi.Jobs, s.Time)
-			one.parts[j].parts = take(len(gi.ComputeInstances))
-
-			for k := range gi.ComputeInstances {
-				ci := &gi.ComputeInstances[k]
-				own := plain.extend(
-					"compute_instance", formatUint(ci.ID),
-					"mig_uuid", string(ci.UUID),
-				)
-				one.parts[j].parts[k] = pods.labelsOfDevice(own, ci.Holders, gi.Jobs, s.Time)
-			}
-		}
-
-		v.gpus = append(v.gpus, one)
 	}
 
 	return v
 }
 
-// countInstances counts the GPU instances and compute instances of the Snapshot.
-func countInstances(s *gpu.Snapshot) int {
-	count := 0
-	for i := range s.GPUs {
-		count += len(s.GPUs[i].Instances)
-		for j := range s.GPUs[i].Instances {
-			count += len(s.GPUs[i].Instances[j].ComputeInstances)
+// addDevices adds a GPU and its instances, and returns them.
+func (v *view) addDevices(g *gpu.GPU, pods podLabels) []deviceView {
+	first := len(v.devices)
+	var ofGPU, ofInstance labels
+
+	for d := range g.Devices() {
+		var own labels
+
+		switch {
+		case d.Instance == nil:
+			own = v.root.extend("gpu", strconv.Itoa(g.Index), "uuid", string(g.UUID))
+			ofGPU = own
+		case d.Compute == nil:
+			own = ofGPU.extend(
+				"gpu_instance", formatUint(d.Instance.ID),
+				"mig_profile", d.Instance.Profile,
+			)
+			ofInstance = own
+		default:
+			own = ofInstance.extend(
+				"compute_instance", formatUint(d.Compute.ID),
+				"mig_uuid", string(d.Compute.UUID),
+			)
 		}
+
+		v.devices = append(v.devices, deviceView{d, pods.labelsOfDevice(own, d, v.Time)})
 	}
 
-	return count
+	return v.devices[first:]
 }
 
 // labelsOfDevice returns the labels of a device. In the mode series, families of use name its exclusive holder and its
 // only batch job. When a job began is not known: it counts as beginning now.
-func (p podLabels) labelsOfDevice(
-	plain labels,
-	holders []gpu.Holder,
-	jobs []string,
-	now time.Time,
-) deviceLabels {
-	d := deviceLabels{labels: plain, use: plain}
+func (p podLabels) labelsOfDevice(plain labels, d gpu.Visit, now time.Time) deviceLabels {
+	l := deviceLabels{labels: plain, use: plain}
 	if p.mode != PodLabelsSeries {
-		return d
+		return l
 	}
 
-	if h := nameableHolder(holders); h != nil {
-		d.use = plain.extend(containerPairs(h.Container)...)
-		d.heldSince = h.Since
+	if h := nameableHolder(d.Holders); h != nil {
+		l.use = plain.extend(containerPairs(h.Container)...)
+		l.heldSince = h.Since
 	}
 
-	if p.jobs && len(jobs) == 1 {
-		d.use = d.use.extend("hpc_job", jobs[0])
-		d.heldSince = now
+	if jobs := d.Jobs(); p.jobs && len(jobs) == 1 {
+		l.use = l.use.extend("hpc_job", jobs[0])
+		l.heldSince = now
 	}
 
-	return d
+	return l
 }
 
 // instances iterates over the GPU instances of the node and their labels.
 func (v *view) instances() iter.Seq2[*gpu.GPUInstance, *deviceLabels] {
 	return func(yield func(*gpu.GPUInstance, *deviceLabels) bool) {
-		for i := range v.gpus {
-			g := &v.gpus[i]
-			for j := range g.Instances {
-				if !yield(&g.Instances[j], &g.parts[j]) {
-					return
-				}
+		for i := range v.devices {
+			d := &v.devices[i]
+			if d.Instance != nil && d.Compute == nil && !yield(d.Instance, &d.deviceLabels) {
+				return
+			}
+		}
+	}
+}
+
+// computeInstances iterates over the compute instances of the node and their labels.
+func (v *view) computeInstances() iter.Seq2[*gpu.ComputeInstance, *deviceView] {
+	return func(yield func(*gpu.ComputeInstance, *deviceView) bool) {
+		for i := range v.devices {
+			d := &v.devices[i]
+			if d.Compute != nil && !yield(d.Compute, d) {
+				return
 			}
 		}
 	}
@@ -131,11 +146,9 @@ func (v *view) instances() iter.Seq2[*gpu.GPUInstance, *deviceLabels] {
 // instances have the same readings as their GPU instance.
 func (v *view) splitComputeInstances() iter.Seq2[*gpu.ComputeInstance, *deviceLabels] {
 	return func(yield func(*gpu.ComputeInstance, *deviceLabels) bool) {
-		for gi, of := range v.instances() {
-			for k := range gi.ComputeInstances {
-				if gi.IsSplit() && !yield(&gi.ComputeInstances[k], &of.parts[k]) {
-					return
-				}
+		for ci, d := range v.computeInstances() {
+			if d.Instance.IsSplit() && !yield(ci, &d.deviceLabels) {
+				return
 			}
 		}
 	}

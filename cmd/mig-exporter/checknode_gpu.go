@@ -297,33 +297,23 @@ func (j *nodeJudge) judgeCore(name string, g *gpu.GPU) {
 
 // judgeExtras judges the collectors that are off unless asked for, and whose readings not every driver has.
 func (j *nodeJudge) judgeExtras() {
-	anyInstance := func(g *gpu.GPU, has func(*gpu.GPUInstance) bool) bool {
-		for i := range g.Instances {
-			if has(&g.Instances[i]) {
-				return true
-			}
-		}
-
-		return false
-	}
-
 	for _, of := range []struct {
 		name  string
 		asked bool
-		has   func(g *gpu.GPU) bool
+		has   func(gpu.Visit) bool
 	}{
-		{collector.GroupFabric, j.extras.Fabric, func(g *gpu.GPU) bool { return g.Readings.Fabric.Present() }},
-		{collector.GroupInstancePCIe, j.extras.InstancePCIe, func(g *gpu.GPU) bool {
-			return anyInstance(g, func(i *gpu.GPUInstance) bool { return i.Rates != (gpu.LinkRates{}) })
+		{collector.GroupFabric, j.extras.Fabric, func(d gpu.Visit) bool {
+			return d.GPU.Readings.Fabric.Present()
 		}},
-		{collector.GroupInstanceECC, j.extras.InstanceECC, func(g *gpu.GPU) bool {
-			return anyInstance(g, func(i *gpu.GPUInstance) bool {
-				return slices.ContainsFunc(i.ComputeInstances, func(c gpu.ComputeInstance) bool { return len(c.ECC) > 0 })
-			})
+		{collector.GroupInstancePCIe, j.extras.InstancePCIe, func(d gpu.Visit) bool {
+			return d.Instance != nil && d.Instance.Rates != (gpu.LinkRates{})
 		}},
-		{"media", j.extras.Media, func(g *gpu.GPU) bool {
-			return g.Readings.Media != (gpu.Media{}) ||
-				anyInstance(g, func(i *gpu.GPUInstance) bool { return i.Media != (gpu.Media{}) })
+		{collector.GroupInstanceECC, j.extras.InstanceECC, func(d gpu.Visit) bool {
+			return d.Compute != nil && len(d.Compute.ECC) > 0
+		}},
+		{"media", j.extras.Media, func(d gpu.Visit) bool {
+			return d.GPU.Readings.Media != (gpu.Media{}) ||
+				d.Instance != nil && d.Instance.Media != (gpu.Media{})
 		}},
 	} {
 		if !of.asked {
@@ -332,9 +322,10 @@ func (j *nodeJudge) judgeExtras() {
 
 		var with []string
 
-		for i := range j.last.GPUs {
-			if of.has(&j.last.GPUs[i]) {
-				with = append(with, fmt.Sprint(j.last.GPUs[i].Index))
+		for d := range j.last.Devices() {
+			index := fmt.Sprint(d.GPU.Index)
+			if of.has(d) && !slices.Contains(with, index) {
+				with = append(with, index)
 			}
 		}
 

@@ -72,7 +72,7 @@ func TestCheckNodeFailsOtherwise(t *testing.T) {
 
 // TestCheckNodeOfASlowGPU: a GPU whose last reading is older than the last poll is not said to answer.
 func TestCheckNodeOfASlowGPU(t *testing.T) {
-	last := gpu.GPU{Facts: gpu.Facts{Name: "H100"}, Up: true}
+	last := gpu.GPU{Facts: gpu.Facts{Name: "H100"}, Device: gpu.Device{Up: true}}
 	last.LastRead = last.LastRead.Add(1)
 	s := &gpu.Snapshot{GPUs: []gpu.GPU{last}, HungCalls: 1}
 	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: s, lastPoll: last.LastRead.Add(6e9)}
@@ -124,7 +124,7 @@ func TestCheckNodeOfSilentSources(t *testing.T) {
 
 // TestCheckNodeOfUnknownInstances: instances that could not be listed are not taken for none.
 func TestCheckNodeOfUnknownInstances(t *testing.T) {
-	of := gpu.GPU{Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)}}
+	of := gpu.GPU{Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)}}
 	of.Errors = []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}
 	j := nodeJudge{cfg: &Config{}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
 
@@ -146,7 +146,7 @@ func TestCheckNodeNamesUnlistedGPUs(t *testing.T) {
 
 // TestCheckNodeWithoutProfiling: instances that do not answer are reported although their activity is not asked for.
 func TestCheckNodeWithoutProfiling(t *testing.T) {
-	of := gpu.GPU{Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)}, Instances: []gpu.GPUInstance{{ID: 3}}}
+	of := gpu.GPU{Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)}, Instances: []gpu.GPUInstance{{ID: 3}}}
 	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
 
 	cmptest.Equal(t, "the instance", failedChecks(&j)["gpu 0 instance 3"], checkMissing)

@@ -65,7 +65,7 @@ func heldSnapshot(name string, gpus ...gpu.UUID) *gpu.Snapshot {
 	s := &gpu.Snapshot{Hostname: name}
 
 	for _, id := range gpus {
-		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Up: true}
+		g := gpu.GPU{Facts: gpu.Facts{UUID: id, Name: "H100"}, Device: gpu.Device{Up: true}}
 		g.Holders = []gpu.Holder{{Container: gpu.Container{Namespace: "ml", Pod: "a-0", Name: "main"}, PodUID: "uid",
 			Workload: "Deployment/a", Sharing: gpu.SharingExclusive}}
 		g.Activity.GraphicsEngine = gpu.Some(0.5)

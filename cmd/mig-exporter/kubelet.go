@@ -105,7 +105,7 @@ type runningContainers struct {
 
 	mu         sync.Mutex
 	generation uint64
-	devices    *gpu.Devices
+	devices    *gpu.Resolver
 	on         map[containerOnDevice]bool
 }
 
@@ -140,7 +140,7 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 
 func (r *runningContainers) index(s *gpu.Snapshot, containers poll.Containers) {
 	r.generation = s.Generation
-	r.devices = gpu.NewDevices(s.GPUs)
+	r.devices = gpu.NewResolver(s.GPUs)
 	r.on = map[containerOnDevice]bool{}
 
 	for g := range s.GPUs {

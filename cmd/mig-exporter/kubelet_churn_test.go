@@ -132,7 +132,7 @@ func checkChurn(t *testing.T, seed uint64) (plans int) {
 // checkHolders compares a Snapshot with the truth and returns how many confirmed holders it has.
 func checkHolders(t *testing.T, s *gpu.Snapshot, held []sim.Holding) (confirmed int) {
 	t.Helper()
-	devices := gpu.NewDevices(s.GPUs)
+	devices := gpu.NewResolver(s.GPUs)
 
 	for _, h := range held {
 		ref := gpu.DeviceRef{GPU: h.GPU}

@@ -87,7 +87,7 @@ func TestRunningContainers(t *testing.T) {
 	a := gpu.Container{Pod: "a"}
 	b := gpu.Container{Pod: "b"}
 	s := &gpu.Snapshot{Generation: 1, GPUs: []gpu.GPU{{
-		Facts: gpu.Facts{UUID: "GPU-1"}, Up: true,
+		Facts: gpu.Facts{UUID: "GPU-1"}, Device: gpu.Device{Up: true},
 		Readings: gpu.Readings{Processes: gpu.Some([]gpu.Process{{PID: 1, Instance: gpu.Some(gpu.InstanceID(3)),
 			Compute: gpu.Some(gpu.ComputeID(0))}})},
 		Instances: []gpu.GPUInstance{

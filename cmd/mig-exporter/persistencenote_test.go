@@ -20,7 +20,7 @@ func TestOpenWithoutPersistenceMode(t *testing.T) {
 	observe := func(modes ...gpu.Opt[bool]) int {
 		s := &gpu.Snapshot{}
 		for i, mode := range modes {
-			s.GPUs = append(s.GPUs, gpu.GPU{Facts: gpu.Facts{Index: i}, Up: true, Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PersistenceMode: mode}}})
+			s.GPUs = append(s.GPUs, gpu.GPU{Facts: gpu.Facts{Index: i}, Device: gpu.Device{Up: true}, Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PersistenceMode: mode}}})
 		}
 
 		n.observe(s)
@@ -43,7 +43,7 @@ func TestOpenWithoutPersistenceMode(t *testing.T) {
 
 // TestCheckNodeAsksForPersistence mode where GPUs are confidential, alone.
 func TestCheckNodeAsksForPersistence(t *testing.T) {
-	g := gpu.GPU{Up: true, Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PersistenceMode: gpu.Some(false)}}}
+	g := gpu.GPU{Device: gpu.Device{Up: true}, Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PersistenceMode: gpu.Some(false)}}}
 
 	for _, confidential := range []bool{false, true} {
 		j := nodeJudge{cfg: &Config{Profiling: profilingOff}, confidential: confidential}

@@ -39,9 +39,9 @@ func TestGetDrawsTheNode(t *testing.T) {
 // TestGetHiddenComputeInstances: those that the exporter may not see are not none.
 func TestGetHiddenComputeInstances(t *testing.T) {
 	snap := &gpu.Snapshot{GPUs: []gpu.GPU{{
-		Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(true)},
+		Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)},
 		Instances: []gpu.GPUInstance{
-			{ID: 1, Profile: "3g.20gb", Up: true, ComputesHidden: true}, {ID: 2, Profile: "3g.20gb", Up: true},
+			{ID: 1, Profile: "3g.20gb", Device: gpu.Device{Up: true}, ComputesHidden: true}, {ID: 2, Profile: "3g.20gb", Device: gpu.Device{Up: true}},
 		},
 	}}}
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": answer(nodedoc.New(snap))})

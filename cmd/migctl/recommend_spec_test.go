@@ -79,7 +79,7 @@ func asSeen(g gpu.GPU, l *mig.GPULayout, freeProfile string) gpu.GPU {
 			}
 
 			is.ComputeInstances = append(is.ComputeInstances,
-				gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, Profile: name, Placement: c.Placement, Up: true})
+				gpu.ComputeInstance{ID: c.ID, UUID: c.UUID, Profile: name, Placement: c.Placement, Device: gpu.Device{Up: true}})
 		}
 
 		g.Instances = append(g.Instances, is)

@@ -52,8 +52,13 @@ func wholeH100(t *testing.T, index int, l load, holders ...gpu.Holder) gpu.GPU {
 			UUID: gpu.UUID(fmt.Sprintf("GPU-5d8a0000-7d1c-5e0e-9f5a-%012d", index)), Index: index, Name: "NVIDIA H100 80GB HBM3",
 			SMs: gpu.Some(m.SMs), Profiles: m.Profiles,
 		},
-		Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, Holders: holders, Allocated: gpu.Some(len(holders) > 0),
-		Activity:       gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+		Device: gpu.Device{
+			Up:        true,
+			Holders:   holders,
+			Allocated: gpu.Some(len(holders) > 0),
+			Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+		},
+		MIG:            gpu.MIGState{Enabled: gpu.Some(false)},
 		ActivitySource: gpu.ActivityGPM,
 		Readings: gpu.Readings{
 			SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(700.)},
@@ -89,12 +94,17 @@ func slice(profile string, place gpu.Placement, l load, holders ...gpu.Holder) g
 	uuid := gpu.MIGUUID(fmt.Sprintf("MIG-9d1a%04d-6a0b-5c1d-8e2f-3a4b5c6d7e8f", place.Start))
 
 	return gpu.GPUInstance{
-		Generation: 1, Profile: profile, Up: true, Placement: gpu.Some(place),
-		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
+		Generation: 1, Profile: profile,
+		Device: gpu.Device{
+			Up:        true,
+			Allocated: gpu.Some(len(holders) > 0),
+			Holders:   holders,
+			Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+		},
+		Placement:        gpu.Some(place),
 		Memory:           gpu.Memory{Used: gpu.Some(uint64(l.gib * (1 << 30)))},
-		Activity:         gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
 		Media:            gpu.Media{Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
-		ComputeInstances: []gpu.ComputeInstance{{UUID: uuid, Profile: profile, Up: true}},
+		ComputeInstances: []gpu.ComputeInstance{{UUID: uuid, Profile: profile, Device: gpu.Device{Up: true}}},
 	}
 }
 

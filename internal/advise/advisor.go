@@ -27,27 +27,16 @@ type Advisor struct {
 	// unshifted is the part of all clock changes that the days of the evidence, which shift by whole days, have not
 	// followed: at most half a day either way.
 	unshifted time.Duration
-	devices   map[deviceKey]*device
+	devices   map[gpu.DeviceID]*device
 	order     []*device // devices in the order in which they came: sums must not depend on the order of a map
 	workloads map[Key]*workload
 	node      string
 	gpus      []gpu.UUID // of the last Snapshot that had any
 }
 
-// deviceKey identifies a whole GPU, of which Whole is set, or a GPU instance over time.
-type deviceKey struct {
-	Instance gpu.InstanceKey
-	Whole    bool
-}
-
-// wholeKey identifies a whole GPU.
-func wholeKey(id gpu.UUID) deviceKey {
-	return deviceKey{Instance: gpu.InstanceKey{GPU: id}, Whole: true}
-}
-
-// device is a device that can be given to a pod, and what its open window has seen.
+// device is a GPU or a GPU instance, which can be given to a pod, and what its open window has seen.
 type device struct {
-	key      deviceKey
+	id       gpu.DeviceID
 	seen     time.Time
 	since    time.Time // when its holder was first seen
 	holder   holderID
@@ -91,7 +80,7 @@ type holderID struct {
 func New(options Options) *Advisor {
 	return &Advisor{
 		options:   options,
-		devices:   map[deviceKey]*device{},
+		devices:   map[gpu.DeviceID]*device{},
 		workloads: map[Key]*workload{},
 	}
 }
@@ -177,7 +166,7 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	elapsed := passed.observed
 
 	if !g.MIG.Enabled.Or(false) {
-		d := a.deviceOf(wholeKey(g.UUID))
+		d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 
 		list, known := g.Readings.Processes.Get()
 		if !known && d.isHeldByProcesses(g.Holders, g.Jobs) {
@@ -197,14 +186,14 @@ func (a *Advisor) observeGPU(g *gpu.GPU, passed passedTime) {
 	for i := range g.Instances {
 		instance := &g.Instances[i]
 		if !instance.Up {
-			if d := a.devices[deviceKey{Instance: g.Key(instance)}]; d != nil {
+			if d := a.devices[gpu.IDOfInstance(g.UUID, instance)]; d != nil {
 				d.observeGap(a.now, passed.held)
 			}
 
 			continue
 		}
 
-		d := a.deviceOf(deviceKey{Instance: g.Key(instance)})
+		d := a.deviceOf(gpu.IDOfInstance(g.UUID, instance))
 		processes, known := instance.Processes.Get()
 
 		holders := holdersOf(instance)
@@ -231,11 +220,11 @@ func (d *device) isHeldByProcesses(holders []gpu.Holder, jobs []string) bool {
 // observeTenants adds what the workloads on the GPU instances of a GPU draw together, while there are any: power and
 // traffic are measured for the GPU alone.
 func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
-	d := a.deviceOf(wholeKey(g.UUID))
+	d := a.deviceOf(gpu.IDOfGPU(g.UUID))
 	if id := (holderID{Model: g.Name, Tenants: held}); id != d.holder {
 		a.closeWindow(d, a.now)
 
-		*d = device{key: d.key, seen: a.now, since: a.now, holder: id}
+		*d = device{id: d.id, seen: a.now, since: a.now, holder: id}
 		if held {
 			d.workload = a.workloadOf(tenantsKey(g))
 		}
@@ -256,7 +245,7 @@ func (a *Advisor) observeTenants(g *gpu.GPU, held bool, elapsed float64) {
 // observeGap counts the time in which the devices of a GPU were held and could not be read.
 func (a *Advisor) observeGap(id gpu.UUID, held float64) {
 	for _, d := range a.order {
-		if d.key.Instance.GPU == id {
+		if d.id.GPU() == id {
 			d.observeGap(a.now, held)
 		}
 	}
@@ -275,7 +264,7 @@ func (d *device) observeGap(now time.Time, held float64) {
 
 // dropGone drops the devices of a GPU that its last reading does not have any more, as after a layout change.
 func (a *Advisor) dropGone(id gpu.UUID) {
-	isGone := func(d *device) bool { return d.key.Instance.GPU == id && !d.seen.Equal(a.now) }
+	isGone := func(d *device) bool { return d.id.GPU() == id && !d.seen.Equal(a.now) }
 	if !slices.ContainsFunc(a.order, isGone) {
 		return
 	}
@@ -292,7 +281,7 @@ func (a *Advisor) dropGone(id gpu.UUID) {
 			d.endStart(a.now, false)
 		}
 
-		delete(a.devices, d.key)
+		delete(a.devices, d.id)
 
 		return true
 	})
@@ -313,16 +302,16 @@ func holdersOf(i *gpu.GPUInstance) []gpu.Holder {
 	return nil
 }
 
-func (a *Advisor) deviceOf(key deviceKey) *device {
-	d := a.devices[key]
+func (a *Advisor) deviceOf(id gpu.DeviceID) *device {
+	d := a.devices[id]
 	if d == nil {
-		d = &device{key: key}
+		d = &device{id: id}
 		// A new GPU instance did not exist at the last reading of its GPU.
-		if whole := a.devices[wholeKey(key.Instance.GPU)]; whole != nil {
+		if whole := a.devices[gpu.IDOfGPU(id.GPU())]; whole != nil {
 			d.memoryRead = whole.memoryRead
 		}
 
-		a.devices[key] = d
+		a.devices[id] = d
 		a.order = append(a.order, d)
 	}
 

@@ -52,8 +52,13 @@ func wholeGPU(t testing.TB, model string, index int, l load, holders ...gpu.Hold
 			UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", index)), Index: index, Name: model, SMs: gpu.Some(m.SMs),
 			Profiles: m.Profiles,
 		},
-		Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, Holders: holders, Allocated: gpu.Some(len(holders) > 0),
-		Activity: gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)}, ActivitySource: gpu.ActivityGPM,
+		Device: gpu.Device{
+			Up:        true,
+			Holders:   holders,
+			Allocated: gpu.Some(len(holders) > 0),
+			Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+		},
+		MIG: gpu.MIGState{Enabled: gpu.Some(false)}, ActivitySource: gpu.ActivityGPM,
 		Readings: gpu.Readings{
 			SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(700.)},
 			Memory:       gpu.Memory{Total: gpu.Some(total), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
@@ -364,10 +369,15 @@ func slicedNode(t testing.TB) *gpu.Snapshot {
 		for k := range 7 {
 			name := fmt.Sprintf("Deployment/service-%d-%d", i, k)
 			g.Instances = append(g.Instances, gpu.GPUInstance{
-				ID: gpu.InstanceID(7 + k), Generation: 1, Profile: "1g.10gb", Up: true, Placement: gpu.Some(gpu.Placement{Start: k, Size: 1}),
-				SMs: gpu.Some(16), Memory: gpu.Memory{Total: gpu.Some(uint64(10 << 30)), Used: gpu.Some(uint64(4 << 30))},
-				Activity: gpu.Activity{GraphicsEngine: gpu.Some(0.4), SM: gpu.Some(0.2), DRAM: gpu.Some(0.1)},
-				Holders:  []gpu.Holder{pod("ml", name)}, Allocated: gpu.Some(true), ComputeInstances: make([]gpu.ComputeInstance, 1),
+				ID: gpu.InstanceID(7 + k), Generation: 1, Profile: "1g.10gb",
+				Device: gpu.Device{
+					Up:        true,
+					Activity:  gpu.Activity{GraphicsEngine: gpu.Some(0.4), SM: gpu.Some(0.2), DRAM: gpu.Some(0.1)},
+					Holders:   []gpu.Holder{pod("ml", name)},
+					Allocated: gpu.Some(true),
+				},
+				Placement: gpu.Some(gpu.Placement{Start: k, Size: 1}),
+				SMs:       gpu.Some(16), Memory: gpu.Memory{Total: gpu.Some(uint64(10 << 30)), Used: gpu.Some(uint64(4 << 30))}, ComputeInstances: make([]gpu.ComputeInstance, 1),
 			})
 		}
 

@@ -137,7 +137,7 @@ func (d *device) findEngines(g *gpu.GPU, profile string) {
 		return
 	}
 
-	if d.key.Whole {
+	if !d.id.Instance().Present() {
 		d.engines = mostEngines(g.Profiles)
 		return
 	}

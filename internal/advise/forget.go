@@ -13,7 +13,7 @@ func (a *Advisor) forget() {
 
 		gone := a.now.Sub(d.seen) > time.Hour
 		if gone {
-			delete(a.devices, d.key)
+			delete(a.devices, d.id)
 		}
 
 		return gone

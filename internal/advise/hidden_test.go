@@ -84,7 +84,7 @@ func (a *Advisor) deviceIn(t *testing.T) *device {
 	t.Helper()
 
 	for _, d := range a.order {
-		if !d.holder.Tenants && (d.key.Whole || d.holder.Model != "") {
+		if !d.holder.Tenants && (!d.id.Instance().Present() || d.holder.Model != "") {
 			return d
 		}
 	}

@@ -125,9 +125,9 @@ func (a *Advisor) compare(from, to *device) {
 
 	if x.isInStep() {
 		from.workload.InStep = a.now.Unix()
-		from.inStepWith = to.key.Instance.GPU
+		from.inStepWith = to.id.GPU()
 		to.workload.InStep = a.now.Unix()
-		to.inStepWith = from.key.Instance.GPU
+		to.inStepWith = from.id.GPU()
 	}
 
 	*x = exchange{to: to, since: to.since}

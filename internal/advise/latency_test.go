@@ -90,7 +90,7 @@ func predictedFor(t *testing.T, busy []float64, width float64, service gpu.Opt[t
 		s.Time = s.Time.Add(time.Second)
 	}
 
-	w := a.devices[wholeKey(g.UUID)].workload
+	w := a.devices[gpu.IDOfGPU(g.UUID)].workload
 	e := evidenceOf(w, a.now)
 
 	e.requests = requestsOf(w, &e, h.Rightsizing, 1)
@@ -226,7 +226,7 @@ func TestLatencyOfAJobIsNotKept(t *testing.T) {
 		a := New(fastOptions())
 		g := served(t, 0.4, 0.6, func(h *gpu.Holder) { h.Workload = owner })
 		observeFor(a, start(), 2*time.Hour, g)
-		cmptest.Equal(t, owner, len(a.devices[wholeKey(g.UUID)].workload.Queues), want)
+		cmptest.Equal(t, owner, len(a.devices[gpu.IDOfGPU(g.UUID)].workload.Queues), want)
 	}
 }
 
@@ -328,7 +328,7 @@ func TestHourAfterTheClockWasSet(t *testing.T) {
 	g := served(t, 0.9, 0.9, nil) // a slice of three sevenths falls behind
 	observeFor(a, start().AddDate(0, 0, 30), 90*time.Minute, g)
 
-	d := a.devices[wholeKey(g.UUID)]
+	d := a.devices[gpu.IDOfGPU(g.UUID)]
 	if d.hour.queues[0].backlog == 0 {
 		t.Fatal("there is no backlog")
 	}
@@ -352,6 +352,6 @@ func TestLatencyIsUnknownAtFirst(t *testing.T) {
 	g := served(t, 0.3, 0.3, nil)
 	s := observeFor(a, start(), longEnough, g)
 	cmptest.Equal(t, "with queues", recommend(a, s).Devices[0].Provisional, false)
-	a.devices[wholeKey(g.UUID)].workload.Queues = nil
+	a.devices[gpu.IDOfGPU(g.UUID)].workload.Queues = nil
 	cmptest.Equal(t, "without", recommend(a, s).Devices[0].Provisional, true)
 }

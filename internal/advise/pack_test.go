@@ -158,7 +158,8 @@ func TestPackingUsesSlicesThatExist(t *testing.T) {
 	gpus, devices := node(t, "H100-80GB", "1g.10gb", "")
 	gpus[1].MIG.Enabled = gpu.Some(true)
 	gpus[1].Instances = []gpu.GPUInstance{{
-		ID: 9, Profile: "1g.10gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 1}), Allocated: gpu.Some(false),
+		ID: 9, Profile: "1g.10gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 1}),
+		Device:           gpu.Device{Allocated: gpu.Some(false)},
 		ComputeInstances: make([]gpu.ComputeInstance, 1),
 	}}
 	devices[1].Instance = gpu.Some(gpu.InstanceID(9))

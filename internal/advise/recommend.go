@@ -70,11 +70,13 @@ func hasKubernetes(s *gpu.Snapshot) bool {
 		return true
 	}
 
-	return slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool {
-		return len(g.Holders) > 0 || slices.ContainsFunc(g.Instances, func(i gpu.GPUInstance) bool {
-			return len(holdersOf(&i)) > 0
-		})
-	})
+	for d := range s.Devices() {
+		if len(d.Holders) > 0 {
+			return true
+		}
+	}
+
+	return false
 }
 
 // addTenants adds what the workloads on the GPU instances of a GPU draw.
@@ -154,7 +156,7 @@ func (a *Advisor) computeWhole(
 ) (Recommendation, []trial) {
 	r := Recommendation{GPU: g.UUID, Index: g.Index, Model: g.Name}
 
-	d := a.devices[wholeKey(g.UUID)]
+	d := a.devices[gpu.IDOfGPU(g.UUID)]
 	if d == nil || d.workload == nil {
 		r.setUnheld(s, g.Allocated, g.Readings.Processes.Present())
 		return r, nil
@@ -181,7 +183,7 @@ func (a *Advisor) computeInstance(s *gpu.Snapshot, g *gpu.GPU, i *gpu.GPUInstanc
 		r.MIGDevice = i.ComputeInstances[0].UUID
 	}
 
-	d := a.devices[deviceKey{Instance: g.Key(i)}]
+	d := a.devices[gpu.IDOfInstance(g.UUID, i)]
 	if d == nil || d.workload == nil {
 		r.setUnheld(s, i.Allocated, i.Processes.Present())
 		return r

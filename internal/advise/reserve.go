@@ -58,27 +58,21 @@ func (r *reserve) today(now time.Time) *reserveDay {
 // holdsSeveral reports whether a pod holds several whole GPUs and GPU instances, or parts of them: on which of them its
 // inference server is, is not known.
 func holdsSeveral(s *gpu.Snapshot, uid string) bool {
-	count := 0
-	isIn := func(holders []gpu.Holder) bool {
-		return slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.PodUID == uid })
-	}
+	var first gpu.Visit
 
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		if isIn(g.Holders) {
-			count++
+	for d := range s.Devices() {
+		if !slices.ContainsFunc(d.Holders, func(h gpu.Holder) bool { return h.PodUID == uid }) {
+			continue
 		}
 
-		for k := range g.Instances {
-			instance := &g.Instances[k]
-			if isIn(instance.Holders) || slices.ContainsFunc(instance.ComputeInstances,
-				func(c gpu.ComputeInstance) bool { return isIn(c.Holders) }) {
-				count++
-			}
+		if first.GPU != nil && (d.GPU != first.GPU || d.Instance != first.Instance) {
+			return true
 		}
+
+		first = d
 	}
 
-	return count > 1
+	return false
 }
 
 // hintsHere returns the hints of a device's pod. What they say of a server holds for the only device of a pod.

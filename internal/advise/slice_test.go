@@ -16,11 +16,16 @@ func slicedGPU(t testing.TB, model, profile string, l load, holders ...gpu.Holde
 	for _, p := range g.Profiles {
 		if p.Name == profile {
 			g.Instances = []gpu.GPUInstance{{
-				ID: 2, Generation: 1, Profile: profile, ProfileID: gpu.Some(p.ID), Up: true, Placement: gpu.Some(p.Placements[0]),
+				ID: 2, Generation: 1, Profile: profile, ProfileID: gpu.Some(p.ID),
+				Device: gpu.Device{
+					Up:        true,
+					Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
+					Allocated: gpu.Some(len(holders) > 0),
+					Holders:   holders,
+				},
+				Placement: gpu.Some(p.Placements[0]),
 				Memory:    gpu.Memory{Total: gpu.Some(p.MemoryBytes), Used: gpu.Some(uint64(l.gib * (1 << 30)))},
-				Activity:  gpu.Activity{GraphicsEngine: gpu.Some(l.busy), SM: gpu.Some(l.sm), DRAM: gpu.Some(l.dram)},
-				Media:     gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)},
-				Allocated: gpu.Some(len(holders) > 0), Holders: holders, ComputeInstances: make([]gpu.ComputeInstance, 1),
+				Media:     gpu.Media{Encoder: gpu.Some(0.), Decoder: gpu.Some(0.), JPEG: gpu.Some(0.), OFA: gpu.Some(0.)}, ComputeInstances: make([]gpu.ComputeInstance, 1),
 			}}
 		}
 	}

@@ -353,7 +353,7 @@ func (d *device) endStart(now time.Time, again bool) {
 // change gives a device to another holder, which nothing may be.
 func (a *Advisor) change(d *device, id holderID) {
 	d.closeHour(a.now)
-	next := device{key: d.key, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
+	next := device{id: d.id, seen: a.now, since: a.now, holder: id, memoryRead: d.memoryRead}
 	next.ended = d.ended
 
 	if id.isSameContainer(&d.holder) {

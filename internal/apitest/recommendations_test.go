@@ -79,7 +79,7 @@ func TestFullReport(t *testing.T) {
 	d := load(t)
 
 	for _, report := range []*advise.Report{fullReport(), advise.New(advise.DefaultOptions()).Recommend(&gpu.Snapshot{
-		Time: time.Unix(1, 0), GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}, Up: true}},
+		Time: time.Unix(1, 0), GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}, Device: gpu.Device{Up: true}}},
 	})} {
 		text, err := json.Marshal(report)
 		if err != nil {

@@ -15,7 +15,7 @@ import (
 // activity has the time at which each instance was active last; a Snapshot has only the present.
 type activity struct {
 	mu   sync.Mutex
-	last map[gpu.InstanceKey]time.Time
+	last map[gpu.DeviceID]time.Time
 	seen uint64 // generation of the last Snapshot
 }
 
@@ -28,18 +28,18 @@ func (a *activity) observe(s *gpu.Snapshot) {
 		return
 	}
 
-	last := map[gpu.InstanceKey]time.Time{}
+	last := map[gpu.DeviceID]time.Time{}
 
 	for n := range s.GPUs {
 		g := &s.GPUs[n]
 		for m := range g.Instances {
 			i := &g.Instances[m]
-			key := g.Key(i)
+			id := gpu.IDOfInstance(g.UUID, i)
 
 			if isActive(i) {
-				last[key] = s.Time
-			} else if t, ok := a.last[key]; ok {
-				last[key] = t
+				last[id] = s.Time
+			} else if t, ok := a.last[id]; ok {
+				last[id] = t
 			}
 		}
 	}
@@ -70,11 +70,11 @@ func hasActivity(a gpu.Activity) bool {
 }
 
 // wasActiveSince reports whether an instance was active at that time or later.
-func (a *activity) wasActiveSince(key gpu.InstanceKey, t time.Time) bool {
+func (a *activity) wasActiveSince(id gpu.DeviceID, t time.Time) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 
-	last, ok := a.last[key]
+	last, ok := a.last[id]
 
 	return ok && !last.Before(t)
 }
@@ -280,7 +280,7 @@ func (e *Engine) addActivity(
 			)
 		}
 
-		if e.active.wasActiveSince(polled.Key(p), now.Add(-e.o.IdleFor)) {
+		if e.active.wasActiveSince(gpu.IDOfInstance(polled.UUID, p), now.Add(-e.o.IdleFor)) {
 			u.addToUnit(
 				of,
 				api.Hold{

@@ -19,8 +19,8 @@ func TestAnInstanceWithoutReadingsIsNotIdle(t *testing.T) {
 	g := mig.GPULayout{Facts: gpu.Facts{UUID: "GPU-a"}, Instances: []mig.Instance{{ID: 1}}}
 	holds := func(since time.Time, check activityCheck, computes ...gpu.ComputeInstance) int {
 		u := &usage{holds: map[unit][]api.Hold{}}
-		polled := gpu.GPU{Facts: g.Facts, Up: true, LastRead: read,
-			Instances: []gpu.GPUInstance{{ID: 1, Up: true, Since: since, ComputeInstances: computes}}}
+		polled := gpu.GPU{Facts: g.Facts, Device: gpu.Device{Up: true}, LastRead: read,
+			Instances: []gpu.GPUInstance{{ID: 1, Device: gpu.Device{Up: true}, Since: since, ComputeInstances: computes}}}
 		(&Engine{}).addActivity(u, g, &polled, read.Add(time.Second), check)
 
 		return len(u.holds[unit{gpu: g.UUID, instance: 1}])
@@ -66,4 +66,30 @@ func (w *world) age(id gpu.UUID, by time.Duration) {
 	s.Pace.Fast = gpu.TierPace{Configured: time.Second, Now: 5 * time.Second}
 	at := slices.IndexFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id })
 	s.GPUs[at].LastRead = s.Time.Add(-by)
+}
+
+// TestHoldsWhateverTheGeneration: the driver knows no generations. A hold is found on an instance that it lists,
+// whatever generation the last Snapshot has it in.
+func TestHoldsWhateverTheGeneration(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	polled := &w.snapshot.GPUs[1].Instances[0]
+	polled.Generation = 4
+	polled.Activity.SM = gpu.Some(0.5)
+	polled.Jobs = []string{"4242"}
+	w.processes[gpu1] = []gpu.Process{{PID: 9, Instance: gpu.Some(polled.ID)}}
+	w.give(gpu.DeviceRef{GPU: gpu1, Instance: gpu.Some(polled.ID)})
+
+	u, err := e.collectUsage(t.Context(), func(gpu.Facts) bool { return true })
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var kinds []api.HoldKind
+	for _, h := range u.holds[unit{gpu: gpu1, instance: polled.ID}] {
+		kinds = append(kinds, h.Kind)
+	}
+
+	slices.Sort(kinds)
+	cmptest.Equal(t, "holds", kinds, []api.HoldKind{api.HoldActivity, api.HoldJob, api.HoldPod, api.HoldProcess})
 }

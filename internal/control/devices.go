@@ -11,7 +11,7 @@ import (
 
 // devicesOf returns the devices of GPUs as they are given, to resolve references to them. Devices have the indices of
 // gpus.
-func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
+func devicesOf(gpus ...mig.GPULayout) *gpu.Resolver {
 	list := make([]gpu.GPU, len(gpus))
 	for n, g := range gpus {
 		list[n].UUID = g.UUID
@@ -35,12 +35,12 @@ func devicesOf(gpus ...mig.GPULayout) *gpu.Devices {
 		}
 	}
 
-	return gpu.NewDevices(list)
+	return gpu.NewResolver(list)
 }
 
 // deviceChanges is what an operation has changed of the MIG devices of its GPUs.
 type deviceChanges struct {
-	before, after      *gpu.Devices
+	before, after      *gpu.Resolver
 	created, destroyed []migDevice       // destroyed are devices of before, created are devices of after
 	split              gpu.Opt[gpu.UUID] // the GPU that is no device any more, since its MIG mode was switched on
 }

@@ -139,13 +139,13 @@ func (w *world) look() {
 	}
 
 	for _, g := range w.gpus {
-		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Up: g.UUID != w.silent,
+		seen := gpu.GPU{Facts: gpu.Facts{UUID: g.UUID, Index: g.Index}, Device: gpu.Device{Up: g.UUID != w.silent},
 			LastRead: s.Time,
 			MIG:      gpu.MIGState{Enabled: g.MIG, LayoutGeneration: uint64(w.next)}}
 		for _, i := range g.Instances {
 			seen.Instances = append(seen.Instances,
 				gpu.GPUInstance{ID: i.ID, Profile: i.Profile, ProfileID: gpu.Some(i.ProfileID),
-					Placement: gpu.Some(i.Placement), Up: true})
+					Placement: gpu.Some(i.Placement), Device: gpu.Device{Up: true}})
 		}
 
 		s.GPUs = append(s.GPUs, seen)

@@ -148,7 +148,7 @@ func uses() map[string]use {
 		}, api.HoldUnknown},
 		"activity": {func(w *world) { seen(w).Activity.SM = gpu.Some(0.01) }, api.HoldActivity},
 		"activity of": {func(w *world) {
-			seen(w).ComputeInstances = []gpu.ComputeInstance{{Activity: gpu.Activity{Tensor: gpu.Some(0.5)}}}
+			seen(w).ComputeInstances = []gpu.ComputeInstance{{Device: gpu.Device{Activity: gpu.Activity{Tensor: gpu.Some(0.5)}}}}
 		}, api.HoldActivity},
 		"activity cannot be read": {func(w *world) {
 			seen(w).Errors = []gpu.ReadError{{Reading: gpu.ReadingActivity, Err: gpu.ErrTimeout}}

@@ -12,7 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unit is a GPU instance, or a compute instance of it, by the driver's present ids.
+// unit is a GPU instance, or a compute instance of it, by the driver's present ids. It is no
+// gpu.DeviceID: we read usage anew from the driver, which knows no generations, and must find a hold
+// whatever generation the last Snapshot has.
 type unit struct {
 	gpu      gpu.UUID
 	instance gpu.InstanceID

@@ -29,7 +29,7 @@ func BenchmarkPoll(b *testing.B) {
 
 			for i := range 8 {
 				g := gpu.GPU{Facts: gpu.Facts{UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012x", i)), Index: i},
-					Up: true}
+					Device: gpu.Device{Up: true}}
 
 				g.MIG = gpu.MIGState{Enabled: gpu.Some(true), LayoutGeneration: 1}
 				for gi := range 7 {

@@ -196,7 +196,7 @@ func harnessOf(t *testing.T, e *fakeEngine, everything bool) *harness {
 
 	for i, d := range e.devices {
 		h.node.GPUs = append(h.node.GPUs,
-			gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Up: true, MIG: gpu.MIGState{LayoutGeneration: 1}})
+			gpu.GPU{Facts: gpu.Facts{UUID: d.UUID, Index: i}, Device: gpu.Device{Up: true}, MIG: gpu.MIGState{LayoutGeneration: 1}})
 	}
 
 	return h

@@ -1,188 +1,188 @@
 package gpu
 
-// DeviceRef is how an allocator names a device. Exactly one group of fields is used: GPU alone, GPU with Instance and
-// Compute (legacy MIG UUIDs) or with PlacementStart (HAMi), MIG, or Minor, alone, with Instance (GKE), or with
-// PlacementStart and ProfileID (DRA).
-type DeviceRef struct {
-	GPU            UUID
-	MIG            MIGUUID
-	Minor          Opt[int]
-	Instance       Opt[InstanceID]
-	Compute        Opt[ComputeID]
-	PlacementStart Opt[int]
-	ProfileID      Opt[uint32]
-}
-
-// ParseMIGRef parses the UUID of a MIG device in either form. One in the legacy form becomes a reference to its
-// instances.
-func ParseMIGRef(s string) (DeviceRef, error) {
-	uuid, legacy, err := ParseMIGUUID(s)
-	if l, ok := legacy.Get(); ok {
-		return DeviceRef{GPU: l.GPU, Instance: Some(l.Instance), Compute: Some(l.Compute)}, err
-	}
-
-	return DeviceRef{MIG: uuid}, err
-}
-
-// DeviceIndex identifies an element in a list of GPUs by indices: a whole GPU, a GPU instance, or a compute instance.
-// Instance and Compute are Whole if the device is not that deep.
-type DeviceIndex struct {
-	GPU, Instance, Compute int
-}
-
-// Whole is the index that stands for all of a GPU or GPU instance.
-const Whole = -1
-
-// Match is how much of a DeviceRef was found.
-type Match int
-
-// The matches. An unknown MIG UUID matches nothing: it does not contain its GPU.
-const (
-	// MatchNothing: the reference names no GPU of the list.
-	MatchNothing Match = iota
-	// MatchParent: the GPU was found, or even the GPU instance, but not the named part of it.
-	MatchParent
-	// MatchDevice: the device was found.
-	MatchDevice
+import (
+	"fmt"
+	"iter"
+	"time"
 )
 
-// Devices resolves references to the devices of a list of GPUs. It uses the GPUs' UUIDs, minor numbers and Up, and
-// the ids, UUIDs, profile ids and placements of their instances; it must not be used after any of these has changed.
-type Devices struct {
-	gpus      []GPU
-	byUUID    map[UUID]int
-	byMinor   map[int]int
-	byMIGUUID map[MIGUUID]DeviceIndex
+// Device is what GPUs, GPU instances and compute instances have in common.
+type Device struct {
+	// Up is false when the last reading of the device failed. A GPU's is also false when it did not end in time.
+	Up     bool
+	Errors []ReadError
+	// Activity of a compute instance never has DRAM.
+	Activity Activity
+	// Holders hold all of the device: a split GPU instance has one if a single pod holds all its compute instances.
+	Holders []Holder
+	// Allocated is set when a container holds the device or any part of it; absent if that is not known.
+	Allocated Opt[bool]
+	// ConfirmedFree is set if the device counts as free only because an operator has confirmed it.
+	ConfirmedFree bool
 }
 
-// NewDevices returns the devices of gpus. Of two GPUs with one minor number the one that is up counts: the other may
-// have had the number before.
-func NewDevices(gpus []GPU) *Devices {
-	d := &Devices{
-		gpus:      gpus,
-		byUUID:    make(map[UUID]int, len(gpus)),
-		byMinor:   make(map[int]int, len(gpus)),
-		byMIGUUID: map[MIGUUID]DeviceIndex{},
-	}
-	for g := range gpus {
-		d.byUUID[gpus[g].UUID] = g
-		if m, ok := gpus[g].Minor.Get(); ok {
-			if other, taken := d.byMinor[m]; !taken || gpus[g].Up && !gpus[other].Up {
-				d.byMinor[m] = g
-			}
-		}
+// level is how far below the node a device is.
+type level uint8
 
-		for i := range gpus[g].Instances {
-			for c := range gpus[g].Instances[i].ComputeInstances {
-				d.byMIGUUID[gpus[g].Instances[i].ComputeInstances[c].UUID] = DeviceIndex{g, i, c}
-			}
-		}
-	}
+// The levels. GPU instance 0 and compute instance 0 exist: ids alone would not say how deep a DeviceID goes.
+const (
+	levelNone level = iota
+	levelGPU
+	levelInstance
+	levelCompute
+)
 
-	return d
+// DeviceID tells the devices of Snapshots apart, within one and over time. The driver uses the ids of instances again
+// after a layout change: "GPU instance 1" of two Snapshots is the same only if the generations are. The zero DeviceID
+// names no device.
+//
+// It is the key of what we keep of Snapshots. What we read anew from the driver, what an allocator or a scheduler
+// names (DeviceRef, JobDevice) and what lies on disk has no generation, and so needs a key of its own: with this one, a
+// pod that holds GPU instance 1 would not be found on the instance that the last poll calls 1.
+type DeviceID struct {
+	gpu        UUID
+	generation uint64
+	instance   InstanceID
+	compute    ComputeID
+	level      level
 }
 
-// Resolve returns the device that ref names if it exists (MatchDevice), or what it would be a part of (MatchParent). A
-// reference to a GPU instance names all of it, however many compute instances it has.
-func (d *Devices) Resolve(ref DeviceRef) (DeviceIndex, Match) {
-	if ref.MIG != "" {
-		if at, ok := d.byMIGUUID[ref.MIG]; ok {
-			return at, MatchDevice
-		}
-
-		return DeviceIndex{}, MatchNothing
+// IDOfGPU returns the id of a GPU. One without a UUID, for which the driver gives no handle, has none.
+func IDOfGPU(g UUID) DeviceID {
+	if g == "" {
+		return DeviceID{}
 	}
 
-	g, ok := d.findGPU(ref)
-	if !ok {
-		return DeviceIndex{}, MatchNothing
-	}
-
-	at := DeviceIndex{g, Whole, Whole}
-	if !ref.Instance.Present() && !ref.PlacementStart.Present() {
-		return at, MatchDevice
-	}
-
-	for i := range d.gpus[g].Instances {
-		if gi := &d.gpus[g].Instances[i]; ref.matchesInstance(gi) {
-			at.Instance = i
-			return findCompute(at, gi, ref.Compute)
-		}
-	}
-
-	return at, MatchParent
+	return DeviceID{gpu: g, level: levelGPU}
 }
 
-func (d *Devices) findGPU(ref DeviceRef) (int, bool) {
-	if minor, ok := ref.Minor.Get(); ok {
-		g, ok := d.byMinor[minor]
-		return g, ok
-	}
-
-	g, ok := d.byUUID[ref.GPU]
-
-	return g, ok && ref.GPU != ""
+// IDOfInstance returns the id of an instance of a GPU.
+func IDOfInstance(g UUID, i *GPUInstance) DeviceID {
+	return DeviceID{gpu: g, generation: i.Generation, instance: i.ID, level: levelInstance}
 }
 
-// matchesInstance reports whether the reference names a GPU instance of its GPU: by id, or by placement and, if
-// present, profile.
-func (ref *DeviceRef) matchesInstance(gi *GPUInstance) bool {
-	if id, ok := ref.Instance.Get(); ok {
-		return gi.ID == id
-	}
-
-	place, known := gi.Placement.Get()
-
-	return known && place.Start == ref.PlacementStart.Or(Whole) &&
-		(!ref.ProfileID.Present() || gi.ProfileID == ref.ProfileID)
+// IDOfCompute returns the id of a compute instance of an instance of a GPU.
+func IDOfCompute(g UUID, i *GPUInstance, c *ComputeInstance) DeviceID {
+	return DeviceID{g, c.Generation, i.ID, c.ID, levelCompute}
 }
 
-func findCompute(at DeviceIndex, gi *GPUInstance, want Opt[ComputeID]) (DeviceIndex, Match) {
-	id, named := want.Get()
-	if !named {
-		return at, MatchDevice
+// GPU returns the UUID of the GPU that the device is, or is a part of.
+func (id DeviceID) GPU() UUID { return id.gpu }
+
+// Instance returns the id of the GPU instance that the device is, or is a part of; absent for a GPU.
+func (id DeviceID) Instance() Opt[InstanceID] {
+	if id.level < levelInstance {
+		return None[InstanceID]()
 	}
 
-	for c := range gi.ComputeInstances {
-		if gi.ComputeInstances[c].ID == id {
-			at.Compute = c
-			return at, MatchDevice
-		}
-	}
-
-	return at, MatchParent
+	return Some(id.instance)
 }
 
-// Cover returns the devices that references name and everything within them. Compute instances that are all covered
-// cover their GPU instance.
-func (d *Devices) Cover(refs []DeviceRef) map[DeviceIndex]bool {
-	covered := map[DeviceIndex]bool{}
-
-	for _, ref := range refs {
-		if at, match := d.Resolve(ref); match == MatchDevice {
-			covered[at] = true
-		}
+// Compute returns the id of the compute instance; absent for other devices.
+func (id DeviceID) Compute() Opt[ComputeID] {
+	if id.level < levelCompute {
+		return None[ComputeID]()
 	}
 
-	for g := range d.gpus {
-		whole := covered[DeviceIndex{g, Whole, Whole}]
-		for i := range d.gpus[g].Instances {
-			gi := DeviceIndex{g, i, Whole}
-			computes := len(d.gpus[g].Instances[i].ComputeInstances)
-			within := 0
+	return Some(id.compute)
+}
 
-			for c := range computes {
-				if at := (DeviceIndex{g, i, c}); whole || covered[gi] || covered[at] {
-					covered[at] = true
-					within++
+// String returns the id for logs: "GPU-5f65.../1/0 (generation 2)".
+func (id DeviceID) String() string {
+	switch id.level {
+	case levelInstance:
+		return fmt.Sprintf("%s/%d (generation %d)", id.gpu, id.instance, id.generation)
+	case levelCompute:
+		return fmt.Sprintf("%s/%d/%d (generation %d)", id.gpu, id.instance, id.compute, id.generation)
+	default:
+		return string(id.gpu)
+	}
+}
+
+// Visit is a device on a walk, and the devices that it is a part of.
+type Visit struct {
+	*Device
+	GPU      *GPU
+	Instance *GPUInstance     // nil for a GPU
+	Compute  *ComputeInstance // nil unless the device is one
+}
+
+// ID returns the device's id.
+func (v Visit) ID() DeviceID {
+	switch {
+	case v.Compute != nil:
+		return IDOfCompute(v.GPU.UUID, v.Instance, v.Compute)
+	case v.Instance != nil:
+		return IDOfInstance(v.GPU.UUID, v.Instance)
+	default:
+		return IDOfGPU(v.GPU.UUID)
+	}
+}
+
+// Since returns when the device was first seen; zero for a GPU, whose identity is never used again.
+func (v Visit) Since() time.Time {
+	switch {
+	case v.Compute != nil:
+		return v.Compute.Since
+	case v.Instance != nil:
+		return v.Instance.Since
+	default:
+		return time.Time{}
+	}
+}
+
+// Jobs returns the batch jobs on the device. Schedulers assign GPUs and GPU instances: a compute instance has those of
+// its GPU instance.
+func (v Visit) Jobs() []string {
+	if v.Instance != nil {
+		return v.Instance.Jobs
+	}
+
+	return v.GPU.Jobs
+}
+
+// Devices yields each GPU, then its instances by placement, each followed by its compute instances.
+func (s *Snapshot) Devices() iter.Seq[Visit] {
+	return func(yield func(Visit) bool) {
+		for i := range s.GPUs {
+			for v := range s.GPUs[i].Devices() {
+				if !yield(v) {
+					return
 				}
 			}
+		}
+	}
+}
 
-			if whole || computes > 0 && within == computes {
-				covered[gi] = true
+// Devices yields the GPU, then its instances by placement, each followed by its compute instances.
+func (g *GPU) Devices() iter.Seq[Visit] { return g.walk(false) }
+
+// DistinctDevices yields what Devices yields, without the compute instances that are all of their GPU instance: those
+// have its readings. Add up, and count, over these.
+func (g *GPU) DistinctDevices() iter.Seq[Visit] { return g.walk(true) }
+
+func (g *GPU) walk(distinct bool) iter.Seq[Visit] {
+	return func(yield func(Visit) bool) {
+		if !yield(Visit{Device: &g.Device, GPU: g}) {
+			return
+		}
+
+		for i := range g.Instances {
+			gi := &g.Instances[i]
+			if !yield(Visit{Device: &gi.Device, GPU: g, Instance: gi}) {
+				return
+			}
+
+			if distinct && !gi.IsSplit() {
+				continue
+			}
+
+			for c := range gi.ComputeInstances {
+				ci := &gi.ComputeInstances[c]
+				if !yield(Visit{Device: &ci.Device, GPU: g, Instance: gi, Compute: ci}) {
+					return
+				}
 			}
 		}
 	}
-
-	return covered
 }

@@ -1,7 +1,7 @@
 package gpu
 
-// Delta is what changed from one Snapshot to a later one. Instances are compared by key: one that was destroyed and
-// created again in between is in both lists.
+// Delta is what changed from one Snapshot to a later one. Instances are compared by DeviceID: one that was destroyed
+// and created again in between is in both lists.
 type Delta struct {
 	Appeared, Vanished []UUID // GPUs
 	WentUp, WentDown   []UUID // GPUs in both Snapshots
@@ -11,8 +11,7 @@ type Delta struct {
 
 // InstanceChange is a GPU instance, or a compute instance of one, that was created or destroyed.
 type InstanceChange struct {
-	Key     InstanceKey
-	Compute Opt[ComputeID] // present for a compute instance
+	ID      DeviceID
 	Profile string
 	UUID    MIGUUID // of a compute instance
 }
@@ -86,40 +85,28 @@ func (d *Delta) addGPUChanges(was, now *GPU) {
 
 // appendMissing appends the instances of g that other, which may be nil, does not have.
 func appendMissing(to []InstanceChange, g, other *GPU) []InstanceChange {
-	have := map[ComputeKey]bool{}
-	haveGI := map[InstanceKey]bool{}
+	have := map[DeviceID]bool{IDOfGPU(g.UUID): true}
 
 	if other != nil {
-		for i := range other.Instances {
-			gi := &other.Instances[i]
-
-			haveGI[other.Key(gi)] = true
-			for c := range gi.ComputeInstances {
-				have[other.ComputeKey(gi, &gi.ComputeInstances[c])] = true
-			}
+		for d := range other.Devices() {
+			have[d.ID()] = true
 		}
 	}
 
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		if !haveGI[g.Key(gi)] {
-			to = append(to, InstanceChange{Key: g.Key(gi), Profile: gi.Profile})
+	for d := range g.Devices() {
+		change := InstanceChange{ID: d.ID()}
+		if have[change.ID] {
+			continue
 		}
 
-		for c := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[c]
-			if !have[g.ComputeKey(gi, ci)] {
-				to = append(
-					to,
-					InstanceChange{
-						Key:     g.Key(gi),
-						Compute: Some(ci.ID),
-						Profile: ci.Profile,
-						UUID:    ci.UUID,
-					},
-				)
-			}
+		if d.Compute != nil {
+			change.Profile = d.Compute.Profile
+			change.UUID = d.Compute.UUID
+		} else {
+			change.Profile = d.Instance.Profile
 		}
+
+		to = append(to, change)
 	}
 
 	return to

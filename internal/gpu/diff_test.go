@@ -11,16 +11,21 @@ func node(gpus ...GPU) *Snapshot { return &Snapshot{GPUs: gpus} }
 // newMIGGPU is a GPU that is up, with one GPU instance of one compute instance.
 func newMIGGPU(id UUID, layout uint64) GPU {
 	return GPU{
-		Facts: Facts{UUID: id}, Up: true, MIG: MIGState{Enabled: Some(true), Pending: Some(true), LayoutGeneration: layout},
+		Facts:  Facts{UUID: id},
+		Device: Device{Up: true},
+		MIG:    MIGState{Enabled: Some(true), Pending: Some(true), LayoutGeneration: layout},
 		Instances: []GPUInstance{{ID: 1, Generation: layout, Profile: "3g.20gb",
 			ComputeInstances: []ComputeInstance{{ID: 0, Generation: layout, UUID: "MIG-x", Profile: "3g.20gb"}}}},
 	}
 }
 
 func TestDiff(t *testing.T) {
-	gi := InstanceChange{Key: InstanceKey{"GPU-a", 1, 1}, Profile: "3g.20gb"}
-	ci := InstanceChange{Key: gi.Key, Compute: Some(ComputeID(0)), Profile: "3g.20gb", UUID: "MIG-x"}
-	again := func(c InstanceChange) InstanceChange { c.Key.Generation = 2; return c }
+	first := newMIGGPU("GPU-a", 1).Instances[0]
+	gi := InstanceChange{ID: IDOfInstance("GPU-a", &first), Profile: "3g.20gb"}
+	ci := InstanceChange{
+		ID: IDOfCompute("GPU-a", &first, &first.ComputeInstances[0]), Profile: "3g.20gb", UUID: "MIG-x",
+	}
+	again := func(c InstanceChange) InstanceChange { c.ID.generation = 2; return c }
 	down := newMIGGPU("GPU-a", 1)
 	off := newMIGGPU("GPU-a", 1)
 	down.Up = false
@@ -58,6 +63,7 @@ func TestDiffOfAComputeInstance(t *testing.T) {
 	after.MIG.LayoutGeneration = 2
 	after.Instances[0].ComputeInstances = append(after.Instances[0].ComputeInstances,
 		ComputeInstance{ID: 1, Generation: 2, UUID: "MIG-y"})
-	want := Delta{Created: []InstanceChange{{Key: InstanceKey{"GPU-a", 1, 1}, Compute: Some(ComputeID(1)), UUID: "MIG-y"}}}
+	gi := &after.Instances[0]
+	want := Delta{Created: []InstanceChange{{ID: IDOfCompute("GPU-a", gi, &gi.ComputeInstances[1]), UUID: "MIG-y"}}}
 	cmptest.Equal(t, "changes", Diff(node(before), node(after)), want)
 }

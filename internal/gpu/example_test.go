@@ -38,23 +38,23 @@ func ExampleDiff() {
 	before := snapshot(1, "3g.20gb")
 	after := snapshot(2, "4g.20gb")
 	changes := gpu.Diff(before, after)
-	fmt.Printf("destroyed %s %+v\n", changes.Destroyed[0].Profile, changes.Destroyed[0].Key)
-	fmt.Printf("created   %s %+v\n", changes.Created[0].Profile, changes.Created[0].Key)
+	fmt.Printf("destroyed %s %v\n", changes.Destroyed[0].Profile, changes.Destroyed[0].ID)
+	fmt.Printf("created   %s %v\n", changes.Created[0].Profile, changes.Created[0].ID)
 	fmt.Println("unchanged", len(gpu.Diff(after, after).Created) == 0)
 	// Output:
-	// destroyed 3g.20gb {GPU:GPU-a ID:1 Generation:1}
-	// created   4g.20gb {GPU:GPU-a ID:1 Generation:2}
+	// destroyed 3g.20gb GPU-a/1 (generation 1)
+	// created   4g.20gb GPU-a/1 (generation 2)
 	// unchanged true
 }
 
 // An allocator names a device by what it knows of it: here the ids in a legacy MIG UUID.
-func ExampleDevices_Resolve() {
+func ExampleResolver_Resolve() {
 	const uuid = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
 	gpus := []gpu.GPU{{
 		Facts:     gpu.Facts{UUID: uuid},
 		Instances: []gpu.GPUInstance{{ID: 7, ComputeInstances: []gpu.ComputeInstance{{ID: 0}}}},
 	}}
-	devices := gpu.NewDevices(gpus)
+	devices := gpu.NewResolver(gpus)
 
 	for _, text := range []string{"MIG-" + uuid + "/7/0", "MIG-" + uuid + "/8/0"} {
 		ref, err := gpu.ParseMIGRef(text)

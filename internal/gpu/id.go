@@ -20,21 +20,6 @@ type InstanceID uint32
 // ComputeID is the driver's id of a compute instance within its GPU instance.
 type ComputeID uint32
 
-// InstanceKey identifies a GPU instance over time: Generation separates it from later ones with the same id.
-type InstanceKey struct {
-	GPU        UUID
-	ID         InstanceID
-	Generation uint64
-}
-
-// ComputeKey identifies a compute instance over time.
-type ComputeKey struct {
-	GPU        UUID
-	Instance   InstanceID
-	ID         ComputeID
-	Generation uint64
-}
-
 // ParseUUID parses a GPU's UUID in the driver's form.
 func ParseUUID(s string) (UUID, error) {
 	rest, ok := strings.CutPrefix(s, "GPU-")

@@ -4,31 +4,23 @@ import "time"
 
 // GPUInstance is one GPU instance: a part of a GPU with memory of its own.
 type GPUInstance struct {
+	Device
 	ID InstanceID
 	// Generation is the layout generation in which this instance was first seen: with it the id is unique over time.
 	Generation uint64
 	Since      time.Time // when that was
 	// Profile is the driver's name of its profile, such as "3g.20gb"; empty if the driver withholds it.
-	Profile       string
-	ProfileID     Opt[uint32]
-	Placement     Opt[Placement] // absent without the right to see it
-	ComputeSlices Opt[int]
-	MemorySlices  Opt[int]
-	SMs           Opt[int]
-	// Up is false when its last reading failed.
-	Up        bool
-	LastRead  time.Time
-	Errors    []ReadError
-	Memory    Memory
-	Activity  Activity
-	Media     Media     // of its own engines; its compute instances share them
-	Rates     LinkRates // its traffic over PCIe, only if it is asked for
-	Processes Opt[int]
-	Allocated Opt[bool]
-	// ConfirmedFree is as that of GPU.
-	ConfirmedFree bool
-	// Holders has the pod that holds all compute instances, if there is one.
-	Holders          []Holder
+	Profile          string
+	ProfileID        Opt[uint32]
+	Placement        Opt[Placement] // absent without the right to see it
+	ComputeSlices    Opt[int]
+	MemorySlices     Opt[int]
+	SMs              Opt[int]
+	LastRead         time.Time
+	Memory           Memory
+	Media            Media     // of its own engines; its compute instances share them
+	Rates            LinkRates // its traffic over PCIe, only if it is asked for
+	Processes        Opt[int]
 	Jobs             []string // batch jobs, if a scheduler reports them
 	XIDErrors        []XIDCount
 	PowerWatts       Opt[float64] // estimate
@@ -43,6 +35,7 @@ func (i *GPUInstance) IsEmpty() bool { return len(i.ComputeInstances) == 0 && !i
 
 // ComputeInstance is one compute instance: a MIG device that can be given to a container.
 type ComputeInstance struct {
+	Device
 	ID         ComputeID
 	Generation uint64
 	Since      time.Time
@@ -53,17 +46,10 @@ type ComputeInstance struct {
 	Placement     Opt[Placement]
 	ComputeSlices Opt[int]
 	SMs           Opt[int]
-	Up            bool
-	Errors        []ReadError
-	Activity      Activity   // never DRAM
 	ECC           []ECCCount // of its MIG device, only if it is asked for
 	// PowerWatts is an estimate, present if the GPU instance is split.
 	PowerWatts Opt[float64]
 	Processes  Opt[int]
-	Allocated  Opt[bool]
-	// ConfirmedFree is as that of GPU.
-	ConfirmedFree bool
-	Holders       []Holder
 }
 
 // IsSplit reports whether the compute instances are parts of the GPU instance. A compute instance that is all of it has
@@ -77,14 +63,4 @@ func (i *GPUInstance) IsSplit() bool {
 	part, partOK := i.ComputeInstances[0].ComputeSlices.Get()
 
 	return ofOK && partOK && part < of
-}
-
-// Key identifies the instance over time.
-func (g *GPU) Key(i *GPUInstance) InstanceKey {
-	return InstanceKey{GPU: g.UUID, ID: i.ID, Generation: i.Generation}
-}
-
-// ComputeKey identifies the compute instance over time.
-func (g *GPU) ComputeKey(i *GPUInstance, c *ComputeInstance) ComputeKey {
-	return ComputeKey{GPU: g.UUID, Instance: i.ID, ID: c.ID, Generation: c.Generation}
 }

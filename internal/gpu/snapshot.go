@@ -87,19 +87,16 @@ type Facts struct {
 // GPU is one physical GPU.
 type GPU struct {
 	Facts
-	// Up is false when the last reading failed as a whole or did not end in time.
-	Up bool
+	Device
 	// Released is set while this process has let go of the GPU. It is not up then, which says nothing about its health,
 	// and only Facts and Totals are known of it.
 	Released Opt[Release]
 	LastRead time.Time // of the last reading that succeeded; zero before the first
-	Errors   []ReadError
 	// Readings are zero (all absent) while the GPU is stale.
 	Readings Readings
-	// Activity is rolled up from the GPU instances if ActivityRollup is set, else the GPU's own. A source can be known
-	// without any value yet, until its first window has passed.
-	Activity       Activity
+	// ActivitySource can be known without any value yet, until its first window has passed.
 	ActivitySource ActivitySource
+	// ActivityRollup is set if Activity is rolled up from the GPU instances. Else it is the GPU's own.
 	ActivityRollup bool
 	Rates          LinkRates
 	// InvalidActivity counts the values of this reading that were no numbers and were dropped.
@@ -112,12 +109,6 @@ type GPU struct {
 	Power    PowerEstimate
 	// Instances are the GPU instances by placement; empty when MIG is off.
 	Instances []GPUInstance
-	Holders   []Holder // of the whole GPU
-	// Allocated is set when a container holds the GPU or any device of it; absent if that is not known.
-	Allocated Opt[bool]
-	// ConfirmedFree is set if the GPU counts as free only because an operator has confirmed it. The same holds for
-	// instances.
-	ConfirmedFree bool
 	// Containers are what containers and batch jobs use of the GPU and of its devices, the GPU first, then by instance.
 	Containers []ContainerUse
 }

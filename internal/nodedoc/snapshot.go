@@ -137,14 +137,8 @@ func newGPU(g *gpu.GPU) GPU {
 		RecoveryAction:   r.RecoveryAction,
 		ExclusiveCompute: r.ExclusiveComputeMode,
 		PersistenceMode:  r.PersistenceMode,
-		Use: newUse(
-			count(r.Processes),
-			g.Allocated,
-			g.ConfirmedFree,
-			g.Holders,
-			g.Jobs,
-		),
-		XIDs: newXIDs(g),
+		Use:              newUse(&g.Device, count(r.Processes), g.Jobs),
+		XIDs:             newXIDs(g),
 
 		UnavailableEvents:    countEvents(g.Totals.Unavailable),
 		RecoveryActionEvents: countEvents(g.Totals.RecoveryActions),
@@ -185,7 +179,7 @@ func newInstance(i *gpu.GPUInstance) Instance {
 		PCIeTransmitRate:     Finite(i.Rates.PCIeTransmit),
 		PowerEstimateWatts:   Finite(i.PowerWatts),
 		EnergyEstimateJoules: total(i.EnergyJoules),
-		Use:                  newUse(i.Processes, i.Allocated, i.ConfirmedFree, i.Holders, i.Jobs),
+		Use:                  newUse(&i.Device, i.Processes, i.Jobs),
 		XIDErrors:            each(i.XIDErrors, newXID),
 		Errors:               each(i.Errors, newError),
 		ComputeInstances:     each(i.ComputeInstances, newCompute),
@@ -205,20 +199,19 @@ func newCompute(c *gpu.ComputeInstance) ComputeInstance {
 		Up:            c.Up,
 		Activity:      finiteActivity(c.Activity),
 		ECC:           c.ECC,
-		Use:           newUse(c.Processes, c.Allocated, c.ConfirmedFree, c.Holders, nil),
+		Use:           newUse(&c.Device, c.Processes, nil),
 		Errors:        each(c.Errors, newError),
 	}
 }
 
-func newUse(
-	processes gpu.Opt[int],
-	allocated gpu.Opt[bool],
-	confirmedFree bool,
-	holders []gpu.Holder,
-	jobs []string,
-) Use {
-	return Use{Processes: processes, Allocated: allocated, ConfirmedFree: confirmedFree,
-		Holders: each(holders, newHolder), Jobs: jobs}
+func newUse(d *gpu.Device, processes gpu.Opt[int], jobs []string) Use {
+	return Use{
+		Processes:     processes,
+		Allocated:     d.Allocated,
+		ConfirmedFree: d.ConfirmedFree,
+		Holders:       each(d.Holders, newHolder),
+		Jobs:          jobs,
+	}
 }
 
 func newXID(x *gpu.XIDCount) XID {

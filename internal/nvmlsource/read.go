@@ -109,12 +109,10 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 	markRemembered(factErrs, slow.errs, layout.detailErrs)
 	g := gpu.GPU{
 		Facts:           facts,
-		Up:              true,
-		Errors:          errs,
+		Device:          gpu.Device{Up: true, Errors: errs, Activity: activity.ratios},
 		Readings:        readings,
 		MIG:             r.migState(mode),
 		Instances:       layout.instances,
-		Activity:        activity.ratios,
 		ActivitySource:  activity.source,
 		Rates:           activity.rates,
 		InvalidActivity: activity.invalid,
@@ -167,7 +165,7 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 
 	return gpu.GPU{
 		Facts:  gpu.Facts{UUID: r.state.uuid},
-		Errors: errs, MIG: r.migState(mode), Instances: instances,
+		Device: gpu.Device{Errors: errs}, MIG: r.migState(mode), Instances: instances,
 	}, true, nil
 }
 

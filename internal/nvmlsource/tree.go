@@ -299,7 +299,7 @@ func newStates(list []gpu.GPUInstance, of *scan) []entityState {
 func (r *gpuRead) listedInstance(info GPUInstanceInfo) gpu.GPUInstance {
 	gi := gpu.GPUInstance{
 		ID:           gpu.InstanceID(info.ID),
-		Up:           true,
+		Device:       gpu.Device{Up: true},
 		ProfileID:    gpu.Some(info.ProfileID),
 		Placement:    gpu.Some(info.placement()),
 		MemorySlices: gpu.Some(int(info.Placement.Size)),
@@ -336,7 +336,7 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 	ci := gpu.ComputeInstance{
 		ID:            e.compute,
 		UUID:          e.uuid,
-		Up:            true,
+		Device:        gpu.Device{Up: true},
 		Profile:       deviceProfile(name),
 		ComputeSlices: positive(attributes.ComputeInstanceSliceCount),
 		SMs:           positive(attributes.MultiprocessorCount),
@@ -365,7 +365,7 @@ func (r *gpuRead) addCompute(q *querier, list []gpu.GPUInstance, e *migEntry) []
 // inferredInstance returns a GPU instance as far as one of its MIG devices describes it: without placement.
 func (r *gpuRead) inferredInstance(id gpu.InstanceID, ci *gpu.ComputeInstance,
 	attributes nvml.DeviceAttributes) gpu.GPUInstance {
-	gi := gpu.GPUInstance{ID: id, Up: true, Profile: instanceProfile(ci.Profile)}
+	gi := gpu.GPUInstance{ID: id, Device: gpu.Device{Up: true}, Profile: instanceProfile(ci.Profile)}
 	if gi.Profile == "" && attributes.GpuInstanceSliceCount > 0 {
 		gi.Profile = derivedName(
 			int(attributes.GpuInstanceSliceCount),

@@ -26,8 +26,10 @@ func TestTreeWithTwoComputeInstancesAndAnOrphan(t *testing.T) {
 	want := gpu.GPUInstance{
 		ID: orphan.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)),
 		Placement:     gpu.Some(gpu.Placement{Start: 4, Size: 4}),
-		ComputeSlices: gpu.Some(3), MemorySlices: gpu.Some(4), SMs: gpu.Some(42), Up: true, Processes: gpu.Some(0),
-		Memory: gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is not known
+		ComputeSlices: gpu.Some(3), MemorySlices: gpu.Some(4), SMs: gpu.Some(42),
+		Device:    gpu.Device{Up: true},
+		Processes: gpu.Some(0),
+		Memory:    gpu.Memory{Total: gpu.Some(uint64(20096 << 20))}, // its profile's; the use is not known
 	}
 	cmptest.Equal(t, "orphan", orphan, want)
 	want.ID, want.Placement = shared.ID, gpu.Some(gpu.Placement{Start: 0, Size: 4})
@@ -110,7 +112,7 @@ func TestUnprivilegedSeesLess(t *testing.T) {
 
 		cmptest.Equal(t, "GPU instance", gi, gpu.GPUInstance{
 			ID: gi.ID, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), ComputeSlices: gpu.Some(3), SMs: gpu.Some(42),
-			Up:     true,
+			Device: gpu.Device{Up: true},
 			Memory: gi.Memory, Processes: gpu.Some(1), ComputeInstances: gi.ComputeInstances,
 		})
 		first := gi.ComputeInstances[0]

@@ -63,14 +63,9 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 // countAnomalies adds the values of one reading that are impossible, those above 1 and those that are no numbers, to
 // the total.
 func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
-	above := countAboveOne(&g.Activity)
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		above += countAboveOne(&gi.Activity)
-
-		for c := range gi.ComputeInstances {
-			above += countAboveOne(&gi.ComputeInstances[c].Activity)
-		}
+	above := 0
+	for d := range g.Devices() {
+		above += countAboveOne(&d.Activity)
 	}
 
 	counter, begun := t.totals.ActivityAnomalies.Get()

@@ -52,8 +52,7 @@ func (p *Poller) updateCues(s *gpu.Snapshot) {
 
 // isDivided reports whether containers hold parts of a GPU instance, whose memory is measured as a whole.
 func isDivided(gi gpu.GPUInstance) bool {
-	return gi.IsSplit() && slices.ContainsFunc(gi.ComputeInstances,
-		func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 })
+	return gi.IsSplit() && hasHeldCompute(&gi)
 }
 
 // cueSum is a hash of who holds the devices of a GPU, and of which of them are active.
@@ -63,19 +62,13 @@ type cueSum struct {
 }
 
 func (c *cueSum) addGPU(g *gpu.GPU) {
-	c.addHolders(g.Holders)
-	c.addActive(&g.Activity, g.Readings.Utilization)
+	utilization := g.Readings.Utilization // of the GPU, which comes first
 
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		c.addHolders(gi.Holders)
-		c.addActive(&gi.Activity, gpu.None[float64]())
+	for d := range g.Devices() {
+		c.addHolders(d.Holders)
+		c.addActive(&d.Activity, utilization)
 
-		for k := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[k]
-			c.addHolders(ci.Holders)
-			c.addActive(&ci.Activity, gpu.None[float64]())
-		}
+		utilization = gpu.None[float64]()
 	}
 }
 

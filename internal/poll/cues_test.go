@@ -101,7 +101,7 @@ func TestReadingsGetCuesOfChanges(t *testing.T) {
 
 // The memory of containers that hold parts of a GPU instance is that of their processes.
 func TestDividedInstances(t *testing.T) {
-	held := gpu.ComputeInstance{Holders: []gpu.Holder{{Container: gpu.Container{Pod: "a"}}}}
+	held := gpu.ComputeInstance{Device: gpu.Device{Holders: []gpu.Holder{{Container: gpu.Container{Pod: "a"}}}}}
 	for _, tt := range []struct {
 		computes []gpu.ComputeInstance
 		want     bool

@@ -47,9 +47,9 @@ func layoutGPU(joules float64, ids ...gpu.InstanceID) gpu.GPU {
 	}
 	for _, id := range ids {
 		g.Instances = append(g.Instances, gpu.GPUInstance{
-			ID: id, Up: true, Profile: "1g.5gb", SMs: gpu.Some(14),
+			ID: id, Device: gpu.Device{Up: true}, Profile: "1g.5gb", SMs: gpu.Some(14),
 			Placement: gpu.Some(gpu.Placement{Start: int(id), Size: 1}), Memory: gpu.Memory{Used: gpu.Some(uint64(7))},
-			ComputeInstances: []gpu.ComputeInstance{{Up: true, UUID: gpu.MIGUUID("MIG-" + string(rune('0'+id)))}},
+			ComputeInstances: []gpu.ComputeInstance{{Device: gpu.Device{Up: true}, UUID: gpu.MIGUUID("MIG-" + string(rune('0'+id)))}},
 		})
 	}
 

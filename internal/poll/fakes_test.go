@@ -107,7 +107,7 @@ func (s *fakeSource) ReadLayout(id gpu.UUID) (gpu.GPU, bool, error) {
 		return g, true, s.errs[id]
 	}
 
-	layout := gpu.GPU{Facts: gpu.Facts{UUID: id}, MIG: g.MIG, Errors: s.layoutErrs}
+	layout := gpu.GPU{Facts: gpu.Facts{UUID: id}, MIG: g.MIG, Device: gpu.Device{Errors: s.layoutErrs}}
 	for _, gi := range cloneInstances(g.Instances) {
 		dropInstanceReadings(&gi)
 		layout.Instances = append(layout.Instances, gi)

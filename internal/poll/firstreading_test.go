@@ -23,7 +23,7 @@ func TestDevicesOfGPUsThatWereNotReadAreNotUnmatched(t *testing.T) {
 		created := &logLines{text: "MIG instance created"}
 		g := src.gpus[uuidB]
 		g.MIG.Enabled = gpu.Some(true)
-		g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Up: true}}
+		g.Instances = []gpu.GPUInstance{{ID: 1, Profile: "3g.20gb", Device: gpu.Device{Up: true}}}
 		src.gpus[uuidB] = g
 		list := gpu.Assignments{List: []gpu.Assignment{newAssignment(gpu.DeviceRef{GPU: uuidB}, "pod", 0)}}
 		h := newHarness(t, src, func(o *Options) {

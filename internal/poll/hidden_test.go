@@ -29,8 +29,8 @@ func TestSharingByWhatIsKnown(t *testing.T) {
 	} {
 		g := gpu.GPU{Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{ExclusiveComputeMode: tt.mode}, Processes: tt.processes}}
 
-		whole := gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}
-		if got := replicaSharing(&g, whole, gpu.Holder{Resource: "nvidia.com/gpu"}); got != tt.want {
+		whole := gpu.Visit{Device: &g.Device, GPU: &g}
+		if got := replicaSharing(whole, gpu.Holder{Resource: "nvidia.com/gpu"}); got != tt.want {
 			t.Errorf("mode %v, processes %v: %s, want %s", tt.mode, tt.processes, got, tt.want)
 		}
 	}

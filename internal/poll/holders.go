@@ -17,121 +17,95 @@ func attachHolders(
 	asked time.Time,
 	containers Containers,
 ) []gpu.Assignment {
-	index := gpu.NewDevices(gpus)
+	resolver := gpu.NewResolver(gpus)
 	unmatched := slices.Clone(known.Unreadable)
 	state := allocationState{
-		gpus:     gpus,
 		asked:    asked,
 		complete: known.Incomplete == "",
-		free:     index.Cover(known.Free),
-		doubtful: map[gpu.DeviceIndex]bool{},
+		free:     map[gpu.DeviceID]bool{},
+		doubtful: map[gpu.DeviceID]bool{},
 	}
-	byDevice := map[gpu.DeviceIndex][]gpu.Assignment{}
-	var held []gpu.DeviceIndex
+
+	for at := range resolver.Cover(known.Free) {
+		state.free[at.In(gpus).ID()] = true
+	}
+
+	byDevice := map[gpu.DeviceID][]gpu.Assignment{}
 
 	for _, a := range known.List {
-		d, match := index.Resolve(a.Device)
-		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" &&
-			!isPartOfReleased(gpus, d, match) {
+		at, match := resolver.Resolve(a.Device)
+
+		// A released GPU may have a new layout.
+		partOfReleased := match == gpu.MatchParent && gpus[at.GPU].Released.Present()
+		if match != gpu.MatchDevice && a.Holder.Unconfirmed == "" && !partOfReleased {
 			unmatched = append(unmatched, a)
 		}
-
-		d = narrowToCompute(gpus, d)
 
 		if match == gpu.MatchNothing {
 			continue
 		}
 
+		// A GPU instance with one compute instance was assigned as that one, which is the MIG device.
+		d := at.In(gpus)
+		if d.Instance != nil && d.Compute == nil && len(d.Instance.ComputeInstances) == 1 {
+			at.Compute = 0
+			d = at.In(gpus)
+		}
+
 		// Only the parent of the device exists, or we first saw the device after the kubelet listed it.
-		if match == gpu.MatchParent || firstSeenAt(gpus, d).After(a.Listed) {
-			state.doubtful[d] = true
+		if match == gpu.MatchParent || d.Since().After(a.Listed) {
+			state.doubtful[d.ID()] = true
 			continue
 		}
 
-		if byDevice[d] == nil {
-			held = append(held, d)
-		}
-
-		byDevice[d] = append(byDevice[d], a)
+		byDevice[d.ID()] = append(byDevice[d.ID()], a)
 	}
 
-	// GPU instances before their compute instances, whose own holders take precedence.
-	slices.SortFunc(held, func(a, b gpu.DeviceIndex) int {
-		return cmp.Or(
-			cmp.Compare(a.GPU, b.GPU),
-			cmp.Compare(a.Instance, b.Instance),
-			cmp.Compare(a.Compute, b.Compute),
-		)
-	})
-
-	for _, d := range held {
-		storeHolders(&gpus[d.GPU], d, resolveSharing(&gpus[d.GPU], d, byDevice[d], containers))
-	}
-
-	for g := range gpus {
-		if gpus[g].UUID != "" {
-			state.summarizeGPU(gpus, g)
+	for i := range gpus {
+		g := &gpus[i]
+		if g.UUID == "" {
+			continue
 		}
+
+		// GPU instances come before their compute instances, whose own holders take precedence.
+		for d := range g.Devices() {
+			if given := byDevice[d.ID()]; given != nil {
+				storeHolders(d, resolveSharing(d, given, containers))
+			}
+		}
+
+		state.summarizeGPU(g)
 	}
 
 	return unmatched
 }
 
-// isPartOfReleased reports whether an assignment names a part of a released GPU, which may have a new layout.
-func isPartOfReleased(gpus []gpu.GPU, d gpu.DeviceIndex, match gpu.Match) bool {
-	return match == gpu.MatchParent && gpus[d.GPU].Released.Present()
-}
-
-// narrowToCompute returns the only compute instance of a GPU instance, or d if it has none or several: the compute
-// instance is the MIG device that was assigned.
-func narrowToCompute(gpus []gpu.GPU, d gpu.DeviceIndex) gpu.DeviceIndex {
-	if d.Instance != gpu.Whole && d.Compute == gpu.Whole &&
-		len(gpus[d.GPU].Instances[d.Instance].ComputeInstances) == 1 {
-		d.Compute = 0
-	}
-
-	return d
-}
-
-// firstSeenAt returns when a device was first seen; the zero time for a whole GPU, whose identity is never reused.
-func firstSeenAt(gpus []gpu.GPU, d gpu.DeviceIndex) time.Time {
-	switch {
-	case d.Instance == gpu.Whole:
-		return time.Time{}
-	case d.Compute == gpu.Whole:
-		return gpus[d.GPU].Instances[d.Instance].Since
-	}
-
-	return gpus[d.GPU].Instances[d.Instance].ComputeInstances[d.Compute].Since
-}
-
 // storeHolders stores the holders of a device. Holders of a whole GPU instance hold all its compute instances, too.
-func storeHolders(g *gpu.GPU, d gpu.DeviceIndex, holders []gpu.Holder) {
-	switch {
-	case d.Instance == gpu.Whole:
-		g.Holders = holders
-	case d.Compute != gpu.Whole:
-		ci := &g.Instances[d.Instance].ComputeInstances[d.Compute]
-		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
-			ci.Holders = nil // they were inherited from the GPU instance
+func storeHolders(d gpu.Visit, holders []gpu.Holder) {
+	if d.Compute == nil {
+		d.Holders = holders
+		if d.Instance == nil {
+			return
 		}
 
-		ci.Holders = append(ci.Holders, holders...)
-	default:
-		gi := &g.Instances[d.Instance]
-		gi.Holders = holders
-
-		for c := range gi.ComputeInstances {
-			gi.ComputeInstances[c].Holders = slices.Clone(holders)
+		for c := range d.Instance.ComputeInstances {
+			d.Instance.ComputeInstances[c].Holders = slices.Clone(holders)
 		}
+
+		return
 	}
+
+	if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
+		d.Holders = nil // they were inherited from the GPU instance
+	}
+
+	d.Holders = append(d.Holders, holders...)
 }
 
 // resolveSharing returns the holders of one device, with the way in which they share it, ordered by their names; a
 // confirmed holder comes before an unconfirmed one of the same container.
 func resolveSharing(
-	g *gpu.GPU,
-	d gpu.DeviceIndex,
+	d gpu.Visit,
 	assignments []gpu.Assignment,
 	containers Containers,
 ) []gpu.Holder {
@@ -145,14 +119,14 @@ func resolveSharing(
 			exclusive = append(exclusive, c)
 			continue
 		case h.Sharing == gpu.SharingReplica:
-			h.Sharing = replicaSharing(g, d, h)
+			h.Sharing = replicaSharing(d, h)
 		}
 
 		holders = append(holders, h)
 	}
 
 	if len(exclusive) > 0 {
-		holders = append(holders, resolveExclusive(g, d, exclusive, containers)...)
+		holders = append(holders, resolveExclusive(d, exclusive, containers)...)
 	}
 
 	slices.SortFunc(holders, func(a, b gpu.Holder) int {
@@ -172,16 +146,16 @@ func resolveSharing(
 // replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing. MPS shows
 // in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients; what shows
 // neither is shared by time-slicing only if that list is known.
-func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
+func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
 	}
 
-	processes, listKnown := g.Readings.Processes.Get()
-	isClient := func(p gpu.Process) bool { return p.MPS && runsOn(g, d, p) }
+	processes, listKnown := d.GPU.Readings.Processes.Get()
+	isClient := func(p gpu.Process) bool { return p.MPS && runsOn(d, p) }
 
 	switch {
-	case g.Readings.ExclusiveComputeMode.Or(false) || slices.ContainsFunc(processes, isClient):
+	case d.GPU.Readings.ExclusiveComputeMode.Or(false) || slices.ContainsFunc(processes, isClient):
 		return gpu.SharingMPS
 	case !listKnown:
 		return gpu.SharingUnknown
@@ -195,8 +169,7 @@ func replicaSharing(g *gpu.GPU, d gpu.DeviceIndex, h gpu.Holder) gpu.Sharing {
 // process on the device. In all other cases several exclusive holders contradict each other, and how they share the
 // device is unknown.
 func resolveExclusive(
-	g *gpu.GPU,
-	d gpu.DeviceIndex,
+	d gpu.Visit,
 	assignments []gpu.Assignment,
 	containers Containers,
 ) []gpu.Holder {
@@ -216,7 +189,7 @@ func resolveExclusive(
 		return []gpu.Holder{latest[0].Holder}
 	}
 
-	if h, ok := holderWithProcess(g, d, latest, containers); ok && isOnePluginDevice(assignments) {
+	if h, ok := holderWithProcess(d, latest, containers); ok && isOnePluginDevice(assignments) {
 		return []gpu.Holder{h}
 	}
 
@@ -237,16 +210,19 @@ func isOnePluginDevice(assignments []gpu.Assignment) bool {
 }
 
 // holderWithProcess returns the only holder that has a process on the device; false if none has, or several.
-func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignment,
-	containers Containers) (gpu.Holder, bool) {
+func holderWithProcess(
+	d gpu.Visit,
+	assignments []gpu.Assignment,
+	containers Containers,
+) (gpu.Holder, bool) {
 	if containers == nil {
 		return gpu.Holder{}, false
 	}
 
 	found := -1
 
-	for _, p := range g.Readings.Processes.Or(nil) {
-		if !runsOn(g, d, p) {
+	for _, p := range d.GPU.Readings.Processes.Or(nil) {
+		if !runsOn(d, p) {
 			continue
 		}
 
@@ -275,39 +251,30 @@ func holderWithProcess(g *gpu.GPU, d gpu.DeviceIndex, assignments []gpu.Assignme
 }
 
 // runsOn reports whether a process runs on a device.
-func runsOn(g *gpu.GPU, d gpu.DeviceIndex, p gpu.Process) bool {
-	if d.Instance == gpu.Whole {
-		return true
-	}
-
-	gi := &g.Instances[d.Instance]
-	if p.Instance != gpu.Some(gi.ID) {
-		return false
-	}
-
-	return d.Compute == gpu.Whole || p.Compute == gpu.Some(gi.ComputeInstances[d.Compute].ID)
+func runsOn(d gpu.Visit, p gpu.Process) bool {
+	return (d.Instance == nil || p.Instance == gpu.Some(d.Instance.ID)) &&
+		(d.Compute == nil || p.Compute == gpu.Some(d.Compute.ID))
 }
 
 // allocationState separates devices that are free from those whose holders are not known.
 type allocationState struct {
-	gpus     []gpu.GPU
-	asked    time.Time                // when the list was asked for
-	complete bool                     // all holders of the node were known then
-	free     map[gpu.DeviceIndex]bool // an operator has confirmed it
+	asked    time.Time             // when the list was asked for
+	complete bool                  // all holders of the node were known then
+	free     map[gpu.DeviceID]bool // an operator has confirmed it
 	// doubtful are devices that a known holder may hold, as a whole or in part.
-	doubtful map[gpu.DeviceIndex]bool
+	doubtful map[gpu.DeviceID]bool
 }
 
-// allocated reports whether a device with these holders is allocated; absent if that is not known.
-func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu.Opt[bool] {
+// allocated reports whether a device is allocated, by its own holders; absent if that is not known.
+func (v *allocationState) allocated(d gpu.Visit) gpu.Opt[bool] {
 	switch {
-	case slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
+	case slices.ContainsFunc(d.Holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
-	case len(holders) > 0, v.isDoubtful(d):
+	case len(d.Holders) > 0, v.isDoubtful(d):
 		return gpu.None[bool]()
-	case v.free[d]:
+	case v.free[d.ID()]:
 		return gpu.Some(false)
-	case !v.complete, firstSeenAt(v.gpus, d).After(v.asked):
+	case !v.complete, d.Since().After(v.asked):
 		// Its absence in the list proves nothing.
 		return gpu.None[bool]()
 	}
@@ -316,18 +283,20 @@ func (v *allocationState) allocated(d gpu.DeviceIndex, holders []gpu.Holder) gpu
 }
 
 // isDoubtful reports whether a known holder may hold the device, or a device that contains it.
-func (v *allocationState) isDoubtful(d gpu.DeviceIndex) bool {
-	return v.doubtful[d] ||
-		v.doubtful[gpu.DeviceIndex{GPU: d.GPU, Instance: d.Instance, Compute: gpu.Whole}] ||
-		v.doubtful[wholeDevice(d.GPU)]
+func (v *allocationState) isDoubtful(d gpu.Visit) bool {
+	return v.doubtful[d.ID()] || v.doubtful[gpu.IDOfGPU(d.GPU.UUID)] ||
+		d.Instance != nil && v.doubtful[gpu.IDOfInstance(d.GPU.UUID, d.Instance)]
 }
 
 // summarizeGPU sets Allocated of a GPU and its instances, and derives the holders of GPU instances from those of their
 // compute instances.
-func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
-	g := &gpus[at]
+func (v *allocationState) summarizeGPU(g *gpu.GPU) {
 	if len(g.Holders) > 0 {
-		v.doubtful[wholeDevice(at)] = true // the holder may have any part
+		v.doubtful[gpu.IDOfGPU(g.UUID)] = true // the holder may have any part
+	}
+
+	for d := range g.Devices() {
+		d.Allocated = v.allocated(d)
 	}
 
 	allocated := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
@@ -336,15 +305,11 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 		var states []gpu.Opt[bool]
 
 		for c := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[c]
-			d := gpu.DeviceIndex{GPU: at, Instance: i, Compute: c}
-			ci.Allocated = v.allocated(d, ci.Holders)
-			states = append(states, ci.Allocated)
+			states = append(states, gi.ComputeInstances[c].Allocated)
 		}
 
 		if len(states) == 0 || len(gi.Holders) > 0 {
-			d := gpu.DeviceIndex{GPU: at, Instance: i, Compute: gpu.Whole}
-			states = append(states, v.allocated(d, gi.Holders))
+			states = append(states, gi.Allocated)
 		}
 
 		if gi.ComputesHidden {
@@ -364,7 +329,7 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	}
 
 	if len(allocated) == 0 || len(g.Holders) > 0 {
-		allocated = append(allocated, v.allocated(wholeDevice(at), g.Holders))
+		allocated = append(allocated, g.Allocated)
 	}
 
 	if g.MIG.DevicesHidden { // those that do not show may be held
@@ -376,11 +341,6 @@ func (v *allocationState) summarizeGPU(gpus []gpu.GPU, at int) {
 	}
 
 	g.Allocated = anyAllocated(allocated)
-}
-
-// wholeDevice is the index of a GPU as a whole.
-func wholeDevice(at int) gpu.DeviceIndex {
-	return gpu.DeviceIndex{GPU: at, Instance: gpu.Whole, Compute: gpu.Whole}
 }
 
 // anyAllocated reports whether any part is allocated; absent if none is, but not all are known.

@@ -15,7 +15,7 @@ import (
 func migGPU() gpu.GPU {
 	gi := func(id gpu.InstanceID, start int, cis ...gpu.ComputeInstance) gpu.GPUInstance {
 		return gpu.GPUInstance{
-			ID: id, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), SMs: gpu.Some(42), Up: true,
+			ID: id, Profile: "3g.20gb", ProfileID: gpu.Some(uint32(9)), SMs: gpu.Some(42), Device: gpu.Device{Up: true},
 			Placement: gpu.Some(gpu.Placement{Start: start, Size: 4}), Processes: gpu.Some(0), ComputeInstances: cis,
 		}
 	}
@@ -37,8 +37,8 @@ func migGPU() gpu.GPU {
 			}),
 		},
 		Instances: []gpu.GPUInstance{
-			gi(2, 0, gpu.ComputeInstance{ID: 0, UUID: "MIG-1", Up: true}, gpu.ComputeInstance{ID: 1, UUID: "MIG-2", Up: true}),
-			gi(1, 4, gpu.ComputeInstance{ID: 0, UUID: "MIG-3", Up: true}),
+			gi(2, 0, gpu.ComputeInstance{ID: 0, UUID: "MIG-1", Device: gpu.Device{Up: true}}, gpu.ComputeInstance{ID: 1, UUID: "MIG-2", Device: gpu.Device{Up: true}}),
+			gi(1, 4, gpu.ComputeInstance{ID: 0, UUID: "MIG-3", Device: gpu.Device{Up: true}}),
 		},
 	}
 }

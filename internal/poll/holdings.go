@@ -10,25 +10,10 @@ import (
 // energy between two readings is credited to the holder before the second one: what a pod used up to its end is never
 // credited to its successor.
 type holdings struct {
-	open map[deviceKey]*holding
+	open  map[gpu.DeviceID]*holding
+	spare map[gpu.DeviceID]*holding // empty; the next open, so that a poll need not allocate it
 	// ended are the uses that ended with the last update; they have their energy alone.
 	ended []gpu.ContainerUse
-}
-
-// deviceKey identifies a device of the GPU; instance and compute are absent for the whole GPU. The generation separates
-// devices that had the same ids one after the other.
-type deviceKey struct {
-	instance   gpu.Opt[gpu.InstanceID]
-	compute    gpu.Opt[gpu.ComputeID]
-	generation uint64
-}
-
-func instanceDeviceKey(gi *gpu.GPUInstance) deviceKey {
-	return deviceKey{instance: gpu.Some(gi.ID), generation: gi.Generation}
-}
-
-func computeDeviceKey(gi *gpu.GPUInstance, ci *gpu.ComputeInstance) deviceKey {
-	return deviceKey{instance: gpu.Some(gi.ID), compute: gpu.Some(ci.ID), generation: ci.Generation}
 }
 
 type holding struct {
@@ -73,45 +58,52 @@ func exclusiveTenant(holders []gpu.Holder, jobs []string) (by tenant, holder *gp
 func (h *holdings) update(g *gpu.GPU, gpuEnergyKnown bool, now time.Time) {
 	before := h.open
 
-	h.open = make(map[deviceKey]*holding, len(before))
+	h.open = h.spare
+	if h.open == nil {
+		h.open = map[gpu.DeviceID]*holding{}
+	}
+
 	h.ended = nil
 
-	if !hasHeldParts(g) {
-		h.updateHolding(before[deviceKey{}], deviceKey{}, g.Holders, g.Jobs, gpuEnergyKnown, now)
-	}
+	heldParts := hasHeldParts(g)
 
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		key := instanceDeviceKey(gi)
-		h.updateHolding(before[key], key, gi.Holders, gi.Jobs, gi.EnergyJoules.Present(), now)
+	for d := range g.Devices() {
+		energyKnown := gpuEnergyKnown
+		if d.Instance != nil {
+			energyKnown = d.Instance.EnergyJoules.Present()
+		}
 
-		for c := range gi.ComputeInstances {
-			ci := &gi.ComputeInstances[c]
-			known := gi.EnergyJoules.Present() && (!gi.IsSplit() || ci.SMs.Present())
-			key := computeDeviceKey(gi, ci)
-			h.updateHolding(before[key], key, ci.Holders, gi.Jobs, known, now)
+		if d.Compute != nil && d.Instance.IsSplit() {
+			energyKnown = energyKnown && d.Compute.SMs.Present()
+		}
+
+		if d.Instance != nil || !heldParts {
+			h.updateHolding(before[d.ID()], d, energyKnown, now)
 		}
 	}
+
+	clear(before)
+	h.spare = before
 }
 
 // updateHolding continues the current holding of a device, or ends it and begins that of another tenant.
 func (h *holdings) updateHolding(
 	current *holding,
-	key deviceKey,
-	holders []gpu.Holder,
-	jobs []string,
+	d gpu.Visit,
 	energyKnown bool,
 	now time.Time,
 ) {
-	by, holder, held := exclusiveTenant(holders, jobs)
+	id := d.ID()
+	by, holder, held := exclusiveTenant(d.Holders, d.Jobs())
+
 	if current != nil && (!held || !current.tenant.isSame(&by)) {
 		if current.reported && current.energy.Present() &&
 			(current.tenant.container != by.container || current.tenant.job != by.job) {
 			h.ended = append(h.ended, gpu.ContainerUse{
 				Container:    current.tenant.container,
 				Job:          current.tenant.job,
-				Instance:     key.instance,
-				Compute:      key.compute,
+				Instance:     id.Instance(),
+				Compute:      id.Compute(),
 				Sharing:      gpu.SharingExclusive,
 				EnergyJoules: current.energy,
 			})
@@ -141,21 +133,15 @@ func (h *holdings) updateHolding(
 		current.countedSince = now
 	}
 
-	h.open[key] = current
+	h.open[id] = current
 }
 
 // hasHeldParts reports whether a container or a batch job holds a part of the GPU. A holder of the whole GPU then
 // contradicts that, and no use is reported of it: it would count twice.
 func hasHeldParts(g *gpu.GPU) bool {
-	for i := range g.Instances {
-		if len(g.Instances[i].Holders) > 0 || len(g.Instances[i].Jobs) > 0 {
+	for d := range g.Devices() {
+		if d.Instance != nil && len(d.Holders)+len(d.Jobs()) > 0 {
 			return true
-		}
-
-		for c := range g.Instances[i].ComputeInstances {
-			if len(g.Instances[i].ComputeInstances[c].Holders) > 0 {
-				return true
-			}
 		}
 	}
 
@@ -164,8 +150,8 @@ func hasHeldParts(g *gpu.GPU) bool {
 
 // addEnergy adds energy that a device used between two readings to its holding. If the holding began in between, only
 // the share of the time since then is added.
-func (h *holdings) addEnergy(key deviceKey, joules float64, before, at time.Time) {
-	current := h.open[key]
+func (h *holdings) addEnergy(id gpu.DeviceID, joules float64, before, at time.Time) {
+	current := h.open[id]
 	if current == nil {
 		return
 	}

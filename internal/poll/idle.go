@@ -179,17 +179,12 @@ func hasActivity(g *gpu.GPU) bool {
 
 // showsWork reports whether any activity, media engine or traffic that is known shows that something ran.
 func showsWork(g *gpu.GPU) bool {
-	works := isActive(&g.Activity) || isMediaActive(g.Readings.Media) ||
+	works := isMediaActive(g.Readings.Media) ||
 		max(g.Readings.Utilization.Or(0), g.Readings.MemoryCopy.Or(0)) > idleActivity ||
 		max(g.Rates.PCIeReceive.Or(0), g.Rates.PCIeTransmit.Or(0)) > idleTraffic ||
 		max(g.Rates.NVLinkReceive.Or(0), g.Rates.NVLinkTransmit.Or(0)) > idleTraffic
-	for i := range g.Instances {
-		gi := &g.Instances[i]
-		works = works || isActive(&gi.Activity) || isMediaActive(gi.Media) ||
-			slices.ContainsFunc(
-				gi.ComputeInstances,
-				func(ci gpu.ComputeInstance) bool { return isActive(&ci.Activity) },
-			)
+	for d := range g.Devices() {
+		works = works || isActive(&d.Activity) || d.Instance != nil && isMediaActive(d.Instance.Media)
 	}
 
 	return works

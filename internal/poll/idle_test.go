@@ -11,8 +11,9 @@ import (
 func idleGPU(watts float64) gpu.GPU {
 	return gpu.GPU{
 		Facts: gpu.Facts{UUID: uuidA, Name: "NVIDIA H100 80GB HBM3"}, MIG: gpu.MIGState{Enabled: gpu.Some(false)},
-		ActivitySource: gpu.ActivityGPM, Activity: gpu.Activity{GraphicsEngine: gpu.Some(0.0), SM: gpu.Some(0.0)},
-		Readings: gpu.Readings{PowerWatts: gpu.Some(watts), PCIe: gpu.PCIe{ReceiveBytes: gpu.Some(uint64(1 << 40))}},
+		ActivitySource: gpu.ActivityGPM,
+		Device:         gpu.Device{Activity: gpu.Activity{GraphicsEngine: gpu.Some(0.0), SM: gpu.Some(0.0)}},
+		Readings:       gpu.Readings{PowerWatts: gpu.Some(watts), PCIe: gpu.PCIe{ReceiveBytes: gpu.Some(uint64(1 << 40))}},
 	}
 }
 

@@ -151,7 +151,7 @@ func TestMIGModeThatCouldNotBeRead(t *testing.T) {
 		return tr.snapshotGPU(time.Unix(at, 0), time.Minute)
 	}
 
-	blind := gpu.GPU{Errors: []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}}
+	blind := gpu.GPU{Device: gpu.Device{Errors: []gpu.ReadError{{Reading: gpu.ReadingMIG, Err: gpu.ErrDriver}}}}
 	if g := see(1, blind); !g.Totals.LayoutChanges.Since.IsZero() {
 		t.Errorf("a GPU of which it was never known counts layout changes: %+v", g.Totals.LayoutChanges)
 	}

@@ -32,7 +32,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 		t.energyReadAt = at
 	}
 
-	t.holdings.addEnergy(deviceKey{}, spent, before, at)
+	t.holdings.addEnergy(gpu.IDOfGPU(g.UUID), spent, before, at)
 	t.reportMissingPower(g, at)
 
 	if !g.MIG.Enabled.Or(false) {
@@ -279,7 +279,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 			own := share(gi.PowerWatts)
 			counter.Value += own
 			rest -= own
-			t.holdings.addEnergy(instanceDeviceKey(gi), own, before, at)
+			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), own, before, at)
 
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
@@ -287,7 +287,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 					own = share(ci.PowerWatts)
 				}
 
-				t.holdings.addEnergy(computeDeviceKey(gi, ci), own, before, at)
+				t.holdings.addEnergy(gpu.IDOfCompute(g.UUID, gi, ci), own, before, at)
 			}
 		}
 

@@ -87,11 +87,11 @@ func TestEstimatesAddUpToTheBoard(t *testing.T) {
 }
 
 // energyByInstance is every energy counter by what it belongs to; the zero key is the unallocated part.
-func energyByInstance(tr *trackedGPU) map[gpu.InstanceKey]float64 {
-	out := map[gpu.InstanceKey]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
+func energyByInstance(tr *trackedGPU) map[gpu.DeviceID]float64 {
+	out := map[gpu.DeviceID]float64{{}: tr.totals.EnergyUnallocatedJoules.Or(gpu.Counter{}).Value}
 	for i := range tr.last.Instances {
 		gi := &tr.last.Instances[i]
-		out[tr.last.Key(gi)] = gi.EnergyJoules.Or(gpu.Counter{}).Value
+		out[gpu.IDOfInstance(tr.last.UUID, gi)] = gi.EnergyJoules.Or(gpu.Counter{}).Value
 	}
 
 	return out
@@ -102,7 +102,7 @@ func newTestGPU() *trackedGPU {
 	return newTrackedGPU(uuidA, time.Time{}, &Options{StaleAfter: time.Hour, Logger: log.NewNopLogger()})
 }
 
-func sumGrowth(before, after map[gpu.InstanceKey]float64) float64 {
+func sumGrowth(before, after map[gpu.DeviceID]float64) float64 {
 	var sum float64
 	for k, v := range after {
 		sum += v - before[k]

@@ -44,28 +44,25 @@ func (p *Poller) logChanges(before, now *gpu.Snapshot) {
 	if before == nil {
 		before = &gpu.Snapshot{}
 	} else {
-		for _, c := range d.Created {
-			if slices.Contains(d.Appeared, c.Key.GPU) {
-				continue // it may be as old as its GPU, of which this is the first reading
-			}
-
+		logChange := func(msg string, c gpu.InstanceChange) {
 			info.Log(
-				"msg", "MIG instance created",
-				"gpu", c.Key.GPU,
-				"gpu_instance", c.Key.ID,
+				"msg", msg,
+				"gpu", c.ID.GPU(),
+				"gpu_instance", c.ID.Instance().Or(0),
 				"profile", c.Profile,
 				"mig_uuid", c.UUID,
 			)
 		}
 
+		for _, c := range d.Created {
+			// An instance may be as old as its GPU, of which this is the first reading.
+			if !slices.Contains(d.Appeared, c.ID.GPU()) {
+				logChange("MIG instance created", c)
+			}
+		}
+
 		for _, c := range d.Destroyed {
-			info.Log(
-				"msg", "MIG instance destroyed",
-				"gpu", c.Key.GPU,
-				"gpu_instance", c.Key.ID,
-				"profile", c.Profile,
-				"mig_uuid", c.UUID,
-			)
+			logChange("MIG instance destroyed", c)
 		}
 	}
 
@@ -113,28 +110,17 @@ func firstUnknown(s *gpu.Snapshot) string {
 }
 
 func unconfirmedHolder(g *gpu.GPU) *gpu.Holder {
-	find := func(holders []gpu.Holder) *gpu.Holder {
+	for d := range g.Devices() {
 		at := slices.IndexFunc(
-			holders,
+			d.Holders,
 			func(h gpu.Holder) bool { return h.Unconfirmed != "" && !h.Undescribed },
 		)
-		if at < 0 {
-			return nil
-		}
-
-		return &holders[at]
-	}
-
-	found := find(g.Holders)
-	for i := range g.Instances {
-		for c := range g.Instances[i].ComputeInstances {
-			if found == nil {
-				found = find(g.Instances[i].ComputeInstances[c].Holders)
-			}
+		if at >= 0 && (d.Instance == nil || d.Compute != nil) {
+			return &d.Holders[at]
 		}
 	}
 
-	return found
+	return nil
 }
 
 // maxUnmatchedLogged bounds the unmatched device ids that are logged after one poll.

@@ -96,42 +96,42 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 }
 
 // recordReading makes a good reading that began at a time the last one, and derives totals, activity and power from it.
-func (t *trackedGPU) recordReading(g gpu.GPU, at time.Time) {
+func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	before := t.last
+	t.last = read
+	g := &t.last
 	t.up = true
 	t.failure = nil
 	t.hangCounted = false
-	t.countErrors(&g, at)
+	t.countErrors(g, at)
 
-	if g.MIG.Enabled.Present() || !readingFailed(&g, gpu.ReadingMIG) {
+	if g.MIG.Enabled.Present() || !readingFailed(g, gpu.ReadingMIG) {
 		t.hasMIG = g.MIG.Enabled.Present()
 	}
 
-	if isTreeUnknown(&g, &before) {
+	if isTreeUnknown(g, &before) {
 		g.Instances = lastInstances(&before)
 		g.MIG.LayoutGeneration = t.layout.generation
-	} else if t.layout.update(&g, at) {
+	} else if t.layout.update(g, at) {
 		t.totals.LayoutChanges.Value++
 	}
 
-	g.Capacity = t.capacity.get(&g)
+	g.Capacity = t.capacity.get(g)
 
 	elapsed := at.Sub(before.LastRead)
 	if before.LastRead.IsZero() || elapsed < 0 { // the clock was set back
 		elapsed = 0
 	}
 
-	t.addClockEvents(&g, min(elapsed, t.maxGap), at)
-	t.addTraffic(&g, at)
-	t.addActivity(&g, at)
-	t.estimatePower(&g, at)
+	t.addClockEvents(g, min(elapsed, t.maxGap), at)
+	t.addTraffic(g, at)
+	t.addActivity(g, at)
+	t.estimatePower(g, at)
 
 	g.LastRead = at
 	for i := range g.Instances {
 		g.Instances[i].LastRead = at
 	}
-
-	t.last = g
 }
 
 // isTreeUnknown reports whether a reading failed to see the instances or the MIG mode, which is no layout change. If
@@ -192,19 +192,9 @@ func (t *trackedGPU) markHung(since time.Time) {
 }
 
 func (t *trackedGPU) countErrors(g *gpu.GPU, at time.Time) {
-	for _, e := range g.Errors {
-		t.countError(e, at)
-	}
-
-	for i := range g.Instances {
-		for _, e := range g.Instances[i].Errors {
+	for d := range g.Devices() {
+		for _, e := range d.Errors {
 			t.countError(e, at)
-		}
-
-		for c := range g.Instances[i].ComputeInstances {
-			for _, e := range g.Instances[i].ComputeInstances[c].Errors {
-				t.countError(e, at)
-			}
 		}
 	}
 }

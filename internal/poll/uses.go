@@ -13,13 +13,20 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 		u.processes = sumMemoryByContainer(g, containers)
 	}
 
-	if !hasHeldParts(g) {
-		u.addDevice(deviceKey{}, g.Holders, g.Jobs,
-			gpu.ContainerUse{MemoryUsed: g.Readings.Memory.Used, PowerWatts: g.Readings.PowerWatts})
-	}
+	heldParts := hasHeldParts(g)
 
-	for i := range g.Instances {
-		u.addInstance(&g.Instances[i])
+	for d := range g.Devices() {
+		if d.Instance == nil && heldParts {
+			continue
+		}
+
+		// Containers are given compute instances. A GPU instance counts if none of its own is held: a batch job uses all
+		// of its GPU instance unless containers hold parts of it.
+		if d.Instance != nil && (d.Compute != nil) != hasHeldCompute(d.Instance) {
+			continue
+		}
+
+		u.addDevice(d)
 	}
 
 	if !stale {
@@ -38,55 +45,51 @@ type useCollector struct {
 	list      []gpu.ContainerUse
 }
 
-// addInstance adds the uses of the compute instances, which containers are given, or of the GPU instance if none of
-// them is held. A batch job uses all of its GPU instance unless containers hold parts of it.
-func (u *useCollector) addInstance(gi *gpu.GPUInstance) {
-	whole := gpu.ContainerUse{
-		Instance:   gpu.Some(gi.ID),
-		MemoryUsed: gi.Memory.Used,
-		PowerWatts: gi.PowerWatts,
-	}
-
-	held := slices.ContainsFunc(
+// hasHeldCompute reports whether a container holds a compute instance of the GPU instance.
+func hasHeldCompute(gi *gpu.GPUInstance) bool {
+	return slices.ContainsFunc(
 		gi.ComputeInstances,
 		func(ci gpu.ComputeInstance) bool { return len(ci.Holders) > 0 },
 	)
-	if !held {
-		u.addDevice(instanceDeviceKey(gi), gi.Holders, gi.Jobs, whole)
-		return
-	}
+}
 
-	for c := range gi.ComputeInstances {
-		ci := &gi.ComputeInstances[c]
-		part := whole
-		part.Compute = gpu.Some(ci.ID)
-
-		if gi.IsSplit() {
-			part.MemoryUsed = memoryOfProcesses(u.gpu, gi.ID, ci.ID)
-			part.PowerWatts = ci.PowerWatts
+// useOf returns what is used of a device, by whatever uses it.
+func (u *useCollector) useOf(d gpu.Visit) gpu.ContainerUse {
+	if d.Instance == nil {
+		return gpu.ContainerUse{
+			MemoryUsed: u.gpu.Readings.Memory.Used,
+			PowerWatts: u.gpu.Readings.PowerWatts,
 		}
-
-		u.addDevice(computeDeviceKey(gi, ci), ci.Holders, gi.Jobs, part)
 	}
+
+	use := gpu.ContainerUse{
+		Instance:   d.ID().Instance(),
+		Compute:    d.ID().Compute(),
+		MemoryUsed: d.Instance.Memory.Used,
+		PowerWatts: d.Instance.PowerWatts,
+	}
+	if d.Compute != nil && d.Instance.IsSplit() {
+		use.MemoryUsed = memoryOfProcesses(u.gpu, d.Instance.ID, d.Compute.ID)
+		use.PowerWatts = d.Compute.PowerWatts
+	}
+
+	return use
 }
 
 // addDevice adds the use of one device: by its exclusive tenant, or by each of the containers that share it.
-func (u *useCollector) addDevice(
-	key deviceKey,
-	holders []gpu.Holder,
-	jobs []string,
-	use gpu.ContainerUse,
-) {
-	by, holder, held := exclusiveTenant(holders, jobs)
+func (u *useCollector) addDevice(d gpu.Visit) {
+	use := u.useOf(d)
+
+	by, holder, held := exclusiveTenant(d.Holders, d.Jobs())
 	switch {
-	case holder == nil && len(holders) > 0:
-		u.addShared(holders, by.job, use)
+	case holder == nil && len(d.Holders) > 0:
+		u.addShared(d.Holders, by.job, use)
 	case held && (holder == nil || !holder.Undescribed):
 		use.Container = by.container
 		use.Job = by.job
 		use.Sharing = gpu.SharingExclusive
 
-		if holding := u.holdings.open[key]; holding != nil && !u.stale {
+		if holding := u.holdings.open[d.ID()]; holding != nil && !u.stale {
 			use.EnergyJoules = holding.energy
 			holding.reported = true
 		}
@@ -216,13 +219,9 @@ func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse 
 // hasSharedDevice reports whether containers share the GPU or a compute instance of it.
 func hasSharedDevice(g *gpu.GPU) bool {
 	isShared := func(holders []gpu.Holder) bool { return len(holders) > 0 && gpu.ExclusiveHolder(holders) == nil }
-	if isShared(g.Holders) {
-		return true
-	}
 
-	for i := range g.Instances {
-		if slices.ContainsFunc(g.Instances[i].ComputeInstances,
-			func(ci gpu.ComputeInstance) bool { return isShared(ci.Holders) }) {
+	for d := range g.Devices() {
+		if (d.Instance == nil || d.Compute != nil) && isShared(d.Holders) {
 			return true
 		}
 	}

@@ -97,26 +97,20 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	}
 
 	var pods []string
-	add := func(holders []gpu.Holder) {
-		for _, h := range holders {
-			pod := h.Namespace + "/" + h.Pod
-			if !h.Since.After(e.Time) && !slices.Contains(pods, pod) {
-				pods = append(pods, pod)
-			}
-		}
-	}
-	add(s.GPUs[i].Holders)
 
-	for _, gi := range s.GPUs[i].Instances {
-		if id, ok := e.Instance.Get(); ok && id != gi.ID || gi.Since.After(e.Time) {
+	for d := range s.GPUs[i].Devices() {
+		if gi := d.Instance; gi != nil && (e.Instance.Or(gi.ID) != gi.ID || gi.Since.After(e.Time)) {
 			continue
 		}
 
-		add(gi.Holders)
+		if ci := d.Compute; ci != nil && e.Compute.Or(ci.ID) != ci.ID {
+			continue
+		}
 
-		for _, ci := range gi.ComputeInstances {
-			if id, ok := e.Compute.Get(); !ok || id == ci.ID {
-				add(ci.Holders)
+		for _, h := range d.Holders {
+			pod := h.Namespace + "/" + h.Pod
+			if !h.Since.After(e.Time) && !slices.Contains(pods, pod) {
+				pods = append(pods, pod)
 			}
 		}
 	}

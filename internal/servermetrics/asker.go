@@ -93,27 +93,15 @@ func New(opts Options) *Asker {
 // Observe notes which pods hold devices and say where their servers are.
 func (a *Asker) Observe(s *gpu.Snapshot) {
 	var pods []pod
-	add := func(holders []gpu.Holder) {
-		for i := range holders {
-			h := &holders[i]
+
+	for d := range s.Devices() {
+		for i := range d.Holders {
+			h := &d.Holders[i]
 
 			p := pod{h.Namespace, h.Pod, h.PodUID, h.Rightsizing.Server}
 			if p.uid != "" && p.endpoint.Port != 0 && len(pods) < maxPods &&
 				!slices.Contains(pods, p) {
 				pods = append(pods, p)
-			}
-		}
-	}
-
-	for i := range s.GPUs {
-		g := &s.GPUs[i]
-		add(g.Holders)
-
-		for k := range g.Instances {
-			add(g.Instances[k].Holders)
-
-			for c := range g.Instances[k].ComputeInstances {
-				add(g.Instances[k].ComputeInstances[c].Holders)
 			}
 		}
 	}

@@ -59,8 +59,8 @@ func readLength(body []byte) (gpu.ServerFigures, error) {
 func snapshotOf(pods ...string) *gpu.Snapshot {
 	s := &gpu.Snapshot{}
 	for _, name := range pods {
-		s.GPUs = append(s.GPUs, gpu.GPU{Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "chat", Pod: name},
-			PodUID: "uid-" + name, Rightsizing: gpu.RightsizingHints{Server: gpu.ServerEndpoint{Port: 8000, Path: "/metrics"}}}}})
+		s.GPUs = append(s.GPUs, gpu.GPU{Device: gpu.Device{Holders: []gpu.Holder{{Container: gpu.Container{Namespace: "chat", Pod: name},
+			PodUID: "uid-" + name, Rightsizing: gpu.RightsizingHints{Server: gpu.ServerEndpoint{Port: 8000, Path: "/metrics"}}}}}})
 	}
 
 	return s

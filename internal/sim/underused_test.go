@@ -32,11 +32,10 @@ func snapshot(t *testing.T, n *sim.Node) *gpu.Snapshot {
 
 		g := gpu.GPU{
 			Facts: gpu.Facts{UUID: state.UUID, Index: i, Name: state.Name, SMs: gpu.Some(state.SMs), Profiles: state.Profiles},
-			Up:    true, MIG: gpu.MIGState{Enabled: gpu.Some(state.MIGEnabled)}, Allocated: gpu.Some(false),
-			Activity: gpu.Activity{
+			Device: gpu.Device{Up: true, Allocated: gpu.Some(false), Activity: gpu.Activity{
 				GraphicsEngine: gpu.Some(state.Activity.Graphics), SM: gpu.Some(state.Activity.SM),
 				DRAM: gpu.Some(state.Activity.DRAM),
-			},
+			}}, MIG: gpu.MIGState{Enabled: gpu.Some(state.MIGEnabled)},
 			ActivitySource: gpu.ActivityGPM,
 			Readings: gpu.Readings{
 				SlowReadings: gpu.SlowReadings{PowerLimitWatts: gpu.Some(state.LimitWatts)},

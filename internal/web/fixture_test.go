@@ -69,7 +69,7 @@ func bareGPU(index int) gpu.GPU {
 			VBIOS:        "92.00.45.00.03",
 			SMs:          gpu.Some(108),
 		},
-		Up:       true,
+		Device:   gpu.Device{Up: true},
 		Totals:   gpu.Totals{XIDs: gpu.Counter{Since: fixtureTime.Add(-time.Hour)}}, // none so far
 		LastRead: fixtureTime.Add(-100 * time.Millisecond),
 		MIG:      gpu.MIGState{Enabled: gpu.Some(false), Pending: gpu.Some(false), LayoutGeneration: 1},
@@ -214,10 +214,10 @@ func instance(id gpu.InstanceID, profile string, slices, start, size int, used u
 		ID: id, Generation: 2, Profile: profile,
 		Placement:     gpu.Some(gpu.Placement{Start: start, Size: size}),
 		ComputeSlices: gpu.Some(slices), MemorySlices: gpu.Some(size), SMs: gpu.Some(14 * slices),
-		Up: true, LastRead: fixtureTime.Add(-100 * time.Millisecond),
-		Memory: memory(total, used), Processes: gpu.Some(len(holders)),
+		Device:   gpu.Device{Up: true, Allocated: gpu.Some(len(holders) > 0), Holders: holders},
+		LastRead: fixtureTime.Add(-100 * time.Millisecond),
+		Memory:   memory(total, used), Processes: gpu.Some(len(holders)),
 		PowerWatts: gpu.Some(float64(20 * slices)), EnergyJoules: gpu.Some(gpu.Counter{Value: 4321.5}),
-		Allocated: gpu.Some(len(holders) > 0), Holders: holders,
 		ComputeInstances: []gpu.ComputeInstance{compute(id, 0, profile, 0, slices, holders)},
 	}
 }
@@ -228,8 +228,9 @@ func compute(gi gpu.InstanceID, id gpu.ComputeID, profile string, start, slices 
 		ID: id, Generation: 2, Profile: profile,
 		UUID:          gpu.MIGUUID(fmt.Sprintf("MIG-6f7d2a10-0000-5e11-8a00-0000000%02d%03d", gi, id)),
 		Placement:     gpu.Some(gpu.Placement{Start: start, Size: slices}),
-		ComputeSlices: gpu.Some(slices), SMs: gpu.Some(14 * slices), Up: true,
-		Processes: gpu.Some(len(holders)), Allocated: gpu.Some(len(holders) > 0), Holders: holders,
+		ComputeSlices: gpu.Some(slices), SMs: gpu.Some(14 * slices),
+		Device:    gpu.Device{Up: true, Allocated: gpu.Some(len(holders) > 0), Holders: holders},
+		Processes: gpu.Some(len(holders)),
 	}
 }
 

@@ -79,12 +79,7 @@ func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 		view.Problem = downText(g, now)
 	}
 
-	view.holdingView = newHoldingView(
-		g.Holders,
-		g.Allocated,
-		g.ConfirmedFree,
-		kubelet && g.UUID != "",
-	)
+	view.holdingView = newHoldingView(&g.Device, kubelet && g.UUID != "")
 
 	view.Unconfirmed = unconfirmedViews(g)
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {

@@ -23,17 +23,12 @@ type holdingView struct {
 }
 
 // newHoldingView returns the view of a device's holders. kubelet is set if the node has one: see hasKubelet.
-func newHoldingView(
-	holders []gpu.Holder,
-	allocated gpu.Opt[bool],
-	confirmedFree, kubelet bool,
-) holdingView {
+func newHoldingView(d *gpu.Device, kubelet bool) holdingView {
 	return holdingView{
-		Holders:   holderViews(holders),
-		Free:      !allocated.Or(true),
-		Confirmed: confirmedFree,
-		Unknown: kubelet &&
-			!allocated.Present(),
+		Holders:   holderViews(d.Holders),
+		Free:      !d.Allocated.Or(true),
+		Confirmed: d.ConfirmedFree,
+		Unknown:   kubelet && !d.Allocated.Present(),
 	}
 }
 
@@ -110,11 +105,12 @@ func sharedText(holders []gpu.Holder) string {
 func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 	var reasons []string
 	pods := map[string][]string{}
-	add := func(holders []gpu.Holder) {
-		for i := range holders {
-			reason := holders[i].Unconfirmed
 
-			pod := podText(&holders[i])
+	for d := range g.Devices() {
+		for i := range d.Holders {
+			reason := d.Holders[i].Unconfirmed
+
+			pod := podText(&d.Holders[i])
 			if reason == "" || slices.Contains(pods[reason], pod) {
 				continue
 			}
@@ -124,15 +120,6 @@ func unconfirmedViews(g *gpu.GPU) []unconfirmedView {
 			}
 
 			pods[reason] = append(pods[reason], pod)
-		}
-	}
-	add(g.Holders)
-
-	for i := range g.Instances {
-		add(g.Instances[i].Holders)
-
-		for c := range g.Instances[i].ComputeInstances {
-			add(g.Instances[i].ComputeInstances[c].Holders)
 		}
 	}
 

@@ -10,7 +10,7 @@ import (
 
 // deviceView is the row of a GPU instance or of a compute instance in the card's list.
 type deviceView struct {
-	ID      int
+	ID      uint32
 	Profile string
 	UUID    string
 	Down    bool
@@ -142,30 +142,20 @@ func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 		return "idle" // nothing can run there
 	}
 
-	return useClass(
-		inst.Allocated,
-		len(inst.Holders)+len(inst.Jobs) > 0,
-		inst.Processes,
-		&inst.Activity,
-		kubelet,
-	)
+	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
 }
 
 // useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
 // device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
 // is whether it is idle.
-func useClass(
-	allocated gpu.Opt[bool],
-	held bool,
-	processes gpu.Opt[int],
-	a *gpu.Activity,
-	kubelet bool,
-) string {
-	active := max(nodedoc.Finite(a.GraphicsEngine).Or(0), nodedoc.Finite(a.SM).Or(0)) > 0
+func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
+	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
+		nodedoc.Finite(d.Activity.SM).Or(0) > 0
+
 	switch {
-	case kubelet && !allocated.Present():
+	case kubelet && !d.Allocated.Present():
 		return "unknown"
-	case allocated.Or(held):
+	case d.Allocated.Or(len(d.Holders)+len(jobs) > 0):
 		return "used"
 	case kubelet:
 		return "idle"
@@ -207,7 +197,7 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 			part.Title += ", " + podText(&c.Holders[0])
 		}
 
-		switch use := useClass(c.Allocated, len(c.Holders) > 0, c.Processes, &c.Activity, kubelet); use {
+		switch use := useClass(&c.Device, nil, c.Processes, kubelet); use {
 		case "unknown":
 			part.Class += " " + use
 			part.Title += ", " + unknownUse(kubelet)
@@ -240,18 +230,22 @@ const widthMax = 12
 // widthClass returns the class that makes a part as wide as its slices.
 func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
 
-func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
-	view := deviceView{
-		ID:          int(inst.ID),
-		Profile:     profileText(inst.Profile),
-		Down:        !inst.Up,
-		SM:          smGauge(inst.Activity),
-		Errors:      errorTexts(inst.Errors),
-		holdingView: newHoldingView(inst.Holders, inst.Allocated, inst.ConfirmedFree, kubelet),
-		Memory:      memoryGauge(inst.Memory),
+func newDeviceView(d *gpu.Device, id uint32, profile string, kubelet bool) deviceView {
+	return deviceView{
+		ID:          id,
+		Profile:     profileText(profile),
+		Down:        !d.Up,
+		SM:          smGauge(d.Activity),
+		Errors:      errorTexts(d.Errors),
+		holdingView: newHoldingView(d, kubelet),
 	}
+}
 
+func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
+	view := newDeviceView(&inst.Device, uint32(inst.ID), inst.Profile, kubelet)
+	view.Memory = memoryGauge(inst.Memory)
 	view.Empty = inst.IsEmpty()
+
 	if p, ok := inst.Placement.Get(); ok {
 		view.Placement = p.String()
 	}
@@ -276,15 +270,10 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 	view.ComputeInstances = mapSlice(
 		inst.ComputeInstances,
 		func(c *gpu.ComputeInstance) deviceView {
-			return deviceView{
-				ID:          int(c.ID),
-				Profile:     profileText(c.Profile),
-				UUID:        string(c.UUID),
-				Down:        !c.Up,
-				SM:          smGauge(c.Activity),
-				Errors:      errorTexts(c.Errors),
-				holdingView: newHoldingView(c.Holders, c.Allocated, c.ConfirmedFree, kubelet),
-			}
+			part := newDeviceView(&c.Device, uint32(c.ID), c.Profile, kubelet)
+			part.UUID = string(c.UUID)
+
+			return part
 		},
 	)
 

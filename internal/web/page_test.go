@@ -78,7 +78,7 @@ func TestPageShowsTheNode(t *testing.T) {
 func TestPageGPUWithoutHandle(t *testing.T) {
 	snap := nodeFixture()
 	snap.GPUs = []gpu.GPU{wholeGPU(0), {Facts: gpu.Facts{Index: 1},
-		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}
+		Device: gpu.Device{Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}}
 	page := showPage(t, Options{State: true}, snap)
 
 	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: " +
@@ -300,7 +300,7 @@ func TestPageOfStretchedReadings(t *testing.T) {
 
 // TestTotalsSayWhatTheyLack: a total of the node without the value of some GPUs says so.
 func TestTotalsSayWhatTheyLack(t *testing.T) {
-	g := gpu.GPU{Up: true}
+	g := gpu.GPU{Device: gpu.Device{Up: true}}
 	g.Readings.PowerLimitWatts = gpu.Some(1000.0)
 	g.Readings.Memory.Total = gpu.Some(uint64(1 << 30))
 	known := g

@@ -77,7 +77,7 @@ func TestStateAbsent(t *testing.T) {
 // its key and not the answer.
 func TestStateOddities(t *testing.T) {
 	noHandle := gpu.GPU{Facts: gpu.Facts{Index: 0},
-		Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}
+		Device: gpu.Device{Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: gpu.ErrLost}}}}
 	off := gpu.GPU{Facts: gpu.Facts{UUID: "GPU-x", Index: 1}}
 	off.Capacity = gpu.Some(gpu.Capacity{Profiles: []gpu.ProfileCapacity{{Name: "1g.5gb", Max: 7}}})
 	off.Totals.ClockEvents = []gpu.ReasonSeconds{{Reason: "hw_slowdown", Seconds: gpu.Counter{Value: math.Inf(1)}}}

@@ -73,7 +73,7 @@ func (n *node) snapshot() *gpu.Snapshot {
 				UUID: gpu.UUID(fmt.Sprintf("GPU-00000000-0000-0000-0000-%012d", i)), Index: i, Name: n.model.Name,
 				SMs: gpu.Some(n.model.sms), Profiles: n.model.Profiles,
 			},
-			Up: true, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, ActivitySource: gpu.ActivityGPM,
+			Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(false)}, ActivitySource: gpu.ActivityGPM,
 			Power: gpu.PowerEstimate{IdleWatts: gpu.Some(n.model.idleWatts)},
 		}
 		g.Readings.Memory.Total = gpu.Some(uint64(n.model.gib * gib))
@@ -222,8 +222,9 @@ func (n *node) sliced(slices []slice) *gpu.Snapshot {
 
 		p := slices[i].profile
 		g.Instances = []gpu.GPUInstance{{
-			ID: 1, Generation: 1, Profile: p.Name, ProfileID: gpu.Some(p.ID), Placement: gpu.Some(p.Placements[0]), Up: true,
-			SMs: gpu.Some(p.SMs), MemorySlices: gpu.Some(p.MemorySlices), ComputeSlices: gpu.Some(p.ComputeSlices),
+			ID: 1, Generation: 1, Profile: p.Name, ProfileID: gpu.Some(p.ID), Placement: gpu.Some(p.Placements[0]),
+			Device: gpu.Device{Up: true},
+			SMs:    gpu.Some(p.SMs), MemorySlices: gpu.Some(p.MemorySlices), ComputeSlices: gpu.Some(p.ComputeSlices),
 			ComputeInstances: []gpu.ComputeInstance{{ComputeSlices: gpu.Some(p.ComputeSlices), SMs: gpu.Some(p.SMs)}},
 		}}
 		g.Instances[0].Memory.Total = gpu.Some(p.MemoryBytes)

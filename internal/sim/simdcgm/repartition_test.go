@@ -186,7 +186,7 @@ func (r *rig) look() {
 			r.Fatal(err)
 		}
 
-		g := gpu.GPU{Facts: gpu.Facts{UUID: state.UUID, Index: i}, Up: true}
+		g := gpu.GPU{Facts: gpu.Facts{UUID: state.UUID, Index: i}, Device: gpu.Device{Up: true}}
 		g.MIG.Enabled = gpu.Some(true)
 		shape := ""
 
