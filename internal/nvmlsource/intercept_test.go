@@ -3,6 +3,7 @@ package nvmlsource_test
 import (
 	"reflect"
 	"testing"
+	"time"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
@@ -120,6 +121,35 @@ func TestEveryCallPassesTheInterceptor(t *testing.T) {
 		}
 	}
 }
+
+// TestObserveCallsLeavesEventsOut: receiving events waits in the driver all the time, and to free a sample is no call
+// of a reading.
+func TestObserveCallsLeavesEventsOut(t *testing.T) {
+	seen := &functions{}
+	lib := nvmlsource.ObserveCalls(nvmlsource.Intercept(nil, &answering{}), seen)
+
+	d, _ := lib.DeviceGetHandleByIndex(0)
+	set, _ := lib.EventSetCreate()
+	_ = d.RegisterEvents(nvml.EventTypeXidCriticalError, set)
+	_, _ = set.Wait(0)
+	_ = set.Free()
+	sample, _ := lib.GpmSampleAlloc()
+	_ = sample.Free()
+
+	want := []string{"nvmlDeviceGetHandleByIndex", "nvmlGpmSampleAlloc"}
+	cmptest.Equal(t, "calls that began", seen.began, want)
+	cmptest.Equal(t, "calls that ended", seen.ended, want)
+}
+
+// functions is a CallObserver.
+type functions struct{ began, ended []string }
+
+func (f *functions) BeginCall(function string) time.Time {
+	f.began = append(f.began, function)
+	return time.Time{}
+}
+
+func (f *functions) EndCall(function string, _ time.Time) { f.ended = append(f.ended, function) }
 
 // TestInterceptorGetsTheDriversAnswer: a call that is not answered reaches the driver, and After gets the answer.
 func TestInterceptorGetsTheDriversAnswer(t *testing.T) {
