@@ -63,6 +63,12 @@ func TestSourceRules(t *testing.T) {
 			"internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", "no algorithm"},
 		{"others, algorithm", "internal/poll/a.go", "import \"" + module +
 			"internal/mig\"\nfunc f() { mig.CapacityOf(nil, nil) }", ""},
+		{"driver", "internal/nvmlsource/binding_a.go", "func (l L) EventSetCreate() {}", ""},
+		{"simulated driver", "internal/sim/simnvml/a.go", "func (l L) EventSetCreate() {}", ""},
+		{"second driver", "internal/capture/a.go", "func (d D) GetGpuInstances() {}", "be an Interceptor"},
+		{"second driver of a test", "internal/capture/a_test.go", "func (d D) GetGpuInstances() {}", ""},
+		{"call of the seam", "internal/nvmlsource/driver_a.go", "func (d D) GetName() { d.raw.GetName() }", ""},
+		{"call past the interceptor", "internal/nvmlsource/read.go", "func f(d D) { d.raw.GetName() }", "past its"},
 	} {
 		checkFound(t, c.about, violationsOf(t, c.file, "package a\n"+c.text+"\n"), c.file+":", c.rule)
 	}

@@ -67,6 +67,7 @@ func (s source) violations() []string {
 		found = append(found, s.declarations()...)
 		found = append(found, s.exits()...)
 		found = append(found, s.sharedWithOracle()...)
+		found = append(found, s.callsPastInterceptor()...)
 	}
 
 	return found
@@ -222,6 +223,44 @@ func (s source) sharedWithOracle() []string {
 			!slices.Contains([]string{"Model", "Models", "FindModel", "Name", "ParseName"}, e.Sel.Name) {
 			found = append(found,
 				s.at(e.Pos(), "mig.%s: the simulated node takes names and tables of internal/mig, no algorithm", e.Sel.Name))
+		}
+
+		return true
+	})
+
+	return found
+}
+
+// callsPastInterceptor finds what could call NVML without its Interceptor: an implementation of the seam beside the real
+// driver and the simulated one, and what takes the driver's handle out of one that passes its calls on.
+func (s source) callsPastInterceptor() []string {
+	const seam = "internal/nvmlsource/driver"
+	if strings.HasPrefix(s.name, seam) || s.name == "internal/nvmlsource/intercept.go" {
+		return nil
+	}
+
+	var found []string
+
+	implements := strings.HasPrefix(s.name, "internal/nvmlsource/binding") ||
+		path.Dir(s.name) == "internal/sim/simnvml"
+
+	// Every implementation has one of these: they return handles.
+	handles := []string{
+		"DeviceGetHandleByIndex", "EventSetCreate", "GpmSampleAlloc",
+		"GetMigDeviceHandleByIndex", "GetGpuInstances", "GetComputeInstances",
+	}
+
+	ast.Inspect(s.file, func(n ast.Node) bool {
+		switch n := n.(type) {
+		case *ast.FuncDecl:
+			if n.Recv != nil && !implements && slices.Contains(handles, n.Name.Name) {
+				found = append(found, s.at(n.Pos(),
+					"%s: a second driver: be an Interceptor of nvmlsource instead", n.Name.Name))
+			}
+		case *ast.SelectorExpr:
+			if n.Sel.Name == "raw" && path.Dir(s.name) == "internal/nvmlsource" {
+				found = append(found, s.at(n.Pos(), "raw: a call of the driver past its interceptor"))
+			}
 		}
 
 		return true

@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
+
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // callType describes a function of NVML at the driver seam: the names of its arguments' values, and the type of its
@@ -22,10 +24,9 @@ type callType struct {
 // none is the answer of a call that returns a code and nothing else.
 type none struct{}
 
-// nodeCalls, gpuCalls and migCalls return the calls of each kind of entity. Calls whose methods are generated are
-// listed in generated functions; GPU instances have only those.
+// nodeCalls, gpuCalls, migCalls and instanceCalls return the calls of each kind of entity.
 func nodeCalls() []callType {
-	return append(generatedLibraryCalls(),
+	return callsOf[nvmlsource.Library]("nvml",
 		returns[handleCount]("nvmlDeviceGetCount"),
 		returns[gpuName]("nvmlDeviceGetHandleByIndex", numbers),
 		returns[none]("nvmlEventSetCreate"),
@@ -34,18 +35,24 @@ func nodeCalls() []callType {
 }
 
 func gpuCalls() []callType {
-	return append(slices.Concat(generatedDeviceCalls(), profiledCalls()),
+	return callsOf[nvmlsource.Device]("nvmlDevice", append(profiledCalls(),
 		returns[none]("nvmlDeviceGetFieldValues"), // the call, and each field of it:
 		returns[fieldValue]("nvmlDeviceGetFieldValues", fieldNames, numbers),
 		returns[handleCount]("nvmlDeviceGetGpuInstances", numbers),
 		returns[none]("nvmlDeviceGetMigDeviceHandleByIndex", numbers),
+		// without lastSeen: a replay is called for the samples of the same polls
 		returns[[]nvml.ProcessUtilizationSample]("nvmlDeviceGetProcessUtilization"),
 		returns[none]("nvmlDeviceRegisterEvents", eventNames),
 		returns[none]("nvmlGpmMigSampleGet", numbers),
-	)
+		returns[nvmlsource.ComputeCapability]("nvmlDeviceGetCudaComputeCapability"),
+		returns[nvmlsource.RemappedRows]("nvmlDeviceGetRemappedRows"),
+		returns[nvmlsource.MIGModes]("nvmlDeviceGetMigMode"),
+	)...)
 }
 
-func migCalls() []callType { return append(generatedMIGDeviceCalls(), profiledCalls()...) }
+func migCalls() []callType { return callsOf[nvmlsource.MIGDevice]("nvmlDevice", profiledCalls()...) }
+
+func instanceCalls() []callType { return callsOf[nvmlsource.GPUInstance]("nvmlGpuInstance") }
 
 func profiledCalls() []callType {
 	return []callType{
@@ -53,6 +60,83 @@ func profiledCalls() []callType {
 		returns[none]("nvmlGpmMetricsGet", windowNames), // the call, and each metric of it:
 		returns[float64]("nvmlGpmMetricsGet", windowNames, metricNames),
 	}
+}
+
+// callsOf returns the calls of an interface of the seam. Those that are not listed are recorded as the interface has
+// them, unless they deal in handles.
+func callsOf[I any](prefix string, listed ...callType) []callType {
+	seam := reflect.TypeFor[I]()
+	all := listed
+
+	for i := range seam.NumMethod() {
+		m := seam.Method(i)
+
+		c := callType{name: prefix + m.Name}
+		if strings.HasPrefix(m.Name, "Gpm") {
+			c.name = "nvml" + m.Name
+		}
+
+		isListed := func(l callType) bool { return l.name == c.name }
+		if notRecorded(c.name) || slices.ContainsFunc(listed, isListed) {
+			continue
+		}
+
+		c.answer = m.Type.Out(0)
+		if m.Type.NumOut() == 1 {
+			c.answer = reflect.TypeFor[none]()
+		}
+
+		for k := range m.Type.NumIn() {
+			c.args = append(c.args, namesOf(m.Type.In(k)))
+		}
+
+		all = append(all, c)
+	}
+
+	return all
+}
+
+// notRecorded reports whether a call is passed on to the driver alone: a recording ends before Shutdown, and a program
+// that records lets go of no GPU.
+func notRecorded(function string) bool {
+	switch function {
+	case "nvmlShutdown", "nvmlInitNoAttach", "nvmlDeviceGetHandleByPciBusId", "nvmlGpmSampleFree":
+		return true
+	}
+
+	return false
+}
+
+// namesOf returns the names of the values of an argument's type.
+func namesOf(t reflect.Type) names {
+	switch t {
+	case reflect.TypeFor[nvml.MemoryErrorType]():
+		return memoryErrorTypeNames
+	case reflect.TypeFor[nvml.EccCounterType]():
+		return eccCounterTypeNames
+	case reflect.TypeFor[nvml.MemoryLocation]():
+		return memoryLocationNames
+	case reflect.TypeFor[nvml.TemperatureThresholds]():
+		return temperatureThresholdsNames
+	case reflect.TypeFor[nvml.ClockType]():
+		return clockTypeNames
+	}
+
+	return numbers
+}
+
+// text returns a call of the type as it is written in a file.
+func (t callType) text(c nvmlsource.Call) string {
+	if len(t.args) == 0 {
+		return t.name
+	}
+
+	args := make([]string, 0, len(t.args))
+	for i, of := range t.args {
+		args = append(args, of.name(c.Args[i]))
+	}
+
+	return callOf(t.name, args...)
 }
 
 // returns is the type of a call whose answer is a T.

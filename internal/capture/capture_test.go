@@ -379,7 +379,7 @@ func TestCallTypes(t *testing.T) {
 	check(answers(recording.Node), nodeCalls())
 	check(answers(recording.GPUs["gpu0"].Answers), gpuCalls())
 	check(answers(recording.GPUs["gpu0"].MIGDevices[0]), migCalls())
-	check(answers(recording.GPUs["gpu0"].GPUInstances["9/1"]), generatedGPUInstanceCalls())
+	check(answers(recording.GPUs["gpu0"].GPUInstances["9/1"]), instanceCalls())
 }
 
 func TestPseudonyms(t *testing.T) {

@@ -26,74 +26,51 @@ func (l *library) dueEvent() *eventRecord {
 	return nil
 }
 
-// eventSet is a queue of the driver, or of a replay.
+// eventSet is a queue of the driver, or of a replay. The timeline's mu guards it.
 type eventSet struct {
-	lib    *library
-	driver nvmlsource.EventSet // nil in a replay
-	// Both are of a replay, and guarded by the timeline's mu.
+	// Both are of a replay.
 	waiting bool // a call of Wait has found no event and blocks
 	freed   bool
 }
 
-func (l *library) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
-	s := &eventSet{lib: l}
-
-	ret := queryCode(l.entity, "nvmlEventSetCreate", func() (ret nvml.Return) {
-		s.driver, ret = l.driver.EventSetCreate()
-		return ret
-	})
-	if ret != nvml.SUCCESS {
-		return nil, ret
-	}
-
+func (l *library) newEventSet() *eventSet {
 	l.time.mu.Lock()
 	defer l.time.mu.Unlock()
 
+	s := &eventSet{}
 	l.events.sets[s] = true
 
-	return s, ret
+	return s
 }
 
-func (d *device) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
-	s, ok := set.(*eventSet)
-	if !ok || s.lib != d.lib {
-		return nvml.ERROR_INVALID_ARGUMENT
+// wait records an event or a failure, but no timeout, or replays them.
+func (l *library) wait(c nvmlsource.Call) nvmlsource.Verdict {
+	if l.time.replays {
+		timeout := time.Duration(c.Args[0]) * time.Millisecond
+		e, ret := l.replayEvent(c.Object.(*eventSet), timeout)
+
+		return nvmlsource.Verdict{Answered: true, Answer: e, Return: ret}
 	}
 
-	return queryCode(
-		d.entity,
-		callOf("nvmlDeviceRegisterEvents", eventNames.name(types)),
-		func() nvml.Return {
-			return d.driver.RegisterEvents(types, s.driver)
-		},
-	)
+	return nvmlsource.Verdict{After: func(answer any, ret nvml.Return) {
+		if ret != nvml.ERROR_TIMEOUT {
+			l.recordEvent(answer.(nvmlsource.Event), ret)
+		}
+	}}
 }
 
-// Wait records an event or a failure, but no timeout. The first poll that can have seen it is the next one.
-func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
-	if s.lib.time.replays {
-		return s.replay(time.Duration(timeoutMillis) * time.Millisecond)
-	}
-
-	e, ret := s.driver.Wait(timeoutMillis)
-	if ret == nvml.ERROR_TIMEOUT {
-		return e, ret
-	}
-
+// recordEvent records an event or a failure. The first poll that can have seen it is the next one.
+func (l *library) recordEvent(e nvmlsource.Event, ret nvml.Return) {
 	r := eventRecord{Error: code(ret)}
 	if ret == nvml.SUCCESS {
 		r.Event = &event{Type: eventType(e.Type), Data: e.Data, GPUInstanceID: e.GPUInstanceID,
 			ComputeInstanceID: e.ComputeInstanceID}
-		known := s.lib.find(func(d *device) bool { return d.driver == e.Device })
-		e.Device = nil
-
-		if known != nil {
-			e.Device = known
+		if known := l.find(func(d *device) bool { return d.Device == e.Device }); known != nil {
 			r.Event.GPU = known.name
 		}
 	}
 
-	t := s.lib.time
+	t := l.time
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -101,16 +78,14 @@ func (s *eventSet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 		r.Before++
 	}
 
-	s.lib.rec.Recorded.Events = append(s.lib.rec.Recorded.Events, r)
-
-	return e, ret
+	l.rec.Recorded.Events = append(l.rec.Recorded.Events, r)
 }
 
-// replay delivers the events before the current poll. The first wait after a failure of the queue returns at once,
+// replayEvent delivers the events before the current poll. The first wait after a failure of the queue returns at once,
 // which shows its caller that the queue works again.
-func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return) {
-	t := s.lib.time
-	q := s.lib.events
+func (l *library) replayEvent(s *eventSet, timeout time.Duration) (nvmlsource.Event, nvml.Return) {
+	t := l.time
+	q := l.events
 	var found *eventRecord
 	arrived := func() bool {
 		if s.freed || q.failed {
@@ -118,7 +93,7 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 			return true
 		}
 
-		if found = s.lib.dueEvent(); found == nil {
+		if found = l.dueEvent(); found == nil {
 			if !s.waiting {
 				s.waiting = true
 				t.wake()
@@ -154,27 +129,25 @@ func (s *eventSet) replay(timeout time.Duration) (nvmlsource.Event, nvml.Return)
 		Type: uint64(found.Event.Type), Data: found.Event.Data,
 		GPUInstanceID: found.Event.GPUInstanceID, ComputeInstanceID: found.Event.ComputeInstanceID,
 	}
-	if d := s.lib.find(func(d *device) bool { return d.name == found.Event.GPU }); d != nil {
+	if d := l.find(func(d *device) bool { return d.name == found.Event.GPU }); d != nil {
 		e.Device = d
 	}
 
 	return e, nvml.SUCCESS
 }
 
-// Free ends the calls that wait.
-func (s *eventSet) Free() nvml.Return {
-	t := s.lib.time
-	t.mu.Lock()
+// free ends the calls that wait.
+func (l *library) free(c nvmlsource.Call) nvmlsource.Verdict {
+	s := c.Object.(*eventSet)
+
+	l.time.mu.Lock()
+	defer l.time.mu.Unlock()
+
 	s.freed = true
-	delete(s.lib.events.sets, s)
-	t.wake()
-	t.mu.Unlock()
+	delete(l.events.sets, s)
+	l.time.wake()
 
-	if s.driver == nil {
-		return nvml.SUCCESS
-	}
-
-	return s.driver.Free()
+	return nvmlsource.Verdict{Answered: l.time.replays}
 }
 
 // settled reports whether everything due has been delivered and every set is waited on again. The caller holds the

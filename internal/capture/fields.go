@@ -12,6 +12,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
@@ -179,4 +180,21 @@ func (f *fieldValue) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 	v := f.newValue()
 	r.Decode(value, key, v)
 	_, _ = binary.Encode(f.bytes[:], binary.NativeEndian, v) // no type is longer
+}
+
+// fillFields records or replays each field separately: which fields are read together varies. The timestamps of the
+// values are not recorded, since they are not used.
+func fillFields(e *entity, c nvmlsource.Call) {
+	for i := range c.Fields {
+		v := &c.Fields[i]
+
+		// The scope is one link, or all of them.
+		scope := numbers.name(uint64(v.ScopeId))
+		call := callOf(c.Function, fieldNames.name(uint64(v.FieldId)), scope)
+
+		value, ret := part(e, call, fieldValue{v.ValueType, v.Value}, nvml.Return(int32(v.NvmlReturn)))
+		v.NvmlReturn = uint32(ret)
+		v.ValueType = value.kind
+		v.Value = value.bytes
+	}
 }

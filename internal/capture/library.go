@@ -2,6 +2,7 @@ package capture
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
@@ -9,110 +10,208 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// library is the driver seam over a recording: it calls a driver and records the answers, or answers instead of a
-// driver in a replay. One implementation of both keeps the names and types of the calls the same. Its other methods
-// are generated from the seam.
+// library is in front of a driver and records its answers, or answers instead of a driver in a replay. One
+// implementation of both keeps the names and types of the calls the same.
 type library struct {
-	entity
-	driver nvmlsource.Library // nil in a replay
+	entity // the node
+	seam   nvmlsource.Library
 	events *eventQueue
+
+	// The calls of each kind of entity below the node.
+	gpuCalls, migCalls, instanceCalls []callType
 
 	// Both are guarded by the timeline's mu. There is one device for each handle that the driver has returned.
 	rec     *Recording
 	devices []*device
 }
 
-// newLibrary returns a library over a recording, which it owns from then on.
+// device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are equal.
+type device struct {
+	nvmlsource.Device // the driver's handle; nil in a replay
+	entity
+	name   gpuName
+	record *gpuRecord // guarded by the timeline's mu
+}
+
+// newLibrary returns a library over a recording, which it owns from then on. The driver is nil in a replay.
 func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 
 	l := &library{
-		entity: entity{t, answers(rec.Recorded.Node)}, driver: driver, rec: rec,
-		events: &eventQueue{sets: map[*eventSet]bool{}},
+		entity:        entity{t, answers(rec.Recorded.Node), nodeCalls()},
+		gpuCalls:      gpuCalls(),
+		migCalls:      migCalls(),
+		instanceCalls: instanceCalls(),
+		rec:           rec,
+		events:        &eventQueue{sets: map[*eventSet]bool{}},
 	}
+
 	for name, g := range rec.Recorded.GPUs {
-		l.devices = append(l.devices, l.newDevice(name, g))
+		l.devices = append(l.devices, l.newDevice(nil, name, g))
 	}
+
+	l.seam = nvmlsource.Intercept(driver, l)
 
 	return l
 }
 
-func (l *library) newDevice(name gpuName, record *gpuRecord) *device {
+func (l *library) newDevice(driver nvmlsource.Device, name gpuName, record *gpuRecord) *device {
 	return &device{
-		entity: entity{l.time, answers(record.Answers)},
+		Device: driver,
+		entity: entity{l.time, answers(record.Answers), l.gpuCalls},
 		name:   name,
-		lib:    l,
 		record: record,
 	}
 }
 
-// LoadError is not recorded: its text names files of the node.
-func (l *library) LoadError() error {
-	if with, ok := l.driver.(interface{ LoadError() error }); ok {
-		return with.LoadError()
+// Before records or replays a call. Calls that change a GPU are neither recorded nor made.
+func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
+	switch c.Function {
+	case "nvmlShutdown", "nvmlGpmSampleFree":
+		return nvmlsource.Verdict{Answered: l.time.replays}
+	case "nvmlInitNoAttach":
+		return nvmlsource.Verdict{Answered: l.time.replays, Return: nvml.ERROR_NOT_SUPPORTED}
+	case "nvmlEventSetWait":
+		return l.wait(c)
+	case "nvmlEventSetFree":
+		return l.free(c)
 	}
 
-	return nil
+	e := l.entityOf(c.Object)
+
+	if c.Function == "nvmlGpmMetricsGet" {
+		from := sampleIn(c, 0)
+		to := sampleIn(c, 1)
+
+		if from.of == nil || to.of == nil {
+			return nvmlsource.Verdict{Answered: true, Return: nvml.ERROR_INVALID_ARGUMENT}
+		}
+
+		e = to.of
+		c.Args[0] = to.window
+	}
+
+	at := slices.IndexFunc(e.known, func(t callType) bool { return t.name == c.Function })
+	if at < 0 {
+		return nvmlsource.Verdict{Answered: true, Return: nvml.ERROR_NOT_SUPPORTED}
+	}
+
+	return l.pass(e, c, e.known[at])
 }
 
-// Shutdown is not recorded: a recording ends before it.
-func (l *library) Shutdown() nvml.Return {
+// entityOf returns the entity that a call is about.
+func (l *library) entityOf(object any) *entity {
+	switch of := object.(type) {
+	case *device:
+		return &of.entity
+	case *entity:
+		return of
+	}
+
+	return &l.entity
+}
+
+// pass records or replays a call of a known type.
+func (l *library) pass(e *entity, c nvmlsource.Call, t callType) nvmlsource.Verdict {
 	if l.time.replays {
-		return nvml.SUCCESS
+		a := e.replay(t.text(c))
+		if a.ret == nvml.SUCCESS {
+			fillIn(e, c)
+		}
+
+		return nvmlsource.Verdict{Answered: true, Answer: l.replayed(c, a.value), Return: a.ret}
 	}
 
-	return l.driver.Shutdown()
+	b := e.begin(t.text(c))
+
+	return nvmlsource.Verdict{After: func(answer any, ret nvml.Return) {
+		if ret != nvml.SUCCESS {
+			b.end(nil, ret)
+			return
+		}
+
+		b.end(l.recorded(c, t, answer), ret)
+		fillIn(e, c)
+	}}
 }
 
-// InitNoAttach is not recorded: a program that records lets go of no GPU.
-func (l *library) InitNoAttach() nvml.Return {
-	if l.time.replays {
-		return nvml.ERROR_NOT_SUPPORTED
+// recorded returns the driver's answer as it is recorded: of handles, how many there are, or the GPU's name.
+func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
+	switch t.answer {
+	case reflect.TypeFor[none]():
+		return none{}
+	case reflect.TypeFor[gpuName]():
+		return l.deviceOf(answer.(nvmlsource.Device), int(c.Args[0])).name
+	case reflect.TypeFor[handleCount]():
+		if list, ok := answer.([]nvmlsource.GPUInstance); ok {
+			return handleCount(len(list))
+		}
+
+		return handleCount(answer.(int))
 	}
 
-	return l.driver.InitNoAttach()
+	return answer
 }
 
-// DeviceGetHandleByPciBusId is for a program that lets go of a GPU, which neither records nor replays.
-func (l *library) DeviceGetHandleByPciBusId(string) (nvmlsource.Device, nvml.Return) {
-	return nil, nvml.ERROR_NOT_SUPPORTED
-}
+// replayed returns the answer that was recorded as a value.
+func (l *library) replayed(c nvmlsource.Call, value any) any {
+	switch value := value.(type) {
+	case gpuName:
+		return l.find(func(d *device) bool { return d.name == value })
+	case handleCount:
+		if c.Function == "nvmlDeviceGetGpuInstances" {
+			return make([]nvmlsource.GPUInstance, value)
+		}
 
-func (l *library) DeviceGetCount() (int, nvml.Return) {
-	n, ret := query(l.entity, "nvmlDeviceGetCount", func() (handleCount, nvml.Return) {
-		n, ret := l.driver.DeviceGetCount()
-		return handleCount(n), ret
-	})
-
-	return int(n), ret
-}
-
-// DeviceGetHandleByIndex records the GPU's name in the recording.
-func (l *library) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	name, ret := query(l.entity, callOf("nvmlDeviceGetHandleByIndex", numbers.name(uint64(index))),
-		func() (gpuName, nvml.Return) {
-			h, ret := l.driver.DeviceGetHandleByIndex(index)
-			if ret != nvml.SUCCESS {
-				return "", ret
-			}
-
-			return l.deviceOf(h, index).name, ret
-		})
-	if ret != nvml.SUCCESS {
-		return nil, ret
+		return int(value)
 	}
 
-	d := l.find(func(d *device) bool { return d.name == name })
-	if d == nil {
-		return nil, nvml.ERROR_UNKNOWN
+	return value
+}
+
+// fillIn records or replays what a call has filled in.
+func fillIn(e *entity, c nvmlsource.Call) {
+	switch c.Function {
+	case "nvmlDeviceGetFieldValues":
+		fillFields(e, c)
+	case "nvmlGpmMetricsGet":
+		fillMetrics(e, c)
+	case "nvmlGpmSampleGet":
+		*sampleIn(c, 0) = gpmSample{of: e, window: nvmlsource.NoInstance}
+	case "nvmlGpmMigSampleGet":
+		*sampleIn(c, 0) = gpmSample{of: e, window: c.Args[0]}
+	}
+}
+
+// Object returns what is recorded of a handle. The calls of a MIG device are recorded by its index, which another one
+// has after a repartition; those of a GPU instance by its profile and its position.
+func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {
+	switch c.Function {
+	case "nvmlDeviceGetHandleByIndex", "nvmlEventSetWait":
+		d, ok := handle.(*device) // of a replay
+		if !ok {
+			d = l.find(func(d *device) bool { return d.Device == handle })
+		}
+
+		return d, d != nil
+	case "nvmlDeviceGetMigDeviceHandleByIndex":
+		devices := c.Object.(*device).record.MIGDevices
+		return entityIn(l.time, devices, int(c.Args[0]), l.migCalls), true
+	case "nvmlDeviceGetGpuInstances":
+		instances := c.Object.(*device).record.GPUInstances
+		return entityIn(l.time, instances, slotOf(uint32(c.Args[0]), position), l.instanceCalls), true
+	case "nvmlEventSetCreate":
+		return l.newEventSet(), true
+	case "nvmlGpmSampleAlloc":
+		return &gpmSample{}, true
 	}
 
-	return d, ret
+	return nil, false
 }
 
 // deviceOf returns the recorded device of a driver's handle, a new one for a handle not seen before.
 func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
-	if d := l.find(func(d *device) bool { return d.driver == h }); d != nil {
+	if d := l.find(func(d *device) bool { return d.Device == h }); d != nil {
 		return d
 	}
 
@@ -127,8 +226,7 @@ func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	}
 
 	gpus[name] = &gpuRecord{gpuAnswers{}, map[int]migAnswers{}, map[slot]instanceAnswers{}}
-	d := l.newDevice(name, gpus[name])
-	d.driver = h
+	d := l.newDevice(h, name, gpus[name])
 	l.devices = append(l.devices, d)
 
 	return d

@@ -23,7 +23,7 @@ func NewRecorder(driver nvmlsource.Library, start time.Time) *Recorder {
 }
 
 // Library returns the driver whose calls are recorded.
-func (r *Recorder) Library() nvmlsource.Library { return r.lib }
+func (r *Recorder) Library() nvmlsource.Library { return r.lib.seam }
 
 // Next begins another poll. Before that it runs move, which returns the time of the new poll; events during move
 // belong to the new poll. Next must not be called during a poll.

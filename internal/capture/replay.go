@@ -23,7 +23,7 @@ func NewReplay(rec *Recording, stepped bool) *Replay {
 }
 
 // Library returns the recorded driver.
-func (r *Replay) Library() nvmlsource.Library { return r.lib }
+func (r *Replay) Library() nvmlsource.Library { return r.lib.seam }
 
 // Now returns the time of the current poll on a stepped clock, and real time otherwise.
 func (r *Replay) Now() time.Time {

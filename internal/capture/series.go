@@ -31,7 +31,7 @@ func (a *migAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) 
 	*a = readSeries(r, n, key, migCalls())
 }
 func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key string) {
-	*a = readSeries(r, n, key, generatedGPUInstanceCalls())
+	*a = readSeries(r, n, key, instanceCalls())
 }
 
 // series is every answer to one call, in the order of the calls.

@@ -48,11 +48,17 @@ func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 // entity is an object that calls are about: the node, a GPU, a MIG device, a GPU instance.
 type entity struct {
 	time    *timeline
-	answers answers // guarded by the timeline's mu
+	answers answers    // guarded by the timeline's mu
+	known   []callType // its calls
 }
 
 // entityIn returns the entity at a key, a new one if there is none yet.
-func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at K) entity {
+func entityIn[K comparable, A ~map[string]*series](
+	t *timeline,
+	all map[K]A,
+	at K,
+	known []callType,
+) *entity {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 
@@ -60,47 +66,37 @@ func entityIn[K comparable, A ~map[string]*series](t *timeline, all map[K]A, at 
 		all[at] = A{}
 	}
 
-	return entity{t, answers(all[at])}
+	return &entity{t, answers(all[at]), known}
 }
 
-// query makes a call of the driver and records the answer, or returns the recorded answer without the call.
-func query[T any](e entity, call string, f func() (T, nvml.Return)) (T, nvml.Return) {
+// part records a part of an answer, such as one of the metrics that a call has filled in, or replaces it by the
+// recorded one.
+func part[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Return) {
 	if e.time.replays {
 		a := e.replay(call)
-		value, _ := a.value.(T) // the reader has checked its type; an error has none
+		value, _ = a.value.(T) // the reader has checked its type; an error has none
 
 		return value, a.ret
 	}
 
-	s, at := e.begin(call)
-	value, ret := f()
-	e.time.mu.Lock()
-	defer e.time.mu.Unlock()
-
-	a := &s.entries[at].answer
-
-	a.ret = ret
-	a.until = e.time.poll
-
-	if ret == nvml.SUCCESS {
-		a.value = value
-	}
+	e.begin(call).end(value, ret)
 
 	return value, ret
 }
 
-// queryCode makes or replays a call that returns a code and nothing else that is recorded.
-func queryCode(e entity, call string, f func() nvml.Return) nvml.Return {
-	_, ret := query(e, call, func() (none, nvml.Return) { return none{}, f() })
-	return ret
+// begun is a recorded call that has no answer yet.
+type begun struct {
+	*entity
+	series *series
+	at     int // its index in the series
 }
 
-// begin records a call that has no answer yet.
-func (e entity) begin(call string) (s *series, at int) {
+// begin records a call.
+func (e *entity) begin(call string) begun {
 	e.time.mu.Lock()
 	defer e.time.mu.Unlock()
 
-	s = e.answers[call]
+	s := e.answers[call]
 	if s == nil {
 		s = &series{}
 		e.answers[call] = s
@@ -109,12 +105,26 @@ func (e entity) begin(call string) (s *series, at int) {
 	poll := e.time.poll
 	s.entries = append(s.entries, entry{poll, s.next(poll), answer{until: never}})
 
-	return s, len(s.entries) - 1
+	return begun{e, s, len(s.entries) - 1}
+}
+
+// end records the call's answer.
+func (b begun) end(value any, ret nvml.Return) {
+	b.time.mu.Lock()
+	defer b.time.mu.Unlock()
+
+	a := &b.series.entries[b.at].answer
+	a.ret = ret
+	a.until = b.time.poll
+
+	if ret == nvml.SUCCESS {
+		a.value = value
+	}
 }
 
 // replay returns the recorded answer, and blocks for as long as the call hung. A call that was not recorded is
 // answered as by a library without the function.
-func (e entity) replay(call string) answer {
+func (e *entity) replay(call string) answer {
 	e.time.mu.Lock()
 
 	s := e.answers[call]

@@ -8,8 +8,9 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// The driver seam over go-nvml. Calling a function that the installed library lacks kills the process (go-nvml binds
-// lazily), so every method looks up its symbol first and returns ERROR_FUNCTION_NOT_FOUND without it.
+// The driver seam over go-nvml, whose own methods answer where they have the seam's types. Calling a function that the
+// installed library lacks kills the process (go-nvml binds lazily), so symbolCheck looks up its symbol before each call
+// and answers ERROR_FUNCTION_NOT_FOUND without it.
 
 // Open returns NVML over a library. A path that is a bare name is looked up as the dynamic linker does; empty is
 // libnvidia-ml.so.1. Nothing is loaded before Init. Since go-nvml binds symbols for the whole process, a process must
@@ -19,14 +20,16 @@ func Open(libraryPath string) Library {
 		libraryPath = "libnvidia-ml.so.1"
 	}
 
-	return &library{path: libraryPath, nvml: nvml.New(nvml.WithLibraryPath(libraryPath))}
+	l := &library{path: libraryPath, Interface: nvml.New(nvml.WithLibraryPath(libraryPath))}
+
+	return Intercept(l, symbolCheck{l})
 }
 
 // library is go-nvml's NVML, and which symbols the loaded library has.
 type library struct {
 	gpm  gpmRequests
 	path string
-	nvml nvml.Interface
+	nvml.Interface
 
 	mu      sync.Mutex
 	users   int // calls of Init and InitNoAttach that succeeded less those of Shutdown: NVML counts them
@@ -38,12 +41,12 @@ type library struct {
 
 // Init loads the library, which may appear after a first call, and initialises it. go-nvml counts a failed nvmlInit
 // like a successful one, so the library then stays mapped for the life of the process; that is harmless.
-func (l *library) Init() nvml.Return { return l.load(l.nvml.Init, "nvmlInit", "nvmlInit_v2") }
+func (l *library) Init() nvml.Return { return l.load(l.Interface.Init, "nvmlInit", "nvmlInit_v2") }
 
 // InitNoAttach also succeeds without GPUs: another one than those that are left alone may not be there.
 func (l *library) InitNoAttach() nvml.Return {
 	return l.load(func() nvml.Return {
-		return l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
+		return l.Interface.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
 	}, "nvmlInitWithFlags")
 }
 
@@ -81,13 +84,9 @@ func (l *library) load(init func() nvml.Return, symbols ...string) nvml.Return {
 
 // Shutdown ends an Init. The last one unloads the library: the next Init may find another one at the same path.
 func (l *library) Shutdown() nvml.Return {
-	if !l.has("nvmlShutdown") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
 	l.freeSystemEvents()
 
-	ret := l.nvml.Shutdown()
+	ret := l.Interface.Shutdown()
 	if ret == nvml.SUCCESS {
 		l.mu.Lock()
 		defer l.mu.Unlock()
@@ -152,13 +151,13 @@ func (l *library) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml
 		return none, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
-	ret := l.nvml.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
+	ret := l.Interface.InitWithFlags(nvml.INIT_FLAG_NO_ATTACH | nvml.INIT_FLAG_NO_GPUS)
 	if ret != nvml.SUCCESS {
 		return none, ret
 	}
 
-	state, ret := l.nvml.SystemGetConfComputeState()
-	if shut := l.nvml.Shutdown(); ret == nvml.SUCCESS {
+	state, ret := l.Interface.SystemGetConfComputeState()
+	if shut := l.Interface.Shutdown(); ret == nvml.SUCCESS {
 		ret = shut
 	}
 
@@ -177,7 +176,7 @@ func (l *library) has(symbols ...string) bool {
 	for _, symbol := range symbols {
 		known, asked := l.symbols[symbol]
 		if !asked {
-			known = l.nvml.Extensions().LookupSymbol(symbol) == nil
+			known = l.Interface.Extensions().LookupSymbol(symbol) == nil
 			l.symbols[symbol] = known
 		}
 
@@ -199,43 +198,90 @@ func call[T any](l *library, f func() (T, nvml.Return), symbols ...string) (T, n
 	return f()
 }
 
-func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
-	if !l.has("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetHandleByIndex_v2") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
+// symbolCheck answers the calls of functions that a library lacks.
+type symbolCheck struct{ *library }
+
+func (l symbolCheck) Before(c Call) Verdict {
+	if l.offers(c.Function) {
+		return Verdict{}
 	}
 
-	d, ret := l.nvml.DeviceGetHandleByIndex(index)
+	return Verdict{Answered: true, Return: nvml.ERROR_FUNCTION_NOT_FOUND}
+}
 
+func (symbolCheck) Object(Call, int, any) (object any, known bool) { return nil, true }
+
+// offers reports whether the library has a function, in one of the versions that go-nvml calls.
+func (l *library) offers(function string) bool {
+	switch function {
+	case "nvmlInit", "nvmlInitNoAttach", "nvmlSystemGetConfComputeState":
+		return true // they load the library
+
+	case "nvmlSystemEventSetWait", "nvmlDeviceGetTemperature", "nvmlDeviceGetGpuInstanceProfileInfo",
+		"nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceSetMigMode":
+		return true // several functions stand for them, of which they call the one that is there
+
+	case "nvmlDeviceCreateGpuInstanceWithPlacement", "nvmlGpuInstanceDestroy",
+		"nvmlGpuInstanceCreateComputeInstanceWithPlacement", "nvmlComputeInstanceDestroy":
+		return l.canChange()
+
+	case "nvmlDeviceGetCount":
+		return l.has(function, "nvmlDeviceGetCount_v2")
+	case "nvmlDeviceGetHandleByIndex":
+		return l.has(function, "nvmlDeviceGetHandleByIndex_v2")
+	case "nvmlDeviceGetHandleByPciBusId":
+		return l.has(function, "nvmlDeviceGetHandleByPciBusId_v2")
+	case "nvmlEventSetWait":
+		return l.has(function, "nvmlEventSetWait_v2")
+	case "nvmlDeviceGetPciInfo":
+		return l.has("nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", function)
+	case "nvmlDeviceGetMemoryInfo":
+		return l.has("nvmlDeviceGetMemoryInfo_v2", function)
+	case "nvmlDeviceGetFanSpeed":
+		return l.has("nvmlDeviceGetFanSpeed_v2")
+	case "nvmlDeviceGetAttributes":
+		return l.has(function, "nvmlDeviceGetAttributes_v2")
+	case "nvmlDeviceGetComputeRunningProcesses":
+		return l.has(function, "nvmlDeviceGetComputeRunningProcesses_v2",
+			"nvmlDeviceGetComputeRunningProcesses_v3")
+	case "nvmlDeviceGetGraphicsRunningProcesses":
+		return l.has(function, "nvmlDeviceGetGraphicsRunningProcesses_v2",
+			"nvmlDeviceGetGraphicsRunningProcesses_v3")
+	case "nvmlDeviceGetMPSComputeRunningProcesses":
+		return l.has(function, "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+			"nvmlDeviceGetMPSComputeRunningProcesses_v3")
+	case "nvmlDeviceGetGpuInstancePossiblePlacements":
+		return l.has("nvmlDeviceGetGpuInstancePossiblePlacements_v2", function)
+	case "nvmlComputeInstanceGetInfo":
+		return l.has("nvmlComputeInstanceGetInfo_v2", function)
+	}
+
+	return l.has(function)
+}
+
+func (l *library) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
+	d, ret := l.Interface.DeviceGetHandleByIndex(index)
 	return device{entity{l, d}}, ret
 }
 
 func (l *library) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) {
-	if !l.has("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetHandleByPciBusId_v2") {
-		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	d, ret := l.nvml.DeviceGetHandleByPciBusId(busID)
-
+	d, ret := l.Interface.DeviceGetHandleByPciBusId(busID)
 	return device{entity{l, d}}, ret
 }
 
 func (l *library) EventSetCreate() (EventSet, nvml.Return) {
-	set, ret := call(l, l.nvml.EventSetCreate, "nvmlEventSetCreate")
+	set, ret := l.Interface.EventSetCreate()
 	return eventSet{l, set}, ret
 }
 
 // eventSet is a queue of events.
 type eventSet struct {
 	lib *library
-	set nvml.EventSet
+	nvml.EventSet
 }
 
 func (s eventSet) Wait(timeoutMillis uint32) (Event, nvml.Return) {
-	if !s.lib.has("nvmlEventSetWait", "nvmlEventSetWait_v2") {
-		return Event{}, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	e, ret := s.set.Wait(timeoutMillis)
+	e, ret := s.EventSet.Wait(timeoutMillis)
 	if !s.lib.has("nvmlEventSetWait_v2") { // the first version does not write them
 		e.GpuInstanceId = NoInstance
 		e.ComputeInstanceId = NoInstance

@@ -8,13 +8,12 @@ import (
 
 // gpmSample is go-nvml's sample.
 type gpmSample struct {
-	lib    *library
-	sample nvml.GpmSample
+	nvml.GpmSample
 }
 
 func (l *library) GpmSampleAlloc() (GPMSample, nvml.Return) {
-	sample, ret := call(l, l.nvml.GpmSampleAlloc, "nvmlGpmSampleAlloc")
-	return gpmSample{lib: l, sample: sample}, ret
+	sample, ret := l.Interface.GpmSampleAlloc()
+	return gpmSample{sample}, ret
 }
 
 // gpmRequests keeps go-nvml's structs for GpmMetricsGet, 13 KiB each, for later calls: as many as there were calls at
@@ -48,10 +47,6 @@ func (g *gpmRequests) put(request *nvml.GpmMetricsGetType) {
 
 // GpmMetricsGet uses go-nvml's own struct, which go-nvml copies twice.
 func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return {
-	if !l.has("nvmlGpmMetricsGet") {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
 	first, ok := before.(gpmSample)
 	second, ok2 := after.(gpmSample)
 	get := l.gpm.get()
@@ -62,14 +57,14 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 	}
 
 	get.NumMetrics = uint32(len(metrics))
-	get.Sample1 = first.sample
-	get.Sample2 = second.sample
+	get.Sample1 = first.GpmSample
+	get.Sample2 = second.GpmSample
 
 	for i := range metrics {
 		get.Metrics[i].MetricId = metrics[i].ID
 	}
 
-	ret := l.nvml.GpmMetricsGet(get)
+	ret := l.Interface.GpmMetricsGet(get)
 	for i := range metrics {
 		metrics[i].Value = get.Metrics[i].Value
 		metrics[i].Return = nvml.Return(get.Metrics[i].NvmlReturn)
@@ -78,45 +73,33 @@ func (l *library) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nv
 	return ret
 }
 
-// fillSample fills a sample by a function of NVML, if the library has it.
-func (l *library) fillSample(
-	symbol string,
-	s GPMSample,
-	take func(nvml.GpmSample) nvml.Return,
-) nvml.Return {
+func (e entity) GpmSampleGet(s GPMSample) nvml.Return {
 	sample, ok := s.(gpmSample)
 	if !ok {
 		return nvml.ERROR_INVALID_ARGUMENT
 	}
 
-	if !l.has(symbol) {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	return take(sample.sample)
-}
-
-func (e entity) GpmSampleGet(s GPMSample) nvml.Return {
-	return e.lib.fillSample("nvmlGpmSampleGet", s, e.dev.GpmSampleGet)
+	return e.Device.GpmSampleGet(sample.GpmSample)
 }
 
 func (d device) GpmMigSampleGet(gpuInstance int, s GPMSample) nvml.Return {
-	return d.lib.fillSample("nvmlGpmMigSampleGet", s, func(s nvml.GpmSample) nvml.Return {
-		return d.dev.GpmMigSampleGet(gpuInstance, s)
-	})
+	sample, ok := s.(gpmSample)
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+
+	return d.Device.GpmMigSampleGet(gpuInstance, sample.GpmSample)
 }
 
 func (d device) GpmQueryDeviceSupport() (bool, nvml.Return) {
-	support, ret := call(d.lib, d.dev.GpmQueryDeviceSupport, "nvmlGpmQueryDeviceSupport")
+	support, ret := d.Device.GpmQueryDeviceSupport()
 	return support.IsSupportedDevice != 0, ret
 }
 
 func (d device) GetProcessUtilization(
 	lastSeen uint64,
 ) ([]nvml.ProcessUtilizationSample, nvml.Return) {
-	samples, ret := call(d.lib, func() ([]nvml.ProcessUtilizationSample, nvml.Return) {
-		return d.dev.GetProcessUtilization(lastSeen)
-	}, "nvmlDeviceGetProcessUtilization")
+	samples, ret := d.Device.GetProcessUtilization(lastSeen)
 	if ret == nvml.ERROR_INSUFFICIENT_SIZE && samples != nil {
 		ret = nvml.SUCCESS // go-nvml's answer if there are none
 	}

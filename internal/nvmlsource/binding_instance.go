@@ -7,7 +7,7 @@ func (d device) SetMigMode(mode int) (activation, ret nvml.Return) {
 		return nvml.ERROR_FUNCTION_NOT_FOUND, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
 
-	return d.dev.SetMigMode(mode)
+	return d.Device.SetMigMode(mode)
 }
 
 // canChange reports whether the library can create again, at the same placement, all that it can destroy. The
@@ -21,25 +21,12 @@ func (l *library) canChange() bool {
 		l.has("nvmlComputeInstanceDestroy")
 }
 
-// change makes a call that changes instances, if the library has all of those calls.
-func change[T any](l *library, f func() (T, nvml.Return)) (T, nvml.Return) {
-	if !l.canChange() {
-		var none T
-		return none, nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	return f()
-}
-
 // CreateGpuInstanceWithPlacement: of the profile's info go-nvml uses the id.
 func (d device) CreateGpuInstanceWithPlacement(profileID uint32,
 	at nvml.GpuInstancePlacement) (MutableInstance, nvml.Return) {
-	gi, ret := change(d.lib, func() (nvml.GpuInstance, nvml.Return) {
-		return d.dev.CreateGpuInstanceWithPlacement(
-			&nvml.GpuInstanceProfileInfo{Id: profileID},
-			&at,
-		)
-	})
+	profile := nvml.GpuInstanceProfileInfo{Id: profileID}
+
+	gi, ret := d.Device.CreateGpuInstanceWithPlacement(&profile, &at)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
@@ -54,7 +41,7 @@ type gpuInstanceHandle struct {
 }
 
 func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
-	info, ret := call(g.lib, g.gi.GetInfo, "nvmlGpuInstanceGetInfo")
+	info, ret := g.gi.GetInfo()
 	return GPUInstanceInfo{ID: info.Id, ProfileID: info.ProfileId, Placement: info.Placement}, ret
 }
 
@@ -63,7 +50,6 @@ func (g gpuInstanceHandle) GetInfo() (GPUInstanceInfo, nvml.Return) {
 // 0 then.
 func (g gpuInstanceHandle) GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return) {
 	if !g.lib.has("nvmlGpuInstanceGetComputeInstanceProfileInfo") ||
-		!g.lib.has("nvmlGpuInstanceGetComputeInstances") ||
 		!g.lib.has("nvmlComputeInstanceGetInfo_v2", "nvmlComputeInstanceGetInfo") {
 		return nil, nvml.ERROR_FUNCTION_NOT_FOUND
 	}
@@ -113,16 +99,14 @@ func (g gpuInstanceHandle) GetComputeInstancesOf(
 		InstanceCount: capacityFor(uint32(capacity)),
 	}
 
-	handles, ret := call(g.lib, func() ([]nvml.ComputeInstance, nvml.Return) {
-		return g.gi.GetComputeInstances(&info)
-	}, "nvmlGpuInstanceGetComputeInstances")
+	handles, ret := g.gi.GetComputeInstances(&info)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 
 	list := make([]ComputeInstance, 0, len(handles))
 	for _, h := range handles {
-		list = append(list, computeInstanceHandle{g.lib, h})
+		list = append(list, computeInstanceHandle{h})
 	}
 
 	return list, ret
@@ -131,73 +115,44 @@ func (g gpuInstanceHandle) GetComputeInstancesOf(
 func (g gpuInstanceHandle) GetComputeInstanceProfileInfo(
 	profile int,
 ) (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-	return call(g.lib, func() (nvml.ComputeInstanceProfileInfo, nvml.Return) {
-		return g.gi.GetComputeInstanceProfileInfo(
-			profile,
-			nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
-		)
-	}, "nvmlGpuInstanceGetComputeInstanceProfileInfo")
+	return g.gi.GetComputeInstanceProfileInfo(
+		profile,
+		nvml.COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED,
+	)
 }
 
 // GetComputeInstancePossiblePlacements: of the profile's info go-nvml uses the id.
 func (g gpuInstanceHandle) GetComputeInstancePossiblePlacements(profileID uint32) (
 	[]nvml.ComputeInstancePlacement, nvml.Return) {
-	return call(g.lib, func() ([]nvml.ComputeInstancePlacement, nvml.Return) {
-		return g.gi.GetComputeInstancePossiblePlacements(
-			&nvml.ComputeInstanceProfileInfo{Id: profileID},
-		)
-	}, "nvmlGpuInstanceGetComputeInstancePossiblePlacements")
+	return g.gi.GetComputeInstancePossiblePlacements(
+		&nvml.ComputeInstanceProfileInfo{Id: profileID},
+	)
 }
 
 // CreateComputeInstanceWithPlacement: of the profile's info go-nvml uses the id.
 func (g gpuInstanceHandle) CreateComputeInstanceWithPlacement(profileID uint32,
 	at nvml.ComputeInstancePlacement) (ComputeInstance, nvml.Return) {
-	ci, ret := change(g.lib, func() (nvml.ComputeInstance, nvml.Return) {
-		return g.gi.CreateComputeInstanceWithPlacement(
-			&nvml.ComputeInstanceProfileInfo{Id: profileID},
-			&at,
-		)
-	})
+	profile := nvml.ComputeInstanceProfileInfo{Id: profileID}
+
+	ci, ret := g.gi.CreateComputeInstanceWithPlacement(&profile, &at)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 
-	return computeInstanceHandle{g.lib, ci}, ret
+	return computeInstanceHandle{ci}, ret
 }
 
-func (g gpuInstanceHandle) Destroy() nvml.Return {
-	if !g.lib.canChange() {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	return g.gi.Destroy()
-}
+func (g gpuInstanceHandle) Destroy() nvml.Return { return g.gi.Destroy() }
 
 // computeInstanceHandle is go-nvml's handle of a compute instance.
-type computeInstanceHandle struct {
-	lib *library
-	ci  nvml.ComputeInstance
-}
+type computeInstanceHandle struct{ nvml.ComputeInstance }
 
 func (c computeInstanceHandle) GetInfo() (ComputeInstanceInfo, nvml.Return) {
-	info, ret := call(
-		c.lib,
-		c.ci.GetInfo,
-		"nvmlComputeInstanceGetInfo_v2",
-		"nvmlComputeInstanceGetInfo",
-	)
+	info, ret := c.ComputeInstance.GetInfo()
 
 	return ComputeInstanceInfo{
 		ID:        info.Id,
 		ProfileID: info.ProfileId,
 		Placement: info.Placement,
 	}, ret
-}
-
-func (c computeInstanceHandle) Destroy() nvml.Return {
-	if !c.lib.canChange() {
-		return nvml.ERROR_FUNCTION_NOT_FOUND
-	}
-
-	return c.ci.Destroy()
 }

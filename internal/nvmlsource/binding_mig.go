@@ -12,10 +12,7 @@ func capacityFor(instanceCount uint32) uint32 {
 }
 
 func (d device) GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return) {
-	m, ret := call(d.lib, func() (nvml.Device, nvml.Return) {
-		return d.dev.GetMigDeviceHandleByIndex(index)
-	}, "nvmlDeviceGetMigDeviceHandleByIndex")
-
+	m, ret := d.Device.GetMigDeviceHandleByIndex(index)
 	return migDevice{entity{d.lib, m}}, ret
 }
 
@@ -26,7 +23,7 @@ func (d device) GetGpuInstanceProfileInfo(
 	profile int,
 ) (nvml.GpuInstanceProfileInfo_v3, nvml.Return) {
 	if d.lib.has("nvmlDeviceGetGpuInstanceProfileInfoV") {
-		handler := d.dev.GetGpuInstanceProfileInfoV(profile)
+		handler := d.Device.GetGpuInstanceProfileInfoV(profile)
 		if info, ret := handler.V3(); !isOlderVersion(ret) {
 			return info, ret
 		}
@@ -37,7 +34,7 @@ func (d device) GetGpuInstanceProfileInfo(
 	}
 
 	info, ret := call(d.lib, func() (nvml.GpuInstanceProfileInfo, nvml.Return) {
-		return d.dev.GetGpuInstanceProfileInfo(profile)
+		return d.Device.GetGpuInstanceProfileInfo(profile)
 	}, "nvmlDeviceGetGpuInstanceProfileInfo")
 
 	return fromV1(info), ret
@@ -90,18 +87,14 @@ func fromV1(v nvml.GpuInstanceProfileInfo) nvml.GpuInstanceProfileInfo_v3 {
 func (d device) GetGpuInstancePossiblePlacements(
 	profileID uint32,
 ) ([]nvml.GpuInstancePlacement, nvml.Return) {
-	return call(d.lib, func() ([]nvml.GpuInstancePlacement, nvml.Return) {
-		return d.dev.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
-	}, "nvmlDeviceGetGpuInstancePossiblePlacements_v2", "nvmlDeviceGetGpuInstancePossiblePlacements")
+	return d.Device.GetGpuInstancePossiblePlacements(&nvml.GpuInstanceProfileInfo{Id: profileID})
 }
 
 // GetGpuInstances: of the profile's info go-nvml uses the id and, as the size of its buffer, InstanceCount.
 func (d device) GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return) {
 	info := nvml.GpuInstanceProfileInfo{Id: profileID, InstanceCount: capacityFor(uint32(capacity))}
 
-	handles, ret := call(d.lib, func() ([]nvml.GpuInstance, nvml.Return) {
-		return d.dev.GetGpuInstances(&info)
-	}, "nvmlDeviceGetGpuInstances")
+	handles, ret := d.Device.GetGpuInstances(&info)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}

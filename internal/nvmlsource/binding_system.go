@@ -29,7 +29,7 @@ func (l *library) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) 
 	defer pinned.Unpin()
 	pinned.Pin(&events[0])
 
-	ret := l.nvml.SystemEventSetWait(&request)
+	ret := l.Interface.SystemEventSetWait(&request)
 	if ret != nvml.SUCCESS && ret != nvml.ERROR_TIMEOUT {
 		l.freeSystemEvents() // the next call makes another one
 	}
@@ -54,7 +54,7 @@ func (l *library) openSystemEvents() nvml.Return {
 	create := nvml.SystemEventSetCreateRequest{}
 	create.Version = nvml.STRUCT_VERSION(create, 1)
 
-	if ret := l.nvml.SystemEventSetCreate(&create); ret != nvml.SUCCESS {
+	if ret := l.Interface.SystemEventSetCreate(&create); ret != nvml.SUCCESS {
 		return ret
 	}
 
@@ -62,7 +62,7 @@ func (l *library) openSystemEvents() nvml.Return {
 	register := nvml.SystemRegisterEventRequest{EventTypes: systemEventKinds, Set: create.Set}
 	register.Version = nvml.STRUCT_VERSION(register, 1)
 
-	ret := l.nvml.SystemRegisterEvents(&register)
+	ret := l.Interface.SystemRegisterEvents(&register)
 	if ret != nvml.SUCCESS {
 		l.freeSystemEvents()
 	}
@@ -78,6 +78,6 @@ func (l *library) freeSystemEvents() {
 
 	free := nvml.SystemEventSetFreeRequest{Set: *l.system}
 	free.Version = nvml.STRUCT_VERSION(free, 1)
-	_ = l.nvml.SystemEventSetFree(&free)
+	_ = l.Interface.SystemEventSetFree(&free)
 	l.system = nil
 }

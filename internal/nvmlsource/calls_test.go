@@ -71,8 +71,8 @@ func newBench(t *testing.T, edit func(scenario string) string) *bench {
 		t.Fatal(err)
 	}
 
-	b := &bench{Node: n, t: t, calls: &calls{made: map[call]int{}, devices: map[nvmlsource.Device]countedDevice{}}}
-	b.source = nvmlsource.New(countedLibrary{simnvml.New(n), b.calls},
+	b := &bench{Node: n, t: t, calls: &calls{made: map[call]int{}, devices: map[any]string{}}}
+	b.source = nvmlsource.New(nvmlsource.Intercept(simnvml.New(n), b.calls),
 		nvmlsource.Options{Now: n.Now, SlowEvery: slowTier, Logger: log.NewNopLogger()})
 	t.Cleanup(func() {
 		if err := b.source.Close(t.Context()); err != nil && t.Context().Err() == nil {

@@ -15,26 +15,21 @@ import (
 
 func (d spyDevice) mutable() nvmlsource.MutableDevice { return d.Device.(nvmlsource.MutableDevice) }
 
-// SetMigMode says nothing of the activation if the spy refuses the call.
 func (d spyDevice) SetMigMode(mode int) (activation, ret nvml.Return) {
-	if ret, ok := d.spy.passes("SetMigMode"); !ok {
-		return nvml.ERROR_UNKNOWN, ret
-	}
-
 	return d.mutable().SetMigMode(mode)
 }
 
 func (d spyDevice) CreateGpuInstanceWithPlacement(id uint32,
 	at nvml.GpuInstancePlacement) (nvmlsource.MutableInstance, nvml.Return) {
-	made, ret := via(d.spy, "CreateGpuInstance", func() (nvmlsource.MutableInstance, nvml.Return) {
-		return d.mutable().CreateGpuInstanceWithPlacement(id, at)
-	})
+	made, ret := d.mutable().CreateGpuInstanceWithPlacement(id, at)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
 
 	return spyInstance{made, d.spy}, ret
 }
+
+func (i spyInstance) Destroy() nvml.Return { return i.mutable().Destroy() }
 
 func (i spyInstance) mutable() nvmlsource.MutableInstance {
 	return i.GPUInstance.(nvmlsource.MutableInstance)
@@ -118,14 +113,11 @@ func (c spyCompute) GetInfo() (nvmlsource.ComputeInstanceInfo, nvml.Return) {
 
 func (i spyInstance) CreateComputeInstanceWithPlacement(id uint32,
 	at nvml.ComputeInstancePlacement) (nvmlsource.ComputeInstance, nvml.Return) {
-	i.spy.computeProfile = id
 	if i.spy.wideSeven && at.Size == 8 {
 		at.Size = 7
 	}
 
-	c, ret := via(i.spy, "CreateComputeInstance", func() (nvmlsource.ComputeInstance, nvml.Return) {
-		return i.mutable().CreateComputeInstanceWithPlacement(id, at)
-	})
+	c, ret := i.mutable().CreateComputeInstanceWithPlacement(id, at)
 
 	return spyCompute{c, i.spy}, ret
 }

@@ -11,7 +11,7 @@ import (
 )
 
 func (d spyDevice) GetPerformanceState() (nvml.Pstates, nvml.Return) {
-	state, ret := via(d.spy, "GetPerformanceState", d.Device.GetPerformanceState)
+	state, ret := d.Device.GetPerformanceState()
 	if d.spy.pstate.Present() {
 		return d.spy.pstate.Or(0), ret
 	}

@@ -2,35 +2,63 @@ package nvmlsource_test
 
 import (
 	"fmt"
+	"strings"
 	"sync"
-
-	"github.com/NVIDIA/go-nvml/pkg/nvml"
 
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // calls notes every call that a Source makes, the event queue's own excepted: of which entity, and with which
-// arguments.
+// arguments. It is an Interceptor.
 type calls struct {
 	mu      sync.Mutex
 	made    map[call]int
-	devices map[nvmlsource.Device]countedDevice // by the driver's own handle
+	devices map[any]string // the names of GPUs by the driver's own handles
 }
 
 // call is one function of NVML with its arguments, asked of one entity. The part of an entity's name before the first
 // space is its kind.
 type call struct{ entity, function, arguments string }
 
-func (c *calls) note(entity, function string, arguments ...any) {
+const ofNode = "node"
+
+func (c *calls) Before(made nvmlsource.Call) nvmlsource.Verdict {
+	if strings.HasPrefix(made.Function, "nvmlEventSet") || made.Function == "nvmlDeviceRegisterEvents" ||
+		made.Function == "nvmlGpmSampleFree" {
+		return nvmlsource.Verdict{}
+	}
+
+	entity, ok := made.Object.(string)
+	if !ok {
+		entity = ofNode
+	}
+
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
-	made := call{entity: entity, function: function}
-	if len(arguments) > 0 {
-		made.arguments = fmt.Sprint(arguments...)
+	c.made[call{entity, made.Function, fmt.Sprint(made.Args)}]++
+
+	return nvmlsource.Verdict{}
+}
+
+// Object returns the name of an entity.
+func (c *calls) Object(made nvmlsource.Call, position int, handle any) (object any, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+
+	switch made.Function {
+	case "nvmlDeviceGetHandleByIndex":
+		c.devices[handle] = fmt.Sprintf("GPU %d", made.Args[0])
+		return c.devices[handle], true
+	case "nvmlEventSetWait":
+		return c.devices[handle], true
+	case "nvmlDeviceGetMigDeviceHandleByIndex":
+		return fmt.Sprintf("MIG-device %s/%d", made.Object, made.Args[0]), true
+	case "nvmlDeviceGetGpuInstances", "nvmlDeviceCreateGpuInstanceWithPlacement":
+		return fmt.Sprintf("GPU-instance %s/%d/%d", made.Object, made.Args[0], position), true
 	}
 
-	c.made[made]++
+	return fmt.Sprintf("compute-instance %s/%d/%d", made.Object, made.Args[0], position), true
 }
 
 // taken returns the calls since the last time.
@@ -41,93 +69,4 @@ func (c *calls) taken() map[call]int {
 	c.made = map[call]int{}
 
 	return made
-}
-
-// countedLibrary is a Library whose calls, and those of everything that it gives out, are noted.
-type countedLibrary struct {
-	nvmlsource.Library
-	*calls
-}
-
-const ofNode = "node"
-
-func (l countedLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	l.note(ofNode, "nvmlDeviceGetHandleByIndex", index)
-	d, ret := l.Library.DeviceGetHandleByIndex(index)
-	counted := countedDevice{d, l.calls, fmt.Sprintf("GPU %d", index)}
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.devices[d] = counted
-
-	return counted, ret
-}
-
-func (l countedLibrary) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
-	set, ret := l.Library.EventSetCreate()
-	if set == nil {
-		return nil, ret
-	}
-
-	return countedEvents{set, l.calls}, ret
-}
-
-// countedEvents gives events the handles that the counted library gives out.
-type countedEvents struct {
-	nvmlsource.EventSet
-	calls *calls
-}
-
-func (s countedEvents) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
-	e, ret := s.EventSet.Wait(timeoutMillis)
-
-	s.calls.mu.Lock()
-	defer s.calls.mu.Unlock()
-
-	if d, ok := s.calls.devices[e.Device]; ok {
-		e.Device = d
-	}
-
-	return e, ret
-}
-
-// RegisterEvents registers with the driver's own set.
-func (d countedDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
-	return d.Device.RegisterEvents(types, set.(countedEvents).EventSet)
-}
-
-type countedDevice struct {
-	nvmlsource.Device
-	calls *calls
-	name  string
-}
-
-func (d countedDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, nvml.Return) {
-	d.calls.note(d.name, "nvmlDeviceGetMigDeviceHandleByIndex", index)
-	m, ret := d.Device.GetMigDeviceHandleByIndex(index)
-
-	return countedMIG{m, d.calls, fmt.Sprintf("MIG-device %s/%d", d.name, index)}, ret
-}
-
-func (d countedDevice) GetGpuInstances(profileID uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
-	d.calls.note(d.name, "nvmlDeviceGetGpuInstances", profileID)
-
-	list, ret := d.Device.GetGpuInstances(profileID, capacity)
-	for i := range list {
-		list[i] = countedInstance{list[i], d.calls, fmt.Sprintf("GPU-instance %s/%d/%d", d.name, profileID, i)}
-	}
-
-	return list, ret
-}
-
-type countedInstance struct {
-	nvmlsource.GPUInstance
-	calls *calls
-	name  string
-}
-
-type countedMIG struct {
-	nvmlsource.MIGDevice
-	calls *calls
-	name  string
 }

@@ -2,13 +2,10 @@ package nvmlsource
 
 import "github.com/NVIDIA/go-nvml/pkg/nvml"
 
-//go:generate go run ./seamgen
-
 // The driver seam: what this package calls of NVML, in NVML's own types and return codes. The methods mean what
 // nvml.h says of the function of the same name. go-nvml satisfies it through the adapter in binding.go, the simulated
-// node through internal/sim/simnvml. Methods of the adapter, of the recorder in internal/capture and of the fakes of
-// this package's tests that only pass a call on are generated from it; those that deal in handles, and in the adapter
-// those that go-nvml has in other types or as several functions, are written by hand.
+// node through internal/sim/simnvml. Below each interface is what passes its calls to an Interceptor, under NVML's name
+// of the function.
 
 // Library is NVML as a whole. A Library may also have a method LoadError() error, which returns why Init found no
 // library.
@@ -70,142 +67,182 @@ type Event struct {
 // NoInstance is NVML's "no GPU or compute instance" id.
 const NoInstance = 0xFFFFFFFF
 
-// Entity is what a physical GPU and a MIG device handle have in common.
-type Entity interface {
-	GetUUID() (string, nvml.Return)
-	GetName() (string, nvml.Return)
-	// GetMemoryInfo prefers nvmlDeviceGetMemoryInfo_v2; with the older call Reserved is 0 and Version is 0.
-	GetMemoryInfo() (nvml.Memory_v2, nvml.Return)
-	GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
-	// GetMemoryErrorCounter counts, of a MIG device, the errors that it has had.
-	GetMemoryErrorCounter(
-		nvml.MemoryErrorType,
-		nvml.EccCounterType,
-		nvml.MemoryLocation,
-	) (uint64, nvml.Return)
-	// GpmSampleGet fills a sample; of a MIG device, with the counters of its compute instance.
-	GpmSampleGet(GPMSample) nvml.Return
+type interceptedLibrary struct{ handle[Library] }
+
+// LoadError is why no library was found, if the Library reports it.
+func (l interceptedLibrary) LoadError() error {
+	if reports, ok := l.raw.(interface{ LoadError() error }); ok {
+		return reports.LoadError()
+	}
+
+	return nil
 }
 
-// Device is a physical GPU. Its values are comparable: handles of the same GPU are equal.
-type Device interface {
-	Entity
-	GetArchitecture() (nvml.DeviceArchitecture, nvml.Return)
-	GetCudaComputeCapability() (major, minor int, ret nvml.Return)
-	GetNumGpuCores() (int, nvml.Return)
-	GetSerial() (string, nvml.Return)
-	GetVbiosVersion() (string, nvml.Return)
-	GetMinorNumber() (int, nvml.Return)
-	GetPciInfo() (nvml.PciInfo, nvml.Return)
-	GetUtilizationRates() (nvml.Utilization, nvml.Return)
-	GetPowerUsage() (uint32, nvml.Return)         // mW
-	GetEnforcedPowerLimit() (uint32, nvml.Return) // mW
-	GetTotalEnergyConsumption() (uint64, nvml.Return)
-	// of the GPU die, Celsius; nvmlDeviceGetTemperatureV if present
-	GetTemperature() (int, nvml.Return)
-	GetTemperatureThreshold(nvml.TemperatureThresholds) (uint32, nvml.Return) // Celsius
-	// GetMarginTemperature returns how many degrees the GPU is below the temperature at which it slows down.
-	GetMarginTemperature() (int, nvml.Return)
-	GetClockInfo(nvml.ClockType) (uint32, nvml.Return)
-	GetCurrentClocksEventReasons() (uint64, nvml.Return)
-	GetPerformanceState() (nvml.Pstates, nvml.Return)
-	GetNumFans() (int, nvml.Return)
-	GetFanSpeed(fan int) (uint32, nvml.Return) // of nvmlDeviceGetFanSpeed_v2, in percent
-	// The utilization of media engines is in percent.
-	GetEncoderUtilization() (uint32, nvml.Return)
-	GetDecoderUtilization() (uint32, nvml.Return)
-	GetJpgUtilization() (uint32, nvml.Return)
-	GetOfaUtilization() (uint32, nvml.Return)
-	GetFieldValues([]nvml.FieldValue) nvml.Return
-	GetPcieReplayCounter() (int, nvml.Return)
-	GetCurrPcieLinkWidth() (int, nvml.Return)
-	GetCurrPcieLinkGeneration() (int, nvml.Return)
-	// GetGpuFabricInfoV asks for the newest struct that the driver knows; the older one has no summary of the health.
-	GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return)
-	GetTotalEccErrors(nvml.MemoryErrorType, nvml.EccCounterType) (uint64, nvml.Return)
-	GetRemappedRows() (correctable, uncorrectable int, pending, failure bool, ret nvml.Return)
-	GetComputeMode() (nvml.ComputeMode, nvml.Return)
-	GetPersistenceMode() (nvml.EnableState, nvml.Return)
-	GetGraphicsRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
-	GetMPSComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return)
-	RegisterEvents(types uint64, set EventSet) nvml.Return
-	GpmQueryDeviceSupport() (bool, nvml.Return)
-	// GpmMigSampleGet fills a sample with the counters of a GPU instance.
-	GpmMigSampleGet(gpuInstance int, sample GPMSample) nvml.Return
-	// GetProcessUtilization lists samples newer than a timestamp in microseconds; none is NOT_FOUND or an empty list.
-	GetProcessUtilization(lastSeen uint64) ([]nvml.ProcessUtilizationSample, nvml.Return)
-
-	GetMigMode() (current, pending int, ret nvml.Return)
-	GetMaxMigDeviceCount() (int, nvml.Return)
-	GetMigDeviceHandleByIndex(index int) (MIGDevice, nvml.Return)
-	// GetGpuInstanceProfileInfo takes NVML's profile enum. It asks for the newest struct that the driver knows and falls
-	// back to the unversioned call, without name (NUL), if the driver does not support that (MIG is off, old driver).
-	GetGpuInstanceProfileInfo(profile int) (nvml.GpuInstanceProfileInfo_v3, nvml.Return)
-	GetGpuInstancePossiblePlacements(profileID uint32) ([]nvml.GpuInstancePlacement, nvml.Return)
-	// GetGpuInstances lists the GPU instances of one profile; capacity is at least how many there can be.
-	GetGpuInstances(profileID uint32, capacity int) ([]GPUInstance, nvml.Return)
+func (l interceptedLibrary) SystemGetConfComputeState() (nvml.ConfComputeSystemState, nvml.Return) {
+	return pass(l.handle, "nvmlSystemGetConfComputeState", Library.SystemGetConfComputeState)
 }
 
-// MIGDevice is a MIG device handle.
-type MIGDevice interface {
-	Entity
-	GetGpuInstanceId() (int, nvml.Return)
-	GetComputeInstanceId() (int, nvml.Return)
-	GetAttributes() (nvml.DeviceAttributes, nvml.Return)
+func (l interceptedLibrary) Init() nvml.Return {
+	return passCode(l.handle, Call{Function: "nvmlInit"}, Library.Init)
 }
 
-// GPUInstance is a GPU instance handle.
-type GPUInstance interface {
-	GetInfo() (GPUInstanceInfo, nvml.Return)
-	// GetComputeInstances lists the compute instances of every compute profile, in no particular order.
-	GetComputeInstances() ([]ComputeInstanceInfo, nvml.Return)
+func (l interceptedLibrary) InitNoAttach() nvml.Return {
+	return passCode(l.handle, Call{Function: "nvmlInitNoAttach"}, Library.InitNoAttach)
 }
 
-// Calls that change the layout of a GPU are in interfaces of their own: drivers that are only read do not have them.
-
-// MutableDevice is a Device whose partition can be changed.
-type MutableDevice interface {
-	Device
-	// SetMigMode returns the call's code and that of the mode: activation is SUCCESS if the mode is in force.
-	SetMigMode(mode int) (activation, ret nvml.Return)
-	CreateGpuInstanceWithPlacement(
-		profileID uint32,
-		at nvml.GpuInstancePlacement,
-	) (MutableInstance, nvml.Return)
+func (l interceptedLibrary) Shutdown() nvml.Return {
+	return passCode(l.handle, Call{Function: "nvmlShutdown"}, Library.Shutdown)
 }
 
-// MutableInstance is a GPUInstance of a MutableDevice.
-type MutableInstance interface {
-	GPUInstance
-	// GetComputeInstancesOf lists the compute instances of one compute profile; capacity is at least how many there can
-	// be.
-	GetComputeInstancesOf(profileID uint32, capacity int) ([]ComputeInstance, nvml.Return)
-	// GetComputeInstanceProfileInfo takes NVML's profile enum, and answers for the shared engine profile.
-	GetComputeInstanceProfileInfo(profile int) (nvml.ComputeInstanceProfileInfo, nvml.Return)
-	GetComputeInstancePossiblePlacements(
-		profileID uint32,
-	) ([]nvml.ComputeInstancePlacement, nvml.Return)
-	CreateComputeInstanceWithPlacement(
-		profileID uint32,
-		at nvml.ComputeInstancePlacement,
-	) (ComputeInstance, nvml.Return)
-	Destroy() nvml.Return
+func (l interceptedLibrary) SystemGetDriverVersion() (string, nvml.Return) {
+	return pass(l.handle, "nvmlSystemGetDriverVersion", Library.SystemGetDriverVersion)
 }
 
-// ComputeInstance is a compute instance handle.
-type ComputeInstance interface {
-	GetInfo() (ComputeInstanceInfo, nvml.Return)
-	Destroy() nvml.Return
+func (l interceptedLibrary) SystemGetNVMLVersion() (string, nvml.Return) {
+	return pass(l.handle, "nvmlSystemGetNVMLVersion", Library.SystemGetNVMLVersion)
 }
 
-// GPUInstanceInfo is nvmlGpuInstanceInfo_t without the device.
-type GPUInstanceInfo struct {
-	ID, ProfileID uint32
-	Placement     nvml.GpuInstancePlacement
+func (l interceptedLibrary) SystemGetCudaDriverVersion() (int, nvml.Return) {
+	return pass(l.handle, "nvmlSystemGetCudaDriverVersion", Library.SystemGetCudaDriverVersion)
 }
 
-// ComputeInstanceInfo is nvmlComputeInstanceInfo_t without the handles. A placement of size 0 is unknown.
-type ComputeInstanceInfo struct {
-	ID, ProfileID uint32
-	Placement     nvml.ComputeInstancePlacement
+func (l interceptedLibrary) DeviceGetCount() (int, nvml.Return) {
+	return pass(l.handle, "nvmlDeviceGetCount", Library.DeviceGetCount)
+}
+
+func (l interceptedLibrary) SystemEventSetWait() ([]nvml.SystemEventData_v1, nvml.Return) {
+	return pass(l.handle, "nvmlSystemEventSetWait", Library.SystemEventSetWait)
+}
+
+func (l interceptedLibrary) DeviceGetHandleByIndex(index int) (Device, nvml.Return) {
+	c := Call{Function: "nvmlDeviceGetHandleByIndex", Args: [3]uint64{uint64(index)}}
+
+	d, ret := passCall(l.handle, c, func(l Library) (Device, nvml.Return) {
+		return l.DeviceGetHandleByIndex(index)
+	})
+
+	return l.device(c, d, ret), ret
+}
+
+func (l interceptedLibrary) DeviceGetHandleByPciBusId(busID string) (Device, nvml.Return) {
+	c := Call{Function: "nvmlDeviceGetHandleByPciBusId"}
+
+	d, ret := passCall(l.handle, c, func(l Library) (Device, nvml.Return) {
+		return l.DeviceGetHandleByPciBusId(busID)
+	})
+
+	return l.device(c, d, ret), ret
+}
+
+// object returns the handle of what a call has returned.
+func object[D, H any](of handle[D], c Call, position int, driver H) (h handle[H], known bool) {
+	c.Object = of.object
+	h = handle[H]{raw: driver, by: of.by}
+	h.object, known = of.by.Object(c, position, driver)
+
+	return h, known
+}
+
+// device returns a GPU that a call has returned, with the methods that change it if it has them.
+func (h handle[D]) device(c Call, d Device, ret nvml.Return) Device {
+	if ret != nvml.SUCCESS {
+		return nil
+	}
+
+	of, known := object(h, c, 0, d)
+	if !known {
+		return nil
+	}
+
+	plain := interceptedDevice{interceptedEntity[Device]{of}}
+	if _, ok := d.(MutableDevice); ok {
+		return interceptedMutableDevice{plain}
+	}
+
+	return plain
+}
+
+func (l interceptedLibrary) EventSetCreate() (EventSet, nvml.Return) {
+	c := Call{Function: "nvmlEventSetCreate"}
+
+	set, ret := passCall(l.handle, c, Library.EventSetCreate)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+
+	h, _ := object(l.handle, c, 0, set)
+
+	return interceptedEvents{h}, ret
+}
+
+type interceptedEvents struct{ handle[EventSet] }
+
+func (s interceptedEvents) Wait(timeoutMillis uint32) (Event, nvml.Return) {
+	c := Call{Function: "nvmlEventSetWait", Args: [3]uint64{uint64(timeoutMillis)}}
+
+	e, ret := passCall(s.handle, c, func(s EventSet) (Event, nvml.Return) { return s.Wait(timeoutMillis) })
+	if e.Device != nil {
+		e.Device = s.device(c, e.Device, ret)
+	}
+
+	return e, ret
+}
+
+func (s interceptedEvents) Free() nvml.Return {
+	return passCode(s.handle, Call{Function: "nvmlEventSetFree"}, EventSet.Free)
+}
+
+func (l interceptedLibrary) GpmSampleAlloc() (GPMSample, nvml.Return) {
+	c := Call{Function: "nvmlGpmSampleAlloc"}
+
+	sample, ret := passCall(l.handle, c, Library.GpmSampleAlloc)
+	if ret != nvml.SUCCESS {
+		return nil, ret
+	}
+
+	h, _ := object(l.handle, c, 0, sample)
+
+	return interceptedSample{h}, ret
+}
+
+type interceptedSample struct{ handle[GPMSample] }
+
+func (s interceptedSample) Free() nvml.Return {
+	return passCode(s.handle, Call{Function: "nvmlGpmSampleFree"}, GPMSample.Free)
+}
+
+func (l interceptedLibrary) GpmMetricsGet(before, after GPMSample, metrics []GPMMetric) nvml.Return {
+	from, ok := before.(interceptedSample)
+
+	to, ok2 := after.(interceptedSample)
+	if !ok || !ok2 {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+
+	c := Call{
+		Function: "nvmlGpmMetricsGet",
+		Samples:  [2]any{from.object, to.object},
+		Metrics:  metrics,
+	}
+
+	return passCode(l.handle, c, func(l Library) nvml.Return {
+		return l.GpmMetricsGet(from.raw, to.raw, metrics)
+	})
+}
+
+// passSample passes a call that fills a sample.
+func passSample[D any](
+	h handle[D],
+	c Call,
+	into GPMSample,
+	f func(D, GPMSample) nvml.Return,
+) nvml.Return {
+	s, ok := into.(interceptedSample)
+	if !ok {
+		return nvml.ERROR_INVALID_ARGUMENT
+	}
+
+	c.Samples[0] = s.object
+
+	return passCode(h, c, func(d D) nvml.Return { return f(d, s.raw) })
 }

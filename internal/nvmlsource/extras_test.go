@@ -44,7 +44,7 @@ func extrasNode(t *testing.T, wanted *nvmlsource.Extras) *node {
 }
 
 func (d spyDevice) GetGpuFabricInfoV() (nvml.GpuFabricInfo_v3, nvml.Return) {
-	info, ret := via(d.spy, "GetGpuFabricInfoV", d.Device.GetGpuFabricInfoV)
+	info, ret := d.Device.GetGpuFabricInfoV()
 	if d.spy.fabric != nil {
 		return *d.spy.fabric, nvml.SUCCESS
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // spy is between a Source and the simulated node: it counts the calls by their names, and makes them do something
-// else. It is a Library; its devices, MIG devices and event sets are spies, too.
+// else. It is a Library with itself as the Interceptor, in front of a driver that may lie.
 type spy struct {
 	nvmlsource.Library
 	mu       sync.Mutex
@@ -52,11 +52,76 @@ type spy struct {
 }
 
 func newSpy(lib nvmlsource.Library) *spy {
-	return &spy{
-		Library: lib, calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){},
+	s := &spy{
+		calls: map[string]int{}, returns: map[string]nvml.Return{}, before: map[string]func(){},
 		devices: map[int]spyDevice{},
 		sets:    map[*spySet]bool{},
 	}
+	s.Library = nvmlsource.Intercept(spiedLibrary{lib, s}, s)
+
+	return s
+}
+
+// spiedLibrary is the driver behind a spy, whose handles are spies, too.
+type spiedLibrary struct {
+	nvmlsource.Library
+	spy *spy
+}
+
+// Before counts a call by its name, such as MIG.GetUUID, and may make it fail.
+func (s *spy) Before(c nvmlsource.Call) nvmlsource.Verdict {
+	if c.Function == "nvmlGpuInstanceGetComputeInstances" {
+		return nvmlsource.Verdict{} // two methods: the driver knows which
+	}
+
+	if c.Function == "nvmlGpuInstanceCreateComputeInstanceWithPlacement" {
+		s.computeProfile = uint32(c.Args[0])
+	}
+
+	ret, passes := s.passes(nameOf(c))
+
+	return nvmlsource.Verdict{Answered: !passes, Answer: nvml.ERROR_UNKNOWN, Return: ret}
+}
+
+func nameOf(c nvmlsource.Call) string {
+	switch c.Function {
+	case "nvmlDeviceCreateGpuInstanceWithPlacement":
+		return "CreateGpuInstance"
+	case "nvmlGpuInstanceCreateComputeInstanceWithPlacement":
+		return "CreateComputeInstance"
+	case "nvmlDeviceRegisterEvents":
+		return map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)",
+			nvml.EventMigConfigChange:         "RegisterEvents(MIG)",
+			nvml.EventTypeGpuUnavailableError: "RegisterEvents(Unavailable)",
+			nvml.EventTypeGpuRecoveryAction:   "RegisterEvents(Recovery)"}[c.Args[0]]
+	}
+
+	name := strings.TrimPrefix(c.Function, "nvml")
+
+	kind, isHandle := c.Object.(string)
+	if !isHandle {
+		return name
+	}
+
+	for _, prefix := range []string{"Device", "GpuInstance", "ComputeInstance", "EventSet"} {
+		name = strings.TrimPrefix(name, prefix)
+	}
+
+	return kind + name
+}
+
+// Object returns how the names of calls about a handle begin.
+func (s *spy) Object(c nvmlsource.Call, _ int, _ any) (object any, known bool) {
+	switch c.Function {
+	case "nvmlDeviceGetMigDeviceHandleByIndex":
+		return "MIG.", true
+	case "nvmlDeviceGetGpuInstances", "nvmlDeviceCreateGpuInstanceWithPlacement":
+		return "Instance.", true
+	case "nvmlGpuInstanceGetComputeInstances", "nvmlGpuInstanceCreateComputeInstanceWithPlacement":
+		return "Compute.", true
+	}
+
+	return "", true
 }
 
 // set makes a call return a code; SUCCESS lets it be made again.
@@ -124,26 +189,22 @@ func via[T any](s *spy, call string, f func() (T, nvml.Return)) (T, nvml.Return)
 
 func (s *spy) LoadError() error { return s.loadErr }
 
-func (s *spy) Shutdown() nvml.Return {
-	if ret, ok := s.passes("Shutdown"); !ok {
-		return ret
-	}
+func (l spiedLibrary) Shutdown() nvml.Return {
+	l.spy.mu.Lock()
+	clear(l.spy.devices) // the next Init may number them otherwise
+	l.spy.mu.Unlock()
 
-	s.mu.Lock()
-	clear(s.devices) // the next Init may number them otherwise
-	s.mu.Unlock()
-
-	return s.Library.Shutdown()
+	return l.Library.Shutdown()
 }
 
 // DeviceGetHandleByIndex gives the same handle every time, as the driver does.
-func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
-	d, ret := via(s, "DeviceGetHandleByIndex", func() (nvmlsource.Device, nvml.Return) {
-		return s.Library.DeviceGetHandleByIndex(index)
-	})
+func (l spiedLibrary) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return) {
+	d, ret := l.Library.DeviceGetHandleByIndex(index)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
+	s := l.spy
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,13 +221,13 @@ func (s *spy) DeviceGetHandleByIndex(index int) (nvmlsource.Device, nvml.Return)
 }
 
 // DeviceGetHandleByPciBusId gives the handle that a lookup by index gives.
-func (s *spy) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.Return) {
-	d, ret := via(s, "DeviceGetHandleByPciBusId", func() (nvmlsource.Device, nvml.Return) {
-		return s.Library.DeviceGetHandleByPciBusId(busID)
-	})
+func (l spiedLibrary) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.Return) {
+	d, ret := l.Library.DeviceGetHandleByPciBusId(busID)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
+
+	s := l.spy
 
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,12 +243,12 @@ func (s *spy) DeviceGetHandleByPciBusId(busID string) (nvmlsource.Device, nvml.R
 	return spyDevice{d, s}, ret
 }
 
-func (s *spy) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
-	set, ret := via(s, "EventSetCreate", s.Library.EventSetCreate)
-	made := &spySet{EventSet: set, spy: s, members: map[nvmlsource.Device]bool{}}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.sets[made] = true
+func (l spiedLibrary) EventSetCreate() (nvmlsource.EventSet, nvml.Return) {
+	set, ret := l.Library.EventSetCreate()
+	made := &spySet{EventSet: set, spy: l.spy, members: map[nvmlsource.Device]bool{}}
+	l.spy.mu.Lock()
+	defer l.spy.mu.Unlock()
+	l.spy.sets[made] = true
 
 	return made, ret
 }
@@ -215,7 +276,7 @@ func (e *spySet) Wait(timeoutMillis uint32) (nvmlsource.Event, nvml.Return) {
 		return nvmlsource.Event{}, nvml.ERROR_GPU_IS_LOST
 	}
 
-	event, ret := via(e.spy, "Wait", func() (nvmlsource.Event, nvml.Return) { return e.EventSet.Wait(timeoutMillis) })
+	event, ret := e.EventSet.Wait(timeoutMillis)
 	if event.Type == nvml.EventMigConfigChange && e.spy.deaf.Load() {
 		return nvmlsource.Event{}, nvml.ERROR_TIMEOUT
 	}
@@ -245,7 +306,6 @@ type stranger struct{ nvmlsource.Device }
 func (stranger) GetUUID() (string, nvml.Return) { return "", nvml.ERROR_UNKNOWN }
 
 func (e *spySet) Free() nvml.Return {
-	e.spy.passes("Free")
 	e.spy.mu.Lock()
 	delete(e.spy.sets, e)
 	e.spy.mu.Unlock()
@@ -259,14 +319,6 @@ type spyDevice struct {
 }
 
 func (d spyDevice) RegisterEvents(types uint64, set nvmlsource.EventSet) nvml.Return {
-	call := map[uint64]string{nvml.EventTypeXidCriticalError: "RegisterEvents(XID)",
-		nvml.EventMigConfigChange:         "RegisterEvents(MIG)",
-		nvml.EventTypeGpuUnavailableError: "RegisterEvents(Unavailable)",
-		nvml.EventTypeGpuRecoveryAction:   "RegisterEvents(Recovery)"}[types]
-	if ret, ok := d.spy.passes(call); !ok {
-		return ret
-	}
-
 	d.spy.mu.Lock()
 	set.(*spySet).members[d] = true
 	d.spy.mu.Unlock()
@@ -279,17 +331,13 @@ func (d spyDevice) GetMigDeviceHandleByIndex(index int) (nvmlsource.MIGDevice, n
 		index /= 2
 	}
 
-	m, ret := via(d.spy, "GetMigDeviceHandleByIndex", func() (nvmlsource.MIGDevice, nvml.Return) {
-		return d.Device.GetMigDeviceHandleByIndex(index)
-	})
+	m, ret := d.Device.GetMigDeviceHandleByIndex(index)
 
 	return spyMIG{m, d.spy}, ret
 }
 
 func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.GPUInstance, nvml.Return) {
-	list, ret := via(d.spy, "GetGpuInstances", func() ([]nvmlsource.GPUInstance, nvml.Return) {
-		return d.Device.GetGpuInstances(profile, capacity)
-	})
+	list, ret := d.Device.GetGpuInstances(profile, capacity)
 	for i := range list {
 		list[i] = spyInstance{list[i], d.spy}
 	}
@@ -298,7 +346,7 @@ func (d spyDevice) GetGpuInstances(profile uint32, capacity int) ([]nvmlsource.G
 }
 
 func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
-	most, ret := via(d.spy, "GetMaxMigDeviceCount", d.Device.GetMaxMigDeviceCount)
+	most, ret := d.Device.GetMaxMigDeviceCount()
 	if d.spy.noMIGDevices {
 		return 0, ret
 	}
@@ -308,7 +356,7 @@ func (d spyDevice) GetMaxMigDeviceCount() (int, nvml.Return) {
 
 // GetComputeRunningProcesses leaves out the instances if the spy is set to an old driver.
 func (d spyDevice) GetComputeRunningProcesses() ([]nvml.ProcessInfo, nvml.Return) {
-	list, ret := via(d.spy, "GetComputeRunningProcesses", d.Device.GetComputeRunningProcesses)
+	list, ret := d.Device.GetComputeRunningProcesses()
 	for i := range list {
 		if d.spy.oldProcesses {
 			list[i].GpuInstanceId, list[i].ComputeInstanceId = nvmlsource.NoInstance, nvmlsource.NoInstance

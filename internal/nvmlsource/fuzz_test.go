@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"math"
 	"reflect"
+	"sync"
 	"testing"
 	"time"
 	"unicode/utf8"
@@ -56,9 +57,43 @@ func (n noise) ret() nvml.Return {
 	return nvml.SUCCESS
 }
 
-// random is a value of a type that has no limits; the methods that use it are generated.
-func random[T any](n noise) (value T) {
-	switch v := reflect.ValueOf(&value).Elem(); v.Kind() {
+// Before answers calls whose values have no limits; for the others noise has methods.
+func (n noise) Before(c nvmlsource.Call) nvmlsource.Verdict {
+	t := unlimited()[c.Function]
+	if t == nil {
+		return nvmlsource.Verdict{}
+	}
+
+	return nvmlsource.Verdict{Answered: true, Answer: n.random(t), Return: n.ret()}
+}
+
+func (noise) Object(nvmlsource.Call, int, any) (object any, known bool) { return nil, true }
+
+// unlimited are the types of what functions return that noise has no method for.
+var unlimited = sync.OnceValue(func() map[string]reflect.Type {
+	all := map[string]reflect.Type{}
+
+	for prefix, seam := range map[string][]reflect.Type{
+		"nvml":       {reflect.TypeFor[nvmlsource.Library]()},
+		"nvmlDevice": {reflect.TypeFor[nvmlsource.Device](), reflect.TypeFor[nvmlsource.MIGDevice]()},
+	} {
+		for _, t := range seam {
+			for i := range t.NumMethod() {
+				m := t.Method(i)
+				if _, has := reflect.TypeFor[noise]().MethodByName(m.Name); !has {
+					all[prefix+m.Name] = m.Type.Out(0)
+				}
+			}
+		}
+	}
+
+	return all
+})
+
+func (n noise) random(t reflect.Type) any {
+	v := reflect.New(t).Elem()
+
+	switch v.Kind() {
 	case reflect.String:
 		v.SetString(n.text())
 	case reflect.Int, reflect.Int32:
@@ -68,11 +103,30 @@ func random[T any](n noise) (value T) {
 	case reflect.Uint64:
 		v.SetUint(n.u64())
 	default:
-		panic("a method of noise that has to be written by hand: " + v.Type().String())
+		panic("a method of noise that is missing: it returns a " + t.String())
 	}
 
-	return value
+	return v.Interface()
 }
+
+// noiseLibrary, noiseDevice and noiseMIG have the methods of noise; those that it lacks are never called.
+type (
+	noiseLibrary struct {
+		noise
+		restOfLibrary
+	}
+	noiseDevice struct {
+		noise
+		restOfDevice
+	}
+	noiseMIG struct {
+		noise
+		restOfMIG
+	}
+	restOfLibrary struct{ nvmlsource.Library }
+	restOfDevice  struct{ nvmlsource.Device }
+	restOfMIG     struct{ nvmlsource.MIGDevice }
+)
 
 // mode is like ret, but not an error that ends the reading before it has begun.
 func (n noise) GetMigMode() (current, pending int, ret nvml.Return) {
@@ -92,15 +146,19 @@ func (n noise) GetMaxMigDeviceCount() (int, nvml.Return) { return int(n.u8() % 1
 func (n noise) GetGpuInstanceId() (int, nvml.Return)     { return int(n.u8() % 4), n.ret() }
 func (n noise) GetComputeInstanceId() (int, nvml.Return) { return int(n.u8() % 4), n.ret() }
 
-func (n noise) DeviceGetHandleByIndex(int) (nvmlsource.Device, nvml.Return) { return n, nvml.SUCCESS }
+func (n noise) DeviceGetHandleByIndex(int) (nvmlsource.Device, nvml.Return) {
+	return noiseDevice{noise: n}, nvml.SUCCESS
+}
 
 func (n noise) DeviceGetHandleByPciBusId(string) (nvmlsource.Device, nvml.Return) {
-	return n, nvml.SUCCESS
+	return noiseDevice{noise: n}, nvml.SUCCESS
 }
 
 func (n noise) RegisterEvents(uint64, nvmlsource.EventSet) nvml.Return { return n.ret() }
 
-func (n noise) GetMigDeviceHandleByIndex(int) (nvmlsource.MIGDevice, nvml.Return) { return n, n.ret() }
+func (n noise) GetMigDeviceHandleByIndex(int) (nvmlsource.MIGDevice, nvml.Return) {
+	return noiseMIG{noise: n}, n.ret()
+}
 
 func (n noise) GetCudaComputeCapability() (major, minor int, ret nvml.Return) {
 	return int(n.u8()), int(n.u8()), n.ret()
@@ -269,7 +327,9 @@ func FuzzRead(f *testing.F) {
 
 	f.Fuzz(func(t *testing.T, said []byte) {
 		now := time.Unix(1e9, 0)
-		source := nvmlsource.New(noise{&said}, nvmlsource.Options{
+		n := noise{&said}
+		driver := nvmlsource.Intercept(noiseLibrary{noise: n}, n)
+		source := nvmlsource.New(driver, nvmlsource.Options{
 			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true,
 			Extras: allExtras, Logger: log.NewNopLogger(),
 		})

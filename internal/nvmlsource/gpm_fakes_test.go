@@ -20,29 +20,23 @@ func (s *spy) always(f func()) {
 }
 
 type spySample struct {
-	real nvmlsource.GPMSample
-	spy  *spy
-	of   int // what it was taken of
+	nvmlsource.GPMSample
+	of int // what it was taken of
 }
 
-func (s *spySample) Free() nvml.Return {
-	s.spy.passes("GpmSampleFree")
-	return s.real.Free()
-}
-
-func (s *spy) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
-	sample, ret := via(s, "GpmSampleAlloc", s.Library.GpmSampleAlloc)
-	return &spySample{real: sample, spy: s}, ret
+func (l spiedLibrary) GpmSampleAlloc() (nvmlsource.GPMSample, nvml.Return) {
+	sample, ret := l.Library.GpmSampleAlloc()
+	return &spySample{GPMSample: sample}, ret
 }
 
 // mixed is the SM activity of a window that began at one instance and ended at another.
 const mixed = 1e6
 
-func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlsource.GPMMetric) nvml.Return {
-	if ret, ok := s.passes("GpmMetricsGet"); !ok {
-		return ret
-	}
-
+func (l spiedLibrary) GpmMetricsGet(
+	before, after nvmlsource.GPMSample,
+	metrics []nvmlsource.GPMMetric,
+) nvml.Return {
+	s := l.spy
 	if s.refuses != nil {
 		if ret := s.refuses(metrics); ret != nvml.SUCCESS {
 			return ret
@@ -52,7 +46,7 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 	from := before.(*spySample)
 	to := after.(*spySample)
 
-	ret := s.Library.GpmMetricsGet(from.real, to.real, metrics)
+	ret := l.Library.GpmMetricsGet(from.GPMSample, to.GPMSample, metrics)
 	for i := range metrics {
 		if s.occupant != nil {
 			metrics[i].Value, metrics[i].Return = float64(to.of), nvml.SUCCESS
@@ -69,15 +63,11 @@ func (s *spy) GpmMetricsGet(before, after nvmlsource.GPMSample, metrics []nvmlso
 	return ret
 }
 
-func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int,
+func (s *spy) take(into nvmlsource.GPMSample, instance, compute int,
 	take func(nvmlsource.GPMSample) nvml.Return) nvml.Return {
-	if ret, ok := s.passes(call); !ok {
-		return ret
-	}
-
 	sample := into.(*spySample)
 
-	ret := take(sample.real)
+	ret := take(sample.GPMSample)
 	if ret == nvml.SUCCESS && s.occupant != nil {
 		sample.of = s.occupant(instance, compute)
 	}
@@ -86,11 +76,11 @@ func (s *spy) take(call string, into nvmlsource.GPMSample, instance, compute int
 }
 
 func (d spyDevice) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
-	return d.spy.take("GpmSampleGet", into, -1, -1, d.Device.GpmSampleGet)
+	return d.spy.take(into, -1, -1, d.Device.GpmSampleGet)
 }
 
 func (d spyDevice) GpmMigSampleGet(id int, into nvmlsource.GPMSample) nvml.Return {
-	return d.spy.take("GpmMigSampleGet", into, id, -1, func(s nvmlsource.GPMSample) nvml.Return {
+	return d.spy.take(into, id, -1, func(s nvmlsource.GPMSample) nvml.Return {
 		return d.Device.GpmMigSampleGet(id, s)
 	})
 }
@@ -99,5 +89,5 @@ func (m spyMIG) GpmSampleGet(into nvmlsource.GPMSample) nvml.Return {
 	instance, _ := m.MIGDevice.GetGpuInstanceId()
 	compute, _ := m.MIGDevice.GetComputeInstanceId()
 
-	return m.spy.take("MIG.GpmSampleGet", into, instance, compute, m.MIGDevice.GpmSampleGet)
+	return m.spy.take(into, instance, compute, m.MIGDevice.GpmSampleGet)
 }

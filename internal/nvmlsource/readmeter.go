@@ -124,17 +124,3 @@ func (s *Source) meterReadings(g *gpuState) *gpuState {
 
 	return g
 }
-
-// observeInstead returns a handle of ObserveCalls with another observer.
-func observeInstead(d Device, observer CallObserver) Device {
-	switch d := d.(type) {
-	case observedMutableDevice:
-		d.observer = observer
-		return d
-	case observedDevice:
-		d.observer = observer
-		return d
-	}
-
-	return d
-}

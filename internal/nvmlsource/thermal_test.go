@@ -11,9 +11,7 @@ import (
 )
 
 func (d spyDevice) GetTemperatureThreshold(kind nvml.TemperatureThresholds) (uint32, nvml.Return) {
-	celsius, ret := via(d.spy, "GetTemperatureThreshold", func() (uint32, nvml.Return) {
-		return d.Device.GetTemperatureThreshold(kind)
-	})
+	celsius, ret := d.Device.GetTemperatureThreshold(kind)
 	if offset, says := d.spy.thresholds[kind]; says {
 		return uint32(offset), nvml.SUCCESS
 	}
