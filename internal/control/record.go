@@ -163,7 +163,7 @@ func (e storeError) Unwrap() error { return e.err }
 // saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveOperation(op *operation) error {
 	err := e.save(func() error {
-		document, err := e.encodeOperation(op)
+		document, err := op.encode()
 		if err != nil {
 			return err
 		}
@@ -222,9 +222,9 @@ func (e *Engine) useStore(call func() error) error {
 
 	returned := make(chan error, 1)
 	go func() {
-		defer e.saving.release()
-
-		returned <- call()
+		err := call()
+		e.saving.release() // first: a caller that sees the call return finds the store free
+		returned <- err
 	}()
 
 	select {
@@ -237,10 +237,10 @@ func (e *Engine) useStore(call func() error) error {
 	return errStoreHangs
 }
 
-func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
+func (op *operation) encode() ([]byte, error) {
 	op.change(func(o *entry) {
 		o.Revision++
-		o.Written = e.o.Now()
+		o.Written = o.now()
 	})
 	o := op.copy()
 
@@ -252,7 +252,7 @@ func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 // steps as the operation and the layout before together; four times the first document bounds them.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
-		document, err := e.encodeOperation(op)
+		document, err := op.encode()
 		if err != nil {
 			return err
 		}

@@ -55,12 +55,20 @@ func (e *Engine) countOperation(op *operation, state api.OperationState) {
 
 // callObservers makes the calls that are due, unless that is under way.
 func (e *Engine) callObservers() {
+	idle := false
+
 	e.state.update(func(b *book) {
-		if b.reports.done == nil && len(b.reports.calls) > 0 {
-			b.reports.done = make(chan struct{})
-			go e.makeCalls()
+		r := &b.reports
+
+		idle = r.done == nil && len(r.calls) > 0
+		if idle {
+			r.done = make(chan struct{})
 		}
 	})
+
+	if idle {
+		go e.makeCalls()
+	}
 }
 
 func (e *Engine) makeCalls() {
