@@ -16,22 +16,25 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 		return nil
 	}
 
-	e.cordoning.Lock()
-	defer e.cordoning.Unlock()
-
-	e.setCordoned(op, true)
-
-	if err := e.saveOperation(op); err != nil {
-		e.setCordoned(op, false)
-		return err
-	}
-
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	if _, err := e.o.Cluster.Cordon(callCtx); err != nil {
-		e.addWarning(
-			op,
+	err := e.cordoning.take(callCtx)
+	if err == nil {
+		defer e.cordoning.release()
+
+		op.setCordoned(true)
+
+		if err := e.saveOperation(op); err != nil {
+			op.setCordoned(false)
+			return err
+		}
+
+		_, err = e.o.Cluster.Cordon(callCtx)
+	}
+
+	if err != nil {
+		op.addWarning(
 			"the node could not be cordoned (%s): pods may be given new devices before all is done",
 			reasonText(err),
 		)
@@ -40,85 +43,83 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	return nil
 }
 
-func (e *Engine) setCordoned(op *operation, cordoned bool) {
-	e.mu.Lock()
-	op.Cordoned = cordoned
-	e.mu.Unlock()
+func (op *operation) setCordoned(cordoned bool) {
+	op.change(func(o *entry) { o.Cordoned = cordoned })
 }
 
-// needsCordon reports whether pods must still be kept from the node because of the operation. It is called with the
-// engine's mu held.
-func (op *operation) needsCordon() bool {
-	state := op.Operation.State
-	return op.Cordoned && (!state.Final() || state == api.Unsettled && !op.offered)
+// needsCordon reports whether pods must still be kept from the node because of the operation.
+func (o *entry) needsCordon() bool {
+	state := o.Operation.State
+	return o.Cordoned && (!state.Final() || state == api.Unsettled && !o.offered)
 }
 
 // uncordonNode undoes this program's cordon when the last operation that wants it ends. If it fails, Run tries it
 // again, and the next start.
 func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
-	e.cordoning.Lock()
-	defer e.cordoning.Unlock()
-
-	e.mu.Lock()
-	mine := op.Cordoned && e.o.Cluster != nil
-	wanted := slices.ContainsFunc(e.operations, func(o *operation) bool {
-		return o != op && o.needsCordon()
-	})
-	e.mu.Unlock()
-
-	if !mine {
+	if !op.copy().Cordoned || e.o.Cluster == nil {
 		return
 	}
 
+	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+	defer cancel()
+
+	err := e.cordoning.take(callCtx)
+	if err == nil {
+		defer e.cordoning.release()
+
+		err = e.uncordonUnlessWanted(callCtx, op)
+	}
+
+	if err != nil {
+		level.Warn(e.o.Logger).Log(
+			"msg", "node is still cordoned",
+			"operation", op.id,
+			"err", err,
+		)
+		op.addWarning("the node is still cordoned (%s): uncordoning is retried", reasonText(err))
+	}
+}
+
+// uncordonUnlessWanted ends the cordon of an operation: the node's, unless another operation needs it.
+func (e *Engine) uncordonUnlessWanted(ctx context.Context, op *operation) error {
+	if !op.copy().Cordoned { // another goroutine has done it
+		return nil
+	}
+
+	wanted := read(e.state, func(b *book) bool {
+		return slices.ContainsFunc(b.operations, func(other *operation) bool {
+			return other != op && other.in(b).needsCordon()
+		})
+	})
+
 	if !wanted {
-		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-		defer cancel()
-
-		if err := e.o.Cluster.Uncordon(callCtx); err != nil {
-			level.Warn(e.o.Logger).Log(
-				"msg", "node is still cordoned",
-				"operation", op.Operation.ID,
-				"err", err,
-			)
-			e.addWarning(
-				op,
-				"the node is still cordoned (%s): uncordoning is retried",
-				reasonText(err),
-			)
-
-			return
+		if err := e.o.Cluster.Uncordon(ctx); err != nil {
+			return err
 		}
 	}
 
-	e.setCordoned(op, false)
+	op.setCordoned(false)
+
+	return nil
 }
 
 // retryUncordon uncordons the node if an operation that needs the cordon no more could not undo it.
 func (e *Engine) retryUncordon(ctx context.Context) {
-	e.mu.Lock()
-	at := slices.IndexFunc(
-		e.operations,
-		func(op *operation) bool { return op.Cordoned && !op.needsCordon() },
-	)
+	var left []*operation
 
-	var op *operation
-	if at >= 0 && e.current == nil && e.unusable == "" {
-		op = e.operations[at]
-	}
+	e.state.update(func(b *book) {
+		if b.current == nil && b.unusable == "" {
+			left = b.list(func(o *entry) bool { return o.Cordoned && !o.needsCordon() })
+		}
+	})
 
-	e.mu.Unlock()
-
-	if op == nil {
+	if len(left) == 0 {
 		return
 	}
 
-	e.uncordonNode(ctx, op)
+	e.uncordonNode(ctx, left[0])
 
-	e.mu.Lock()
-	cordoned := op.Cordoned
-	e.mu.Unlock()
-
-	if !cordoned {
+	if !left[0].copy().Cordoned {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 	}
 }

@@ -109,7 +109,8 @@ type Profiling interface {
 }
 
 // Store keeps the documents of partition control durably, in a folder that no other process uses meanwhile. What was
-// saved is on disk. Errors: ErrStateReplaced, and those of the file system.
+// saved is on disk. Errors: ErrStateReplaced, and those of the file system. One method is called at a time; one that
+// hangs is abandoned, and the next is called when it has returned.
 type Store interface {
 	// Open takes the folder and reads it. It can be called again after any error; then it refuses a folder whose
 	// documents are not those saved last, with ErrStateForeign.
@@ -168,11 +169,13 @@ type Options struct {
 	Store        Store
 	Observer     Observer // optional
 	// Unsettled receives the number of unsettled operations when it changes, Unrestored the GPUs that are not restored,
-	// also when there was no change; both are optional. They are called one at a time.
+	// also when there was no change; both are optional. They and Observer are called one at a time, in a goroutine of
+	// their own.
 	Unsettled  func(number int)
 	Unrestored func(list []api.Unrestored)
 
-	// CallTimeout bounds each driver call, IdleFor is how long an instance must have been inactive to be idle.
+	// CallTimeout bounds each call of the driver, the cluster, the kubelet and the store. IdleFor is how long an instance
+	// must have been inactive to be idle.
 	CallTimeout time.Duration
 	IdleFor     time.Duration
 	// SettleTimeout is how long an operation waits for the kubelet to offer the new devices, and none of the destroyed

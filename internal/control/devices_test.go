@@ -354,7 +354,7 @@ func TestSettlingSaysWhatItWaitsFor(t *testing.T) {
 			time.Sleep(5 * time.Second)
 		}
 
-		e.settling.Wait()
+		e.await()
 
 		if op := e.now(t, started.ID); op.State != api.Unsettled || len(op.WaitsFor) != 1 {
 			t.Errorf("operation is %s and waits for %q", op.State, op.WaitsFor)
@@ -421,7 +421,7 @@ func TestSettlingByProfile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			op := &operation{record: record{Parts: []*part{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}}
+			op := record{Changes: []gpuChange{{GPU: gpu1, Before: tt.before, Expected: tt.after}}}
 			now := *w.gpu(gpu1)
 			now.Instances = tt.after
 			changed := op.compareDevices([]mig.GPULayout{now})

@@ -31,34 +31,38 @@ type Engine struct {
 	plans    plans
 	active   activity
 	views    *views
+	state    *state
 	queue    chan *operation // one is accepted at a time
 	began    time.Time       // when this process began
+	started  chan struct{}   // closed when the first attempt to finish what the last process left is over
+	stopped  chan struct{}   // closed when the grace period of Run is over
 	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
-	restarting chan struct{} // has an element while the device plugin is being restarted
-
-	hooking    sync.Mutex // hooks of one operation run at a time; no other lock is taken before
-	saving     sync.Mutex // what is written to the state folder: taken before announcing and mu
-	cordoning  sync.Mutex // the node is cordoned and uncordoned: taken before saving
-	announcing sync.Mutex // serializes reports to the observer: taken before mu
-
-	mu            sync.Mutex
-	current       *operation    // accepted or being executed
-	cleared       chan struct{} // closed when current becomes nil; nil while nothing waits for that
-	reserved      bool          // a request is being checked, and may become the current operation
-	operations    []*operation
-	layouts       []layout      // of GPUs that operations have changed, for a restore
-	restoredBoot  string        // the boot whose restore was begun; unrestored has what is left of it
-	unrestored    []*unrestored // GPUs that are to be restored in this boot
-	loaded        bool          // the state folder was read
-	started       chan struct{} // closed when the first attempt to finish what the last process left is over
-	recovering    bool          // what the last process left is being finished
-	unusable      string        // why the engine is read-only
-	damaged       bool          // the state folder's documents are, and the operator has to accept that
-	slotsUsed     bool          // the slots of the state folder have had an operation
-	reportedState string        // the state that the observer knows
-	unsettled     int           // the number of unsettled operations that was reported last
+	// What can hang is done by one goroutine at a time; the others wait no longer than their contexts. Who has cordoning
+	// may take saving, in no other order.
+	hooking    turn
+	restarting turn // the device plugin
+	cordoning  turn
+	saving     turn
 }
+
+// turn is held by one goroutine at a time, from take to release.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+func (t turn) take(ctx context.Context) error {
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (t turn) release() { <-t }
+
+func (t turn) isTaken() bool { return len(t) > 0 }
 
 // New returns an Engine, which does nothing until Run is called.
 func New(o Options) (*Engine, error) {
@@ -78,8 +82,19 @@ func New(o Options) (*Engine, error) {
 		o.Logger = log.NewNopLogger()
 	}
 
-	e := &Engine{o: o, views: newViews(o.Now), queue: make(chan *operation, 1), began: o.Now(),
-		started: make(chan struct{}), restarting: make(chan struct{}, 1), recovering: true}
+	e := &Engine{
+		o:          o,
+		views:      newViews(o.Now),
+		state:      &state{book: book{recovering: true}},
+		queue:      make(chan *operation, 1),
+		began:      o.Now(),
+		started:    make(chan struct{}),
+		stopped:    make(chan struct{}),
+		hooking:    newTurn(),
+		restarting: newTurn(),
+		cordoning:  newTurn(),
+		saving:     newTurn(),
+	}
 	e.SetLayouts(o.Layouts)
 	o.Actuator.WatchLayouts(e.views)
 
@@ -95,7 +110,12 @@ const housekeeping = time.Second
 // Run finishes what the last process has left, and then executes what is accepted until ctx ends. An operation that is
 // running then is brought to its end first, for as long as the grace period lasts, without waiting for the kubelet.
 func (e *Engine) Run(ctx context.Context) error {
+	graceCtx, cancel := withGrace(ctx)
+	defer cancel()
+	defer context.AfterFunc(graceCtx, func() { close(e.stopped) })()
+
 	var watching sync.WaitGroup
+	defer e.awaitReports()
 	defer watching.Wait()
 	defer e.settling.Wait()
 	watching.Go(func() { e.observeActivity(ctx) })
@@ -153,89 +173,27 @@ func (e *Engine) observeActivity(ctx context.Context) {
 }
 
 // State is "idle", "running", "degraded", "stuck" or "read-only".
-func (e *Engine) State() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.state()
-}
-
-func (e *Engine) state() string {
-	if e.current != nil || e.recovering {
-		return running
-	}
-
-	if e.unusable != "" {
-		return readOnly
-	}
-
-	found := map[api.OperationState]bool{}
-	for _, op := range e.operations {
-		found[op.Operation.State] = true
-	}
-
-	switch {
-	case found[api.Stuck]:
-		return stuck
-	case found[api.Degraded]:
-		return degraded
-	case found[api.Settling]:
-		return running
-	default:
-		return idle
-	}
-}
+func (e *Engine) State() string { return read(e.state, (*book).status) }
 
 // Reason says why the engine is read-only; it is empty if it is not.
 func (e *Engine) Reason() string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.unusable
-}
-
-// reportState reports a change of the state to the observer, and one of the number of unsettled operations.
-func (e *Engine) reportState() {
-	e.announcing.Lock()
-	defer e.announcing.Unlock()
-
-	e.mu.Lock()
-	now := e.state()
-	unsettled := e.countUnsettled()
-	unrestored := e.listUnrestored()
-	isNews := now != e.reportedState
-	changed := unsettled != e.unsettled
-	e.reportedState = now
-	e.unsettled = unsettled
-	e.mu.Unlock()
-
-	if isNews && e.o.Observer != nil {
-		e.o.Observer.State(now)
-	}
-
-	if changed && e.o.Unsettled != nil {
-		e.o.Unsettled(unsettled)
-	}
-
-	if e.o.Unrestored != nil {
-		e.o.Unrestored(unrestored)
-	}
+	return read(e.state, func(b *book) string { return b.unusable })
 }
 
 // setUnusable makes the engine read-only because of its state folder, until repairStore succeeds.
 func (e *Engine) setUnusable(err error) {
-	e.mu.Lock()
 	reason := "the state folder cannot be used: " + stateText(err)
+	news := false
 
-	repeated := e.unusable == reason ||
-		e.unusable != "" && errors.Is(err, os.ErrClosed) // why it is closed was said
-	if !repeated {
-		e.unusable = reason
-	}
+	e.state.update(func(b *book) {
+		news = b.unusable != reason &&
+			(b.unusable == "" || !errors.Is(err, os.ErrClosed)) // why it is closed was said
+		if news {
+			b.unusable = reason
+		}
+	})
 
-	e.mu.Unlock()
-
-	if !repeated {
+	if news {
 		level.Error(e.o.Logger).Log(
 			"msg", "partition control is read-only: cannot use its state folder",
 			"err", err,

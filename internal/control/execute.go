@@ -39,9 +39,9 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 
 	level.Warn(e.o.Logger).Log(
 		"msg", "left an operation to the next start",
-		"operation", op.Operation.ID,
+		"operation", op.id,
 	)
-	e.addNote(op, "the exporter stops; its next start finishes this operation")
+	op.addNote("the exporter stops; its next start finishes this operation")
 
 	return true
 }
@@ -52,7 +52,7 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
-	switch op.task {
+	switch op.copy().task {
 	case doSteps:
 		e.applySteps(graceCtx, op)
 	case doRollback:
@@ -68,52 +68,40 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 
 // clearCurrent drops the current operation. One whose steps are done waits for the kubelet in its own goroutine.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
-	waitsForKubelet := op.Operation.State == api.Settling
+	follows := op.status() == api.Settling
 
 	e.endChanges(op)
 	e.recordRestore(op)
-
-	e.mu.Lock()
-	op.inSlots = false
-	e.mu.Unlock()
+	op.change(func(o *entry) { o.inSlots = false })
 
 	// If this fails, the engine becomes read-only: the slots keep this operation, and no other one overwrites them.
 	_ = e.saveHistory()
 
-	e.mu.Lock()
+	e.state.update(func(b *book) {
+		b.current = nil
+		if b.cleared != nil {
+			close(b.cleared)
+			b.cleared = nil
+		}
 
-	e.current = nil
-	if e.cleared != nil {
-		close(e.cleared)
-		e.cleared = nil
-	}
+		if !follows {
+			op.in(b).endEvents()
+		}
+	})
 
-	if !waitsForKubelet {
-		e.endEvents(op)
-	}
-
-	e.mu.Unlock()
-
-	if waitsForKubelet {
-		e.settling.Go(func() { e.awaitSettled(ctx, op) })
+	if follows {
+		e.settling.Go(func() { e.awaitFollowers(ctx, op) })
 	}
 
 	e.reportState()
 }
 
-// endEvents closes the streams of an operation's events. It is called with mu held.
-func (e *Engine) endEvents(op *operation) {
-	op.live = false
-	close(op.news)
-	op.news = make(chan struct{})
-}
-
 // applySteps performs the steps and verifies the outcome, or rolls back.
 func (e *Engine) applySteps(ctx context.Context, op *operation) {
-	e.setState(op, api.Running, "running")
+	op.setState(api.Running, "running")
 
-	for _, id := range op.gpus() {
-		e.setGPU(op, id, api.Running, nil, nil)
+	for _, id := range op.gpus {
+		op.setGPU(id, api.Running, nil, nil)
 	}
 
 	err := e.markSlotsUsed()
@@ -121,9 +109,9 @@ func (e *Engine) applySteps(ctx context.Context, op *operation) {
 		err = e.cordonNode(ctx, op)
 	}
 
-	for n := 0; n < len(op.Operation.Steps) && err == nil; n++ {
-		s := op.Operation.Steps[n].Step
-		err = e.doStep(ctx, op, s, stepRef{index: n}, op.Force)
+	o := op.copy()
+	for n := 0; n < len(o.Operation.Steps) && err == nil; n++ {
+		err = e.doStep(ctx, op, o.Operation.Steps[n].Step, stepRef{index: n}, o.Force)
 	}
 
 	if err == nil {
@@ -141,23 +129,23 @@ func (e *Engine) applySteps(ctx context.Context, op *operation) {
 
 // commit is the point after which an operation is not rolled back any more.
 func (e *Engine) commit(op *operation) error {
-	before := op.Operation.State
-	e.setState(op, api.Settling, "all steps are done")
+	before := op.status()
+	op.setState(api.Settling, "all steps are done")
 
-	for _, id := range op.gpus() {
-		e.setGPU(op, id, api.Settling, nil, nil)
+	for _, id := range op.gpus {
+		op.setGPU(id, api.Settling, nil, nil)
 	}
 
 	err := e.saveOperation(op)
 	if err != nil {
-		e.setState(op, before, "the outcome could not be saved")
+		op.setState(before, "the outcome could not be saved")
 	}
 
 	return err
 }
 
 // doStep performs one step. It saves the step before it calls the driver, and the outcome afterwards. After an error,
-// op.part(s.GPU) holds what we know of the GPU.
+// op.gpuChange(s.GPU) has what we know of the GPU.
 func (e *Engine) doStep(
 	ctx context.Context,
 	op *operation,
@@ -165,20 +153,19 @@ func (e *Engine) doStep(
 	at stepRef,
 	force []string,
 ) error {
-	p := op.part(s.GPU)
-	if err := e.beginChanges(p); err != nil {
-		e.setStep(op, at, api.StepFailed, nil, err)
+	if err := e.beginChanges(op, s.GPU); err != nil {
+		op.setStep(at, api.StepFailed, nil, err)
 		return &stepError{step: s, err: err}
 	}
 
 	// We write down what we are about to do before we call the driver: after a crash the next start knows which step
 	// was under way.
-	e.setPending(p, &s)
-	e.setStep(op, at, api.StepRunning, nil, nil)
+	op.setPending(s.GPU, &s)
+	op.setStep(at, api.StepRunning, nil, nil)
 
 	if err := e.saveOperation(op); err != nil {
-		e.setPending(p, nil)
-		e.setStep(op, at, api.StepFailed, nil, err)
+		op.setPending(s.GPU, nil)
+		op.setStep(at, api.StepFailed, nil, err)
 
 		return err
 	}
@@ -191,19 +178,10 @@ func (e *Engine) doStep(
 		err = &stepError{step: s, err: err}
 	}
 
-	e.setStep(op, at, state, done, err)
+	op.setStep(at, state, done, err)
 
 	// If both fail, the operator needs the step's error.
 	return cmp.Or(err, e.saveOperation(op))
-}
-
-// setPending sets the step of a part that is under way, or nil. It locks mu, because the history may still have the
-// operation.
-func (e *Engine) setPending(p *part, step *mig.Step) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	p.Pending = step
 }
 
 const (
@@ -216,9 +194,8 @@ const (
 // as long as the GPU is as it was.
 func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
-	p := op.part(s.GPU)
 	for n := 1; ; n++ {
-		done, err := e.performOnce(ctx, p, s, force, rollback)
+		done, err := e.performOnce(ctx, op, s, force, rollback)
 
 		if err == nil || n == maxStepTries || ctx.Err() != nil {
 			return done, err
@@ -226,21 +203,23 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 
 		// We try again only while the GPU is certainly as it was.
 		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
-		if !again || p.Pending != nil || isForeign(err) || isBusy(err) {
+		if !again || op.gpuChange(s.GPU).Pending != nil || isForeign(err) || isBusy(err) {
 			return done, err
 		}
 
 		sleep(ctx, firstRetryDelay<<(n-1))
-		p.Pending = &s
+		op.setPending(s.GPU, &s)
 	}
 }
 
 // performOnce checks that nothing holds what the step destroys, and performs the step.
-func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []string,
+func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
+	c := op.gpuChange(s.GPU)
+
 	if !isCreation(s) {
-		if err := e.checkHolders(ctx, p, s, force, rollback); err != nil {
-			p.Pending = nil
+		if err := e.checkHolders(ctx, &c, s, force, rollback); err != nil {
+			op.setPending(s.GPU, nil)
 			return nil, err
 		}
 	}
@@ -248,38 +227,41 @@ func (e *Engine) performOnce(ctx context.Context, p *part, s mig.Step, force []s
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	out, err := e.o.Actuator.PerformStep(callCtx, s, p.Expected)
+	out, err := e.o.Actuator.PerformStep(callCtx, s, c.Expected)
 	fillPlacements(out.Instances)
 
-	return p.recordOutcome(s, out, err)
+	done, err := c.recordOutcome(s, out, err)
+	op.setChange(c)
+
+	return done, err
 }
 
 // recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was
 // read, and only if that is what the step leads to.
-func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
-	after, mismatch := verifyOutcome(p.Expected, s, out.Instances)
+func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
+	after, mismatch := verifyOutcome(c.Expected, s, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
 
 	switch {
 	case errors.Is(err, mig.ErrLayoutChanged):
-		p.Pending = nil
-		return nil, newForeignError(p.GPU, out)
+		c.Pending = nil
+		return nil, newForeignError(c.GPU, out)
 	case errors.Is(err, mig.ErrNotTried):
-		p.Pending = nil
+		c.Pending = nil
 		return nil, err
 	case !out.Read: // it stays pending: neither done nor not done
 		return nil, cmp.Or(err, gpu.ErrDriver)
-	case mig.SameInstances(out.Instances, p.Expected) && !(reported && isCreation(s)):
-		p.Pending = nil
+	case mig.SameInstances(out.Instances, c.Expected) && !(reported && isCreation(s)):
+		c.Pending = nil
 
 		return nil, cmp.Or(
 			err,
 			fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver),
 		)
 	case mismatch == nil && !isRefused(err):
-		p.Pending = nil
-		p.Changed = true
-		p.Expected = after
+		c.Pending = nil
+		c.Changed = true
+		c.Expected = after
 
 		if err != nil {
 			return nil, err
@@ -287,10 +269,10 @@ func (p *part) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done,
 
 		return &out.Done, nil
 	default: // also what was created and no longer exists
-		p.Pending = nil
-		p.Changed = p.Changed || !isRefused(err)
+		c.Pending = nil
+		c.Changed = c.Changed || !isRefused(err)
 
-		return nil, newForeignError(p.GPU, out)
+		return nil, newForeignError(c.GPU, out)
 	}
 }
 
@@ -354,12 +336,12 @@ func sleep(ctx context.Context, d time.Duration) {
 // the operation has created itself, which the poll may not have seen yet, only activity that was seen counts.
 func (e *Engine) checkHolders(
 	ctx context.Context,
-	p *part,
+	c *gpuChange,
 	s mig.Step,
 	force []string,
 	own bool,
 ) error {
-	g := p.live()
+	g := c.live()
 	if s.IndexIn(g.Instances) < 0 {
 		return fmt.Errorf("GPU instance does not exist: %w", gpu.ErrNotFound)
 	}
@@ -413,21 +395,21 @@ func findGPU(
 func (e *Engine) verify(ctx context.Context, op *operation) error {
 	seen := e.marks()
 
-	gpus, unreadable, err := e.readLayouts(ctx, op.gpus()...)
+	gpus, unreadable, err := e.readLayouts(ctx, op.gpus...)
 	if err != nil {
 		return &unreadError{err}
 	}
 
-	for _, p := range op.Parts {
-		g, err := findGPU(gpus, unreadable, p.GPU)
+	for _, c := range op.copy().Changes {
+		g, err := findGPU(gpus, unreadable, c.GPU)
 		switch {
 		case err != nil:
 			return &unreadError{err}
-		case !mig.SameInstances(g.Instances, p.Expected):
-			return &foreignError{gpu: p.GPU, current: knownInstances(g.Instances)}
+		case !mig.SameInstances(g.Instances, c.Expected):
+			return &foreignError{gpu: c.GPU, current: knownInstances(g.Instances)}
 		}
 
-		if left := stepsBetween(p.GPU, g.Instances, p.After); len(left) > 0 {
+		if left := stepsBetween(c.GPU, g.Instances, c.After); len(left) > 0 {
 			return fmt.Errorf(
 				"the layout read back is not the planned one: %s is still to be done: %w",
 				stepText(left[0]),
@@ -437,9 +419,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 	}
 
 	e.endChanges(op)
-	e.mu.Lock()
-	op.setViews(seen) // the history may still have the operation, and be saved for another one
-	e.mu.Unlock()
+	op.change(func(o *entry) { o.setViews(seen) })
 
 	return nil
 }

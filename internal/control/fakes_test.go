@@ -536,9 +536,25 @@ func (p *profiling) Release(context.Context) (func(), error) {
 type observer struct{ *world }
 
 func (o *observer) Operation(api.Verb, string, time.Duration) {}
-func (o *observer) State(s string)                            { o.states = append(o.states, s) }
+
+func (o *observer) State(s string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+
+	o.states = append(o.states, s)
+}
+
+func (w *world) setUnsettled(number int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
+	w.unsettled = append(w.unsettled, number)
+}
 
 func (w *world) setUnrestored(list []api.Unrestored) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+
 	w.unrestored = nil
 	for _, u := range list {
 		w.unrestored = append(w.unrestored, u.GPU)
@@ -555,7 +571,7 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	o := Options{Hostname: "node", BootID: "boot-1", Apply: true, Actuator: w, Poller: w, Assignments: kubelet{w},
 		Handles: files{w},
 		Cluster: &cluster{w}, Cordon: true, Profiling: &profiling{w}, Store: &folder{w}, Observer: &observer{w},
-		Unsettled:   func(number int) { w.unsettled = append(w.unsettled, number) },
+		Unsettled:   w.setUnsettled,
 		Unrestored:  w.setUnrestored,
 		CallTimeout: 10 * time.Second,
 		IdleFor:     time.Minute, SettleTimeout: 20 * time.Second, Hooks: []Hook{{Argv: []string{"restart"}}},
@@ -583,9 +599,15 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 	}
 
 	e.recoverOperations(t.Context())
-	e.settling.Wait()
+	e.await()
 
 	return e
+}
+
+// await waits until nothing is done beside the current operation any more.
+func (e *Engine) await() {
+	e.settling.Wait()
+	e.awaitReports()
 }
 
 // drive does what Run does, as far as there is something to do.
@@ -595,7 +617,7 @@ func (e *Engine) drive(t *testing.T) {
 	select {
 	case op := <-e.queue:
 		e.executeOperation(t.Context(), op)
-		e.settling.Wait()
+		e.await()
 	default:
 	}
 }

@@ -14,29 +14,37 @@ func (e *Engine) HoldOperations(ctx context.Context) (release func(), err error)
 	case <-ctx.Done():
 	}
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.state.update(func(b *book) {
+		if err = b.refuseHold(); err == nil {
+			b.reserved = true
+		}
+	})
 
-	if e.current == nil && !e.reserved && e.state() == running {
-		return nil, problemf(api.InProgress, "an operation of partition control is not finished")
+	if err != nil {
+		return nil, err
 	}
 
+	return e.releaseReservation, nil
+}
+
+// refuseHold returns why operations cannot be kept from beginning now, nil if they can.
+func (b *book) refuseHold() error {
 	switch {
-	case e.current != nil:
-		return nil, problemf(
+	case b.current != nil:
+		return problemf(
 			api.InProgress,
 			"operation %s of partition control is %s",
-			e.current.Operation.ID,
-			e.current.Operation.State,
+			b.current.id,
+			b.current.in(b).Operation.State,
 		)
-	case e.reserved:
-		return nil, problemf(
+	case b.reserved:
+		return problemf(
 			api.InProgress,
 			"a request to partition control is being checked; try again",
 		)
+	case b.status() == running:
+		return problemf(api.InProgress, "an operation of partition control is not finished")
+	default:
+		return nil
 	}
-
-	e.reserved = true
-
-	return e.releaseReservation, nil
 }

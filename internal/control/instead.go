@@ -11,20 +11,20 @@ import (
 
 // checkView returns a problem unless the GPUs of a finished operation have the instances that it left, and no other
 // client can have rebuilt them since. The problem has the layouts before the operation, to be planned instead.
-func (u *usage) checkView(op *operation) *api.Problem {
+func (u *usage) checkView(r *record) *api.Problem {
 	var problem *api.Problem
 	var instead []api.Spec
 
-	for _, p := range op.Parts {
-		g, err := u.gpu(p.GPU)
+	for _, c := range r.Changes {
+		g, err := u.gpu(c.GPU)
 		if err != nil {
-			return problemf(api.Unavailable, "%s cannot be read", p.GPU)
+			return problemf(api.Unavailable, "%s cannot be read", c.GPU)
 		}
 
-		instead = append(instead, specOf(g, p.Before))
-		why := p.View.broken(u.marks[p.GPU])
+		instead = append(instead, specOf(g, c.Before))
+		why := c.View.broken(u.marks[c.GPU])
 
-		if !mig.SameInstances(g.Instances, p.Expected) {
+		if !mig.SameInstances(g.Instances, c.Expected) {
 			why = "its layout is not the one that the operation left"
 		}
 
@@ -32,12 +32,12 @@ func (u *usage) checkView(op *operation) *api.Problem {
 			problem = problemf(
 				api.StalePlan,
 				"operation %s cannot be rolled back, because of GPU %d (%s): %s",
-				op.Operation.ID,
+				r.Operation.ID,
 				g.Index,
 				g.UUID,
 				why,
 			)
-			problem.Operation = op.Operation.ID
+			problem.Operation = r.Operation.ID
 		}
 	}
 

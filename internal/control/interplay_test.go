@@ -122,6 +122,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			w.before = nil
 			w.saving = nil
 			e.repairStore()
+			e.awaitReports()
 
 			if state := e.State(); w.states[len(w.states)-1] != state {
 				t.Errorf("state %s, and the observer knows %s", state, w.states[len(w.states)-1])
@@ -133,7 +134,7 @@ func TestEverythingAtOnce(t *testing.T) {
 
 			next := w.engine(t, nil)
 			if state := next.State(); state != idle || w.cordonedBy != "" {
-				t.Errorf("the next start: state %s, cordoned by %q; %s", state, w.cordonedBy, next.unusable)
+				t.Errorf("the next start: state %s, cordoned by %q; %s", state, w.cordonedBy, next.Reason())
 			}
 
 			if n := w.calls; n < 500 {
@@ -294,10 +295,8 @@ func TestStuckForADay(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		e.mu.Lock()
 		size := len(w.documents.History)
-		events := len(e.operations[0].events)
-		e.mu.Unlock()
+		events := read(e.state, func(b *book) int { return len(b.operations[0].in(b).events) })
 		state := e.now(t, op.ID).State
 		cmptest.Equal(t, "state", state, api.Stuck)
 
@@ -343,11 +342,12 @@ func TestEventsOfAnotherProcess(t *testing.T) {
 func TestEventsAreBounded(t *testing.T) {
 	e := newWorld(t).engine(t, nil)
 
-	op := newOperation(record{})
+	noted := e.newOperation(record{})
 	for range 3*maxEvents + 5 {
-		e.addNote(op, "")
+		noted.addNote("")
 	}
 
+	op := &noted.entry
 	for after, want := range map[int]int{0: op.seq - len(op.events) + 1, op.seq - 1: op.seq, op.seq - 100: op.seq - 99} {
 		list := op.eventsAfter(after)
 		cmptest.Equal(t, "list[0].Seq", list[0].Seq, want)
@@ -421,7 +421,7 @@ func TestCordonIsUndoneLater(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		if w.cordonedBy != "" || e.operations[0].Cordoned {
+		if w.cordonedBy != "" || e.Operations().Operations[0].Cordoned {
 			t.Errorf("still cordoned by %q", w.cordonedBy)
 		}
 	})

@@ -127,14 +127,15 @@ func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 
 // changeMode executes a mode change.
 func (e *Engine) changeMode(ctx context.Context, op *operation) {
-	if op.Operation.State != api.Pending {
+	o := op.copy()
+	if o.Operation.State != api.Pending {
 		e.endModeFromDriver(ctx, op, nil)
 		return
 	}
 
-	id := op.Operation.Mode.GPU
-	e.setState(op, api.Running, "running")
-	e.setGPU(op, id, api.Running, nil, nil)
+	id := o.Operation.Mode.GPU
+	op.setState(api.Running, "running")
+	op.setGPU(id, api.Running, nil, nil)
 
 	err := e.saveOperation(op)
 	if err == nil {
@@ -156,11 +157,11 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 
 	e.views.begin(id)
 
-	change, err := e.callSetMode(ctx, id, op.Operation.Mode.Wanted)
+	change, err := e.callSetMode(ctx, id, o.Operation.Mode.Wanted)
 	switch {
 	case isTimeout(err) && e.deferToRestart(ctx, op):
 	case isTimeout(err):
-		e.setGPU(op, id, api.Stuck, err, nil)
+		op.setGPU(id, api.Stuck, err, nil)
 		e.markDegraded(op, err)
 	case isBusy(err): // nothing was asked for
 		e.endOperation(ctx, op, api.Failed, failureProblem(err))
@@ -220,9 +221,11 @@ func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.Mod
 
 // endMode ends a mode change. A mode that is pending counts as a success.
 func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChange) {
+	asked := op.copy().Operation.Mode
+
 	r := api.ModeResult{
-		GPU:     op.Operation.Mode.GPU,
-		Wanted:  op.Operation.Mode.Wanted,
+		GPU:     asked.GPU,
+		Wanted:  asked.Wanted,
 		Current: change.Current,
 		Pending: change.Pending,
 	}
@@ -236,13 +239,11 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 		r.Waits = waitsFor(change.Activation)
 	}
 
-	e.mu.Lock()
-	op.Operation.Mode = &r
-	e.mu.Unlock()
-	e.addNote(op, "MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
+	op.change(func(o *entry) { o.Operation.Mode = &r })
+	op.addNote("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
 
 	if r.Current == r.Wanted {
-		e.settleMode(op)
+		op.settleMode()
 		return
 	}
 
@@ -264,7 +265,7 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	}
 
 	if r.Waits != "" {
-		e.addNote(op, "the mode is pending: %s", r.Waits)
+		op.addNote("the mode is pending: %s", r.Waits)
 	}
 
 	e.endOperation(ctx, op, api.Succeeded, nil)
@@ -272,9 +273,9 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 
 // settleMode leaves a mode change that is in force to awaitSettled: the hooks and the device plugin have to follow. It
 // is saved with the history: after a crash before that, the next start reads the mode again.
-func (e *Engine) settleMode(op *operation) {
-	e.setGPU(op, op.Operation.Mode.GPU, api.Settling, nil, nil)
-	e.setState(op, api.Settling, "the mode is in force")
+func (op *operation) settleMode() {
+	op.setGPU(op.gpus[0], api.Settling, nil, nil)
+	op.setState(api.Settling, "the mode is in force")
 }
 
 func onOff(on bool) string {
@@ -299,7 +300,7 @@ func waitsFor(activation error) string {
 // endModeFromDriver ends a mode change whose outcome is unknown, by the mode that the driver reports. failed is the
 // error of the call, or nil.
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
-	id := op.Operation.Mode.GPU
+	id := op.gpus[0]
 	gpus, unreadable, err := e.readLayouts(ctx, id)
 
 	var g mig.GPULayout
@@ -316,7 +317,7 @@ func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed er
 			state = api.Stuck
 		}
 
-		e.setGPU(op, id, state, err, nil)
+		op.setGPU(id, state, err, nil)
 		e.markDegraded(op, err)
 
 		return

@@ -3,7 +3,6 @@ package control
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -22,11 +21,20 @@ const (
 	doMode
 )
 
-// operation is an operation and what executing it needs. Its record and its events are guarded by the engine's mu,
-// but for the record's parts; those and what is below them are changed by the goroutine that executes the operation
-// alone.
+// operation is an operation that this process knows. Its fields never change; what does is its entry in the book.
 type operation struct {
+	id    string
+	verb  api.Verb
+	gpus  []gpu.UUID
+	ended chan struct{} // closed when the operator ends the wait for the kubelet
+	state *state
+	entry entry
+}
+
+// entry is what changes of an operation: its record, its events, and what executing it needs.
+type entry struct {
 	record
+	now    func() time.Time
 	events []api.Event   // the latest
 	seq    int           // of the last event
 	news   chan struct{} // closed at the next event
@@ -36,7 +44,6 @@ type operation struct {
 	// leaves it out.
 	inSlots bool
 	task    task
-	settled chan struct{} // closed when the operator ends the wait for the kubelet
 	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any more.
 	offered bool
 	watched bool // a goroutine watches whether the operation, which is unsettled, is cured
@@ -52,8 +59,19 @@ type operation struct {
 	backoff time.Duration
 }
 
-func newOperation(r record) *operation {
-	return &operation{record: r, news: make(chan struct{}), settled: make(chan struct{})}
+func (e *Engine) newOperation(r record) *operation {
+	op := &operation{
+		id:    r.Operation.ID,
+		verb:  r.Operation.Verb,
+		ended: make(chan struct{}),
+		state: e.state,
+		entry: entry{record: r, now: e.o.Now, news: make(chan struct{})},
+	}
+	for n := range r.Operation.GPUs {
+		op.gpus = append(op.gpus, r.Operation.GPUs[n].GPU)
+	}
+
+	return op
 }
 
 // pendingSteps are steps that were not tried yet.
@@ -66,90 +84,46 @@ func pendingSteps(steps []mig.Step) []api.OperationStep {
 	return list
 }
 
-// part finds what the operation does to a GPU.
-func (op *operation) part(id gpu.UUID) *part {
-	at := slices.IndexFunc(op.Parts, func(p *part) bool { return p.GPU == id })
-	return op.Parts[at]
-}
-
-// gpus needs no lock: it reads the UUIDs alone, which never change, and leaves the states beside them.
-func (op *operation) gpus() []gpu.UUID {
-	ids := make([]gpu.UUID, 0, len(op.Operation.GPUs))
-	for n := range op.Operation.GPUs {
-		ids = append(ids, op.Operation.GPUs[n].GPU)
-	}
-
-	return ids
-}
-
-// changed reports whether the operation has changed anything, or may have.
-func (op *operation) changed() bool {
-	return slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Changed })
-}
-
-// document copies an operation for a caller.
-func (op *operation) document() *api.Operation {
-	d := op.Operation
-	d.Steps = slices.Clone(d.Steps)
-	d.Rollback = slices.Clone(d.Rollback)
-	d.GPUs = slices.Clone(d.GPUs)
-	d.Hooks = slices.Clone(d.Hooks)
-	d.Warnings = slices.Clone(d.Warnings)
-	d.WaitsFor = slices.Clone(d.WaitsFor)
-	d.Cordoned = op.Cordoned
-	d.Renamed = maps.Clone(d.Renamed)
-
-	if d.Mode != nil {
-		mode := *d.Mode
-		d.Mode = &mode
-	}
-
-	return &d
-}
-
 // Operation finds an operation that is kept.
 func (e *Engine) Operation(id string) (*api.Operation, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
 	op, p := e.findOperation(id)
 	if p != nil {
 		return nil, p
 	}
 
-	return op.document(), nil
+	o := op.copy()
+
+	return o.document(), nil
 }
 
-// findOperation is called with mu held.
 func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
-	for _, op := range e.operations {
-		if op.Operation.ID == id {
-			return op, nil
-		}
+	op := read(e.state, func(b *book) *operation { return b.find(id) })
+	if op == nil {
+		return nil, problemf(api.NotFound, "no operation %q is known", id)
 	}
 
-	return nil, problemf(api.NotFound, "no operation %q is known", id)
+	return op, nil
 }
 
 // Operations lists those that are kept, the latest first.
 func (e *Engine) Operations() *api.Operations {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	return read(e.state, func(b *book) *api.Operations {
+		list := &api.Operations{
+			APIVersion: api.Version,
+			State:      b.status(),
+			Recovering: b.recovering,
+			Reason:     b.unusable,
+			Blocked:    b.blocked(),
+			Unrestored: b.listUnrestored(),
+			Operations: []api.Operation{},
+		}
+		for _, op := range slices.Backward(b.operations) {
+			r := op.in(b).record.clone()
+			list.Operations = append(list.Operations, *r.document())
+		}
 
-	list := &api.Operations{
-		APIVersion: api.Version,
-		State:      e.state(),
-		Recovering: e.recovering,
-		Reason:     e.unusable,
-		Blocked:    e.blockedGPUs(),
-		Unrestored: e.listUnrestored(),
-		Operations: []api.Operation{},
-	}
-	for _, op := range slices.Backward(e.operations) {
-		list.Operations = append(list.Operations, *op.document())
-	}
-
-	return list
+		return list
+	})
 }
 
 // Events delivers the events of an operation with a Seq above after: first those that there were, then those that
@@ -157,10 +131,7 @@ func (e *Engine) Operations() *api.Operations {
 // ctx. A slow reader delays nothing. Seq starts anew with the process: a reader that asks for events after a Seq
 // that has not been reached gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
-	e.mu.Lock()
 	op, p := e.findOperation(id)
-	e.mu.Unlock()
-
 	if p != nil {
 		return nil, p
 	}
@@ -170,11 +141,15 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 		defer close(out)
 
 		for next := after; ; {
-			e.mu.Lock()
-			list := op.eventsAfter(next)
-			news := op.news
-			live := op.live
-			e.mu.Unlock()
+			var list []api.Event
+			var news chan struct{}
+			var live bool
+
+			op.change(func(o *entry) {
+				list = o.eventsAfter(next)
+				news = o.news
+				live = o.live
+			})
 
 			for _, ev := range list {
 				select {
@@ -204,75 +179,94 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	return out, nil
 }
 
-// eventsAfter are the events with a Seq above after that are kept. It is called with the engine's mu held.
-func (op *operation) eventsAfter(after int) []api.Event {
-	if after > op.seq {
+// eventsAfter are the events with a Seq above after that are kept.
+func (o *entry) eventsAfter(after int) []api.Event {
+	if after > o.seq {
 		after = 0
 	}
 
-	first := op.seq - len(op.events)
+	first := o.seq - len(o.events)
 
-	return op.events[max(after-first, 0):]
+	return o.events[max(after-first, 0):]
 }
 
 // maxEvents is how many events of an operation are kept: more than one without trouble has.
 const maxEvents = 4096
 
-// addEvent is called with mu held.
-func (e *Engine) addEvent(op *operation, ev api.Event) {
-	if len(op.events) >= maxEvents {
-		op.events = slices.Clone(op.events[maxEvents/4:])
+func (o *entry) addEvent(ev api.Event) {
+	if len(o.events) >= maxEvents {
+		o.events = slices.Clone(o.events[maxEvents/4:])
 	}
 
-	op.seq++
-	ev.Seq = op.seq
-	ev.Time = e.o.Now()
-	ev.State = op.Operation.State
-	op.events = append(op.events, ev)
-	close(op.news)
-	op.news = make(chan struct{})
+	o.seq++
+	ev.Seq = o.seq
+	ev.Time = o.now()
+	ev.State = o.Operation.State
+	o.events = append(o.events, ev)
+	o.wakeReaders()
+}
+
+// endEvents closes the streams of the operation's events.
+func (o *entry) endEvents() {
+	o.live = false
+	o.wakeReaders()
+}
+
+func (o *entry) wakeReaders() {
+	close(o.news)
+	o.news = make(chan struct{})
 }
 
 // setState changes the state of an operation and adds an event.
-func (e *Engine) setState(op *operation, state api.OperationState, text string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (op *operation) setState(state api.OperationState, text string) {
+	op.change(func(o *entry) {
+		o.Operation.State = state
+		o.addEvent(api.Event{Kind: api.EventState, Text: text})
+	})
+}
 
-	op.Operation.State = state
-	e.addEvent(op, api.Event{Kind: api.EventState, Text: text})
+// status returns the state of an operation.
+func (op *operation) status() (now api.OperationState) {
+	op.change(func(o *entry) { now = o.Operation.State })
+	return now
 }
 
 // setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; current are the
 // instances to be shown for it.
-func (e *Engine) setGPU(
-	op *operation,
-	id gpu.UUID,
-	state api.OperationState,
-	err error,
-	current []mig.Instance,
-) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (op *operation) setGPU(id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
+	op.change(func(o *entry) {
+		g := &o.Operation.GPUs[slices.Index(op.gpus, id)]
+		g.State = state
+		g.Error = ""
+		g.Current = describeLayout(current)
 
-	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
-	g := &op.Operation.GPUs[at]
-	g.State = state
-	g.Error = ""
-	g.Current = describeLayout(current)
-
-	if err != nil {
-		g.Error = failureText(err)
-	}
+		if err != nil {
+			g.Error = failureText(err)
+		}
+	})
 }
 
 // gpuState returns the state of one GPU of an operation.
-func (e *Engine) gpuState(op *operation, id gpu.UUID) api.OperationState {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (op *operation) gpuState(id gpu.UUID) (state api.OperationState) {
+	op.change(func(o *entry) { state = o.gpuState(id) })
+	return state
+}
 
-	at := slices.IndexFunc(op.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
+// gpuChange returns what the operation does to a GPU.
+func (op *operation) gpuChange(id gpu.UUID) (c gpuChange) {
+	op.change(func(o *entry) { c = *o.gpuChange(id) })
+	return c
+}
 
-	return op.Operation.GPUs[at].State
+// setChange replaces what the operation does to a GPU. Only the goroutine that executes the operation, or that has the
+// reservation for it, calls it.
+func (op *operation) setChange(c gpuChange) {
+	op.change(func(o *entry) { *o.gpuChange(c.GPU) = c })
+}
+
+// setPending sets the step that is under way on a GPU, or nil.
+func (op *operation) setPending(id gpu.UUID, step *mig.Step) {
+	op.change(func(o *entry) { o.gpuChange(id).Pending = step })
 }
 
 // stepRef names a step of an operation, or of its rollback.
@@ -282,60 +276,48 @@ type stepRef struct {
 }
 
 // setStep changes the state of a step and adds an event. err is why it failed, or nil.
-func (e *Engine) setStep(
-	op *operation,
-	at stepRef,
-	state api.StepState,
-	done *mig.Done,
-	err error,
-) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (op *operation) setStep(at stepRef, state api.StepState, done *mig.Done, err error) {
+	op.change(func(o *entry) {
+		list := o.Operation.Steps
+		if at.rollback {
+			list = o.Operation.Rollback
+		}
 
-	list := op.Operation.Steps
-	if at.rollback {
-		list = op.Operation.Rollback
-	}
+		s := &list[at.index]
 
-	s := &list[at.index]
+		s.State = state
+		s.Done = done
+		s.Error = ""
 
-	s.State = state
-	s.Done = done
-	s.Error = ""
+		if err != nil {
+			s.Error = failureText(err)
+		}
 
-	if err != nil {
-		s.Error = failureText(err)
-	}
-
-	copied := *s
-	e.addEvent(
-		op,
-		api.Event{
+		copied := *s
+		o.addEvent(api.Event{
 			Kind:     api.EventStep,
 			Step:     &copied,
 			Index:    gpu.Some(at.index),
 			Rollback: at.rollback,
-		},
-	)
+		})
+	})
 }
 
 // addNote adds an event with a sentence for people.
-func (e *Engine) addNote(op *operation, format string, args ...any) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	e.addEvent(op, api.Event{Kind: api.EventNote, Text: fmt.Sprintf(format, args...)})
+func (op *operation) addNote(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	op.change(func(o *entry) { o.addEvent(api.Event{Kind: api.EventNote, Text: text}) })
 }
 
 // addWarning is addNote for what the operation's document keeps.
-func (e *Engine) addWarning(op *operation, format string, args ...any) {
+func (op *operation) addWarning(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	e.mu.Lock()
-	defer e.mu.Unlock()
 
-	if !slices.Contains(op.Operation.Warnings, text) {
-		op.Operation.Warnings = append(op.Operation.Warnings, text)
-	}
+	op.change(func(o *entry) {
+		if !slices.Contains(o.Operation.Warnings, text) {
+			o.Operation.Warnings = append(o.Operation.Warnings, text)
+		}
 
-	e.addEvent(op, api.Event{Kind: api.EventNote, Text: text})
+		o.addEvent(api.Event{Kind: api.EventNote, Text: text})
+	})
 }

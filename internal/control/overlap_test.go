@@ -117,7 +117,7 @@ func TestHistoryKeepsRetriedOperation(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		e.settling.Wait()
+		e.await()
 		// kill -9 here
 		next := w.engine(t, nil)
 		if _, err := next.Operation(a.ID); err != nil {
@@ -158,11 +158,7 @@ func TestRestoreBesideRequest(t *testing.T) {
 			return
 		}
 
-		e.mu.Lock()
-		cur := e.current
-		e.mu.Unlock()
-
-		if cur == nil && len(e.queue) == 1 {
+		if read(e.state, func(b *book) bool { return b.current == nil }) && len(e.queue) == 1 {
 			t.Errorf("operation %s is queued and not current; state %s, a further request: %v", started.ID, e.State(),
 				e.free(t, gpu0))
 		}
@@ -226,6 +222,8 @@ func TestAcceptedDamageIsAnnounced(t *testing.T) {
 			t.Fatal(err)
 		}
 
+		e.awaitReports()
+
 		if last := w.states[len(w.states)-1]; last != e.State() {
 			t.Errorf("state %s, the metric says %s", e.State(), last)
 		}
@@ -277,7 +275,7 @@ func TestRestoreOfSettling(t *testing.T) {
 		w.dead = true
 		w.mu.Unlock()
 		cancel()
-		e.settling.Wait()
+		e.await()
 		w.revive()
 		w.gpu(gpu1).Instances = nil
 		w.kubeletLags = false
@@ -289,7 +287,7 @@ func TestRestoreOfSettling(t *testing.T) {
 			time.Sleep(time.Minute)
 		}
 
-		next.settling.Wait()
+		next.await()
 
 		if len(w.gpu(gpu1).Instances) != 2 {
 			for _, o := range next.Operations().Operations {
@@ -439,6 +437,6 @@ func TestKubeletStillOffersDestroyed(t *testing.T) {
 		}
 
 		_, _ = e.EndSettling(t.Context(), everything, a.ID)
-		e.settling.Wait()
+		e.await()
 	})
 }

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,7 +24,7 @@ func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 		return nil
 	}
 
-	pods := e.endedPods(op)
+	pods := op.copy().PluginPods
 	if len(pods) == 0 && !e.o.Now().Before(s.restartAt) {
 		s.restartAt = e.o.Now().Add(pluginRetry)
 		s.refusal = ""
@@ -32,7 +33,7 @@ func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 			s.refusal = reasonText(err)
 		}
 
-		pods = e.endedPods(op)
+		pods = op.copy().PluginPods
 	}
 
 	if len(pods) == 0 {
@@ -55,14 +56,6 @@ func (s *kubeletWait) awaitPlugin(ctx context.Context) []string {
 	return nil
 }
 
-// endedPods returns the device plugin's pods that were ended for an operation.
-func (e *Engine) endedPods(op *operation) []string {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return op.PluginPods
-}
-
 // restartPlugin ends the pods of the device plugin on this node, so that their successors read the new layout. One
 // restart serves all operations whose steps are done before it begins: of several that settle at once, such as after a
 // reboot, only the first ends the pods.
@@ -70,12 +63,11 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	select {
-	case e.restarting <- struct{}{}:
-		defer func() { <-e.restarting }()
-	case <-callCtx.Done():
-		return callCtx.Err()
+	if err := e.restarting.take(callCtx); err != nil {
+		return err
 	}
+
+	defer e.restarting.release()
 
 	served := e.listUnserved(op)
 	if len(served) == 0 { // another operation's restart came after this one's steps
@@ -86,27 +78,21 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 	if err != nil {
 		level.Warn(e.o.Logger).Log(
 			"msg", "cannot restart the device plugin",
-			"operation", op.Operation.ID,
+			"operation", op.id,
 			"err", err,
 		)
 
 		return err
 	}
 
-	e.mu.Lock()
-	for _, o := range served {
-		o.PluginPods = pods
-	}
-
-	e.mu.Unlock()
-
-	for _, o := range served {
-		e.addNote(o, "restarted the device plugin")
+	for _, other := range served {
+		other.change(func(o *entry) { o.PluginPods = pods })
+		other.addNote("restarted the device plugin")
 	}
 
 	level.Info(e.o.Logger).Log(
 		"msg", "restarted the device plugin",
-		"operation", op.Operation.ID,
+		"operation", op.id,
 		"pods", strings.Join(pods, ","),
 	)
 
@@ -115,24 +101,21 @@ func (e *Engine) restartPlugin(ctx context.Context, op *operation) error {
 
 // listUnserved lists the operations that a restart of the device plugin which begins now serves: op, and all others
 // that wait for one. It is empty if op was served already.
-func (e *Engine) listUnserved(op *operation) []*operation {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if len(op.PluginPods) > 0 {
-		return nil
-	}
-
-	list := []*operation{op}
-
-	for _, o := range e.operations {
-		// The current operation may still be rolled back.
-		state := o.Operation.State
-		if o != op && o != e.current && (state == api.Settling || state == api.Unsettled) &&
-			len(o.PluginPods) == 0 {
-			list = append(list, o)
+func (e *Engine) listUnserved(op *operation) (list []*operation) {
+	e.state.update(func(b *book) {
+		if len(op.in(b).PluginPods) > 0 {
+			return
 		}
-	}
+
+		list = b.list(func(o *entry) bool {
+			state := o.Operation.State
+			return (state == api.Settling || state == api.Unsettled) && len(o.PluginPods) == 0
+		})
+
+		// The current operation may still be rolled back.
+		list = slices.DeleteFunc(list, func(o *operation) bool { return o == op || o == b.current })
+		list = append(list, op)
+	})
 
 	return list
 }
@@ -145,8 +128,7 @@ func (e *Engine) restartAfterRollback(ctx context.Context, op *operation) {
 	}
 
 	if err := e.restartPlugin(ctx, op); err != nil {
-		e.addWarning(
-			op,
+		op.addWarning(
 			"the device plugin could not be restarted (%s): restart its pod on this node",
 			reasonText(err),
 		)

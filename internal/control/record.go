@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/json"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,8 +24,8 @@ type record struct {
 	Written time.Time `json:"written"`
 	Boot    string    `json:"boot"`
 	Driver  string    `json:"driver"`
-	// Parts are the GPUs that the operation changes, as Operation.GPUs.
-	Parts []*part `json:"parts,omitempty"`
+	// Changes are what the operation does to its GPUs, as Operation.GPUs.
+	Changes []gpuChange `json:"parts,omitempty"`
 	// Untouched are GPUs that had the layout asked for: they are remembered for a restore.
 	Untouched []layout `json:"untouched,omitempty"`
 	Force     []string `json:"force,omitempty"`
@@ -37,8 +38,9 @@ type record struct {
 	Cause *api.Problem `json:"cause,omitempty"`
 }
 
-// part is what an operation does to one GPU. Operation.GPUs has its state, at the same index.
-type part struct {
+// gpuChange is what an operation does to one GPU. Operation.GPUs has its state, at the same index. Its instances are
+// replaced, never modified.
+type gpuChange struct {
 	GPU gpu.UUID `json:"gpu"`
 	// Before are the instances that existed when the operation was accepted, After those that it is to lead to, without
 	// ids.
@@ -58,26 +60,93 @@ type part struct {
 }
 
 // live is the GPU with the instances that are expected on it.
-func (p *part) live() mig.GPULayout {
-	g := p.facts
-	g.UUID = p.GPU
-	g.Instances = p.Expected
+func (c *gpuChange) live() mig.GPULayout {
+	g := c.facts
+	g.UUID = c.GPU
+	g.Instances = c.Expected
 
 	return g
 }
 
-func (p *part) before() layout { return layout{GPU: p.GPU, Instances: p.Before} }
-func (p *part) after() layout  { return layout{GPU: p.GPU, Instances: p.After} }
+func (c *gpuChange) before() layout { return layout{GPU: c.GPU, Instances: c.Before} }
+func (c *gpuChange) after() layout  { return layout{GPU: c.GPU, Instances: c.After} }
+
+// clone copies a record. The copy shares only what is never modified.
+func (r *record) clone() record {
+	c := *r
+	c.Changes = slices.Clone(r.Changes)
+
+	d := &c.Operation
+	d.Steps = slices.Clone(d.Steps)
+	d.Rollback = slices.Clone(d.Rollback)
+	d.GPUs = slices.Clone(d.GPUs)
+	d.Hooks = slices.Clone(d.Hooks)
+	d.Warnings = slices.Clone(d.Warnings)
+	d.WaitsFor = slices.Clone(d.WaitsFor)
+	d.Renamed = maps.Clone(d.Renamed)
+
+	if d.Mode != nil {
+		mode := *d.Mode
+		d.Mode = &mode
+	}
+
+	return c
+}
+
+// document is the operation for a caller. The record is a copy of its own.
+func (r *record) document() *api.Operation {
+	r.Operation.Cordoned = r.Cordoned
+	return &r.Operation
+}
+
+// gpuChange returns what the operation does to a GPU, one of Changes.
+func (r *record) gpuChange(id gpu.UUID) *gpuChange {
+	at := slices.IndexFunc(r.Changes, func(c gpuChange) bool { return c.GPU == id })
+	return &r.Changes[at]
+}
+
+// changed reports whether the operation has changed anything, or may have.
+func (r *record) changed() bool {
+	return slices.ContainsFunc(r.Changes, func(c gpuChange) bool { return c.Changed })
+}
+
+// gpuState returns the state of one GPU of the operation.
+func (r *record) gpuState(id gpu.UUID) api.OperationState {
+	at := slices.IndexFunc(r.Operation.GPUs, func(g api.OperationGPU) bool { return g.GPU == id })
+	return r.Operation.GPUs[at].State
+}
+
+// gpusIn returns the GPUs of the operation that are in a state.
+func (r *record) gpusIn(state api.OperationState) []gpu.UUID {
+	return r.gpusWith(func(s api.OperationState) bool { return s == state })
+}
+
+// openGPUs returns the GPUs that the operation has not finished.
+func (r *record) openGPUs() []gpu.UUID {
+	return r.gpusWith(func(s api.OperationState) bool { return !s.Final() })
+}
+
+func (r *record) gpusWith(is func(s api.OperationState) bool) []gpu.UUID {
+	var list []gpu.UUID
+
+	for n := range r.Operation.GPUs {
+		if g := &r.Operation.GPUs[n]; is(g.State) {
+			list = append(list, g.GPU)
+		}
+	}
+
+	return list
+}
 
 // history is everything else that is on disk.
 type history struct {
 	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
-	Operations []*record `json:"operations"`
+	Operations []record `json:"operations"`
 	// Layouts are what operations have made of the GPUs, for a restore. Restored is the boot whose restore was begun,
 	// Unrestored what is left of it.
-	Layouts    []layout      `json:"layouts,omitempty"`
-	Restored   string        `json:"restored,omitempty"`
-	Unrestored []*unrestored `json:"unrestored,omitempty"`
+	Layouts    []layout     `json:"layouts,omitempty"`
+	Restored   string       `json:"restored,omitempty"`
+	Unrestored []unrestored `json:"unrestored,omitempty"`
 	// SlotsUsed says that the slots have had an operation: if they are empty, it was lost.
 	SlotsUsed bool `json:"slotsUsed,omitempty"`
 }
@@ -94,38 +163,38 @@ func (e storeError) Unwrap() error { return e.err }
 // saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
 func (e *Engine) saveOperation(op *operation) error {
 	err := e.save(func() error {
-		document, err := e.encodeOperation(op)
+		document, err := op.encode()
 		if err != nil {
 			return err
 		}
 
 		return e.o.Store.SaveOperation(document)
 	})
-	e.mu.Lock()
-	op.inSlots = op.inSlots || err == nil
-	e.mu.Unlock()
+	if err == nil {
+		op.change(func(o *entry) { o.inSlots = true })
+	}
 
 	return err
 }
 
-// save writes documents one at a time. If the state folder was replaced, it is saved in the new one, after the
-// history. An error makes the engine read-only.
+// save has the store write a document. If the state folder was replaced, the document is saved in the new one, after
+// the history. An error makes the engine read-only.
 func (e *Engine) save(document func() error) error {
-	e.saving.Lock()
-	defer e.saving.Unlock()
+	err := e.useStore(func() error {
+		err := document()
+		if errors.Is(err, ErrStateReplaced) {
+			level.Warn(e.o.Logger).Log(
+				"msg", "state folder was replaced or deleted while in use; "+
+					"saving all documents again in the one that is there now",
+			)
 
-	err := document()
-	if errors.Is(err, ErrStateReplaced) {
-		level.Warn(e.o.Logger).Log(
-			"msg", "state folder was replaced or deleted while in use; "+
-				"saving all documents again in the one that is there now",
-		)
-
-		if err = e.reopenStore(); err == nil {
-			err = document()
+			if err = e.reopenStore(); err == nil {
+				err = document()
+			}
 		}
-	}
 
+		return err
+	})
 	if err != nil {
 		e.setUnusable(err)
 		return storeError{err}
@@ -134,14 +203,48 @@ func (e *Engine) save(document func() error) error {
 	return nil
 }
 
-func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// errStoreHangs says that a call of the store has not returned. What it writes may still get on disk.
+var errStoreHangs = errors.New("its disk has not answered in time")
 
-	op.Revision++
-	op.Written = e.o.Now()
+// useStore makes calls of the store, one goroutine after the other. A call that has not returned within the call
+// timeout, or when Run has to return, counts as failed: it is abandoned, and no other is made until it returns.
+func (e *Engine) useStore(call func() error) error {
+	timer := time.NewTimer(e.o.CallTimeout)
+	defer timer.Stop()
 
-	return json.Marshal(op.record)
+	select {
+	case e.saving <- struct{}{}:
+	case <-timer.C:
+		return errStoreHangs
+	case <-e.stopped:
+		return errStoreHangs
+	}
+
+	returned := make(chan error, 1)
+	go func() {
+		err := call()
+		e.saving.release() // first: a caller that sees the call return finds the store free
+		returned <- err
+	}()
+
+	select {
+	case err := <-returned:
+		return err
+	case <-timer.C:
+	case <-e.stopped:
+	}
+
+	return errStoreHangs
+}
+
+func (op *operation) encode() ([]byte, error) {
+	op.change(func(o *entry) {
+		o.Revision++
+		o.Written = o.now()
+	})
+	o := op.copy()
+
+	return json.Marshal(o.record)
 }
 
 // reserveRoom makes room on disk for all that an operation will have to save, its rollback included. A step takes
@@ -149,7 +252,7 @@ func (e *Engine) encodeOperation(op *operation) ([]byte, error) {
 // steps as the operation and the layout before together; four times the first document bounds them.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
-		document, err := e.encodeOperation(op)
+		document, err := op.encode()
 		if err != nil {
 			return err
 		}
@@ -167,10 +270,12 @@ const (
 // it: until it is over, the history has no operation that would show what the slots must have. Without that record no
 // step may begin.
 func (e *Engine) markSlotsUsed() error {
-	e.mu.Lock()
-	known := e.slotsUsed
-	e.slotsUsed = true
-	e.mu.Unlock()
+	known := false
+
+	e.state.update(func(b *book) {
+		known = b.slotsUsed
+		b.slotsUsed = true
+	})
 
 	if known {
 		return nil
@@ -178,9 +283,7 @@ func (e *Engine) markSlotsUsed() error {
 
 	err := e.saveHistory()
 	if err != nil {
-		e.mu.Lock()
-		e.slotsUsed = false
-		e.mu.Unlock()
+		e.state.update(func(b *book) { b.slotsUsed = false })
 	}
 
 	return err
@@ -190,26 +293,7 @@ func (e *Engine) markSlotsUsed() error {
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
-	e.mu.Lock()
-	e.dropOldOperations()
-
-	h := history{
-		Layouts:    e.layouts,
-		Restored:   e.restoredBoot,
-		Unrestored: e.unrestored,
-		SlotsUsed:  e.slotsUsed,
-		Operations: []*record{},
-	}
-	for _, op := range e.operations {
-		if op != e.current || !op.inSlots {
-			op.Revision++
-			h.Operations = append(h.Operations, &op.record)
-		}
-	}
-
-	document, err := json.Marshal(h)
-	e.mu.Unlock()
-
+	document, err := json.Marshal(read(e.state, (*book).write))
 	if err != nil {
 		return err
 	}
@@ -217,21 +301,7 @@ func (e *Engine) writeHistory() error {
 	return e.o.Store.SaveHistory(document)
 }
 
-// dropOldOperations forgets the oldest operations that are over and need no more work. It is called with mu held.
-func (e *Engine) dropOldOperations() {
-	for len(e.operations) > maxOperations {
-		at := slices.IndexFunc(e.operations, func(op *operation) bool {
-			return op.Operation.State.Final() && op.Operation.State != api.Unsettled && !op.Cordoned
-		})
-		if at < 0 {
-			return
-		}
-
-		e.operations = slices.Delete(e.operations, at, at+1)
-	}
-}
-
-// reopenStore takes up a state folder that was replaced, and saves the history there. It is called with saving held.
+// reopenStore takes up a state folder that was replaced, and saves the history there. useStore calls it.
 func (e *Engine) reopenStore() error {
 	docs, err := e.o.Store.Open()
 	if err != nil {
@@ -248,20 +318,24 @@ func (e *Engine) reopenStore() error {
 // writeLatest saves the latest operation in the slots of a new folder: slots without an operation, beside a history
 // that has some, would count as lost at the next start.
 func (e *Engine) writeLatest() error {
-	e.mu.Lock()
-	if len(e.operations) == 0 {
-		e.mu.Unlock()
+	latest := read(e.state, func(b *book) *operation {
+		if b.current != nil && b.current.in(b).inSlots { // the history leaves it out
+			return b.current
+		}
+
+		if len(b.operations) == 0 {
+			return nil
+		}
+
+		return b.operations[len(b.operations)-1]
+	})
+	if latest == nil {
 		return nil
 	}
 
-	latest := e.operations[len(e.operations)-1]
-	if e.current != nil && e.current.inSlots { // the history leaves it out
-		latest = e.current
-	}
+	o := latest.copy()
 
-	document, err := json.Marshal(latest.record)
-	e.mu.Unlock()
-
+	document, err := json.Marshal(o.record)
 	if err != nil {
 		return err
 	}

@@ -27,10 +27,12 @@ const maxAway = 10 * time.Minute
 // restores the layouts that were committed, if that is asked for. It does nothing once the folder was read; before
 // that it can be called again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
 func (e *Engine) recoverOperations(ctx context.Context) {
-	e.mu.Lock()
-	due := !e.loaded
-	e.recovering = e.recovering || due
-	e.mu.Unlock()
+	due := false
+
+	e.state.update(func(b *book) {
+		due = !b.loaded
+		b.recovering = b.recovering || due
+	})
 
 	if !due {
 		return
@@ -51,8 +53,8 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the only one.
 	saved := len(open) < 2 || e.saveHistory() == nil
 	for _, op := range open {
-		if isDegraded(op.Operation.State) && !saved {
-			op.retryable = true
+		if isDegraded(op.status()) && !saved {
+			op.change(func(o *entry) { o.retryable = true })
 			continue
 		}
 
@@ -69,32 +71,25 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 }
 
 func (e *Engine) setRecovered() {
-	e.mu.Lock()
+	e.state.update(func(b *book) {
+		b.recovering = false
 
-	e.recovering = false
-	select {
-	case <-e.started:
-	default:
-		close(e.started)
-	}
-
-	e.mu.Unlock()
+		if !isClosed(e.started) {
+			close(e.started)
+		}
+	})
 	e.reportState()
 }
 
 // unfinished lists the operations that the last process left, unless damage forbids to touch them.
 func (e *Engine) unfinished() []*operation {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	return read(e.state, func(b *book) []*operation {
+		if b.damaged {
+			return nil
+		}
 
-	if e.damaged {
-		return nil
-	}
-
-	return slices.DeleteFunc(
-		slices.Clone(e.operations),
-		func(op *operation) bool { return op.Operation.State.Final() },
-	)
+		return b.list(func(o *entry) bool { return !o.Operation.State.Final() })
+	})
 }
 
 // load reads the state folder.
@@ -107,37 +102,45 @@ func (e *Engine) load(ctx context.Context) error {
 	h, last := decodeDocuments(&docs)
 	damage := e.assessDamage(ctx, docs, last)
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if e.unusable != "" {
-		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
-	}
-
-	e.loaded = true
-	e.unusable = ""
-	e.layouts = h.Layouts
-	e.restoredBoot = h.Restored
-	e.unrestored = h.Unrestored
-	e.slotsUsed = h.usesSlots()
+	var operations []*operation
 
 	for _, r := range withLast(h.Operations, last) {
-		op := newOperation(*r)
-		op.absence = e.longAbsence(op)
-		e.addEvent(op, api.Event{Kind: api.EventState, Text: string(op.Operation.State)})
-		e.operations = append(e.operations, op)
+		op := e.newOperation(r)
+		absence := e.longAbsence(r.Written)
+
+		op.change(func(o *entry) {
+			o.absence = absence
+			o.addEvent(api.Event{Kind: api.EventState, Text: string(o.Operation.State)})
+		})
+		operations = append(operations, op)
 	}
 
+	unusable := ""
+
 	if damage != nil {
-		e.operations = append(e.operations, damage)
-		e.damaged = true
-		e.unusable = fmt.Sprintf(
+		operations = append(operations, e.newOperation(*damage))
+		unusable = fmt.Sprintf(
 			"%s; look at the GPUs that it names, then: migctl accept %s",
 			damage.Operation.Error.Detail,
 			damage.Operation.ID,
 		)
-		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", e.unusable)
+		level.Error(e.o.Logger).Log("msg", "partition control is read-only", "err", unusable)
 	}
+
+	if e.Reason() != "" {
+		level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
+	}
+
+	e.state.update(func(b *book) {
+		b.loaded = true
+		b.unusable = unusable
+		b.damaged = damage != nil
+		b.layouts = h.Layouts
+		b.restoredBoot = h.Restored
+		b.unrestored = h.Unrestored
+		b.slotsUsed = h.usesSlots()
+		b.operations = append(b.operations, operations...)
+	})
 
 	return nil
 }
@@ -169,27 +172,30 @@ func decodeDocuments(docs *Documents) (h history, last *record) {
 func (h *history) usesSlots() bool { return h.SlotsUsed || len(h.Operations) > 0 }
 
 // withLast returns the operations of the history with the last one, which may be newer there or in its slot.
-func withLast(records []*record, last *record) []*record {
+func withLast(records []record, last *record) []record {
 	if last.Operation.ID == "" {
 		return records
 	}
 
-	at := slices.IndexFunc(records, func(r *record) bool { return r.Operation.ID == last.Operation.ID })
+	at := slices.IndexFunc(
+		records,
+		func(r record) bool { return r.Operation.ID == last.Operation.ID },
+	)
 	if at < 0 {
-		return append(records, last)
+		return append(records, *last)
 	}
 
 	if records[at].Revision < last.Revision {
-		records[at] = last
+		records[at] = *last
 	}
 
 	return records
 }
 
-// assessDamage makes an operation for the operator to accept if a document is damaged, and the GPUs are not provably
+// assessDamage returns an operation for the operator to accept if a document is damaged, and the GPUs are not provably
 // as the readable ones say. The slots are written in turn, so that the older one says what was done before the newer
 // one was written: if the GPUs are as it says, nothing was done after it.
-func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *operation {
+func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *record {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
 	}
@@ -217,9 +223,9 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 
 		suspect = append(suspect, slices.Sorted(maps.Keys(unreadable))...)
 	} else {
-		for _, p := range last.Parts {
-			if live := instancesOn(gpus, p.GPU); live == nil || !p.matches(live) {
-				suspect = append(suspect, p.GPU)
+		for _, c := range last.Changes {
+			if live := instancesOn(gpus, c.GPU); live == nil || !c.matches(live) {
+				suspect = append(suspect, c.GPU)
 			}
 		}
 
@@ -228,30 +234,27 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		}
 	}
 
-	op := newOperation(record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID})
-	op.Operation.State = api.Degraded
-	op.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
+	r := &record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID}
+	r.Operation.State = api.Degraded
+	r.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
 
 	for _, id := range suspect {
-		op.Operation.GPUs = append(
-			op.Operation.GPUs,
-			api.OperationGPU{
-				GPU:     id,
-				State:   api.Degraded,
-				Current: describeLayout(instancesOn(gpus, id)),
-			},
-		)
+		r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{
+			GPU:     id,
+			State:   api.Degraded,
+			Current: describeLayout(instancesOn(gpus, id)),
+		})
 	}
 
-	return op
+	return r
 }
 
 // resume finishes an operation that was not over when the last process ended.
 func (e *Engine) resume(ctx, graceCtx context.Context, op *operation) {
-	e.mu.Lock()
-	e.current = op
-	op.live = true
-	e.mu.Unlock()
+	e.state.update(func(b *book) {
+		b.current = op
+		op.in(b).live = true
+	})
 	e.resumeOperation(graceCtx, op)
 	e.clearCurrent(ctx, op)
 }
@@ -270,18 +273,20 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	}
 
 	e.endWaiting(op)
-	degraded := op.Operation.State == api.Degraded
-	lost := e.resumeRefusal(op)
+
+	o := op.copy()
+	lost := e.resumeRefusal(&o)
 
 	switch {
-	case op.Operation.Verb == api.VerbMode:
+	case op.verb == api.VerbMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
-	case lost != "" && degraded: // an operator may still ask for its rollback, if the GPUs are as it was left
+	case lost != "" && o.Operation.State == api.Degraded:
+		// An operator may still ask for its rollback, if the GPUs are as it was left.
 	case lost != "":
 		e.endInterrupted(ctx, op, lost)
 	case !e.o.Apply:
 		e.deferToApply(op)
-	case op.Cause == nil:
+	case o.Cause == nil:
 		e.commitOrRollBack(ctx, op)
 	default:
 		e.rollBack(ctx, op)
@@ -292,10 +297,11 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 // it decides nothing.
 func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 	err := e.checkFinished(ctx, op)
+	o := op.copy()
 
 	var unread *unreadError
-	if errors.As(err, &unread) && op.mayBeFinished() {
-		e.deferToDriver(op, waitsForGPUs(e.openGPUs(op)))
+	if errors.As(err, &unread) && o.mayBeFinished() {
+		e.deferToDriver(op, waitsForGPUs(o.openGPUs()))
 		return
 	}
 
@@ -309,17 +315,18 @@ func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 // endWithoutDriver ends an operation if what the state folder says is enough for that, or if it only waits for the
 // kubelet. It reports whether that is so.
 func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
-	begun := op.changed() ||
-		slices.ContainsFunc(op.Parts, func(p *part) bool { return p.Pending != nil })
-	rebooted := op.Boot != e.o.BootID
-	isMode := op.Operation.Verb == api.VerbMode
+	o := op.copy()
+	begun := o.changed() ||
+		slices.ContainsFunc(o.Changes, func(c gpuChange) bool { return c.Pending != nil })
+	rebooted := o.Boot != e.o.BootID
+	isMode := op.verb == api.VerbMode
 
 	switch {
-	case op.Operation.State == api.Settling && rebooted:
+	case o.Operation.State == api.Settling && rebooted:
 		// Nothing of it survived the reboot; a restore creates its layout.
 		e.endOperation(ctx, op, api.Succeeded, nil)
-	case op.Operation.State == api.Settling:
-	case !isMode && !begun && !isDegraded(op.Operation.State):
+	case o.Operation.State == api.Settling:
+	case !isMode && !begun && !isDegraded(o.Operation.State):
 		e.endOperation(
 			ctx,
 			op,
@@ -341,21 +348,21 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 
 // resumeRefusal returns why an operation that a crash has left cannot be known to be the last that has changed its
 // GPUs; it is empty if it can. The driver version must be known.
-func (e *Engine) resumeRefusal(op *operation) string {
-	if op.Driver != e.polledDriver() {
+func (e *Engine) resumeRefusal(o *entry) string {
+	if o.Driver != e.polledDriver() {
 		return cmp.Or(
-			op.absence,
+			o.absence,
 			"the driver version differs from the one that the operation began with",
 		)
 	}
 
-	return op.absence
+	return o.absence
 }
 
 // longAbsence returns why there was no process for too long after the last save of an operation, or "". That ends when
 // this process began: what it waits for afterwards does not count.
-func (e *Engine) longAbsence(op *operation) string {
-	away := e.began.Sub(op.Written)
+func (e *Engine) longAbsence(written time.Time) string {
+	away := e.began.Sub(written)
 	if away < -time.Minute {
 		return fmt.Sprintf(
 			"the node's clock was set back, by %s at least, in the middle of the operation",
@@ -375,8 +382,8 @@ func (e *Engine) longAbsence(op *operation) string {
 
 // checkFinished returns an error unless all steps of an operation are done.
 func (e *Engine) checkFinished(ctx context.Context, op *operation) error {
-	for _, p := range op.Parts {
-		if err := e.reconcilePart(ctx, op, p); err != nil {
+	for _, id := range op.gpus {
+		if err := e.reconcile(ctx, op, id); err != nil {
 			return err
 		}
 	}
@@ -388,34 +395,34 @@ func (e *Engine) checkFinished(ctx context.Context, op *operation) error {
 func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) {
 	problem := problemf(api.NotResumed, "%s: the GPUs are left as they are", why)
 
-	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
+	gpus, _, err := e.readLayouts(ctx, op.gpus...)
 	if err != nil {
 		level.Warn(e.o.Logger).Log(
 			"msg", "cannot read the GPUs of an interrupted operation",
-			"operation", op.Operation.ID,
+			"operation", op.id,
 			"err", err,
 		)
 	}
 
-	for _, p := range op.Parts {
-		if e.gpuState(op, p.GPU).Final() {
+	for _, c := range op.copy().Changes {
+		if op.gpuState(c.GPU).Final() {
 			continue
 		}
 
 		state := api.Interrupted
-		if !p.Changed && p.Pending == nil {
+		if !c.Changed && c.Pending == nil {
 			state = api.Failed
 		}
 
-		e.mu.Lock()
-		p.Changed = p.Changed || p.Pending != nil
-		op.endPendingStep(p, api.StepFailed)
-		e.mu.Unlock()
-		e.setGPU(op, p.GPU, state, problem, instancesOn(gpus, p.GPU))
+		c.Changed = c.Changed || c.Pending != nil
+		op.endPendingStep(c, api.StepFailed)
+		op.setGPU(c.GPU, state, problem, instancesOn(gpus, c.GPU))
 	}
 
+	o := op.copy()
+
 	state := api.Failed
-	if op.changed() {
+	if o.changed() {
 		state = api.Interrupted
 	}
 
@@ -430,9 +437,9 @@ func (e *Engine) deferToApply(op *operation) {
 		errInterrupted,
 	)
 
-	for _, q := range op.Parts {
-		if !e.gpuState(op, q.GPU).Final() {
-			e.setGPU(op, q.GPU, api.Degraded, p, knownInstances(q.Expected))
+	for _, c := range op.copy().Changes {
+		if !op.gpuState(c.GPU).Final() {
+			op.setGPU(c.GPU, api.Degraded, p, knownInstances(c.Expected))
 		}
 	}
 

@@ -36,13 +36,11 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	}
 
 	e.reviewDegraded(ctx, gpus)
-	e.mu.Lock()
-	defer e.mu.Unlock()
 
 	for _, id := range gpus {
-		if op, state := e.blockingOperation(id); op != nil && op != retried {
-			e.reserved = false
-			return blockedProblem(op, id, state)
+		if op := e.blockingOperation(id); op != nil && op != retried {
+			e.releaseReservation()
+			return blockedProblem(op, id)
 		}
 	}
 
@@ -52,18 +50,23 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 // awaitCleared waits while the current operation has nothing left to do, but its end is still being written: the client
 // may have seen that it has ended.
 func (e *Engine) awaitCleared(ctx context.Context) {
-	e.mu.Lock()
-	if e.current == nil || !e.current.isDone() {
-		e.mu.Unlock()
+	var cleared chan struct{}
+
+	e.state.update(func(b *book) {
+		if b.current == nil || !b.current.in(b).isDone() {
+			return
+		}
+
+		if b.cleared == nil {
+			b.cleared = make(chan struct{})
+		}
+
+		cleared = b.cleared
+	})
+
+	if cleared == nil {
 		return
 	}
-
-	if e.cleared == nil {
-		e.cleared = make(chan struct{})
-	}
-
-	cleared := e.cleared
-	e.mu.Unlock()
 
 	select {
 	case <-cleared:
@@ -72,70 +75,71 @@ func (e *Engine) awaitCleared(ctx context.Context) {
 	}
 }
 
-// isDone reports whether an operation is over, or waits for the kubelet or for an operator. It is called with the
-// engine's mu held.
-func (op *operation) isDone() bool {
-	state := op.Operation.State
+// isDone reports whether an operation is over, or waits for the kubelet or for an operator.
+func (o *entry) isDone() bool {
+	state := o.Operation.State
 	return state.Final() || state == api.Settling || isDegraded(state)
 }
 
-func (e *Engine) claimReservation(retried *operation) *api.Problem {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *Engine) claimReservation(retried *operation) (p *api.Problem) {
+	e.state.update(func(b *book) {
+		if p = b.refuse(retried); p == nil {
+			b.reserved = true
+		}
+	})
 
+	return p
+}
+
+// refuse returns why no request can be checked now, nil if one can.
+func (b *book) refuse(retried *operation) *api.Problem {
 	switch {
-	case e.current != nil:
+	case b.current != nil:
 		p := problemf(
 			api.InProgress,
 			"operation %s (%s) is %s",
-			e.current.Operation.ID,
-			e.current.Operation.Verb,
-			e.current.Operation.State,
+			b.current.id,
+			b.current.verb,
+			b.current.in(b).Operation.State,
 		)
-		p.Operation = e.current.Operation.ID
+		p.Operation = b.current.id
 
 		return p
-	case e.recovering:
+	case b.recovering:
 		return problemf(
 			api.InProgress,
 			"what the last run of the exporter left is being finished; try again",
 		)
-	case e.reserved:
+	case b.reserved:
 		return problemf(api.InProgress, "another request is being checked; try again")
-	case e.unusable != "" && (retried == nil || retried.Operation.Verb != api.VerbRecovery):
-		return problemf(api.ReadOnly, "%s", e.unusable)
+	case b.unusable != "" && (retried == nil || retried.verb != api.VerbRecovery):
+		return problemf(api.ReadOnly, "%s", b.unusable)
+	default:
+		return nil
 	}
+}
 
-	e.reserved = true
+func (e *Engine) releaseReservation() {
+	e.state.update(func(b *book) { b.reserved = false })
+}
+
+// blockingOperation returns the operation that keeps a GPU from being changed, nil if there is none.
+func (e *Engine) blockingOperation(id gpu.UUID) *operation {
+	return read(e.state, func(b *book) *operation { return b.blocking(id) })
+}
+
+// blockedGPU returns the problem of a GPU that an operation keeps from being changed.
+func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
+	if op := e.blockingOperation(id); op != nil {
+		return blockedProblem(op, id)
+	}
 
 	return nil
 }
 
-func (e *Engine) releaseReservation() {
-	e.mu.Lock()
-	e.reserved = false
-	e.mu.Unlock()
-}
-
-// blockingOperation returns the operation that keeps a GPU from being changed, and its state there. It is called with
-// mu held.
-func (e *Engine) blockingOperation(id gpu.UUID) (*operation, api.OperationState) {
-	for _, op := range e.operations {
-		if op == e.current || op.Operation.State.Final() {
-			continue
-		}
-
-		for _, g := range op.Operation.GPUs {
-			if g.GPU == id && !g.State.Final() {
-				return op, g.State
-			}
-		}
-	}
-
-	return nil, ""
-}
-
-func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.Problem {
+func blockedProblem(op *operation, id gpu.UUID) *api.Problem {
+	o := op.copy()
+	state := o.gpuState(id)
 	kind := api.DegradedNode
 	text := "operation %s could not be rolled back on %s: retry its rollback, or accept the " +
 		"current layout"
@@ -150,58 +154,37 @@ func blockedProblem(op *operation, id gpu.UUID, state api.OperationState) *api.P
 			"that wait"
 	}
 
-	p := problemf(kind, text, op.Operation.ID, id)
-	if state == api.Stuck && op.resumes {
+	p := problemf(kind, text, op.id, id)
+	if state == api.Stuck && o.resumes {
 		p.Detail = fmt.Sprintf(
 			"operation %s of the last run is not finished on %s yet: it waits for %s",
-			op.Operation.ID,
+			op.id,
 			id,
-			strings.Join(op.Operation.WaitsFor, ", and for "),
+			strings.Join(o.Operation.WaitsFor, ", and for "),
 		)
 	}
 
-	p.Operation = op.Operation.ID
+	p.Operation = op.id
 
 	return p
 }
 
-// blockedGPUs lists the GPUs that cannot be changed now, with the operation that keeps each. It is called with mu held.
-func (e *Engine) blockedGPUs() map[gpu.UUID]string {
-	list := map[gpu.UUID]string{}
-
-	for _, op := range e.operations {
-		for _, g := range op.Operation.GPUs {
-			if by, _ := e.blockingOperation(g.GPU); by != nil {
-				list[g.GPU] = by.Operation.ID
-			}
-		}
-	}
-
-	return list
-}
-
-// repairStore makes the engine usable again if a state folder that could not be written can be written now.
+// repairStore makes the engine usable again if a state folder that could not be written can be written now. A call of
+// the store that hangs is not waited for.
 func (e *Engine) repairStore() {
-	e.mu.Lock()
-	due := e.unusable != "" && e.loaded && !e.damaged && e.current == nil
-	e.mu.Unlock()
-
-	if !due {
+	due := read(e.state, func(b *book) bool {
+		return b.unusable != "" && b.loaded && !b.damaged && b.current == nil
+	})
+	if !due || e.saving.isTaken() {
 		return
 	}
 
-	e.saving.Lock()
-	err := e.reopenStore()
-	e.saving.Unlock()
-
-	if err != nil {
+	if err := e.useStore(e.reopenStore); err != nil {
 		e.setUnusable(err)
 		return
 	}
 
-	e.mu.Lock()
-	e.unusable = ""
-	e.mu.Unlock()
+	e.state.update(func(b *book) { b.unusable = "" })
 	level.Info(e.o.Logger).Log("msg", "state folder of partition control is usable again")
 	e.reportState()
 }
@@ -215,6 +198,8 @@ func stateText(err error) string {
 		return ErrStateForeign.Error()
 	case errors.Is(err, ErrStateReplaced):
 		return ErrStateReplaced.Error()
+	case errors.Is(err, errStoreHangs):
+		return errStoreHangs.Error()
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
 		return "no room is left on its disk"
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, syscall.EROFS):

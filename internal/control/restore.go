@@ -38,10 +38,7 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 // restoreLater tries the GPUs again that are due, one at a time: in between, requests have their turn. It begins the
 // restore of a boot that could not be begun before, since the state folder could not be used.
 func (e *Engine) restoreLater(ctx context.Context) {
-	e.mu.Lock()
-	late := e.isRestoreDue() && !e.recovering
-	e.mu.Unlock()
-
+	late := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
 	if late {
 		e.beginRestore()
 	}
@@ -76,10 +73,8 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 		return
 	}
 
-	if len(r.Parts) == 0 { // it has the layout
-		e.mu.Lock()
-		e.dropUnrestored(id)
-		e.mu.Unlock()
+	if len(r.Changes) == 0 { // it has the layout
+		e.state.update(func(b *book) { b.dropUnrestored(id) })
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
 		e.reportState()
 
@@ -169,11 +164,8 @@ func (e *Engine) newRestore(
 
 // layoutToRestore returns the layout that operations have made of a GPU.
 func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == id })
-	if at < 0 {
+	wanted := read(e.state, func(b *book) *layout { return b.findLayout(id) })
+	if wanted == nil {
 		return layout{}, problemf(
 			api.NotFound,
 			"no operation has made a layout of %s that could be restored",
@@ -181,7 +173,18 @@ func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
 		)
 	}
 
-	return e.layouts[at], nil
+	return *wanted, nil
+}
+
+// findLayout returns a copy of the layout that operations have made of a GPU, nil if there is none.
+func (b *book) findLayout(id gpu.UUID) *layout {
+	for _, l := range b.layouts {
+		if l.GPU == id {
+			return &l
+		}
+	}
+
+	return nil
 }
 
 // readForRestore reads a GPU as it is now.
@@ -286,13 +289,10 @@ func (e *Engine) ForgetLayout(
 		return nil, p
 	}
 
-	e.mu.Lock()
-	e.layouts = slices.DeleteFunc(
-		slices.Clone(e.layouts),
-		func(l layout) bool { return l.GPU == id },
-	)
-	e.dropUnrestored(id)
-	e.mu.Unlock()
+	e.state.update(func(b *book) {
+		b.layouts = slices.DeleteFunc(b.layouts, func(l layout) bool { return l.GPU == id })
+		b.dropUnrestored(id)
+	})
 	level.Info(e.o.Logger).Log("msg", "forgot the layout of a GPU", "gpu", id, "by", by.Name)
 
 	err := e.saveHistory()
@@ -307,15 +307,4 @@ func (e *Engine) ForgetLayout(
 		GPU:        id,
 		Forgotten:  describeWanted(l.Instances),
 	}, nil
-}
-
-func (e *Engine) blockedGPU(id gpu.UUID) *api.Problem {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	if op, state := e.blockingOperation(id); op != nil {
-		return blockedProblem(op, id, state)
-	}
-
-	return nil
 }

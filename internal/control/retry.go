@@ -13,16 +13,16 @@ import (
 )
 
 // matches reports whether instances are those that the operation has left, before or after the step that is pending.
-func (p *part) matches(live []mig.Instance) bool {
-	if mig.SameInstances(live, p.Expected) {
+func (c *gpuChange) matches(live []mig.Instance) bool {
+	if mig.SameInstances(live, c.Expected) {
 		return true
 	}
 
-	if p.Pending == nil {
+	if c.Pending == nil {
 		return false
 	}
 
-	_, err := verifyOutcome(p.Expected, *p.Pending, live)
+	_, err := verifyOutcome(c.Expected, *c.Pending, live)
 
 	return err == nil
 }
@@ -34,10 +34,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 		return nil, p
 	}
 
-	e.mu.Lock()
 	op, p := e.findOperation(id)
-	e.mu.Unlock()
-
 	if p != nil {
 		return nil, p
 	}
@@ -52,9 +49,9 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 		return nil, p
 	}
 
-	e.addWarning(op, "%s has accepted the current layout", by.Name)
+	op.addWarning("%s has accepted the current layout", by.Name)
 
-	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
+	gpus, _, err := e.readLayouts(ctx, op.gpus...)
 	if err != nil {
 		level.Warn(e.o.Logger).Log(
 			"msg", "cannot read the GPUs of an accepted operation",
@@ -63,15 +60,14 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 		)
 	}
 
-	for _, g := range op.Operation.GPUs {
-		if !e.gpuState(op, g.GPU).Final() {
-			e.setGPU(op, g.GPU, api.Accepted, nil, instancesOn(gpus, g.GPU))
-			e.views.end(g.GPU)        // a call that had not returned has kept it
-			e.views.addForeign(g.GPU) // what stands there is not known to be any operation's
-		}
+	o := op.copy()
+	for _, id := range o.openGPUs() {
+		op.setGPU(id, api.Accepted, nil, instancesOn(gpus, id))
+		e.views.end(id)        // a call that had not returned has kept it
+		e.views.addForeign(id) // what stands there is not known to be any operation's
 	}
 
-	if op.Operation.Verb == api.VerbRecovery {
+	if op.verb == api.VerbRecovery {
 		return e.acceptDamage(ctx, op)
 	}
 
@@ -92,14 +88,13 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 
 // acceptDamage writes all documents again. What was not over is accepted with them.
 func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
-	e.mu.Lock()
-	e.damaged = false
-	e.unusable = ""
-	open := slices.DeleteFunc(
-		slices.Clone(e.operations),
-		func(o *operation) bool { return o.Operation.State.Final() },
-	)
-	e.mu.Unlock()
+	var open []*operation
+
+	e.state.update(func(b *book) {
+		b.damaged = false
+		b.unusable = ""
+		open = b.list(func(o *entry) bool { return !o.Operation.State.Final() })
+	})
 
 	for _, o := range open {
 		e.endOperation(ctx, o, api.Accepted, nil)
@@ -113,7 +108,7 @@ func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operatio
 
 	e.reportState()
 
-	return e.Operation(op.Operation.ID)
+	return e.Operation(op.id)
 }
 
 // isDegraded reports whether an operation in this state waits to be retried or accepted.
@@ -123,28 +118,26 @@ func isDegraded(state api.OperationState) bool {
 
 // retryProblem returns a problem unless an operation can be retried or accepted now.
 func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
-	e.mu.Lock()
-	state := op.Operation.State
-	e.mu.Unlock()
+	o := op.copy()
 
-	if !isDegraded(state) {
+	if state := o.Operation.State; !isDegraded(state) {
 		return problemf(
 			api.BadSpec,
 			"operation %s is %s: there is nothing to %s",
-			op.Operation.ID,
+			op.id,
 			state,
 			what,
 		)
 	}
 
-	for _, g := range op.Operation.GPUs {
-		if !e.gpuState(op, g.GPU).Final() && e.hasHungCall(g.GPU) {
+	for _, id := range o.openGPUs() {
+		if e.hasHungCall(id) {
 			p := problemf(
 				api.StuckNode,
 				"a driver call for %s has still not returned; try again, or reboot the node if it never does",
-				g.GPU,
+				id,
 			)
-			p.Operation = op.Operation.ID
+			p.Operation = op.id
 
 			return p
 		}
@@ -166,35 +159,34 @@ const maxBackoff = 5 * time.Minute
 // retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at
 // once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
-	e.mu.Lock()
-
 	var due []*operation
-	if e.current == nil && e.unusable == "" && !e.recovering {
-		due = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
-			return !isDegraded(op.Operation.State) || !op.retryable || e.o.Now().Before(op.again) ||
-				!e.o.Apply && !op.resumes
-		})
-	}
 
-	e.mu.Unlock()
+	now := e.o.Now()
 
-	at := slices.IndexFunc(due, func(op *operation) bool {
-		return e.canAnswer(op)
+	e.state.update(func(b *book) {
+		if b.current == nil && b.unusable == "" && !b.recovering {
+			due = b.list(func(o *entry) bool {
+				return isDegraded(o.Operation.State) && o.retryable && !now.Before(o.again) &&
+					(e.o.Apply || o.resumes)
+			})
+		}
 	})
+
+	at := slices.IndexFunc(due, e.canAnswer)
 	if at < 0 {
 		return
 	}
 
 	op := due[at]
-	e.mu.Lock()
-	op.backoff = min(max(2*op.backoff, housekeeping), maxBackoff)
-	op.again = e.o.Now().Add(op.backoff)
-	e.mu.Unlock()
+	op.change(func(o *entry) {
+		o.backoff = min(max(2*o.backoff, housekeeping), maxBackoff)
+		o.again = now.Add(o.backoff)
+	})
 
 	if _, err := e.retry(ctx, op, false); err != nil {
 		level.Debug(e.o.Logger).Log(
 			"msg", "cannot resume an operation yet",
-			"operation", op.Operation.ID,
+			"operation", op.id,
 			"err", err,
 		)
 	}
@@ -203,77 +195,75 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 // retry resumes the rollback of an operation. Unless an operator has asked for it, the GPUs whose calls have not
 // returned are left out.
 func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
-	if op.Operation.Verb == api.VerbRecovery {
+	if op.verb == api.VerbRecovery {
 		return nil, problemf(
 			api.ReadOnly,
 			"what operation %s was about is not known: accept it",
-			op.Operation.ID,
+			op.id,
 		)
 	}
 
-	if p := e.reserve(ctx, op, op.gpus()...); p != nil {
+	if p := e.reserve(ctx, op, op.gpus...); p != nil {
 		return nil, p
 	}
 
 	defer e.releaseReservation()
-	e.mu.Lock()
-	over := op.Operation.State.Final()
-	e.mu.Unlock()
 
-	if over { // another client has changed its GPUs
-		return e.Operation(op.Operation.ID)
+	if op.status().Final() { // another client has changed its GPUs
+		return e.Operation(op.id)
 	}
 
 	if p := e.retryProblem(op, "retry"); p != nil && (asked || p.Type != api.StuckNode) {
 		return nil, p
 	}
 
-	op.task = doRollback
-	switch {
-	case op.resumes:
-		op.task = doResume
-	case op.Operation.Verb == api.VerbMode:
-		op.task = doMode
-	}
+	e.state.update(func(b *book) {
+		o := op.in(b)
+		o.task = doRollback
 
-	e.mu.Lock()
-	op.live = true
-	e.current = op
-	op.Operation.State = api.RollingBack
-	e.mu.Unlock()
-	e.setState(op, api.RollingBack, "it is tried again to finish the operation")
+		switch {
+		case o.resumes:
+			o.task = doResume
+		case op.verb == api.VerbMode:
+			o.task = doMode
+		}
+
+		o.live = true
+		o.Operation.State = api.RollingBack
+		b.current = op
+	})
+	op.setState(api.RollingBack, "it is tried again to finish the operation")
 	e.queue <- op
 	e.reportState()
 
-	return e.Operation(op.Operation.ID)
+	return e.Operation(op.id)
 }
 
 // reviewDegraded ends operations that could not be rolled back on those of their GPUs that another client has changed
 // since: they are never rolled back there. It is called with the reservation held.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
-	e.mu.Lock()
-	left := slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
-		return op.Operation.State != api.Degraded
+	left := read(e.state, func(b *book) []*operation {
+		return b.list(func(o *entry) bool { return o.Operation.State == api.Degraded })
 	})
-	e.mu.Unlock()
 
 	for _, op := range left {
 		reviewed := false
 
-		for _, p := range op.Parts {
-			if !slices.Contains(gpus, p.GPU) || e.gpuState(op, p.GPU) != api.Degraded {
+		for _, c := range op.copy().Changes {
+			if !slices.Contains(gpus, c.GPU) || op.gpuState(c.GPU) != api.Degraded {
 				continue
 			}
 
-			if err := e.reconcilePart(ctx, op, p); isForeign(err) {
+			if err := e.reconcile(ctx, op, c.GPU); isForeign(err) {
 				e.markForeign(ctx, op, err)
 				reviewed = true
 			}
 		}
 
-		if reviewed && !e.anyGPU(op, api.Degraded) && !e.anyGPU(op, api.Stuck) {
+		o := op.copy()
+		if reviewed && len(o.gpusIn(api.Degraded))+len(o.gpusIn(api.Stuck)) == 0 {
 			state := api.Interrupted
-			if !op.changed() {
+			if !o.changed() {
 				state = api.Failed
 			}
 

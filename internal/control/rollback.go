@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/go-kit/log/level"
@@ -18,11 +17,12 @@ import (
 // startRollback rolls an operation back because of cause.
 func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
 	problem := failureProblem(cause)
-	e.mu.Lock()
-	op.Cause = problem
-	op.Operation.Error = problem
-	e.mu.Unlock()
-	e.addNote(op, "%s", problem.Detail)
+
+	op.change(func(o *entry) {
+		o.Cause = problem
+		o.Operation.Error = problem
+	})
+	op.addNote("%s", problem.Detail)
 	e.markForeign(ctx, op, cause)
 	e.rollBack(ctx, op)
 }
@@ -36,13 +36,13 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	}
 
 	state := api.Interrupted
-	if !op.part(foreign.gpu).Changed {
+	if !op.gpuChange(foreign.gpu).Changed {
 		state = api.Failed
 	}
 
 	level.Warn(e.o.Logger).Log(
 		"msg", "another client changed a GPU during an operation; the GPU is left as it is",
-		"operation", op.Operation.ID,
+		"operation", op.id,
 		"gpu", foreign.gpu,
 	)
 
@@ -54,7 +54,7 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 
 	// While the operation ran, we counted every reported change as its own.
 	e.views.addForeign(foreign.gpu)
-	e.setGPU(op, foreign.gpu, state, foreign, foreign.current)
+	op.setGPU(foreign.gpu, state, foreign, foreign.current)
 }
 
 // rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and
@@ -64,15 +64,15 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 		return
 	}
 
-	e.setState(op, api.RollingBack, "rolling back")
+	op.setState(api.RollingBack, "rolling back")
 	var failed error
 
-	for _, p := range op.Parts {
-		if e.gpuState(op, p.GPU).Final() {
+	for _, c := range op.copy().Changes {
+		if op.gpuState(c.GPU).Final() {
 			continue
 		}
 
-		err := e.rollBackGPU(ctx, op, p)
+		err := e.rollBackGPU(ctx, op, c.GPU)
 		if err != nil && e.deferToRestart(ctx, op) {
 			return
 		}
@@ -81,7 +81,7 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 			failed = cmp.Or(failed, err)
 		}
 
-		e.recordRollback(ctx, op, p, err)
+		e.recordRollback(ctx, op, c.GPU, err)
 	}
 
 	if failed != nil {
@@ -93,195 +93,175 @@ func (e *Engine) rollBack(ctx context.Context, op *operation) {
 }
 
 // recordRollback sets the state of a GPU after its rollback.
-func (e *Engine) recordRollback(ctx context.Context, op *operation, p *part, err error) {
+func (e *Engine) recordRollback(ctx context.Context, op *operation, id gpu.UUID, err error) {
+	c := op.gpuChange(id)
+
 	switch {
 	case isForeign(err):
 		e.markForeign(ctx, op, err)
 	case isTimeout(err):
-		e.setGPU(op, p.GPU, api.Stuck, err, knownInstances(p.Expected))
+		op.setGPU(id, api.Stuck, err, knownInstances(c.Expected))
 	case err != nil:
-		e.setGPU(op, p.GPU, api.Degraded, err, knownInstances(p.Expected))
-	case p.Changed:
-		e.setGPU(op, p.GPU, api.RolledBack, nil, nil)
+		op.setGPU(id, api.Degraded, err, knownInstances(c.Expected))
+	case c.Changed:
+		op.setGPU(id, api.RolledBack, nil, nil)
 	default:
-		e.setGPU(op, p.GPU, api.Failed, nil, nil)
+		op.setGPU(id, api.Failed, nil, nil)
 	}
 }
 
-func (e *Engine) rollBackGPU(ctx context.Context, op *operation, p *part) error {
-	if !p.Changed && p.Pending == nil {
+func (e *Engine) rollBackGPU(ctx context.Context, op *operation, id gpu.UUID) error {
+	if c := op.gpuChange(id); !c.Changed && c.Pending == nil {
 		return nil
 	}
 
-	e.setGPU(op, p.GPU, api.RollingBack, nil, nil)
+	op.setGPU(id, api.RollingBack, nil, nil)
 
-	if err := e.reconcilePart(ctx, op, p); err != nil {
+	if err := e.reconcile(ctx, op, id); err != nil {
 		return err
 	}
 
-	for _, s := range stepsBetween(p.GPU, p.Expected, p.Before) {
-		e.mu.Lock()
-		op.Operation.Rollback = append(
-			op.Operation.Rollback,
-			api.OperationStep{Step: s, State: api.StepPending},
-		)
-		at := stepRef{index: len(op.Operation.Rollback) - 1, rollback: true}
-		e.mu.Unlock()
-
+	c := op.gpuChange(id) // with the instances that were read
+	for _, s := range stepsBetween(id, c.Expected, c.Before) {
+		at := op.addRollbackStep(s)
 		if err := e.doStep(ctx, op, s, at, nil); err != nil {
 			return err
 		}
 	}
 
-	e.markUndone(op, p.GPU)
+	op.markUndone(id)
 
 	return nil
 }
 
-// reconcilePart reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the
-// step that is pending.
-func (e *Engine) reconcilePart(ctx context.Context, op *operation, p *part) error {
-	if e.hasHungCall(p.GPU) {
+func (op *operation) addRollbackStep(s mig.Step) stepRef {
+	at := stepRef{rollback: true}
+
+	op.change(func(o *entry) {
+		at.index = len(o.Operation.Rollback)
+		o.Operation.Rollback = append(o.Operation.Rollback, pendingSteps([]mig.Step{s})...)
+	})
+
+	return at
+}
+
+// reconcile reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the step
+// that is pending.
+func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) error {
+	if e.hasHungCall(id) {
 		return &unreadError{
 			fmt.Errorf("%w: an earlier call still hangs in the driver", gpu.ErrTimeout),
 		}
 	}
 
-	gpus, unreadable, err := e.readLayouts(ctx, p.GPU)
+	gpus, unreadable, err := e.readLayouts(ctx, id)
 	if err != nil {
 		return &unreadError{err}
 	}
 
-	g, err := findGPU(gpus, unreadable, p.GPU)
+	g, err := findGPU(gpus, unreadable, id)
 	if err != nil {
 		return &unreadError{err}
 	}
 
-	changed := !p.changing && e.isChangedByOthers(p)
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	c := op.gpuChange(id)
+	c.facts = g
 
-	p.facts = g
-	if changed { // it can have the same instances again: they are not the operation's
-		return op.interruptPart(p, g.Instances)
+	// After a change by others it can have the same instances again: they are not the operation's.
+	byOthers := !c.changing && e.isChangedByOthers(&c)
+	ended := api.StepFailed
+
+	switch {
+	case byOthers || !c.matches(g.Instances):
+		err = &foreignError{gpu: id, current: knownInstances(g.Instances)}
+		c.Changed = c.Changed || c.Pending != nil
+	case !mig.SameInstances(g.Instances, c.Expected):
+		c.Expected, _ = verifyOutcome(c.Expected, *c.Pending, g.Instances)
+		c.Changed = true
+		ended = api.StepDone
 	}
 
-	if mig.SameInstances(g.Instances, p.Expected) {
-		op.endPendingStep(p, api.StepFailed)
-		return nil
-	}
+	op.endPendingStep(c, ended)
 
-	if p.Pending != nil {
-		if after, err := verifyOutcome(p.Expected, *p.Pending, g.Instances); err == nil {
-			op.endPendingStep(p, api.StepDone)
-			p.Expected = after
-			p.Changed = true
-
-			return nil
-		}
-	}
-
-	return op.interruptPart(p, g.Instances)
+	return err
 }
 
-// interruptPart returns the error of a GPU that another client has changed. It is called with the engine's mu held.
-func (op *operation) interruptPart(p *part, current []mig.Instance) error {
-	p.Changed = p.Changed || p.Pending != nil
-	op.endPendingStep(p, api.StepFailed)
+// endPendingStep replaces what the operation does to a GPU, and records what became of the step that was pending there,
+// which may be of a former process.
+func (op *operation) endPendingStep(c gpuChange, state api.StepState) {
+	c.Pending = nil
 
-	return &foreignError{gpu: p.GPU, current: knownInstances(current)}
-}
+	op.change(func(o *entry) {
+		*o.gpuChange(c.GPU) = c
 
-// endPendingStep records what became of the step that is pending on a GPU, which may be of a former process. It is
-// called with the engine's mu held.
-func (op *operation) endPendingStep(p *part, state api.StepState) {
-	p.Pending = nil
-
-	for _, list := range [][]api.OperationStep{op.Operation.Steps, op.Operation.Rollback} {
-		for n := range list {
-			if list[n].GPU == p.GPU && list[n].State == api.StepRunning {
-				list[n].State = state
+		for _, list := range [][]api.OperationStep{o.Operation.Steps, o.Operation.Rollback} {
+			for n := range list {
+				if list[n].GPU == c.GPU && list[n].State == api.StepRunning {
+					list[n].State = state
+				}
 			}
 		}
-	}
+	})
 }
 
 // markUndone marks the steps on a GPU that were done as undone.
-func (e *Engine) markUndone(op *operation, id gpu.UUID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	for n := range op.Operation.Steps {
-		if s := &op.Operation.Steps[n]; s.GPU == id && s.State == api.StepDone {
-			s.State = api.StepUndone
+func (op *operation) markUndone(id gpu.UUID) {
+	op.change(func(o *entry) {
+		for n := range o.Operation.Steps {
+			if s := &o.Operation.Steps[n]; s.GPU == id && s.State == api.StepDone {
+				s.State = api.StepUndone
+			}
 		}
-	}
+	})
 }
 
 // markDegraded leaves an operation unfinished until it is retried: by the engine once the cause is gone, by an
 // operator, or by the next start.
 func (e *Engine) markDegraded(op *operation, err error) {
+	o := op.copy()
+	stuckGPUs := o.gpusIn(api.Stuck)
+
 	state := api.Degraded
-	if e.anyGPU(op, api.Stuck) {
+	if len(stuckGPUs) > 0 {
 		state = api.Stuck
 	}
 
 	p := *failureProblem(err)
-	if op.Cause != nil && op.Cause.Detail != p.Detail {
-		p.Detail = fmt.Sprintf("%s (the rollback: %s)", op.Cause.Detail, p.Detail)
-		p.Blocking = append(p.Blocking, op.Cause.Blocking...)
+	if o.Cause != nil && o.Cause.Detail != p.Detail {
+		p.Detail = fmt.Sprintf("%s (the rollback: %s)", o.Cause.Detail, p.Detail)
+		p.Blocking = append(p.Blocking, o.Cause.Blocking...)
 	}
 
-	p.Operation = op.Operation.ID
-	e.mu.Lock()
-	repeated := op.Operation.Error != nil && op.Operation.Error.Detail == p.Detail
-	op.Operation.Error = &p
+	p.Operation = op.id
+
 	var saving storeError
 	var unread *unreadError
-	op.retryable = state == api.Stuck || errors.As(err, &saving) || errors.As(err, &unread)
-	e.mu.Unlock()
+	retryable := state == api.Stuck || errors.As(err, &saving) || errors.As(err, &unread)
 
-	if !repeated {
+	op.change(func(o *entry) {
+		o.Operation.Error = &p
+		o.retryable = retryable
+		o.counted = true
+	})
+
+	if o.Operation.Error == nil || o.Operation.Error.Detail != p.Detail { // else it was logged
 		level.Error(e.o.Logger).Log(
 			"msg", "cannot finish or roll back an operation",
-			"operation", op.Operation.ID,
+			"operation", op.id,
 			"state", state,
 			"err", err,
 		)
 	}
 
-	e.setWaiting(op, waitsForGPUs(e.gpusIn(op, api.Stuck)))
-	e.setState(op, state, string(state))
+	op.setWaiting(waitsForGPUs(stuckGPUs))
+	op.setState(state, string(state))
 
 	// If this fails, the engine is read-only, and the slots hold what was done so far.
 	_ = e.saveOperation(op)
 
-	if !op.counted {
+	if !o.counted {
 		e.countOperation(op, state)
 	}
-
-	op.counted = true
-}
-
-// anyGPU reports whether a GPU of the operation is in a state.
-func (e *Engine) anyGPU(op *operation, state api.OperationState) bool {
-	return len(e.gpusIn(op, state)) > 0
-}
-
-// gpusIn returns the GPUs of the operation that are in a state.
-func (e *Engine) gpusIn(op *operation, state api.OperationState) []gpu.UUID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	var list []gpu.UUID
-
-	for _, g := range op.Operation.GPUs {
-		if g.State == state {
-			list = append(list, g.GPU)
-		}
-	}
-
-	return list
 }
 
 // unreadError says that a GPU could not be read: its instances are unknown, not other ones.
@@ -293,20 +273,20 @@ func (u *unreadError) Unwrap() error { return u.err }
 // finishRollback ends an operation of which no GPU is left unfinished.
 func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	state := api.RolledBack
+	o := op.copy()
 
 	switch {
-	case !op.changed():
+	case !o.changed():
 		state = api.Failed
-	case e.anyGPU(op, api.Interrupted):
+	case len(o.gpusIn(api.Interrupted)) > 0:
 		state = api.Interrupted
 	}
 
-	e.mu.Lock()
-	if op.Cause != nil {
-		op.Operation.Error = op.Cause // not why a former attempt has failed
-	}
-
-	e.mu.Unlock()
+	op.change(func(o *entry) {
+		if o.Cause != nil {
+			o.Operation.Error = o.Cause // not why a former attempt has failed
+		}
+	})
 
 	if state != api.Failed {
 		e.listReplaced(ctx, op)
@@ -325,22 +305,23 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 
 // listReplaced records which MIG devices have other UUIDs than before the operation.
 func (e *Engine) listReplaced(ctx context.Context, op *operation) {
-	gpus, _, err := e.readLayouts(ctx, op.gpus()...)
+	gpus, _, err := e.readLayouts(ctx, op.gpus...)
 	if err != nil {
 		return
 	}
 
 	names := map[gpu.MIGUUID]gpu.MIGUUID{}
 
-	for _, p := range op.Parts {
-		g, err := findGPU(gpus, nil, p.GPU)
+	o := op.copy()
+	for _, c := range o.Changes {
+		g, err := findGPU(gpus, nil, c.GPU)
 		if err != nil {
 			continue
 		}
 
-		want := p.before()
-		if op.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
-			want = p.after()
+		want := c.before()
+		if o.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
+			want = c.after()
 		}
 
 		for from, to := range renamedDevices(want, layout{GPU: g.UUID, Instances: g.Instances}) {
@@ -348,9 +329,7 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 		}
 	}
 
-	e.mu.Lock()
-	op.Operation.Renamed = names
-	e.mu.Unlock()
+	op.change(func(o *entry) { o.Operation.Renamed = names })
 }
 
 // endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
@@ -361,37 +340,14 @@ func (e *Engine) endOperation(
 	state api.OperationState,
 	p *api.Problem,
 ) {
-	if state != api.Unsettled || op.offered {
+	if state != api.Unsettled || op.copy().offered {
 		e.uncordonNode(ctx, op)
 	}
 
-	e.mu.Lock()
-
-	op.Operation.Ended = e.o.Now()
-	if state != api.Unsettled {
-		op.Operation.WaitsFor = nil
-	}
-
-	if p != nil {
-		op.Operation.Error = p
-	}
-
-	for n := range op.Operation.GPUs {
-		if g := &op.Operation.GPUs[n]; !g.State.Final() {
-			g.State = state
-		}
-	}
-
-	if state.Committed() {
-		op.Operation.Error = nil
-		e.rememberLayouts(op)
-	}
-
-	e.mu.Unlock()
-	e.setState(op, state, string(state))
+	e.state.update(func(b *book) { b.end(op, state, p) })
 	e.logEnd(op, state)
 
-	if e.isCurrent(op) {
+	if read(e.state, func(b *book) bool { return b.current == op }) {
 		_ = e.saveOperation(op)
 	} else {
 		_ = e.saveHistory()
@@ -400,28 +356,50 @@ func (e *Engine) endOperation(
 	e.countOperation(op, state)
 }
 
+// end sets the last state of an operation. Of one that has committed, the layouts are remembered.
+func (b *book) end(op *operation, state api.OperationState, p *api.Problem) {
+	o := op.in(b)
+
+	o.Operation.State = state
+	o.Operation.Ended = o.now()
+
+	if state != api.Unsettled {
+		o.Operation.WaitsFor = nil
+	}
+
+	if p != nil {
+		o.Operation.Error = p
+	}
+
+	for n := range o.Operation.GPUs {
+		if g := &o.Operation.GPUs[n]; !g.State.Final() {
+			g.State = state
+		}
+	}
+
+	if state.Committed() {
+		o.Operation.Error = nil
+		b.remember(o)
+	}
+
+	o.addEvent(api.Event{Kind: api.EventState, Text: string(state)})
+}
+
 // logEnd logs the end of an operation, as a warning if the operation has any.
 func (e *Engine) logEnd(op *operation, state api.OperationState) {
-	e.mu.Lock()
-	warnings := slices.Clone(op.Operation.Warnings)
-	waits := slices.Clone(op.Operation.WaitsFor)
-	cordoned := op.Cordoned
-	e.mu.Unlock()
+	o := op.copy()
+	warnings := o.Operation.Warnings
 
 	line := []any{
-		"msg",
-		"operation ended",
-		"operation",
-		op.Operation.ID,
-		"verb",
-		op.Operation.Verb,
-		"by",
-		op.Operation.By,
-		"state",
-		state,
+		"msg", "operation ended",
+		"operation", op.id,
+		"verb", op.verb,
+		"by", o.Operation.By,
+		"state", state,
 	}
 	if state == api.Unsettled {
-		line = append(line, "waits_for", strings.Join(waits, "; "), "cordoned", cordoned)
+		waits := strings.Join(o.Operation.WaitsFor, "; ")
+		line = append(line, "waits_for", waits, "cordoned", o.Cordoned)
 	}
 
 	if len(warnings) == 0 && state != api.Unsettled {
@@ -430,43 +408,4 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	}
 
 	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
-}
-
-func (e *Engine) isCurrent(op *operation) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return e.current == op
-}
-
-// rememberLayouts takes the layouts of an operation over into those that a restore would make. It is called with mu
-// held.
-func (e *Engine) rememberLayouts(op *operation) {
-	all := slices.Clone(op.Untouched)
-	for _, p := range op.Parts {
-		if op.Operation.Verb != api.VerbMode {
-			all = append(all, p.after())
-		}
-	}
-
-	for _, l := range all {
-		at := slices.IndexFunc(e.layouts, func(c layout) bool { return c.GPU == l.GPU })
-		if at >= 0 {
-			e.layouts[at] = l
-		} else {
-			e.layouts = append(e.layouts, l)
-		}
-
-		e.dropUnrestored(l.GPU)
-	}
-}
-
-func (e *Engine) countOperation(op *operation, state api.OperationState) {
-	if e.o.Observer != nil {
-		e.o.Observer.Operation(
-			op.Operation.Verb,
-			string(state),
-			e.o.Now().Sub(op.Operation.Started),
-		)
-	}
 }

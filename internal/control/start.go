@@ -90,18 +90,17 @@ func (r *record) addGPU(g mig.GPULayout, after []mig.Instance) {
 	}
 
 	before := copyInstances(g.Instances)
-	r.Parts = append(
-		r.Parts,
-		&part{GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before),
-			facts: g},
-	)
+	r.Changes = append(r.Changes, gpuChange{
+		GPU: g.UUID, Before: before, After: after, Expected: copyInstances(before), facts: g,
+	})
 	r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{GPU: g.UUID, State: api.Pending})
 }
 
 // setViews binds an operation to the view of its GPUs.
 func (r *record) setViews(marks map[gpu.UUID]mark) {
-	for _, p := range r.Parts {
-		p.View = marks[p.GPU]
+	for n := range r.Changes {
+		c := &r.Changes[n]
+		c.View = marks[c.GPU]
 	}
 }
 
@@ -159,7 +158,7 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 		return nil, p
 	}
 
-	if t == doSteps && len(op.Operation.Steps) == 0 {
+	if t == doSteps && len(r.Operation.Steps) == 0 {
 		e.endOperation(context.Background(), op, api.Succeeded, nil)
 		e.clearCurrent(context.Background(), op)
 	} else {
@@ -168,7 +167,7 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 
 	e.reportState()
 
-	return e.Operation(op.Operation.ID)
+	return e.Operation(op.id)
 }
 
 // enqueue saves an operation and makes it the current one. The room for all that it will save is reserved first.
@@ -177,9 +176,11 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 		return nil, problemf(api.Unavailable, "the driver has not said its version yet; try again")
 	}
 
-	op := newOperation(r)
-	op.task = t
-	op.live = true
+	op := e.newOperation(r)
+	op.change(func(o *entry) {
+		o.task = t
+		o.live = true
+	})
 
 	err := e.reserveRoom(op)
 	if err == nil {
@@ -194,12 +195,11 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 		)
 	}
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	e.current = op
-	e.operations = append(e.operations, op)
-	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Pending)})
+	e.state.update(func(b *book) {
+		b.current = op
+		b.operations = append(b.operations, op)
+		op.in(b).addEvent(api.Event{Kind: api.EventState, Text: string(api.Pending)})
+	})
 
 	return op, nil
 }
@@ -211,19 +211,14 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 		return nil, p
 	}
 
-	e.mu.Lock()
 	op, p := e.findOperation(id)
-
-	var state api.OperationState
-	if p == nil {
-		state = op.Operation.State
+	if p != nil {
+		return nil, p
 	}
 
-	e.mu.Unlock()
+	state := op.status()
 
 	switch {
-	case p != nil:
-		return nil, p
 	case isDegraded(state):
 		return e.retry(ctx, op, true)
 	case !state.Final():
@@ -246,11 +241,11 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 			id,
 			state,
 		)
-	case op.Operation.Verb == api.VerbMode:
+	case op.verb == api.VerbMode:
 		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
 	}
 
-	if p := e.reserve(ctx, nil, op.gpus()...); p != nil {
+	if p := e.reserve(ctx, nil, op.gpus...); p != nil {
 		return nil, p
 	}
 
@@ -269,15 +264,15 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 // newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
 // that nothing has changed since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
-	gpus := op.gpus()
-
-	c, err := e.collectUsage(ctx, needsNoOther, gpus...)
+	c, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 
+	o := op.copy()
+
 	c.marks = e.marks() // those before the reading would miss what came in between
-	if p := c.checkView(op); p != nil {
+	if p := c.checkView(&o.record); p != nil {
 		return nil, p
 	}
 
@@ -285,13 +280,13 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	var blocking []api.Blocker
 	var live []mig.GPULayout
 
-	for _, p := range op.Parts {
-		g, err := c.gpu(p.GPU)
+	for _, change := range o.Changes {
+		g, err := c.gpu(change.GPU)
 		if err != nil {
-			return nil, problemf(api.Unavailable, "%s cannot be read", p.GPU)
+			return nil, problemf(api.Unavailable, "%s cannot be read", change.GPU)
 		}
 
-		list := stepsBetween(p.GPU, g.Instances, p.Before)
+		list := stepsBetween(change.GPU, g.Instances, change.Before)
 		if len(list) > 0 && !g.MIG.Or(false) {
 			return nil, problemf(
 				api.ModeDiffers,
@@ -318,15 +313,15 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		return nil, withHint(p)
 	}
 
-	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), op.TakeOver); p != nil {
+	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), o.TakeOver); p != nil {
 		return nil, p
 	}
 
 	r := e.newRecord(ctx, api.VerbRollback, "", steps)
-	r.TakeOver = op.TakeOver
+	r.TakeOver = o.TakeOver
 
 	for n, g := range live {
-		r.addGPU(g, op.Parts[n].Before)
+		r.addGPU(g, o.Changes[n].Before)
 	}
 
 	r.setViews(c.marks)

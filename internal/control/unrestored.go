@@ -36,29 +36,30 @@ const (
 // beginRestore lists, once in a boot, the GPUs whose layout is to be restored; those that an earlier process of the
 // boot has left are due again. If the boot is not known, it waits: a boot without a name is not another boot.
 func (e *Engine) beginRestore() {
-	e.mu.Lock()
-	if !e.o.Restore {
-		e.unrestored = nil
-	}
+	due := false
+	now := e.o.Now()
 
-	due := e.isRestoreDue()
-	if due {
-		e.restoredBoot = e.o.BootID
-		e.unrestored = nil
-	}
-
-	for _, u := range e.unrestored { // what kept the last process from it may be gone
-		u.again = e.o.Now()
-	}
-
-	for _, l := range e.layouts {
-		if due && e.o.Restore && e.o.Apply {
-			e.unrestored = append(e.unrestored, &unrestored{GPU: l.GPU, Reason: api.NotTried,
-				Detail: "it was not tried yet", again: e.o.Now()})
+	e.state.update(func(b *book) {
+		due = b.isRestoreDue(e.o.BootID)
+		if due {
+			b.restoredBoot = e.o.BootID
 		}
-	}
 
-	e.mu.Unlock()
+		if due || !e.o.Restore {
+			b.unrestored = nil
+		}
+
+		for n := range b.unrestored { // what kept the last process from it may be gone
+			b.unrestored[n].again = now
+		}
+
+		for _, l := range b.layouts {
+			if due && e.o.Restore && e.o.Apply {
+				b.unrestored = append(b.unrestored, unrestored{GPU: l.GPU, Reason: api.NotTried,
+					Detail: "it was not tried yet", again: now})
+			}
+		}
+	})
 
 	if due {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
@@ -67,60 +68,77 @@ func (e *Engine) beginRestore() {
 	e.reportState()
 }
 
-// isRestoreDue reports whether the restore of this boot is to be begun. It is called with mu held.
-func (e *Engine) isRestoreDue() bool {
-	return e.restoredBoot != e.o.BootID && e.o.BootID != "" && e.unusable == "" && e.current == nil
+// isRestoreDue reports whether the restore of a boot is to be begun.
+func (b *book) isRestoreDue(boot string) bool {
+	return b.restoredBoot != boot && boot != "" && b.unusable == "" && b.current == nil
 }
 
 // dueRestores lists the GPUs whose restore is to be tried now.
-func (e *Engine) dueRestores() []gpu.UUID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (e *Engine) dueRestores() (list []gpu.UUID) {
+	now := e.o.Now()
 
-	if !e.o.Restore || !e.o.Apply || e.unusable != "" || e.current != nil {
-		return nil
-	}
-
-	var list []gpu.UUID
-
-	for _, u := range e.unrestored {
-		if !u.Left && !e.o.Now().Before(u.again) {
-			list = append(list, u.GPU)
+	e.state.update(func(b *book) {
+		if !e.o.Restore || !e.o.Apply || b.unusable != "" || b.current != nil {
+			return
 		}
-	}
+
+		for _, u := range b.unrestored {
+			if !u.Left && !now.Before(u.again) {
+				list = append(list, u.GPU)
+			}
+		}
+	})
 
 	return list
 }
 
-// findUnrestored is called with mu held.
-func (e *Engine) findUnrestored(id gpu.UUID) *unrestored {
-	at := slices.IndexFunc(e.unrestored, func(u *unrestored) bool { return u.GPU == id })
+func (b *book) findUnrestored(id gpu.UUID) *unrestored {
+	at := slices.IndexFunc(b.unrestored, func(u unrestored) bool { return u.GPU == id })
 	if at < 0 {
 		return nil
 	}
 
-	return e.unrestored[at]
+	return &b.unrestored[at]
 }
 
-// dropUnrestored records that a GPU has the layout that is asked for. It is called with mu held.
-func (e *Engine) dropUnrestored(id gpu.UUID) {
-	e.unrestored = slices.DeleteFunc(
-		slices.Clone(e.unrestored),
-		func(u *unrestored) bool { return u.GPU == id },
-	)
+// dropUnrestored records that a GPU has the layout that is asked for.
+func (b *book) dropUnrestored(id gpu.UUID) {
+	b.unrestored = slices.DeleteFunc(b.unrestored, func(u unrestored) bool { return u.GPU == id })
 }
 
 // postponeRestore records why a GPU is not restored, and when it is tried again. by is the operation that failed, ""
 // if none was begun.
 func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, by string) {
-	e.mu.Lock()
+	now := e.o.Now()
+	found := false
+	news := false
 
-	u := e.findUnrestored(id)
-	if u == nil {
-		e.mu.Unlock()
+	e.state.update(func(b *book) {
+		if u := b.findUnrestored(id); u != nil {
+			found = true
+			news = u.postpone(now, reason, detail, by)
+		}
+	})
+
+	if !found {
 		return
 	}
 
+	if news {
+		level.Warn(e.o.Logger).Log(
+			"msg", "did not restore the layout of a GPU",
+			"gpu", id,
+			"reason", reason,
+			"err", detail,
+		)
+		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
+	}
+
+	e.reportState()
+}
+
+// postpone reports whether the reason, the detail or the operation is another than before.
+func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, by string) bool {
 	longest := maxLookBackoff
 	if reason == api.NotDone {
 		longest = maxRestoreBackoff
@@ -136,84 +154,72 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	}
 
 	u.backoff = min(max(2*u.backoff, minRestoreBackoff), longest)
-	u.again = e.o.Now().Add(u.backoff)
-	e.mu.Unlock()
+	u.again = now.Add(u.backoff)
 
-	if news {
-		level.Warn(e.o.Logger).Log(
-			"msg", "did not restore the layout of a GPU",
-			"gpu", id,
-			"reason", reason,
-			"err", detail,
-		)
-		_ = e.saveHistory() // if it cannot be saved, the engine is read-only
-	}
-
-	e.reportState()
+	return news
 }
 
 // recordRestore records what an operation of the verb restore has made of its GPUs. What the next start finishes is
 // recorded by that.
 func (e *Engine) recordRestore(op *operation) {
-	if op.Operation.Verb != api.VerbRestore {
+	if op.verb != api.VerbRestore {
 		return
 	}
 
-	state := op.Operation.State
-	detail := "operation " + op.Operation.ID + " is " + string(op.Operation.State)
+	o := op.copy()
+	state := o.Operation.State
+	detail := "operation " + op.id + " is " + string(state)
 	foreign := state == api.Interrupted
 
-	if p := op.Operation.Error; p != nil {
+	if p := o.Operation.Error; p != nil {
 		detail = p.Detail
 		foreign = foreign || state == api.Failed && p.Type == api.LayoutChanged
 	}
 
-	for _, id := range op.gpus() {
+	for _, id := range op.gpus {
 		switch {
 		case state == api.Settling || state.Committed(): // the layout is committed
-			e.mu.Lock()
-			e.dropUnrestored(id)
-			e.mu.Unlock()
+			e.state.update(func(b *book) { b.dropUnrestored(id) })
 		case foreign:
-			e.postponeRestore(id, api.NotEmpty, detail, op.Operation.ID)
+			e.postponeRestore(id, api.NotEmpty, detail, op.id)
 		case isDegraded(state):
-			e.postponeRestore(id, api.NotUnblocked, detail, op.Operation.ID)
+			e.postponeRestore(id, api.NotUnblocked, detail, op.id)
 		case state.Final():
-			e.postponeRestore(id, api.NotDone, detail, op.Operation.ID)
+			e.postponeRestore(id, api.NotDone, detail, op.id)
 		}
 	}
 }
 
 // dropAttempt forgets the last automatic attempt to restore a GPU, which has ended.
 func (e *Engine) dropAttempt(id gpu.UUID) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	e.state.update(func(b *book) {
+		u := b.findUnrestored(id)
+		if u == nil {
+			return
+		}
 
-	u := e.findUnrestored(id)
-	if u == nil {
-		return
-	}
+		b.operations = slices.DeleteFunc(b.operations, func(op *operation) bool {
+			o := op.in(b)
+			isAttempt := op.id == u.Operation && op.verb == api.VerbRestore &&
+				o.Operation.By == "system"
 
-	e.operations = slices.DeleteFunc(slices.Clone(e.operations), func(op *operation) bool {
-		return op.Operation.ID == u.Operation && op.Operation.Verb == api.VerbRestore && op.Operation.By == "system" &&
-			op.Operation.State.Final() &&
-			!op.Cordoned
+			return isAttempt && o.Operation.State.Final() && !o.Cordoned
+		})
 	})
 }
 
-// listUnrestored describes the GPUs that are not restored. It is called with mu held.
-func (e *Engine) listUnrestored() []api.Unrestored {
+// listUnrestored describes the GPUs that are not restored.
+func (b *book) listUnrestored() []api.Unrestored {
 	var list []api.Unrestored
 
-	for _, u := range e.unrestored {
+	for _, u := range b.unrestored {
 		d := api.Unrestored{GPU: u.GPU, Reason: u.Reason, Detail: u.Detail, Operation: u.Operation}
 		if !u.Left {
 			d.Next = u.again
 		}
 
-		at := slices.IndexFunc(e.layouts, func(l layout) bool { return l.GPU == u.GPU })
-		if at >= 0 {
-			d.Wanted = describeWanted(e.layouts[at].Instances)
+		if l := b.findLayout(u.GPU); l != nil {
+			d.Wanted = describeWanted(l.Instances)
 		}
 
 		list = append(list, d)

@@ -21,19 +21,24 @@ const (
 
 // watchUnsettled starts to watch each unsettled operation that is not watched yet, those of a former run included.
 func (e *Engine) watchUnsettled(ctx context.Context) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	var list []*operation
 
-	// As long as the state folder cannot be written or trusted, no operation can end.
-	if e.unusable != "" || e.damaged || e.recovering {
-		return
-	}
-
-	for _, op := range e.operations {
-		if op.Operation.State == api.Unsettled && !op.watched {
-			op.watched = true
-			e.settling.Go(func() { e.cure(ctx, op) })
+	e.state.update(func(b *book) {
+		// As long as the state folder cannot be written or trusted, no operation can end.
+		if b.unusable != "" || b.damaged || b.recovering {
+			return
 		}
+
+		list = b.list(func(o *entry) bool {
+			due := o.Operation.State == api.Unsettled && !o.watched
+			o.watched = o.watched || due
+
+			return due
+		})
+	})
+
+	for _, op := range list {
+		e.settling.Go(func() { e.cure(ctx, op) })
 	}
 }
 
@@ -44,14 +49,14 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 	hooksAt := e.o.Now().Add(firstHookRetry)
 	delay := firstHookRetry
 
-	for e.isUnsettled(op) {
+	for op.status() == api.Unsettled {
 		waits := s.lookAgain(ctx)
-		if ctx.Err() != nil || !e.isUnsettled(op) {
+		if ctx.Err() != nil || op.status() != api.Unsettled {
 			return
 		}
 
-		if len(waits) == 0 && !op.offered { // Run tries again if this fails
-			e.setOffered(op, true)
+		if len(waits) == 0 && !op.copy().offered { // Run tries again if this fails
+			op.setOffered(true)
 			e.uncordonNode(ctx, op)
 		}
 
@@ -67,7 +72,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 			return
 		}
 
-		e.setWaiting(op, waits)
+		op.setWaiting(waits)
 		sleep(ctx, cureInterval)
 	}
 }
@@ -75,7 +80,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 // lookAgain is look by the GPUs as they are now: a later operation, or another client, may have changed them since, and
 // what it has destroyed is not waited for.
 func (s *kubeletWait) lookAgain(ctx context.Context) []string {
-	gpus := s.op.gpus()
+	gpus := s.op.gpus
 
 	live, unreadable, err := s.e.readLayouts(ctx, gpus...)
 	if err != nil {
@@ -96,66 +101,49 @@ func (s *kubeletWait) lookAgain(ctx context.Context) []string {
 	return s.look(ctx, list)
 }
 
-func (e *Engine) isUnsettled(op *operation) bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	return op.Operation.State == api.Unsettled
-}
-
 // finishUnsettled makes an unsettled operation succeed. It does nothing if that was done meanwhile.
 func (e *Engine) finishUnsettled(ctx context.Context, op *operation) {
-	e.mu.Lock()
-	if op.Operation.State != api.Unsettled {
-		e.mu.Unlock()
+	done := false
+
+	op.change(func(o *entry) {
+		if o.Operation.State != api.Unsettled {
+			return
+		}
+
+		done = true
+		o.Operation.State = api.Succeeded
+		o.Operation.WaitsFor = nil
+
+		for n := range o.Operation.GPUs {
+			if g := &o.Operation.GPUs[n]; g.State == api.Unsettled {
+				g.State = api.Succeeded
+			}
+		}
+
+		o.addEvent(api.Event{Kind: api.EventState, Text: string(api.Succeeded)})
+	})
+
+	if !done {
 		return
 	}
 
-	op.Operation.State = api.Succeeded
-	op.Operation.WaitsFor = nil
-
-	for n := range op.Operation.GPUs {
-		if g := &op.Operation.GPUs[n]; g.State == api.Unsettled {
-			g.State = api.Succeeded
-		}
-	}
-
-	e.addEvent(op, api.Event{Kind: api.EventState, Text: string(api.Succeeded)})
-	e.mu.Unlock()
-
 	e.uncordonNode(ctx, op)
-	level.Info(e.o.Logger).Log(
-		"msg", "unsettled operation has succeeded",
-		"operation", op.Operation.ID,
-	)
+	level.Info(e.o.Logger).Log("msg", "unsettled operation has succeeded", "operation", op.id)
 	_ = e.saveHistory() // if it cannot be saved, the engine is read-only, and the next start looks again
 	e.reportState()
 }
 
-// countUnsettled is called with mu held.
-func (e *Engine) countUnsettled() int {
-	number := 0
-
-	for _, op := range e.operations {
-		if op.Operation.State == api.Unsettled {
-			number++
-		}
-	}
-
-	return number
-}
-
 // compareDevices compares the MIG devices of an operation's GPUs before the operation with those of now, the same GPUs
 // as they are. An instance of before that has the same names and profile now is not a change.
-func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
+func (r *record) compareDevices(now []mig.GPULayout) deviceChanges {
 	before := make([]mig.GPULayout, len(now))
 	for n, g := range now {
 		before[n] = g
 		before[n].Instances = nil
 
-		at := slices.IndexFunc(op.Parts, func(p *part) bool { return p.GPU == g.UUID })
+		at := slices.IndexFunc(r.Changes, func(c gpuChange) bool { return c.GPU == g.UUID })
 		if at >= 0 {
-			before[n].Instances = op.Parts[at].Before
+			before[n].Instances = r.Changes[at].Before
 		}
 	}
 
@@ -169,7 +157,7 @@ func (op *operation) compareDevices(now []mig.GPULayout) deviceChanges {
 	}
 
 	// A GPU whose MIG mode was switched on is no device any more.
-	if m := op.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {
+	if m := r.Operation.Mode; m != nil && len(now) == 1 && now[0].MIG.Or(false) && m.Wanted {
 		t.split = gpu.Some(m.GPU)
 	}
 

@@ -170,9 +170,7 @@ func TestUnsettledByWordAtOnce(t *testing.T) {
 	op := e.applied(t, second(two3g))
 	cmptest.Equal(t, "state of the operation", op.State, api.Unsettled)
 
-	e.mu.Lock()
 	watched, _ := e.findOperation(op.ID)
-	e.mu.Unlock()
 
 	var looking sync.WaitGroup
 	s := &kubeletWait{e: e, op: watched}

@@ -50,8 +50,10 @@ type views struct {
 	process string
 
 	mu   sync.Mutex
-	gpus map[gpu.UUID]*gpuView
+	gpus gpuViews
 }
+
+type gpuViews map[gpu.UUID]*gpuView
 
 // gpuView is the view of one GPU.
 type gpuView struct {
@@ -67,15 +69,15 @@ type gpuView struct {
 }
 
 func newViews(now func() time.Time) *views {
-	return &views{now: now, process: rand.Text(), gpus: map[gpu.UUID]*gpuView{}}
+	return &views{now: now, process: rand.Text(), gpus: gpuViews{}}
 }
 
-// of returns the view of a GPU. It is called with mu held.
-func (v *views) of(id gpu.UUID) *gpuView {
-	g := v.gpus[id]
+// of returns the view of a GPU.
+func (v gpuViews) of(id gpu.UUID) *gpuView {
+	g := v[id]
 	if g == nil {
 		g = &gpuView{}
-		v.gpus[id] = g
+		v[id] = g
 	}
 
 	return g
@@ -91,7 +93,7 @@ func (v *views) LayoutChanged(id gpu.UUID) {
 
 	now := v.now()
 	if id != "" {
-		v.of(id)
+		v.gpus.of(id)
 	}
 
 	for other, g := range v.gpus {
@@ -106,7 +108,7 @@ func (v *views) Watching(id gpu.UUID, on bool) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	g := v.of(id)
+	g := v.gpus.of(id)
 	if g.watched && !on {
 		g.gaps++
 	}
@@ -119,7 +121,7 @@ func (v *views) begin(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	g := v.of(id)
+	g := v.gpus.of(id)
 	g.changing = true
 	g.unpolled = true
 }
@@ -129,7 +131,7 @@ func (v *views) end(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	if g := v.of(id); g.changing {
+	if g := v.gpus.of(id); g.changing {
 		g.changing = false
 		g.ownUntil = v.now().Add(ownEvents)
 	}
@@ -140,7 +142,7 @@ func (v *views) isChanging(id gpu.UUID) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	return v.of(id).changing
+	return v.gpus.of(id).changing
 }
 
 // addForeign notes a change by another client that was found by reading.
@@ -148,7 +150,7 @@ func (v *views) addForeign(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	v.of(id).foreign++
+	v.gpus.of(id).foreign++
 }
 
 // observe compares the layouts of a Snapshot with those of the one before: a driver may fail to report a change.
@@ -162,7 +164,7 @@ func (v *views) observe(s *gpu.Snapshot) {
 
 	for n := range s.GPUs {
 		if seen := &s.GPUs[n]; seen.Up && seen.UUID != "" {
-			v.of(seen.UUID).observe(seen)
+			v.gpus.of(seen.UUID).observe(seen)
 		}
 	}
 }
@@ -188,7 +190,7 @@ func (v *views) marks() map[gpu.UUID]mark {
 
 	list := make(map[gpu.UUID]mark, len(v.gpus))
 	for id, g := range v.gpus {
-		list[id] = v.markOf(g)
+		list[id] = g.mark(v.process)
 	}
 
 	return list
@@ -199,12 +201,11 @@ func (v *views) mark(id gpu.UUID) mark {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 
-	return v.markOf(v.of(id))
+	return v.gpus.of(id).mark(v.process)
 }
 
-// markOf is called with mu held.
-func (v *views) markOf(g *gpuView) mark {
-	m := mark{Process: v.process, Foreign: g.foreign, Gaps: g.gaps}
+func (g *gpuView) mark(process string) mark {
+	m := mark{Process: process, Foreign: g.foreign, Gaps: g.gaps}
 	if !g.watched {
 		m.Process = ""
 	}
@@ -220,18 +221,21 @@ func (e *Engine) marks() map[gpu.UUID]mark {
 
 // beginChanges notes that an operation changes a GPU from now on, unless it has begun before. It returns an error if
 // another client has changed the GPU since the operation was accepted, or could not be rolled back.
-func (e *Engine) beginChanges(p *part) error {
-	if p.changing {
+func (e *Engine) beginChanges(op *operation, id gpu.UUID) error {
+	c := op.gpuChange(id)
+	if c.changing {
 		return nil
 	}
 
 	// The order matters: a report that comes in between counts as foreign, and one that comes later as the operation's.
 	e.views.observe(e.o.Poller.Current())
-	e.views.begin(p.GPU)
+	e.views.begin(id)
 
-	p.changing = true
-	if e.isChangedByOthers(p) {
-		return &foreignError{gpu: p.GPU}
+	c.changing = true
+	op.setChange(c)
+
+	if e.isChangedByOthers(&c) {
+		return &foreignError{gpu: id}
 	}
 
 	return nil
@@ -239,27 +243,25 @@ func (e *Engine) beginChanges(p *part) error {
 
 // isChangedByOthers reports whether another client is known to have changed a GPU since the operation has seen it
 // last. It is false if that is not known: the instances decide then.
-func (e *Engine) isChangedByOthers(p *part) bool {
-	now := e.views.mark(p.GPU)
-	return p.View.Process != "" && p.View.Process == now.Process && p.View.Foreign != now.Foreign
+func (e *Engine) isChangedByOthers(c *gpuChange) bool {
+	now := e.views.mark(c.GPU)
+	return c.View.Process != "" && c.View.Process == now.Process && c.View.Foreign != now.Foreign
 }
 
 // endChanges notes that an operation has read its GPUs for the last time, and binds it to that view of them. Those of
 // which a call has not returned stay its own.
 func (e *Engine) endChanges(op *operation) {
-	for _, id := range op.gpus() {
-		if e.gpuState(op, id) != api.Stuck {
+	for _, id := range op.gpus {
+		if op.gpuState(id) != api.Stuck {
 			e.views.end(id)
 		}
 	}
 
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	for _, p := range op.Parts {
-		if p.changing && !e.views.isChanging(p.GPU) {
-			p.changing = false
-			p.View = e.views.mark(p.GPU)
+	for _, c := range op.copy().Changes {
+		if c.changing && !e.views.isChanging(c.GPU) {
+			c.changing = false
+			c.View = e.views.mark(c.GPU)
+			op.setChange(c)
 		}
 	}
 }

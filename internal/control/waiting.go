@@ -24,56 +24,42 @@ func (e *Engine) missingFacts(ctx context.Context, op *operation) []string {
 		return []string{"the driver to say its version"}
 	}
 
-	silent := e.silentGPUs(ctx, op)
-	if op.mayBeFinished() || len(silent) == len(e.openGPUs(op)) {
+	o := op.copy()
+	open := o.openGPUs()
+	silent := e.silentGPUs(ctx, open)
+
+	if o.mayBeFinished() || len(silent) == len(open) {
 		return waitsForGPUs(silent)
 	}
 
 	return nil // it is rolled back on the others, and cannot have been finished
 }
 
-// silentGPUs reads all GPUs that an operation has not finished, at once, and returns those that do not answer soon.
-func (e *Engine) silentGPUs(ctx context.Context, op *operation) []gpu.UUID {
+// silentGPUs reads GPUs, at once, and returns those that do not answer soon.
+func (e *Engine) silentGPUs(ctx context.Context, ids []gpu.UUID) []gpu.UUID {
 	ctx, cancel := context.WithTimeout(ctx, min(answerTime, e.o.CallTimeout))
 	defer cancel()
 
-	open := e.openGPUs(op)
-	if len(open) == 0 {
+	if len(ids) == 0 {
 		return nil
 	}
 
-	list, _, err := e.readLayouts(ctx, open...)
+	list, _, err := e.readLayouts(ctx, ids...)
 	if err != nil {
-		return open
+		return ids
 	}
 
-	return slices.DeleteFunc(open, func(id gpu.UUID) bool { return instancesOn(list, id) != nil })
-}
-
-// openGPUs returns the GPUs that an operation has not finished.
-func (e *Engine) openGPUs(op *operation) []gpu.UUID {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	var list []gpu.UUID
-
-	for _, g := range op.Operation.GPUs {
-		if !g.State.Final() {
-			list = append(list, g.GPU)
-		}
-	}
-
-	return list
+	return slices.DeleteFunc(slices.Clone(ids), func(id gpu.UUID) bool { return instancesOn(list, id) != nil })
 }
 
 // mayBeFinished reports whether all steps of an operation may have been done: then its GPUs decide together whether it
 // is committed or rolled back.
-func (op *operation) mayBeFinished() bool {
-	undone := slices.ContainsFunc(op.Operation.Steps, func(s api.OperationStep) bool {
+func (r *record) mayBeFinished() bool {
+	undone := slices.ContainsFunc(r.Operation.Steps, func(s api.OperationStep) bool {
 		return s.State != api.StepDone && s.State != api.StepRunning
 	})
 
-	return op.Cause == nil && !undone
+	return r.Cause == nil && !undone
 }
 
 func waitsForGPUs(ids []gpu.UUID) []string {
@@ -90,8 +76,9 @@ func waitsForGPUs(ids []gpu.UUID) []string {
 func (e *Engine) deferToDriver(op *operation, waits []string) {
 	e.bindViews(op)
 
-	for _, id := range e.openGPUs(op) {
-		e.setGPU(op, id, api.Stuck, nil, nil)
+	o := op.copy()
+	for _, id := range o.openGPUs() {
+		op.setGPU(id, api.Stuck, nil, nil)
 	}
 
 	p := problemf(
@@ -100,44 +87,43 @@ func (e *Engine) deferToDriver(op *operation, waits []string) {
 		errInterrupted,
 		strings.Join(waits, ", and for "),
 	)
-	p.Operation = op.Operation.ID
+	p.Operation = op.id
 
-	e.mu.Lock()
-	told := slices.Equal(op.Operation.WaitsFor, waits)
-	op.Operation.Error = p
-	op.retryable = true
-	op.resumes = true
-	e.mu.Unlock()
+	op.change(func(o *entry) {
+		o.Operation.Error = p
+		o.retryable = true
+		o.resumes = true
+	})
 
-	if !told {
+	if !slices.Equal(o.Operation.WaitsFor, waits) {
 		level.Warn(e.o.Logger).Log(
 			"msg", "operation of the last run waits",
-			"operation", op.Operation.ID,
+			"operation", op.id,
 			"for", strings.Join(waits, ", "),
 		)
 	}
 
-	e.setWaiting(op, waits)
-	e.setState(op, api.Stuck, string(api.Stuck))
+	op.setWaiting(waits)
+	op.setState(api.Stuck, string(api.Stuck))
 }
 
 // endWaiting notes that an operation is taken up again.
 func (e *Engine) endWaiting(op *operation) {
-	e.setWaiting(op, nil)
-	e.mu.Lock()
-
-	op.resumes = false
-	if op.Operation.Error != nil && op.Operation.Error.Type == api.StuckNode {
-		op.Operation.Error = op.Cause
-	}
-
-	e.mu.Unlock()
+	op.setWaiting(nil)
+	op.change(func(o *entry) {
+		o.resumes = false
+		if o.Operation.Error != nil && o.Operation.Error.Type == api.StuckNode {
+			o.Operation.Error = o.Cause
+		}
+	})
 }
 
 // canAnswer reports whether it makes sense to take up an operation again that waits for the driver: the last Snapshot
 // has the driver's version and has read one of the GPUs that it waits for, or all of them if they decide together.
 func (e *Engine) canAnswer(op *operation) bool {
-	silent := e.gpusIn(op, api.Stuck)
+	o := op.copy()
+
+	silent := o.gpusIn(api.Stuck)
 	if len(silent) == 0 {
 		return e.retryProblem(op, "retry") == nil
 	}
@@ -153,7 +139,7 @@ func (e *Engine) canAnswer(op *operation) bool {
 		up := slices.ContainsFunc(s.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Up })
 		return up && !e.hasHungCall(id)
 	})
-	if op.resumes && op.mayBeFinished() {
+	if o.resumes && o.mayBeFinished() {
 		return len(silent) == 0
 	}
 
@@ -164,12 +150,10 @@ func (e *Engine) canAnswer(op *operation) bool {
 // clients build while it waits is not its own. The operation itself may still do the step that was in flight, so that
 // the instances alone decide about its GPU.
 func (e *Engine) bindViews(op *operation) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-
-	for _, p := range op.Parts {
-		if p.Pending == nil && p.View.Process != e.views.process {
-			p.View = e.views.mark(p.GPU)
+	for _, c := range op.copy().Changes {
+		if c.Pending == nil && c.View.Process != e.views.process {
+			c.View = e.views.mark(c.GPU)
+			op.setChange(c)
 		}
 	}
 }
@@ -177,18 +161,19 @@ func (e *Engine) bindViews(op *operation) {
 // keepAlive notes on disk that this process is there and knows of the operations that wait for a driver call: the time
 // until the next process begins counts from now.
 func (e *Engine) keepAlive() {
-	e.mu.Lock()
-	waiting := false
+	due := false
+	now := e.o.Now()
 
-	for _, op := range e.operations {
-		if op.Operation.State == api.Stuck && op.absence == "" {
-			op.Written = e.o.Now()
-			waiting = true
+	e.state.update(func(b *book) {
+		waiting := b.list(func(o *entry) bool {
+			return o.Operation.State == api.Stuck && o.absence == ""
+		})
+		for _, op := range waiting {
+			op.in(b).Written = now
 		}
-	}
 
-	due := waiting && e.current == nil && e.unusable == ""
-	e.mu.Unlock()
+		due = len(waiting) > 0 && b.current == nil && b.unusable == ""
+	})
 
 	if due {
 		_ = e.saveHistory() // if it cannot be saved, the engine is read-only

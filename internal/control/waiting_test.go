@@ -292,7 +292,7 @@ func TestRequestAtTheEndOfAnOperation(t *testing.T) {
 				t.Fatal(err)
 			}
 
-			time.Sleep(time.Minute)
+			time.Sleep(e.o.CallTimeout / 2) // as long as the call of the store is waited for
 			cmptest.Equal(t, "state of the operation", e.now(t, op.ID).State, ends)
 			time.AfterFunc(time.Second, func() { close(seen) })
 

@@ -315,9 +315,12 @@ func (s *Store) checkFiles() error {
 	return nil
 }
 
-// Close closes and unlocks the folder.
+// Close closes and unlocks the folder. If a call hangs in it, that is left to the end of the process.
 func (s *Store) Close() error {
-	s.mu.Lock()
+	if !s.mu.TryLock() {
+		return errors.New("close state folder: a call has not returned from its disk")
+	}
+
 	defer s.mu.Unlock()
 
 	return s.closeFiles()

@@ -468,3 +468,15 @@ func TestBrokenSlotIsMadeAnew(t *testing.T) {
 		t.Errorf("%q, %+v", docs.Operation, docs)
 	}
 }
+
+// TestCloseBesideHang: a call that hangs on the disk does not keep the program from ending.
+func TestCloseBesideHang(t *testing.T) {
+	s, _ := open(t, filepath.Join(t.TempDir(), "state"))
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	if err := s.Close(); err == nil {
+		t.Error("a folder that is in use was closed")
+	}
+}

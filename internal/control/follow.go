@@ -14,13 +14,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// settleInterval is the time between two looks at the kubelet while an operation settles.
-const settleInterval = time.Second
+// followInterval is the time between two looks at the kubelet by an operation that waits for it.
+const followInterval = time.Second
 
-// awaitSettled waits until a Snapshot has the new layout, the hooks have run, the device plugin was restarted and the
+// awaitFollowers waits until a Snapshot has the new layout, the hooks have run, the device plugin was restarted and the
 // kubelet offers the new devices. None of that undoes the change: an operation that has to wait for longer than the
 // settle timeout is unsettled. It blocks only the operation's GPUs. When ctx ends, the rest is left to the next start.
-func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
+func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
 
@@ -36,19 +36,16 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 	if !over {
 		_ = e.saveHistory() // with the hooks that have run; if it cannot be saved, the engine is read-only
 
-		e.mu.Lock()
-		cordoned := op.Cordoned
-		e.mu.Unlock()
 		level.Info(e.o.Logger).Log(
 			"msg", "left an operation that waits for the kubelet to the next start",
-			"operation", op.Operation.ID,
-			"cordoned", cordoned,
+			"operation", op.id,
+			"cordoned", op.copy().Cordoned,
 		)
 
 		return
 	}
 
-	e.setOffered(op, len(waits) == 0)
+	op.setOffered(len(waits) == 0)
 	waits = append(waits, e.awaitedHooks(op)...)
 	state := api.Succeeded
 
@@ -56,12 +53,10 @@ func (e *Engine) awaitSettled(ctx context.Context, op *operation) {
 		state = api.Unsettled
 	}
 
-	e.setWaiting(op, waits)
+	op.setWaiting(waits)
 	e.endOperation(graceCtx, op, state, nil)
 
-	e.mu.Lock()
-	e.endEvents(op)
-	e.mu.Unlock()
+	op.change((*entry).endEvents)
 	e.reportState()
 }
 
@@ -75,7 +70,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 	defer cancel()
 	go func() { // ends with waitCtx
 		select {
-		case <-op.settled:
+		case <-op.ended:
 			cancel()
 		case <-waitCtx.Done():
 		}
@@ -94,14 +89,14 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 		}
 
 		if !cut {
-			e.setWaiting(op, waits)
-			sleep(waitCtx, settleInterval)
+			op.setWaiting(waits)
+			sleep(waitCtx, followInterval)
 		}
 
 		switch {
 		case ctx.Err() != nil:
 			return waits, false
-		case isClosed(op.settled):
+		case isClosed(op.ended):
 			return nil, true
 		case waitCtx.Err() != nil:
 			return waits, true
@@ -142,7 +137,9 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 		return nil // by the operator's choice
 	}
 
-	changed := s.op.compareDevices(now)
+	o := s.op.copy()
+
+	changed := o.compareDevices(now)
 	if changed.isEmpty() {
 		return nil
 	}
@@ -167,20 +164,21 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 // changed, are read again.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
 	// If this fails, references by minor number match nothing.
-	live, _, _ := e.readLayouts(ctx, op.gpus()...)
+	live, _, _ := e.readLayouts(ctx, op.gpus...)
 
 	var list []mig.GPULayout
 
-	for _, p := range op.Parts {
-		g := p.live()
-		if read, err := findGPU(live, nil, p.GPU); err == nil {
-			g.Minor = read.Minor
+	o := op.copy()
+	for _, c := range o.Changes {
+		g := c.live()
+		if now, err := findGPU(live, nil, c.GPU); err == nil {
+			g.Minor = now.Minor
 		}
 
 		list = append(list, g)
 	}
 
-	if m := op.Operation.Mode; m != nil {
+	if m := o.Operation.Mode; m != nil {
 		g, err := findGPU(live, nil, m.GPU)
 		if err != nil {
 			g = mig.GPULayout{Facts: gpu.Facts{UUID: m.GPU}, MIG: gpu.Some(m.Current)}
@@ -199,27 +197,25 @@ func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Ope
 		return nil, p
 	}
 
-	e.mu.Lock()
 	op, p := e.findOperation(id)
+	if p != nil {
+		return nil, p
+	}
 
 	var state api.OperationState
-	if p == nil {
-		state = op.Operation.State
-	}
 
-	if state == api.Settling && !isClosed(op.settled) {
-		close(op.settled)
-	}
+	op.change(func(o *entry) {
+		state = o.Operation.State
+		if state == api.Settling && !isClosed(op.ended) {
+			close(op.ended)
+		}
+	})
 
-	e.mu.Unlock()
-
-	switch {
-	case p != nil:
-		return nil, p
-	case state == api.Settling:
-		e.addWarning(op, "%s has ended the wait for the kubelet", by.Name)
-	case state == api.Unsettled:
-		e.addWarning(op, "%s has said that nothing is left to be done", by.Name)
+	switch state {
+	case api.Settling:
+		op.addWarning("%s has ended the wait for the kubelet", by.Name)
+	case api.Unsettled:
+		op.addWarning("%s has said that nothing is left to be done", by.Name)
 		e.finishUnsettled(ctx, op)
 	default:
 		return nil, problemf(
@@ -238,8 +234,8 @@ func (e *Engine) pollLayout(ctx context.Context, op *operation) {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
 
-	if err := e.o.Poller.PollGPUs(ctx, op.gpus()...); err != nil {
-		e.addWarning(op, "the node could not be polled at once; metrics follow with the next poll")
+	if err := e.o.Poller.PollGPUs(ctx, op.gpus...); err != nil {
+		op.addWarning("the node could not be polled at once; metrics follow with the next poll")
 	}
 }
 
@@ -288,25 +284,20 @@ func waitingFor(missing, stale []string, failed error) []string {
 
 // setWaiting records what an operation waits for, and adds an event if that has changed. An operation that has
 // succeeded meanwhile, by an operator's word, waits for nothing.
-func (e *Engine) setWaiting(op *operation, list []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (op *operation) setWaiting(list []string) {
+	op.change(func(o *entry) {
+		if o.Operation.State == api.Succeeded || slices.Equal(o.Operation.WaitsFor, list) {
+			return
+		}
 
-	if op.Operation.State == api.Succeeded || slices.Equal(op.Operation.WaitsFor, list) {
-		return
-	}
-
-	op.Operation.WaitsFor = list
-	if len(list) > 0 {
-		e.addEvent(
-			op,
-			api.Event{Kind: api.EventNote, Text: "waits for " + strings.Join(list, ", and for ")},
-		)
-	}
+		o.Operation.WaitsFor = list
+		if len(list) > 0 {
+			text := "waits for " + strings.Join(list, ", and for ")
+			o.addEvent(api.Event{Kind: api.EventNote, Text: text})
+		}
+	})
 }
 
-func (e *Engine) setOffered(op *operation, offered bool) {
-	e.mu.Lock()
-	op.offered = offered
-	e.mu.Unlock()
+func (op *operation) setOffered(offered bool) {
+	op.change(func(o *entry) { o.offered = offered })
 }
