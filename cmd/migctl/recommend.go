@@ -280,7 +280,7 @@ func unplaced(report *advise.Report) (provisional, left []int) {
 	for i := range report.Devices {
 		r := &report.Devices[i]
 		switch {
-		case r.Action != advise.ActionSlice || isMoved(report.Packing, r.Index):
+		case r.Action != advise.ActionSlice || report.Packing.TargetOf(r.Index) >= 0:
 		case r.Provisional:
 			provisional = append(provisional, r.Index)
 		default:
@@ -289,19 +289,6 @@ func unplaced(report *advise.Report) (provisional, left []int) {
 	}
 
 	return provisional, left
-}
-
-// isMoved reports whether a packing, which may be nil, gives the workload of a GPU a slice.
-func isMoved(packing *advise.Packing, index int) bool {
-	if packing == nil {
-		return false
-	}
-
-	return slices.ContainsFunc(packing.GPUs, func(g advise.PackedGPU) bool {
-		return slices.ContainsFunc(g.Slices, func(s advise.PackedSlice) bool {
-			return s.From == index
-		})
-	})
 }
 
 func joinNumbers(numbers []int) string {

@@ -99,7 +99,7 @@ func (w *procedure) writeReach(r *advise.Recommendation) {
 func (w *procedure) otherProfile(r *advise.Recommendation) string {
 	for i := range w.report.Devices {
 		o := &w.report.Devices[i]
-		if o.Action != advise.ActionSlice && !changesSlice(o) || o.Recommended == r.Recommended {
+		if o.Action != advise.ActionSlice && !o.ChangesSlice() || o.Recommended == r.Recommended {
 			continue
 		}
 
@@ -183,14 +183,14 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 
 // waitForSlices writes how to wait until the pods that get slices on some GPUs run there. The next cordon would keep
 // out those that do not, and their old pods on the GPUs that they leave.
-func (w *procedure) waitForSlices(targets []target) {
+func (w *procedure) waitForSlices(targets []advise.Stage) {
 	waited := map[string]bool{}
 
 	for _, t := range targets {
 		var others []string
 
 		for _, slice := range t.Slices {
-			r := w.wholeGPU(slice.From)
+			r := w.report.OfWhole(slice.From)
 			if r == nil || r.Workload == nil || !isReplaceable(r) {
 				continue
 			}
@@ -233,7 +233,7 @@ func (w *procedure) canFinishRollout(r *advise.Recommendation) bool {
 		}
 
 		same := o.Workload.Namespace == r.Workload.Namespace && o.Workload.Owner == r.Workload.Owner
-		if same && !w.done[w.targetOf(o.Index)] {
+		if same && !w.done[w.report.Packing.TargetOf(o.Index)] {
 			return false
 		}
 	}

@@ -12,29 +12,13 @@ import (
 // specFile is the file of layouts that the procedure works from: a report that is made half-way recommends other ones.
 const specFile = "mig-layouts.yaml"
 
-// target is a GPU that gets slices.
-type target struct {
-	*advise.PackedGPU
-	now targetState
-	own *advise.Recommendation // the answer for the GPU as a whole, if it is one
-}
-
-// targetState is what a GPU is before it gets slices.
-type targetState int
-
-const (
-	partitioned targetState = iota // MIG mode is on
-	free
-	held // by a pod that must leave first
-)
-
 // procedure writes the steps from the node as it is to the packed one.
 type procedure struct {
 	p       *page
 	report  *advise.Report
 	node    string // quoted for the shell
 	steps   int
-	done    map[int]bool // indices of targets that have their slices
+	done    map[int]bool // indices of GPUs that have their slices
 	changed map[advise.Key]bool
 	// Said once each.
 	warnedOfRequests, warnedOfPlugin, warnedOfMode, warnedOfRollout, warnedOfReach, warnedOfSliceReach bool
@@ -82,11 +66,12 @@ func (w *procedure) write() {
 	w.writeNote(
 		"migctl plan with the same arguments as migctl apply below shows where the slices will be placed.",
 	)
-	ready, waiting := w.targets()
+
+	ready, held := w.report.Stages()
 	w.writeReady(ready)
 
-	for _, t := range inOrder(waiting, w.targetOf) {
-		w.writeHeld(t)
+	for i := range held {
+		w.writeHeld(&held[i])
 	}
 }
 
@@ -114,93 +99,18 @@ func (w *procedure) keepLayouts() {
 	)
 }
 
-// wholeGPU returns the answer for a GPU without MIG mode.
-func (w *procedure) wholeGPU(index int) *advise.Recommendation {
-	at := slices.IndexFunc(w.report.Devices, func(r advise.Recommendation) bool {
-		return r.Index == index && !r.Instance.Present()
-	})
-	if at < 0 {
-		return nil
-	}
-
-	return &w.report.Devices[at]
-}
-
-// targets returns the GPUs that get slices: those that can have them at once, and those that a pod must leave first.
-func (w *procedure) targets() (ready, waiting []target) {
-	for i := range w.report.Packing.GPUs {
-		t := target{PackedGPU: &w.report.Packing.GPUs[i]}
-		t.own = w.wholeGPU(t.Index)
-
-		switch {
-		case t.own == nil:
-			ready = append(ready, t)
-		case t.own.Action == advise.ActionFree:
-			t.now = free
-			ready = append(ready, t)
-		default:
-			t.now = held
-			waiting = append(waiting, t)
-		}
-	}
-
-	return ready, waiting
-}
-
-// targetOf returns the index of the GPU on which the workload of a whole GPU gets its slice, -1 if it gets none.
-func (w *procedure) targetOf(from int) int {
-	for i := range w.report.Packing.GPUs {
-		t := &w.report.Packing.GPUs[i]
-		if slices.ContainsFunc(t.Slices, func(s advise.PackedSlice) bool {
-			return s.From == from
-		}) {
-			return t.Index
-		}
-	}
-
-	return -1
-}
-
-// inOrder orders GPUs that must be emptied: one whose own pod gets its slice on another of them comes after that one.
-// Of a circle one comes first: its pod must wait for its slice.
-func inOrder(waiting []target, targetOf func(from int) int) []target {
-	var ordered []target
-
-	for len(waiting) > 0 {
-		at := slices.IndexFunc(waiting, func(t target) bool {
-			to := targetOf(t.Index)
-
-			return to == t.Index ||
-				!slices.ContainsFunc(waiting, func(o target) bool { return o.Index == to })
-		})
-		if at < 0 { // each waits for another: after as many steps as there are GPUs, one is on a circle
-			on := waiting[0].Index
-			for range waiting {
-				on = targetOf(on)
-			}
-
-			at = slices.IndexFunc(waiting, func(t target) bool { return t.Index == on })
-		}
-
-		ordered = append(ordered, waiting[at])
-		waiting = slices.Delete(waiting, at, at+1)
-	}
-
-	return ordered
-}
-
 // writeReady writes the steps for the GPUs that no pod must leave: what moves there does not wait.
-func (w *procedure) writeReady(ready []target) {
+func (w *procedure) writeReady(ready []advise.Stage) {
 	if len(ready) == 0 {
 		return
 	}
 
 	var off, all []int
-	var changing []target
+	var changing []advise.Stage
 
 	for _, t := range ready {
 		all = append(all, t.Index)
-		if t.now == free {
+		if t.IsFree() {
 			off = append(off, t.Index)
 		}
 
@@ -244,7 +154,7 @@ func (w *procedure) writeReady(ready []target) {
 	w.waitForSlices(ready)
 }
 
-func indexesOf(targets []target) []int {
+func indexesOf(targets []advise.Stage) []int {
 	list := make([]int, 0, len(targets))
 	for _, t := range targets {
 		list = append(list, t.Index)
@@ -254,16 +164,18 @@ func indexesOf(targets []target) []int {
 }
 
 // writeHeld writes the steps for a GPU that its pod must leave first.
-func (w *procedure) writeHeld(t target) {
-	waits := !w.done[w.targetOf(t.Index)]
+func (w *procedure) writeHeld(t *advise.Stage) {
+	to := w.report.Packing.TargetOf(t.Index)
+	waits := !w.done[to]
+
 	if waits {
 		w.step(
 			"GPU %d: %s leaves, and waits for its slice until the GPU is partitioned.",
 			t.Index,
-			holderText(t.own),
+			holderText(t.Whole),
 		)
 
-		if to := w.targetOf(t.Index); to != t.Index {
+		if to != t.Index {
 			w.writeNote(
 				fmt.Sprintf(
 					"It gets it on GPU %d, which comes later: it waits until that one is partitioned, too.",
@@ -275,28 +187,28 @@ func (w *procedure) writeHeld(t target) {
 		w.step(
 			"GPU %d: %s has moved to GPU %d. Wait until the old one has left.",
 			t.Index,
-			holderText(t.own),
-			w.targetOf(t.Index),
+			holderText(t.Whole),
+			to,
 		)
 	}
 
 	w.cordon()
 
 	if waits {
-		w.change(t.own)
-		w.remove(t.own)
+		w.change(t.Whole)
+		w.remove(t.Whole)
 
-		if isOwnedBy(t.own, "Deployment") {
+		if isOwnedBy(t.Whole, "Deployment") {
 			w.writeNote(
 				"Until the new pod runs, the Deployment keeps an old one as well: pending, or on another free GPU.",
 			)
 		}
 	} else {
-		w.waitUntilGone(t.own)
+		w.waitUntilGone(t.Whole)
 
-		if t.own.Pod != nil && isOwnedBy(t.own, "Deployment", "StatefulSet") {
+		if t.Whole.Pod != nil && isOwnedBy(t.Whole, "Deployment", "StatefulSet") {
 			w.writeNote("If it stays, since the owner has replaced another replica first:")
-			w.deletePod(t.own)
+			w.deletePod(t.Whole)
 		}
 	}
 
@@ -309,16 +221,16 @@ func (w *procedure) writeHeld(t target) {
 	w.done[t.Index] = true
 	if len(t.Slices) > 1 || t.Slices[0].From != t.Index {
 		w.step("Move to GPU %d what gets a slice there.", t.Index)
-		w.writeArrivals(&t, t.Index)
+		w.writeArrivals(t, t.Index)
 	}
 
-	w.waitForSlices([]target{t})
+	w.waitForSlices([]advise.Stage{*t})
 }
 
 // writeArrivals writes how the workloads that get a slice on a GPU are moved there, but for the one that held it.
-func (w *procedure) writeArrivals(t *target, but int) {
+func (w *procedure) writeArrivals(t *advise.Stage, but int) {
 	for _, slice := range t.Slices {
-		r := w.wholeGPU(slice.From)
+		r := w.report.OfWhole(slice.From)
 		if slice.From == but || r == nil || r.Workload == nil {
 			continue
 		}

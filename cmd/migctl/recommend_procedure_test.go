@@ -13,7 +13,6 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // executed returns the words of the commands of a procedure, as a shell passes them on.
@@ -381,28 +380,5 @@ func TestOwnersThatNoCommandChanges(t *testing.T) {
 		cmptest.Equal(t, c.about+": command", got.command, "")
 		cmptest.Equal(t, c.about+": replaces", got.replaces, false)
 		cmptest.HasTexts(t, got.words, c.says)
-	}
-}
-
-// TestOrderOfGPUsThatMustBeEmptied: a GPU comes after the one on which its pod gets its slice; of a circle the first
-// comes first.
-func TestOrderOfGPUsThatMustBeEmptied(t *testing.T) {
-	for _, c := range []struct {
-		about string
-		to    map[int]int
-		want  []int
-	}{
-		{"each on its own", map[int]int{0: 0, 1: 1}, []int{0, 1}},
-		{"a chain", map[int]int{0: 1, 1: 2, 2: 2}, []int{2, 1, 0}},
-		{"to a GPU that is ready", map[int]int{0: 1, 1: 7}, []int{1, 0}},
-		{"a circle", map[int]int{0: 1, 1: 0}, []int{0, 1}},
-		{"a circle and one that waits for it", map[int]int{0: 1, 1: 2, 2: 1}, []int{1, 0, 2}},
-	} {
-		var waiting []target
-		for _, index := range sortedKeys(c.to) {
-			waiting = append(waiting, target{PackedGPU: &advise.PackedGPU{Index: index, GPU: gpu.UUID(fmt.Sprint(index))}})
-		}
-
-		cmptest.Equal(t, c.about, indexesOf(inOrder(waiting, func(from int) int { return c.to[from] })), c.want)
 	}
 }

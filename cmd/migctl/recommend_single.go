@@ -80,7 +80,7 @@ func (w *procedure) writeSingle() {
 		fmt.Sprintf(
 			"The device plugin runs with --mig-strategy=single: all GPUs get %s, all pods leave at once, "+
 				"and what they ask for (%s) stays.",
-			singleProfile(w.report),
+			w.report.Packing.Profile(),
 			wholeResource,
 		),
 	)

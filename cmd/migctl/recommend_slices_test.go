@@ -195,14 +195,14 @@ func TestSliceLayoutsArePlanned(t *testing.T) {
 		report, s := established(observed(advise.DefaultOptions(), 25*time.Hour, c.gpus(t)...))
 		doc := nodedoc.New(s)
 
-		plan := planSlices(report, doc.GPUs)
-		for index, layout := range plan.layouts {
+		plan := report.PlanSlices(instancesOf(doc.GPUs))
+		for index, layout := range plan.Layouts {
 			planned++
 
 			for _, left := range []bool{true, false} {
 				g := layoutOf(&s.GPUs[index])
 				for i := range g.Instances {
-					leaves := slices.Contains(plan.leaving(index), g.Instances[i].ID) && left && !plan.room
+					leaves := slices.Contains(plan.Leaving(index), g.Instances[i].ID) && left && !plan.Room
 					g.Instances[i].Busy = !leaves && s.GPUs[index].Instances[i].Allocated.Or(true)
 				}
 
@@ -212,7 +212,7 @@ func TestSliceLayoutsArePlanned(t *testing.T) {
 				}
 
 				_, err := mig.PlanNode(t.Context(), []mig.GPULayout{g}, mig.Spec{Rules: []mig.Rule{rule}})
-				if want := left || plan.room; (err == nil) != want {
+				if want := left || plan.Room; (err == nil) != want {
 					t.Errorf("%s, pods have left: %v: GPU %d, %v: %v", c.about, left, index, layout, err)
 				}
 			}

@@ -10,33 +10,33 @@ import (
 
 // writeSlicePlan writes the steps for the slices that should change: those for which a free one stands, those that must
 // be created, those that are to be given up.
-func (w *procedure) writeSlicePlan(plan slicePlan) {
-	if len(plan.direct)+len(plan.moved)+len(plan.idle)+len(plan.refused) == 0 {
+func (w *procedure) writeSlicePlan(plan *advise.SlicePlan) {
+	if len(plan.Direct)+len(plan.Moved)+len(plan.Idle)+len(plan.Refused) == 0 {
 		return
 	}
 
 	w.p.line()
 
-	if len(plan.direct)+len(plan.moved)+len(plan.idle) > 0 {
+	if len(plan.Direct)+len(plan.Moved)+len(plan.Idle) > 0 {
 		w.p.line(text("Procedure for slices. None of it is done automatically.").in(bold))
 	}
 
 	w.steps = 0
-	if len(plan.direct) > 0 {
+	if len(plan.Direct) > 0 {
 		w.step("Move to what is free: the owners ask for it.")
-		w.moveSlices(plan.direct)
-		w.waitForChanges(plan.direct)
+		w.moveSlices(plan.Direct)
+		w.waitForChanges(plan.Direct)
 	}
 
-	if len(plan.moved) > 0 && plan.room {
+	if len(plan.Moved) > 0 && plan.Room {
 		w.createSlices(
 			plan,
 			"create the slices beside those that are held, while no new "+w.arrivals()+".",
 		)
 		w.step("Move to them: the owners ask for them. The slices that they leave are free then.")
-		w.moveSlices(plan.moved)
-		w.waitForChanges(plan.moved)
-	} else if len(plan.moved) > 0 {
+		w.moveSlices(plan.Moved)
+		w.waitForChanges(plan.Moved)
+	} else if len(plan.Moved) > 0 {
 		what := "These pods leave, and wait for their slices"
 		if w.report.WithoutKubernetes {
 			what = "This work leaves, and waits for its slices"
@@ -44,36 +44,41 @@ func (w *procedure) writeSlicePlan(plan slicePlan) {
 
 		w.step("%s until the GPUs are repartitioned: there is no room beside them.", what)
 		w.cordon()
-		w.emptySlices(plan.moved)
+		w.emptySlices(plan.Moved)
 		w.createSlices(
 			plan,
 			"repartition. migctl apply refuses, and changes nothing, while a pod or a process is on a "+
 				"slice that it destroys.",
 		)
-		w.waitForChanges(plan.moved)
+		w.waitForChanges(plan.Moved)
 	}
 
-	for _, r := range plan.idle {
+	for _, r := range plan.Idle {
 		w.writeIdle(r)
 	}
 
-	for _, why := range plan.refused {
+	for _, refused := range plan.Refused {
+		why := refused.Why
+		if r := refused.Slice; r != nil {
+			why = changeText(r, r.Recommended) + ": " + why
+		}
+
 		w.p.para("! ", yellow, "Not changed: "+why)
 	}
 }
 
 // createSlices writes how the layouts of a plan are made.
-func (w *procedure) createSlices(plan slicePlan, what string) {
-	indices := sortedKeys(plan.layouts)
+func (w *procedure) createSlices(plan *advise.SlicePlan, what string) {
+	indices := sortedKeys(plan.Layouts)
 	w.step("GPU %s: %s", joinNumbers(indices), what)
 
-	if plan.room {
+	if plan.Room {
 		w.cordon()
 	}
 
 	for _, index := range indices {
 		w.writeCommand(fmt.Sprintf("migctl apply --gpus %d --devices %s", index,
-			quoteForShell(layoutWords(plan.layouts[index]))))
+			quoteForShell(layoutWords(plan.Layouts[index]))))
 	}
 
 	w.restartPlugin()
@@ -81,11 +86,11 @@ func (w *procedure) createSlices(plan slicePlan, what string) {
 }
 
 // moveSlices writes how pods come to existing slices.
-func (w *procedure) moveSlices(changes []sliceChange) {
+func (w *procedure) moveSlices(changes []advise.SliceChange) {
 	for _, c := range changes {
-		target := c.target()
-		for i, r := range c.slices {
-			w.writeNote(changeText(r, c.to) + ".")
+		target := firstOf(c)
+		for i, r := range c.Slices {
+			w.writeNote(changeText(r, c.To) + ".")
 
 			if i == 0 {
 				w.change(target)
@@ -96,26 +101,26 @@ func (w *procedure) moveSlices(changes []sliceChange) {
 			continue
 		}
 
-		for _, r := range c.slices {
+		for _, r := range c.Slices {
 			w.remove(r)
 		}
 	}
 }
 
 // emptySlices writes how pods leave their slices before there are others.
-func (w *procedure) emptySlices(changes []sliceChange) {
+func (w *procedure) emptySlices(changes []advise.SliceChange) {
 	for _, c := range changes {
-		for i, r := range c.slices {
-			w.writeNote(changeText(r, c.to) + ".")
+		for i, r := range c.Slices {
+			w.writeNote(changeText(r, c.To) + ".")
 
 			if i == 0 {
-				w.change(c.target())
+				w.change(firstOf(c))
 			}
 
 			w.remove(r)
 		}
 
-		if isOwnedBy(c.slices[0], "Deployment") {
+		if isOwnedBy(c.Slices[0], "Deployment") {
 			w.writeNote(
 				"Until the new pods run, the Deployment keeps old ones as well, which are pending.",
 			)
@@ -123,25 +128,25 @@ func (w *procedure) emptySlices(changes []sliceChange) {
 	}
 }
 
-// target returns the first slice of a change, with what all of them shall become.
-func (c *sliceChange) target() *advise.Recommendation {
-	r := *c.slices[0]
-	r.Recommended = c.to
+// firstOf returns the first slice of a change, with what all of them shall become.
+func firstOf(c advise.SliceChange) *advise.Recommendation {
+	r := *c.Slices[0]
+	r.Recommended = c.To
 
 	return &r
 }
 
 // waitForChanges writes how to wait until pods run on their new slices.
-func (w *procedure) waitForChanges(changes []sliceChange) {
+func (w *procedure) waitForChanges(changes []advise.SliceChange) {
 	var objects []string
 
 	for _, c := range changes {
-		r := c.slices[0]
+		r := c.Slices[0]
 		kind, name, _ := strings.Cut(r.Workload.Owner, "/")
 		object := strings.ToLower(kind) + "/" + name
 
 		switch {
-		case !changeOf(c.target()).replaces:
+		case !changeOf(firstOf(c)).replaces:
 			if isReplaceable(r) {
 				w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
 				w.writeNote(

@@ -138,7 +138,7 @@ func (p *packer) weighNode(report *Report) (idle []int) {
 		one := p.moved[0].profile
 		gain = Gain{}
 
-		if p.arrange(nil, nil, []int{0, 0}, []mig.Placed{}) != nil {
+		if p.arrange(&target{taken: []int{0, 0}}) != nil {
 			gain.Room = one.Name
 		}
 	}

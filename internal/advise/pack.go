@@ -396,40 +396,45 @@ func (p *packer) arrangeTarget(at int) []mig.Placed {
 
 	placed, known := p.fits[key.String()]
 	if !known {
-		placed = p.arrange(t.fixed, t.free, t.taken, []mig.Placed{})
+		placed = p.arrange(t)
 		p.fits[key.String()] = placed
 	}
 
 	return placed
 }
 
-// arrange places the slices one after the other; one that exists already and is free comes first.
-func (p *packer) arrange(
-	current, free []mig.Placed,
-	taken []int,
-	placed []mig.Placed,
-) []mig.Placed {
-	if len(taken) == 0 {
-		return placed
+// arrange places the slices that a target gets. Those that exist already and are free come first.
+func (p *packer) arrange(t *target) []mig.Placed {
+	free := slices.Clone(t.free)
+	placed := make([]mig.Placed, len(t.taken))
+	var created []string
+
+	for i, k := range t.taken {
+		name := p.moved[k].profile.Name
+
+		at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == name })
+		if at < 0 {
+			created = append(created, name)
+			continue
+		}
+
+		placed[i] = free[at]
+		free = slices.Delete(free, at, at+1)
 	}
 
-	profile := p.moved[taken[0]].profile
-
-	at := slices.IndexFunc(free, func(f mig.Placed) bool { return f.Profile == profile.Name })
-	if at >= 0 {
-		rest := slices.Delete(slices.Clone(free), at, at+1)
-		return p.arrange(current, rest, taken[1:], append(placed, free[at]))
+	beside := mig.PlaceBeside(p.profiles, t.fixed, created)
+	if beside == nil {
+		return nil
 	}
 
-	for _, place := range mig.FreePlacements(p.profiles, current, *profile) {
-		next := mig.Placed{ProfileID: profile.ID, Profile: profile.Name, Placement: place}
-		if all := p.arrange(append(slices.Clone(current), next), free, taken[1:],
-			append(slices.Clone(placed), next)); all != nil {
-			return all
+	for i := range placed {
+		if placed[i].Profile == "" {
+			placed[i] = beside[0]
+			beside = beside[1:]
 		}
 	}
 
-	return nil
+	return placed
 }
 
 // spreadsReplicas reports whether no target gets all replicas of an owner that has several, with those that it has.
