@@ -1,6 +1,6 @@
 # make          builds bin/mig-exporter and bin/migctl
 # make run      serves this node's GPUs, or a simulated node if there is no NVIDIA driver
-# make test     all checks but those of packages, the Helm chart and a real kubelet
+# make test     all checks but long runs and those of packages, the Helm chart and a real kubelet
 # make help     lists the rest
 
 VERSION  := $(shell cat VERSION)
@@ -38,8 +38,10 @@ TEST_TIMEOUT  ?= 15m
 # Many repetitions and long simulated times, which the race detector would make ten times as slow and learn nothing from.
 # Of TestWatchdogAbort's program, Go's runtime cannot always print the stacks where the race detector's C code runs.
 LONG          := TestNothingGrows|TestRenderIs|TestNoHeldDevice|TestLoneScrape|TestLayoutChangesLeakNothing|TestLayoutChangeUnderLoad|TestRightsizing\b|TestUnderusedNodeHas|TestSingleStrategyHas|TestCodecRefusesWhatTakes|TestWatchdogAbort
+# Whole weeks of a fleet beside a real Prometheus engine.
+LONG_PROMQL   := TestRightsizingLoop|TestSingleStrategyLoop|TestAdvisorBesideThePlainRule
 # Two of these run at the same time, since half of them wait for processes; the output of each comes when it ends.
-AT_ONCE       := test-e2e test-promql test-crash test-growth test-truth test-openapi test-docs
+AT_ONCE       := test-e2e test-promql test-crash test-truth test-openapi test-docs
 # Packages without goroutines: the race detector makes their tests four times as slow, and has nothing to find.
 NO_GOROUTINES := /internal/(mig|advise|archtest)$$
 ARGS          ?=
@@ -97,9 +99,13 @@ demo: build ## serve two simulated nodes, with Prometheus and Grafana if they ar
 	@deploy/demo.sh
 
 .PHONY: test
-test: toolchain fmt-check lint test-unit ## check everything but the packages, the Helm chart and a real kubelet
+test: toolchain fmt-check lint test-unit ## check everything but long runs, packages, the Helm chart and a real kubelet
 	@$(MAKE) --no-print-directory PARALLEL=yes -j2 -O $(AT_ONCE)
 	@echo "==> make test: everything passed"
+
+.PHONY: test-long
+test-long: toolchain ## check that nothing grows, and follow right-sizing's loops from alert to freed GPU; minutes
+	@$(MAKE) --no-print-directory PARALLEL=yes -j2 -O test-growth test-loops
 
 .PHONY: fmt-check
 fmt-check: toolchain
@@ -171,7 +177,12 @@ test-docs: toolchain
 .PHONY: test-promql
 test-promql: toolchain
 	@echo "==> joins, sums and the queries of all dashboards in a real PromQL engine, on testdata/golden and simulated nodes"
-	cd $(PROMTEST) && GOGC=400 go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) ./... # most tests wait for stepped programs
+	cd $(PROMTEST) && GOGC=400 go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -skip '$(LONG_PROMQL)' ./... # most tests wait for stepped programs
+
+.PHONY: test-loops
+test-loops: toolchain
+	@echo "==> right-sizing from alert to freed GPU, in a real PromQL engine"
+	cd $(PROMTEST) && GOGC=400 go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -run '$(LONG_PROMQL)' ./...
 
 .PHONY: test-openapi
 test-openapi: toolchain
