@@ -1,5 +1,5 @@
-// Package testbuild builds the programs and C libraries that tests start, into bin/test. The go command links there only
-// what has changed, so that a run of all tests builds each of them once.
+// Package testbuild builds the programs and C libraries that tests start, into bin/test. The go
+// command links there only what has changed, so that a run of all tests builds each of them once.
 package testbuild
 
 import (
