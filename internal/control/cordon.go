@@ -16,10 +16,7 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 		return nil
 	}
 
-	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-
-	err := e.cordoning.take(callCtx)
+	err := e.takeCordoning(ctx)
 	if err == nil {
 		defer e.cordoning.release()
 
@@ -29,6 +26,9 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 			op.setCordoned(false)
 			return err
 		}
+
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		defer cancel()
 
 		_, err = e.o.Cluster.Cordon(callCtx)
 	}
@@ -41,6 +41,14 @@ func (e *Engine) cordonNode(ctx context.Context, op *operation) error {
 	}
 
 	return nil
+}
+
+// takeCordoning waits for the turn to cordon the node, for a call of the API server and a save of another operation.
+func (e *Engine) takeCordoning(ctx context.Context) error {
+	waitCtx, cancel := context.WithTimeout(ctx, 2*e.o.CallTimeout)
+	defer cancel()
+
+	return e.cordoning.take(waitCtx)
 }
 
 func (op *operation) setCordoned(cordoned bool) {
@@ -60,14 +68,11 @@ func (e *Engine) uncordonNode(ctx context.Context, op *operation) {
 		return
 	}
 
-	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
-	defer cancel()
-
-	err := e.cordoning.take(callCtx)
+	err := e.takeCordoning(ctx)
 	if err == nil {
 		defer e.cordoning.release()
 
-		err = e.uncordonUnlessWanted(callCtx, op)
+		err = e.uncordonUnlessWanted(ctx, op)
 	}
 
 	if err != nil {
@@ -93,7 +98,10 @@ func (e *Engine) uncordonUnlessWanted(ctx context.Context, op *operation) error 
 	})
 
 	if !wanted {
-		if err := e.o.Cluster.Uncordon(ctx); err != nil {
+		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
+		defer cancel()
+
+		if err := e.o.Cluster.Uncordon(callCtx); err != nil {
 			return err
 		}
 	}

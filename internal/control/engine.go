@@ -35,7 +35,7 @@ type Engine struct {
 	queue    chan *operation // one is accepted at a time
 	began    time.Time       // when this process began
 	started  chan struct{}   // closed when the first attempt to finish what the last process left is over
-	stopped  chan struct{}   // closed when the grace period of Run is over
+	stopped  chan struct{}   // closed when Run has to return: lastSave after its grace period
 	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
 	// What can hang is done by one goroutine at a time; the others wait no longer than their contexts. Who has cordoning
@@ -44,6 +44,7 @@ type Engine struct {
 	restarting turn // the device plugin
 	cordoning  turn
 	saving     turn
+	storeHangs atomic.Bool // the call that has saving was abandoned
 }
 
 // turn is held by one goroutine at a time, from take to release.
@@ -112,7 +113,13 @@ const housekeeping = time.Second
 func (e *Engine) Run(ctx context.Context) error {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
-	defer context.AfterFunc(graceCtx, func() { close(e.stopped) })()
+
+	running, end := context.WithCancel(context.WithoutCancel(ctx))
+	defer end()
+	defer context.AfterFunc(graceCtx, func() {
+		sleep(running, lastSave)
+		close(e.stopped)
+	})()
 
 	var watching sync.WaitGroup
 	defer e.awaitReports()

@@ -19,6 +19,9 @@ import (
 // manager. What is unfinished then is left to the next start, as after a crash.
 const grace = 7 * time.Second
 
+// lastSave is how long after the grace period outcomes can still be saved.
+const lastSave = time.Second
+
 // withGrace is a context that ends grace after ctx.
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	graceCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))

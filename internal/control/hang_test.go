@@ -104,6 +104,11 @@ type hangingFolder struct {
 	h *hangingWorld
 }
 
+func (f *hangingFolder) Open() (Documents, error) {
+	_ = f.h.hangs(context.Background(), "Store.Open")
+	return f.folder.Open()
+}
+
 func (f *hangingFolder) Reserve(size int) error {
 	_ = f.h.hangs(context.Background(), "Reserve")
 	return f.folder.Reserve(size)
@@ -281,7 +286,7 @@ func TestAnyCallHangs(t *testing.T) {
 				within(t, "requests", 4*e.o.CallTimeout, requests.Wait)
 				e.readsAtOnce(t)
 
-				within(t, "Run", grace, func() {
+				within(t, "Run", grace+lastSave, func() {
 					cancel()
 					cmptest.Equal(t, "error of Run", <-ended, nil)
 				})
@@ -293,6 +298,63 @@ func TestAnyCallHangs(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestStateFolderHangsAtStart: while the folder cannot be opened, requests are refused and the program stops. Once it can
+// be, the engine is usable.
+func TestStateFolderHangsAtStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := &hangingWorld{world: w, name: "Store.Open", reached: make(chan struct{}), release: make(chan struct{})}
+		h.armed.Store(true)
+
+		e := w.engine(t, h.set) // tries to open it
+		cmptest.Equal(t, "state", e.State(), readOnly)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+
+		time.Sleep(time.Minute)
+		e.readsAtOnce(t)
+
+		if _, err := e.start(t, second(two3g)); err == nil {
+			t.Error("an operation was accepted without a state folder")
+		}
+
+		close(h.release)
+		time.Sleep(10 * time.Second)
+		cmptest.Equal(t, "state once it can be opened", e.State(), idle)
+
+		cancel()
+		cmptest.Equal(t, "error of Run", <-ended, nil)
+	})
+}
+
+// TestOutcomeAfterTheGracePeriod: a step that ends only with the grace period is on disk with its outcome.
+func TestOutcomeAfterTheGracePeriod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := &hangingWorld{world: w, name: "PerformStep", reached: make(chan struct{}), release: make(chan struct{})}
+		e := w.engine(t, h.set)
+
+		if _, err := e.start(t, second(two3g)); err != nil {
+			t.Fatal(err)
+		}
+
+		h.armed.Store(true)
+
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := make(chan error)
+		go func() { ended <- e.Run(ctx) }()
+
+		<-h.reached
+		cancel()
+		cmptest.Equal(t, "error of Run", <-ended, nil)
+		cmptest.Equal(t, "why it is read-only", e.Reason(), "")
+
+		close(h.release)
+	})
 }
 
 // within fails the test if f takes longer than limit.

@@ -209,15 +209,8 @@ var errStoreHangs = errors.New("its disk has not answered in time")
 // useStore makes calls of the store, one goroutine after the other. A call that has not returned within the call
 // timeout, or when Run has to return, counts as failed: it is abandoned, and no other is made until it returns.
 func (e *Engine) useStore(call func() error) error {
-	timer := time.NewTimer(e.o.CallTimeout)
-	defer timer.Stop()
-
-	select {
-	case e.saving <- struct{}{}:
-	case <-timer.C:
-		return errStoreHangs
-	case <-e.stopped:
-		return errStoreHangs
+	if err := e.takeStore(); err != nil {
+		return err
 	}
 
 	returned := make(chan error, 1)
@@ -225,16 +218,47 @@ func (e *Engine) useStore(call func() error) error {
 		err := call()
 		e.saving.release() // first: a caller that sees the call return finds the store free
 		returned <- err
+		e.storeHangs.Store(false) // last: abandonCall looks for the result after it has set this
 	}()
 
 	select {
 	case err := <-returned:
 		return err
-	case <-timer.C:
+	case <-time.After(e.o.CallTimeout):
 	case <-e.stopped:
 	}
 
-	return errStoreHangs
+	return e.abandonCall(returned)
+}
+
+// abandonCall marks the store as hanging, unless its call has returned by now.
+func (e *Engine) abandonCall(returned <-chan error) error {
+	e.storeHangs.Store(true)
+
+	select {
+	case err := <-returned:
+		e.storeHangs.Store(false)
+		return err
+	default:
+		return errStoreHangs
+	}
+}
+
+// takeStore waits for the turn to call the store. Calls that are slow but return are waited for, however many there
+// are; one that was abandoned gets another call timeout.
+func (e *Engine) takeStore() error {
+	for {
+		select {
+		case e.saving <- struct{}{}:
+			return nil
+		case <-e.stopped:
+			return errStoreHangs
+		case <-time.After(e.o.CallTimeout):
+			if e.storeHangs.Load() {
+				return errStoreHangs
+			}
+		}
+	}
 }
 
 func (op *operation) encode() ([]byte, error) {

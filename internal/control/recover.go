@@ -28,9 +28,10 @@ const maxAway = 10 * time.Minute
 // that it can be called again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
 func (e *Engine) recoverOperations(ctx context.Context) {
 	due := false
+	hangs := e.storeHangs.Load() // it would hold up what Run does otherwise
 
 	e.state.update(func(b *book) {
-		due = !b.loaded
+		due = !b.loaded && !hangs
 		b.recovering = b.recovering || due
 	})
 
@@ -50,9 +51,11 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	}
 
 	open := e.unfinished()
-	// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the only one.
-	saved := len(open) < 2 || e.saveHistory() == nil
+
 	for _, op := range open {
+		// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the
+		// only one. The one before may have ended without a way to save that.
+		saved := len(open) < 2 || e.saveHistory() == nil
 		if isDegraded(op.status()) && !saved {
 			op.change(func(o *entry) { o.retryable = true })
 			continue
@@ -94,8 +97,13 @@ func (e *Engine) unfinished() []*operation {
 
 // load reads the state folder.
 func (e *Engine) load(ctx context.Context) error {
-	docs, err := e.o.Store.Open()
-	if err != nil {
+	var docs Documents
+
+	err := e.useStore(func() (err error) {
+		docs, err = e.o.Store.Open()
+		return err
+	})
+	if err != nil { // docs may still be written to
 		return err
 	}
 

@@ -27,7 +27,8 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	owners := e.askOwners(ctx)
 
 	for _, id := range due {
-		if ctx.Err() != nil {
+		// If the last one is not in the history, the next would overwrite its slots: restoreLater goes on.
+		if ctx.Err() != nil || e.Reason() != "" {
 			return
 		}
 
