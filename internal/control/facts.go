@@ -31,13 +31,10 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 		}
 	}
 
-	gone := map[place]bool{}
+	gone := placesDestroyed(p.Steps)
 
 	for _, s := range p.Steps {
 		list = append(list, "step "+stepText(s))
-		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
-			gone[placeOf(s)] = true
-		}
 	}
 
 	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","),

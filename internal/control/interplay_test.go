@@ -275,7 +275,7 @@ func TestStuckForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.before = func(_ int, s mig.Step) error {
-			if s.GPU == gpu1 && isCreation(s) {
+			if s.GPU == gpu1 && !s.Destroys() {
 				return gpu.ErrTimeout
 			}
 

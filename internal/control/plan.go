@@ -130,14 +130,7 @@ func (e *Engine) buildPlan(
 		plan.Steps = []mig.Step{}
 	}
 
-	gone := map[place]bool{}
-
-	for _, s := range node.Steps {
-		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
-			gone[placeOf(s)] = true
-		}
-	}
-
+	gone := placesDestroyed(node.Steps)
 	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
 

@@ -124,9 +124,9 @@ func (e *Engine) newRestore(
 		return nil, api.NotReadable, p
 	}
 
-	steps := stepsBetween(id, g.Instances, l.Instances)
+	steps := mig.StepsTo(&g, l.Instances)
 
-	switch destroys := slices.ContainsFunc(steps, func(s mig.Step) bool { return !isCreation(s) }); {
+	switch destroys := slices.ContainsFunc(steps, mig.Step.Destroys); {
 	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
 		return nil, api.NotEmpty, problemf(
 			api.LayoutChanged,

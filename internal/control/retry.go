@@ -22,9 +22,9 @@ func (c *gpuChange) matches(live []mig.Instance) bool {
 		return false
 	}
 
-	_, err := verifyOutcome(c.Expected, *c.Pending, live)
+	_, ok := c.Pending.Verify(c.Expected, live)
 
-	return err == nil
+	return ok
 }
 
 // Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. One of the verb

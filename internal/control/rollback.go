@@ -122,7 +122,8 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, id gpu.UUID) er
 	}
 
 	c := op.gpuChange(id) // with the instances that were read
-	for _, s := range stepsBetween(id, c.Expected, c.Before) {
+	live := c.live()
+	for _, s := range mig.StepsTo(&live, c.Before) {
 		at := op.addRollbackStep(s)
 		if err := e.doStep(ctx, op, s, at, nil); err != nil {
 			return err
@@ -176,7 +177,7 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 		err = &foreignError{gpu: id, current: knownInstances(g.Instances)}
 		c.Changed = c.Changed || c.Pending != nil
 	case !mig.SameInstances(g.Instances, c.Expected):
-		c.Expected, _ = verifyOutcome(c.Expected, *c.Pending, g.Instances)
+		c.Expected, _ = c.Pending.Verify(c.Expected, g.Instances)
 		c.Changed = true
 		ended = api.StepDone
 	}

@@ -286,7 +286,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 			return nil, problemf(api.Unavailable, "%s cannot be read", change.GPU)
 		}
 
-		list := stepsBetween(change.GPU, g.Instances, change.Before)
+		list := mig.StepsTo(&g, change.Before)
 		if len(list) > 0 && !g.MIG.Or(false) {
 			return nil, problemf(
 				api.ModeDiffers,
@@ -297,7 +297,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		}
 
 		for _, s := range list {
-			if !isCreation(s) {
+			if s.Destroys() {
 				blocking = append(blocking, c.listBlockers(g, s, nil)...)
 			}
 		}
@@ -349,5 +349,3 @@ func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.
 		{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds},
 	}
 }
-
-func isCreation(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }

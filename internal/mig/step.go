@@ -51,6 +51,94 @@ func (s Step) IndexIn(list []Instance) int {
 	})
 }
 
+// Destroys reports whether the step destroys an instance, rather than creating one.
+func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == DestroyInstance }
+
+// StepsTo returns the steps that give a GPU the instances wanted. Instances are the same if they have the same profile
+// and placement, whatever their ids; all compute instances have placements.
+func StepsTo(g *GPULayout, wanted []Instance) []Step {
+	after := slices.Clone(wanted)
+	for n := range after {
+		after[n].New = true
+		existing := Instance{}
+
+		for _, i := range g.Instances {
+			if i.ProfileID == after[n].ProfileID && i.Placement == after[n].Placement {
+				after[n].New = false
+				existing = i
+			}
+		}
+
+		after[n].ID = existing.ID
+		after[n].ComputeInstances = matched(existing.ComputeInstances, after[n].ComputeInstances)
+	}
+
+	return stepsBetween(g, after)
+}
+
+// matched returns the compute instances wanted, with the ids of those that exist.
+func matched(existing, wanted []ComputeInstance) []ComputeInstance {
+	list := slices.Clone(wanted)
+	for n := range list {
+		at := slices.IndexFunc(
+			existing,
+			func(c ComputeInstance) bool { return c.Placement == list[n].Placement },
+		)
+
+		list[n].New = at < 0
+		if at >= 0 {
+			list[n].ID = existing[at].ID
+		}
+	}
+
+	return list
+}
+
+// Verify returns the instances of a GPU after a step, by those that were read before and after it. It reports false if
+// the step did not lead from one to the other, or if anything else has changed. A MIG UUID that one of the readings
+// lacks is taken from the other.
+func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
+	from := s.IndexIn(before)
+	if s.Op == DestroyInstance && from >= 0 && len(before[from].ComputeInstances) > 0 {
+		return nil, false
+	}
+
+	after := AfterStep(before, s, s.doneIn(read))
+	if SameInstances(after, before) || !SameInstances(after, read) {
+		return nil, false
+	}
+
+	for n := range after {
+		computes := slices.Clone(after[n].ComputeInstances)
+		for k := range computes {
+			computes[k].UUID = cmp.Or(read[n].ComputeInstances[k].UUID, computes[k].UUID)
+		}
+
+		after[n].ComputeInstances = computes
+	}
+
+	return after, true
+}
+
+// doneIn returns the ids of what the step creates, if it is in a list.
+func (s Step) doneIn(list []Instance) Done {
+	at := s.IndexIn(list)
+	if at < 0 {
+		return Done{}
+	}
+
+	d := Done{Instance: list[at].ID}
+
+	for _, c := range list[at].ComputeInstances {
+		if c.Placement == s.Compute {
+			d.ComputeID = gpu.Some(c.ID)
+			d.UUID = c.UUID
+		}
+	}
+
+	return d
+}
+
 // AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids
 // of what it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
