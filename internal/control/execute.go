@@ -90,7 +90,7 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	})
 
 	if follows {
-		e.settling.Go(func() { e.awaitFollowers(ctx, op) })
+		e.following.Go(func() { e.awaitFollowers(ctx, op) })
 	}
 
 	e.reportState()

@@ -67,10 +67,10 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	return list
 }
 
-func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bool) []string {
+func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instancePlace]bool) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
-	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+	p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
 
 	for n, at := range mig.ComputePlacements(i) {

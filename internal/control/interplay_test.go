@@ -122,7 +122,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			w.before = nil
 			w.saving = nil
 			e.repairStore()
-			e.awaitReports()
+			e.report()
 
 			if state := e.State(); w.states[len(w.states)-1] != state {
 				t.Errorf("state %s, and the observer knows %s", state, w.states[len(w.states)-1])

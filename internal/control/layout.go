@@ -14,8 +14,8 @@ type layout struct {
 	Instances []mig.Instance `json:"instances"`
 }
 
-// place names an instance by its placement.
-type place struct {
+// instancePlace names an instance by its placement.
+type instancePlace struct {
 	gpu     gpu.UUID
 	profile uint32
 	at      gpu.Placement
@@ -23,12 +23,12 @@ type place struct {
 }
 
 // placesDestroyed returns the places of what steps destroy.
-func placesDestroyed(steps []mig.Step) map[place]bool {
-	gone := map[place]bool{}
+func placesDestroyed(steps []mig.Step) map[instancePlace]bool {
+	gone := map[instancePlace]bool{}
 
 	for _, s := range steps {
 		if s.Destroys() {
-			gone[place{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}] = true
+			gone[instancePlace{gpu: s.GPU, profile: s.ProfileID, at: s.Placement, compute: s.Compute}] = true
 		}
 	}
 
@@ -86,12 +86,13 @@ func renamedDevices(before, now layout) map[gpu.MIGUUID]gpu.MIGUUID {
 }
 
 // devices are the MIG devices of a layout.
-func (l layout) devices() map[place]gpu.MIGUUID {
-	found := map[place]gpu.MIGUUID{}
+func (l layout) devices() map[instancePlace]gpu.MIGUUID {
+	found := map[instancePlace]gpu.MIGUUID{}
 
 	for _, i := range l.Instances {
 		for n, at := range mig.ComputePlacements(i) {
-			found[place{gpu: l.GPU, profile: i.ProfileID, at: i.Placement, compute: gpu.Some(at)}] = i.ComputeInstances[n].UUID
+			p := instancePlace{l.GPU, i.ProfileID, i.Placement, gpu.Some(at)}
+			found[p] = i.ComputeInstances[n].UUID
 		}
 	}
 
@@ -114,12 +115,12 @@ func uuids(list []mig.Instance) []string {
 }
 
 // describeInstances draws the instances of a GPU for a plan: with fates by place, holders by unit.
-func (u *usage) describeInstances(g mig.GPULayout, gone map[place]bool) []api.Instance {
+func (u *usage) describeInstances(g mig.GPULayout, gone map[instancePlace]bool) []api.Instance {
 	list := describeLayout(knownInstances(g.Instances))
 	for n := range list {
 		d := &list[n]
 		i := g.Instances[n]
-		p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+		p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 
 		d.Fate = fateOf(gone[p], api.Destroy)
 		d.Holders = u.holds[unit{gpu: g.UUID, instance: i.ID}]

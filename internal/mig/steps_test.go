@@ -50,9 +50,11 @@ func TestStepsTo(t *testing.T) {
 			}
 
 			order := []mig.StepOp{mig.DestroyCompute, mig.DestroyInstance, mig.CreateInstance, mig.CreateCompute}
-			if !slices.IsSortedFunc(ops, func(a, b mig.StepOp) int {
+			inOrder := slices.IsSortedFunc(ops, func(a, b mig.StepOp) int {
 				return slices.Index(order, a) - slices.Index(order, b)
-			}) || from == to && len(ops) > 0 {
+			})
+
+			if !inOrder || from == to && len(ops) > 0 {
 				t.Errorf("%s to %s: steps %v", from, to, ops)
 			}
 		}
