@@ -55,9 +55,9 @@ func (s Step) IndexIn(list []Instance) int {
 func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == DestroyInstance }
 
 // StepsTo returns the steps that give a GPU the instances wanted: they destroy compute instances, then GPU instances;
-// they create GPU instances, then compute instances. Instances are the same if they have the same profile and placement,
-// whatever their ids, and the wanted one is not New; compute instances whose placement the driver does not report are
-// the same by their ids.
+// they create GPU instances, then compute instances. Instances are the same if they have the same profile and
+// placement, whatever their ids, and the wanted one is not New; compute instances whose placement the driver does not
+// report are the same by their ids.
 func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 
