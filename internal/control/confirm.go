@@ -12,9 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// target is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices of
-// the GPU's instances.
-type target struct {
+// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices
+// of the GPU's instances.
+type namedDevice struct {
 	g  mig.GPULayout
 	at gpu.DeviceIndex
 }
@@ -108,7 +108,7 @@ func (e *Engine) ConfirmFree(
 }
 
 // findDevice finds a device by its name.
-func (u *usage) findDevice(device string) (target, bool) {
+func (u *usage) findDevice(device string) (namedDevice, bool) {
 	ref, err := gpu.ParseMIGRef(device)
 	if err != nil {
 		ref = gpu.DeviceRef{MIG: gpu.MIGUUID(device)}
@@ -116,26 +116,26 @@ func (u *usage) findDevice(device string) (target, bool) {
 
 	for _, g := range u.gpus {
 		if device == string(g.UUID) {
-			return target{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
+			return namedDevice{g, gpu.DeviceIndex{Instance: gpu.Whole, Compute: gpu.Whole}}, true
 		}
 
 		for m, i := range g.Instances {
 			if device == bareName(g.UUID, i.ID) {
-				return target{g, gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}}, true
+				return namedDevice{g, gpu.DeviceIndex{Instance: m, Compute: gpu.Whole}}, true
 			}
 		}
 
 		if at, match := devicesOf(g).Resolve(ref); match == gpu.MatchDevice {
-			return target{g, at}, true
+			return namedDevice{g, at}, true
 		}
 	}
 
-	return target{}, false
+	return namedDevice{}, false
 }
 
 // unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is
 // a problem if something is seen to use the device, or if an assignment may hold more than the device.
-func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem) {
+func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Problem) {
 	if users := u.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
 	}
@@ -156,7 +156,7 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 		case !t.contains(d):
 			return nil, t.refusal(
 				[]api.Hold{podHold(a.Holder)},
-				"it may hold more than that: confirm "+target{t.g, d}.name(),
+				"it may hold more than that: confirm "+namedDevice{t.g, d}.name(),
 			)
 		default:
 			within = append(within, a)
@@ -167,7 +167,7 @@ func (u *usage) unconfirmedAssignments(t target) ([]gpu.Assignment, *api.Problem
 }
 
 // refusal returns the problem of a device that cannot be confirmed to be free.
-func (t target) refusal(holders []api.Hold, why string) *api.Problem {
+func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	p := problemf(
 		api.Busy,
 		"%s cannot be confirmed to be free: %s: %s",
@@ -190,7 +190,7 @@ func (t target) refusal(holders []api.Hold, why string) *api.Problem {
 
 // holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open.
 // Monitoring programs are not users.
-func (u *usage) holdsOn(t target) []api.Hold {
+func (u *usage) holdsOn(t namedDevice) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
 		all = slices.Clone(u.whole[t.g.UUID])
@@ -223,14 +223,14 @@ func (u *usage) holdsOn(t target) []api.Hold {
 }
 
 // overlaps reports whether a device of the GPU shares anything with t.
-func (t target) overlaps(d gpu.DeviceIndex) bool {
+func (t namedDevice) overlaps(d gpu.DeviceIndex) bool {
 	same := func(a, b int) bool { return a == gpu.Whole || b == gpu.Whole || a == b }
 	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
 }
 
 // contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute
 // instance.
-func (t target) contains(d gpu.DeviceIndex) bool {
+func (t namedDevice) contains(d gpu.DeviceIndex) bool {
 	switch {
 	case t.at.Instance == gpu.Whole:
 		return true
@@ -245,7 +245,7 @@ func (t target) contains(d gpu.DeviceIndex) bool {
 // refs are the references that a confirmation of t is about: to the GPU, or to each compute instance; and to the GPU
 // instance by its placement if it is without compute instances, or if all of them are in free or in t. That one still
 // counts when the compute instances have been destroyed.
-func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
+func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if t.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: t.g.UUID}}
 	}
@@ -280,7 +280,7 @@ func (t target) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	return refs
 }
 
-func (t target) name() string {
+func (t namedDevice) name() string {
 	switch {
 	case t.at.Instance == gpu.Whole:
 		return string(t.g.UUID)

@@ -26,17 +26,18 @@ const (
 // Engine plans and executes changes of a node's GPUs. Its errors are *api.Problem if the caller's client should see
 // them. It is safe for concurrent use.
 type Engine struct {
-	o        Options
-	named    atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force
-	plans    plans
-	active   activity
-	views    *views
-	state    *state
-	queue    chan *operation // one is accepted at a time
-	began    time.Time       // when this process began
-	started  chan struct{}   // closed when the first attempt to finish what the last process left is over
-	stopped  chan struct{}   // closed when Run has to return: lastSave after its grace period
-	settling sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
+	o         Options
+	named     atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force
+	plans     plans
+	active    activity
+	views     *views
+	state     *state
+	queue     chan *operation // one is accepted at a time
+	reports   chan func()     // calls of observers that are due
+	began     time.Time       // when this process began
+	started   chan struct{}   // closed when the first attempt to finish what the last process left is over
+	stopped   chan struct{}   // closed when Run has to return: lastSave after its grace period
+	following sync.WaitGroup  // the operations that wait for the kubelet, or are unsettled
 
 	// What can hang is done by one goroutine at a time; the others wait no longer than their contexts. Who has cordoning
 	// may take saving, in no other order.
@@ -88,6 +89,7 @@ func New(o Options) (*Engine, error) {
 		views:      newViews(o.Now),
 		state:      &state{book: book{recovering: true}},
 		queue:      make(chan *operation, 1),
+		reports:    make(chan func(), maxReports),
 		began:      o.Now(),
 		started:    make(chan struct{}),
 		stopped:    make(chan struct{}),
@@ -121,10 +123,11 @@ func (e *Engine) Run(ctx context.Context) error {
 		close(e.stopped)
 	})()
 
+	defer e.startReporting()()
+
 	var watching sync.WaitGroup
-	defer e.awaitReports()
 	defer watching.Wait()
-	defer e.settling.Wait()
+	defer e.following.Wait()
 	watching.Go(func() { e.observeActivity(ctx) })
 	e.recoverOperations(ctx)
 	tick := time.NewTicker(housekeeping)

@@ -93,7 +93,7 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 	})
 
 	if follows {
-		e.settling.Go(func() { e.awaitFollowers(ctx, op) })
+		e.following.Go(func() { e.awaitFollowers(ctx, op) })
 	}
 
 	e.reportState()
@@ -205,7 +205,7 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 		}
 
 		// We try again only while the GPU is certainly as it was.
-		again := rollback || !isCreation(s) && errors.Is(err, gpu.ErrInUse)
+		again := rollback || s.Destroys() && errors.Is(err, gpu.ErrInUse)
 		if !again || op.gpuChange(s.GPU).Pending != nil || isForeign(err) || isBusy(err) {
 			return done, err
 		}
@@ -220,7 +220,7 @@ func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, for
 	rollback bool) (*mig.Done, error) {
 	c := op.gpuChange(s.GPU)
 
-	if !isCreation(s) {
+	if s.Destroys() {
 		if err := e.checkHolders(ctx, &c, s, force, rollback); err != nil {
 			op.setPending(s.GPU, nil)
 			return nil, err
@@ -242,7 +242,7 @@ func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, for
 // recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was
 // read, and only if that is what the step leads to.
 func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
-	after, mismatch := verifyOutcome(c.Expected, s, out.Instances)
+	after, verified := s.Verify(c.Expected, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
 
 	switch {
@@ -254,14 +254,14 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 		return nil, err
 	case !out.Read: // it stays pending: neither done nor not done
 		return nil, cmp.Or(err, gpu.ErrDriver)
-	case mig.SameInstances(out.Instances, c.Expected) && !(reported && isCreation(s)):
+	case mig.SameInstances(out.Instances, c.Expected) && !(reported && !s.Destroys()):
 		c.Pending = nil
 
 		return nil, cmp.Or(
 			err,
 			fmt.Errorf("the driver reported success, and nothing has changed: %w", gpu.ErrDriver),
 		)
-	case mismatch == nil && !isRefused(err):
+	case verified && !isRefused(err):
 		c.Pending = nil
 		c.Changed = true
 		c.Expected = after
@@ -412,7 +412,7 @@ func (e *Engine) verify(ctx context.Context, op *operation) error {
 			return &foreignError{gpu: c.GPU, current: knownInstances(g.Instances)}
 		}
 
-		if left := stepsBetween(c.GPU, g.Instances, c.After); len(left) > 0 {
+		if left := mig.StepsTo(&g, c.After); len(left) > 0 {
 			return fmt.Errorf(
 				"the layout read back is not the planned one: %s is still to be done: %w",
 				stepText(left[0]),

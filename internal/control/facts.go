@@ -31,13 +31,10 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 		}
 	}
 
-	gone := map[place]bool{}
+	gone := placesDestroyed(p.Steps)
 
 	for _, s := range p.Steps {
 		list = append(list, "step "+stepText(s))
-		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
-			gone[placeOf(s)] = true
-		}
 	}
 
 	list = append(list, "force "+strings.Join(p.Forced, ","), "owners "+strings.Join(p.Owners, ","),
@@ -70,10 +67,10 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	return list
 }
 
-func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[place]bool) []string {
+func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instancePlace]bool) []string {
 	name := fmt.Sprintf("GPU instance %d (%s at %s) of %s", i.ID, i.Profile, i.Placement, g.UUID)
 	list := []string{name}
-	p := place{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
+	p := instancePlace{gpu: g.UUID, profile: i.ProfileID, at: i.Placement}
 	list = append(list, holdFacts(name, u.holds[unit{gpu: g.UUID, instance: i.ID}], gone[p])...)
 
 	for n, at := range mig.ComputePlacements(i) {

@@ -606,8 +606,15 @@ func (w *world) engine(t *testing.T, change func(*Options)) *Engine {
 
 // await waits until nothing is done beside the current operation any more.
 func (e *Engine) await() {
-	e.settling.Wait()
-	e.awaitReports()
+	e.following.Wait()
+	e.report()
+}
+
+// report has the observers called, as Run does.
+func (e *Engine) report() {
+	for len(e.reports) > 0 {
+		(<-e.reports)()
+	}
 }
 
 // drive does what Run does, as far as there is something to do.

@@ -60,6 +60,84 @@ func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	e.reportState()
 }
 
+// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
+// unsettled keeps what it waits for, and its cordon as long as the kubelet may offer devices that do not exist.
+func (e *Engine) endOperation(
+	ctx context.Context,
+	op *operation,
+	state api.OperationState,
+	p *api.Problem,
+) {
+	if state != api.Unsettled || op.copy().offered {
+		e.uncordonNode(ctx, op)
+	}
+
+	e.state.update(func(b *book) { b.end(op, state, p) })
+	e.logEnd(op, state)
+
+	if read(e.state, func(b *book) bool { return b.current == op }) {
+		_ = e.saveOperation(op)
+	} else {
+		_ = e.saveHistory()
+	}
+
+	e.countOperation(op, state)
+}
+
+// end sets the last state of an operation. Of one that has committed, the layouts are remembered.
+func (b *book) end(op *operation, state api.OperationState, p *api.Problem) {
+	o := op.in(b)
+
+	o.Operation.State = state
+	o.Operation.Ended = o.now()
+
+	if state != api.Unsettled {
+		o.Operation.WaitsFor = nil
+	}
+
+	if p != nil {
+		o.Operation.Error = p
+	}
+
+	for n := range o.Operation.GPUs {
+		if g := &o.Operation.GPUs[n]; !g.State.Final() {
+			g.State = state
+		}
+	}
+
+	if state.Committed() {
+		o.Operation.Error = nil
+		b.remember(o)
+	}
+
+	o.addEvent(api.Event{Kind: api.EventState, Text: string(state)})
+}
+
+// logEnd logs the end of an operation, as a warning if the operation has any.
+func (e *Engine) logEnd(op *operation, state api.OperationState) {
+	o := op.copy()
+	warnings := o.Operation.Warnings
+
+	line := []any{
+		"msg", "operation ended",
+		"operation", op.id,
+		"verb", op.verb,
+		"by", o.Operation.By,
+		"state", state,
+	}
+	if state == api.Unsettled {
+		waits := strings.Join(o.Operation.WaitsFor, "; ")
+		line = append(line, "waits_for", waits, "cordoned", o.Cordoned)
+	}
+
+	if len(warnings) == 0 && state != api.Unsettled {
+		level.Info(e.o.Logger).Log(line...)
+		return
+	}
+
+	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
+}
+
 // awaitOffered waits until the kubelet offers what an operation has made, for the settle timeout at most, or until the
 // operator ends the wait. It returns what is still waited for, and false if ctx has ended before.
 func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -173,4 +174,25 @@ func owned(owners map[gpu.UUID][]string, gpus []gpu.UUID) []string {
 	slices.SortFunc(list, strings.Compare)
 
 	return list
+}
+
+// listBlockers returns the instance that a step would destroy if it has holders that force does not override.
+func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
+	at := s.IndexIn(g.Instances)
+	if at < 0 {
+		return nil
+	}
+
+	i := g.Instances[at]
+
+	holds := u.busyHolds(g, i, s, force)
+	if len(holds) == 0 {
+		return nil
+	}
+
+	b := u.blocker(g, i)
+	b.Instance = cmp.Or(string(s.UUID), b.Instance)
+	b.Holders = holds
+
+	return []api.Blocker{b}
 }

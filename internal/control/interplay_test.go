@@ -122,7 +122,7 @@ func TestEverythingAtOnce(t *testing.T) {
 			w.before = nil
 			w.saving = nil
 			e.repairStore()
-			e.awaitReports()
+			e.report()
 
 			if state := e.State(); w.states[len(w.states)-1] != state {
 				t.Errorf("state %s, and the observer knows %s", state, w.states[len(w.states)-1])
@@ -275,7 +275,7 @@ func TestStuckForADay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
 		w.before = func(_ int, s mig.Step) error {
-			if s.GPU == gpu1 && isCreation(s) {
+			if s.GPU == gpu1 && !s.Destroys() {
 				return gpu.ErrTimeout
 			}
 

@@ -22,16 +22,15 @@ func (e *Engine) SetMode(
 	id gpu.UUID,
 	r api.ModeRequest,
 ) (*api.Operation, error) {
-	switch {
-	case !by.Rights.Mode:
+	if !by.Rights.Mode {
 		return nil, problemf(api.Forbidden, "%s may not change MIG modes", by.Name)
-	case r.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not take over GPUs from another owner (right take-over)",
-			by.Name,
-		)
-	case !e.o.Apply:
+	}
+
+	if p := by.may(false, r.TakeOver); p != nil {
+		return nil, p
+	}
+
+	if !e.o.Apply {
 		return nil, problemf(api.PlanOnly, "MIG modes are changed only with --control.mode=apply")
 	}
 
@@ -96,12 +95,7 @@ func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 			len(g.Instances),
 		)
 		for _, i := range g.Instances {
-			p.Blocking = append(
-				p.Blocking,
-				api.Blocker{GPU: g.UUID, Instance: instanceName(g, i), Profile: i.Profile,
-					Placement: i.Placement,
-					Holders:   u.holders(g, i)},
-			)
+			p.Blocking = append(p.Blocking, u.blocker(g, i))
 		}
 
 		return withHint(p)
@@ -243,7 +237,11 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	op.addNote("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
 
 	if r.Current == r.Wanted {
-		op.settleMode()
+		// The hooks and the device plugin have to follow. It is saved with the history: after a crash before that, the
+		// next start reads the mode again.
+		op.setGPU(r.GPU, api.Settling, nil, nil)
+		op.setState(api.Settling, "the mode is in force")
+
 		return
 	}
 
@@ -271,13 +269,6 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	e.endOperation(ctx, op, api.Succeeded, nil)
 }
 
-// settleMode leaves a mode change that is in force to awaitSettled: the hooks and the device plugin have to follow. It
-// is saved with the history: after a crash before that, the next start reads the mode again.
-func (op *operation) settleMode() {
-	op.setGPU(op.gpus[0], api.Settling, nil, nil)
-	op.setState(api.Settling, "the mode is in force")
-}
-
 func onOff(on bool) string {
 	if on {
 		return "on"
@@ -301,12 +292,7 @@ func waitsFor(activation error) string {
 // error of the call, or nil.
 func (e *Engine) endModeFromDriver(ctx context.Context, op *operation, failed error) {
 	id := op.gpus[0]
-	gpus, unreadable, err := e.readLayouts(ctx, id)
-
-	var g mig.GPULayout
-	if err == nil {
-		g, err = findGPU(gpus, unreadable, id)
-	}
+	g, err := e.readGPU(ctx, id)
 
 	switch {
 	case err != nil && e.deferToRestart(ctx, op):

@@ -47,16 +47,14 @@ type entry struct {
 	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any more.
 	offered bool
 	watched bool // a goroutine watches whether the operation, which is unsettled, is cured
-	// retryable is set if the engine itself retries an operation that could not be finished: at the time again, then
-	// after backoff.
+	// retryable is set if the engine itself retries an operation that could not be finished, see retry.
 	retryable bool
+	retry     backoff
 	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence is why it
 	// was left alone for too long to be finished; empty if it was not.
 	resumes bool
 	absence string
 	counted bool // as degraded or stuck, for the observer
-	again   time.Time
-	backoff time.Duration
 }
 
 func (e *Engine) newOperation(r record) *operation {

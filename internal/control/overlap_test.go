@@ -222,7 +222,7 @@ func TestAcceptedDamageIsAnnounced(t *testing.T) {
 			t.Fatal(err)
 		}
 
-		e.awaitReports()
+		e.report()
 
 		if last := w.states[len(w.states)-1]; last != e.State() {
 			t.Errorf("state %s, the metric says %s", e.State(), last)

@@ -14,21 +14,12 @@ import (
 
 // Plan returns the cheapest plan for a spec. It changes nothing.
 func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Plan, error) {
-	switch {
-	case !by.Rights.Plan:
+	if !by.Rights.Plan {
 		return nil, problemf(api.Forbidden, "%s may not plan", by.Name)
-	case len(r.Force) > 0 && !by.Rights.Force:
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not force the destruction of busy instances",
-			by.Name,
-		)
-	case r.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not take over GPUs from another owner (right take-over)",
-			by.Name,
-		)
+	}
+
+	if p := by.may(len(r.Force) > 0, r.TakeOver); p != nil {
+		return nil, p
 	}
 
 	wanted, err := spec.Resolve(r.Spec, *e.named.Load())
@@ -130,14 +121,7 @@ func (e *Engine) buildPlan(
 		plan.Steps = []mig.Step{}
 	}
 
-	gone := map[place]bool{}
-
-	for _, s := range node.Steps {
-		if s.Op == mig.DestroyCompute || s.Op == mig.DestroyInstance {
-			gone[placeOf(s)] = true
-		}
-	}
-
+	gone := placesDestroyed(node.Steps)
 	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
 

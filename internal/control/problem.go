@@ -96,7 +96,7 @@ func (u *usage) planProblem(err error) *api.Problem {
 	case errors.As(err, &infeasible):
 		p := problemf(api.Infeasible, "%s", infeasible)
 		for _, b := range infeasible.Blocking {
-			p.Blocking = append(p.Blocking, u.blocker(b))
+			p.Blocking = append(p.Blocking, u.plannersBlocker(b))
 		}
 
 		return withHint(p)
@@ -112,25 +112,28 @@ func (u *usage) planProblem(err error) *api.Problem {
 	}
 }
 
-func (u *usage) blocker(b mig.Blocking) api.Blocker {
-	g := u.gpus[b.GPU]
-	i := g.Instances[b.Instance]
-
-	d := api.Blocker{
+// blocker describes an instance with its holders.
+func (u *usage) blocker(g mig.GPULayout, i mig.Instance) api.Blocker {
+	return api.Blocker{
 		GPU:       g.UUID,
 		Instance:  instanceName(g, i),
 		Profile:   i.Profile,
 		Placement: i.Placement,
+		Holders:   u.holders(g, i),
 	}
+}
+
+// plannersBlocker describes what the planner names: an instance, or a compute instance of it.
+func (u *usage) plannersBlocker(b mig.Blocking) api.Blocker {
+	g := u.gpus[b.GPU]
+	i := g.Instances[b.Instance]
+	d := u.blocker(g, i)
+
 	if ci, ok := b.Compute.Get(); ok {
 		d.Instance = string(i.ComputeInstances[ci].UUID)
 		d.Holders = slices.Concat(u.holds[unit{gpu: g.UUID, instance: i.ID}],
 			u.holds[unit{g.UUID, i.ID, gpu.Some(i.ComputeInstances[ci].ID)}])
-
-		return d
 	}
-
-	d.Holders = u.holders(g, i)
 
 	return d
 }

@@ -85,7 +85,7 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 	// Of automatic attempts the last one is kept: those of a GPU that always fails must not displace all operations.
 	e.dropAttempt(id)
 
-	op, p := e.enqueue(*r, doSteps)
+	op, p := e.addOperation(*r, doSteps)
 	if p != nil {
 		e.postponeRestore(id, api.NotDone, p.Detail, "")
 		return
@@ -125,9 +125,9 @@ func (e *Engine) newRestore(
 		return nil, api.NotReadable, p
 	}
 
-	steps := stepsBetween(id, g.Instances, l.Instances)
+	steps := mig.StepsTo(&g, l.Instances)
 
-	switch destroys := slices.ContainsFunc(steps, func(s mig.Step) bool { return !isCreation(s) }); {
+	switch destroys := slices.ContainsFunc(steps, mig.Step.Destroys); {
 	case destroys, !by.asked && len(steps) > 0 && len(g.Instances) > 0:
 		return nil, api.NotEmpty, problemf(
 			api.LayoutChanged,
@@ -198,17 +198,14 @@ func (e *Engine) readForRestore(ctx context.Context, id gpu.UUID) (mig.GPULayout
 		)
 	}
 
-	gpus, unreadable, err := e.readLayouts(ctx, id)
-	if err != nil {
-		return mig.GPULayout{}, driverProblem(err)
-	}
+	g, err := e.readGPU(ctx, id)
 
-	g, err := findGPU(gpus, unreadable, id)
-	if err != nil && isTimeout(err) {
+	switch {
+	case err == nil:
+		return g, nil
+	case isTimeout(err):
 		return g, problemf(api.StuckNode, "the driver has not answered for %s in time", id)
-	}
-
-	if err != nil {
+	default:
 		return g, problemf(
 			api.Unavailable,
 			"%s cannot be read, or is not there: %s",
@@ -216,8 +213,6 @@ func (e *Engine) readForRestore(ctx context.Context, id gpu.UUID) (mig.GPULayout
 			reasonText(err),
 		)
 	}
-
-	return g, nil
 }
 
 // placesText lists instances with their placements: "3g.20gb@4:4, 1g.5gb@0:1".
@@ -242,12 +237,8 @@ func (e *Engine) Restore(
 		return nil, p
 	}
 
-	if r.TakeOver && !by.Rights.TakeOver {
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not take over GPUs from another owner (right take-over)",
-			by.Name,
-		)
+	if p := by.may(false, r.TakeOver); p != nil {
+		return nil, p
 	}
 
 	if p := e.reserve(ctx, nil, id); p != nil {

@@ -22,9 +22,9 @@ func (c *gpuChange) matches(live []mig.Instance) bool {
 		return false
 	}
 
-	_, err := verifyOutcome(c.Expected, *c.Pending, live)
+	_, ok := c.Pending.Verify(c.Expected, live)
 
-	return err == nil
+	return ok
 }
 
 // Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. One of the verb
@@ -156,6 +156,19 @@ func (e *Engine) hasHungCall(id gpu.UUID) bool {
 // not keep the driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
+// backoff is when something is tried again. The wait doubles with each attempt.
+type backoff struct {
+	next time.Time
+	wait time.Duration
+}
+
+func (b *backoff) isDue(now time.Time) bool { return !now.Before(b.next) }
+
+func (b *backoff) postpone(now time.Time, first, longest time.Duration) {
+	b.wait = min(max(2*b.wait, first), longest)
+	b.next = now.Add(b.wait)
+}
+
 // retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at
 // once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
@@ -166,7 +179,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	e.state.update(func(b *book) {
 		if b.current == nil && b.unusable == "" && !b.recovering {
 			due = b.list(func(o *entry) bool {
-				return isDegraded(o.Operation.State) && o.retryable && !now.Before(o.again) &&
+				return isDegraded(o.Operation.State) && o.retryable && o.retry.isDue(now) &&
 					(e.o.Apply || o.resumes)
 			})
 		}
@@ -178,10 +191,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 
 	op := due[at]
-	op.change(func(o *entry) {
-		o.backoff = min(max(2*o.backoff, housekeeping), maxBackoff)
-		o.again = now.Add(o.backoff)
-	})
+	op.change(func(o *entry) { o.retry.postpone(now, housekeeping, maxBackoff) })
 
 	if _, err := e.retry(ctx, op, false); err != nil {
 		level.Debug(e.o.Logger).Log(

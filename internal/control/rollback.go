@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/go-kit/log/level"
 
@@ -13,6 +12,131 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
+
+// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or
+// resumes the rollback of one that is degraded or stuck.
+func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
+	if p := e.mayApply(by); p != nil {
+		return nil, p
+	}
+
+	op, p := e.findOperation(id)
+	if p != nil {
+		return nil, p
+	}
+
+	state := op.status()
+
+	switch {
+	case isDegraded(state):
+		return e.retry(ctx, op, true)
+	case !state.Final():
+		p := problemf(api.InProgress, "operation %s is %s", id, state)
+		if state == api.Settling {
+			p.Detail = fmt.Sprintf(
+				"operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
+					"then roll it back",
+				id,
+			)
+		}
+
+		p.Operation = id
+
+		return nil, p
+	case !state.Committed():
+		return nil, problemf(
+			api.BadSpec,
+			"operation %s is %s: there is nothing to roll back",
+			id,
+			state,
+		)
+	case op.verb == api.VerbMode:
+		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
+	}
+
+	if p := e.reserve(ctx, nil, op.gpus...); p != nil {
+		return nil, p
+	}
+
+	defer e.releaseReservation()
+
+	r, p := e.newRollback(ctx, op)
+	if p != nil {
+		return nil, p
+	}
+
+	r.Operation.By = by.Name
+
+	return e.acceptOperation(*r, doSteps)
+}
+
+// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
+// that nothing has changed since.
+func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
+	c, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
+	if err != nil {
+		return nil, driverProblem(err)
+	}
+
+	o := op.copy()
+
+	c.marks = e.marks() // those before the reading would miss what came in between
+	if p := c.checkView(&o.record); p != nil {
+		return nil, p
+	}
+
+	var steps []mig.Step
+	var blocking []api.Blocker
+	var live []mig.GPULayout
+
+	for _, change := range o.Changes {
+		g, err := c.gpu(change.GPU)
+		if err != nil {
+			return nil, problemf(api.Unavailable, "%s cannot be read", change.GPU)
+		}
+
+		list := mig.StepsTo(&g, change.Before)
+		if len(list) > 0 && !g.MIG.Or(false) {
+			return nil, problemf(
+				api.ModeDiffers,
+				"GPU %d (%s) has no MIG mode on any more",
+				g.Index,
+				g.UUID,
+			)
+		}
+
+		for _, s := range list {
+			if s.Destroys() {
+				blocking = append(blocking, c.listBlockers(g, s, nil)...)
+			}
+		}
+
+		live = append(live, g)
+		steps = append(steps, list...)
+	}
+
+	if len(blocking) > 0 {
+		p := problemf(api.Busy, "%d of the instances that would go are in use", len(blocking))
+		p.Blocking = blocking
+
+		return nil, withHint(p)
+	}
+
+	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), o.TakeOver); p != nil {
+		return nil, p
+	}
+
+	r := e.newRecord(ctx, api.VerbRollback, "", steps)
+	r.TakeOver = o.TakeOver
+
+	for n, g := range live {
+		r.addGPU(g, o.Changes[n].Before)
+	}
+
+	r.setViews(c.marks)
+
+	return &r, nil
+}
 
 // startRollback rolls an operation back because of cause.
 func (e *Engine) startRollback(ctx context.Context, op *operation, cause error) {
@@ -47,8 +171,8 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	)
 
 	if foreign.current == nil { // it was changing all the time
-		if gpus, _, err := e.readLayouts(ctx, foreign.gpu); err == nil && len(gpus) == 1 {
-			foreign.current = knownInstances(gpus[0].Instances)
+		if g, err := e.readGPU(ctx, foreign.gpu); err == nil {
+			foreign.current = knownInstances(g.Instances)
 		}
 	}
 
@@ -122,7 +246,9 @@ func (e *Engine) rollBackGPU(ctx context.Context, op *operation, id gpu.UUID) er
 	}
 
 	c := op.gpuChange(id) // with the instances that were read
-	for _, s := range stepsBetween(id, c.Expected, c.Before) {
+	live := c.live()
+
+	for _, s := range mig.StepsTo(&live, c.Before) {
 		at := op.addRollbackStep(s)
 		if err := e.doStep(ctx, op, s, at, nil); err != nil {
 			return err
@@ -154,12 +280,7 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 		}
 	}
 
-	gpus, unreadable, err := e.readLayouts(ctx, id)
-	if err != nil {
-		return &unreadError{err}
-	}
-
-	g, err := findGPU(gpus, unreadable, id)
+	g, err := e.readGPU(ctx, id)
 	if err != nil {
 		return &unreadError{err}
 	}
@@ -176,7 +297,7 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 		err = &foreignError{gpu: id, current: knownInstances(g.Instances)}
 		c.Changed = c.Changed || c.Pending != nil
 	case !mig.SameInstances(g.Instances, c.Expected):
-		c.Expected, _ = verifyOutcome(c.Expected, *c.Pending, g.Instances)
+		c.Expected, _ = c.Pending.Verify(c.Expected, g.Instances)
 		c.Changed = true
 		ended = api.StepDone
 	}
@@ -330,82 +451,4 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 	}
 
 	op.change(func(o *entry) { o.Operation.Renamed = names })
-}
-
-// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
-// unsettled keeps what it waits for, and its cordon as long as the kubelet may offer devices that do not exist.
-func (e *Engine) endOperation(
-	ctx context.Context,
-	op *operation,
-	state api.OperationState,
-	p *api.Problem,
-) {
-	if state != api.Unsettled || op.copy().offered {
-		e.uncordonNode(ctx, op)
-	}
-
-	e.state.update(func(b *book) { b.end(op, state, p) })
-	e.logEnd(op, state)
-
-	if read(e.state, func(b *book) bool { return b.current == op }) {
-		_ = e.saveOperation(op)
-	} else {
-		_ = e.saveHistory()
-	}
-
-	e.countOperation(op, state)
-}
-
-// end sets the last state of an operation. Of one that has committed, the layouts are remembered.
-func (b *book) end(op *operation, state api.OperationState, p *api.Problem) {
-	o := op.in(b)
-
-	o.Operation.State = state
-	o.Operation.Ended = o.now()
-
-	if state != api.Unsettled {
-		o.Operation.WaitsFor = nil
-	}
-
-	if p != nil {
-		o.Operation.Error = p
-	}
-
-	for n := range o.Operation.GPUs {
-		if g := &o.Operation.GPUs[n]; !g.State.Final() {
-			g.State = state
-		}
-	}
-
-	if state.Committed() {
-		o.Operation.Error = nil
-		b.remember(o)
-	}
-
-	o.addEvent(api.Event{Kind: api.EventState, Text: string(state)})
-}
-
-// logEnd logs the end of an operation, as a warning if the operation has any.
-func (e *Engine) logEnd(op *operation, state api.OperationState) {
-	o := op.copy()
-	warnings := o.Operation.Warnings
-
-	line := []any{
-		"msg", "operation ended",
-		"operation", op.id,
-		"verb", op.verb,
-		"by", o.Operation.By,
-		"state", state,
-	}
-	if state == api.Unsettled {
-		waits := strings.Join(o.Operation.WaitsFor, "; ")
-		line = append(line, "waits_for", waits, "cordoned", o.Cordoned)
-	}
-
-	if len(warnings) == 0 && state != api.Unsettled {
-		level.Info(e.o.Logger).Log(line...)
-		return
-	}
-
-	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
 }

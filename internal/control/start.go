@@ -1,9 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"fmt"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
@@ -23,23 +21,16 @@ func (e *Engine) Start(
 	}
 
 	n, p := e.plans.get(r.Plan)
-	switch {
-	case p != nil:
+	if p != nil {
 		return nil, p
-	case r.Hash != n.plan.Hash:
+	}
+
+	if r.Hash != n.plan.Hash {
 		return nil, problemf(api.StalePlan, "the hash is not that of plan %s: plan again", r.Plan)
-	case len(n.plan.Forced) > 0 && !by.Rights.Force:
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not force the destruction of busy instances",
-			by.Name,
-		)
-	case n.plan.TakeOver && !by.Rights.TakeOver:
-		return nil, problemf(
-			api.Forbidden,
-			"%s may not take over GPUs that another controller manages (right take-over)",
-			by.Name,
-		)
+	}
+
+	if p := by.may(len(n.plan.Forced) > 0, n.plan.TakeOver); p != nil {
+		return nil, p
 	}
 
 	if p := e.reserve(ctx, nil, gpusOfSteps(n.plan.Steps)...); p != nil {
@@ -104,6 +95,26 @@ func (r *record) setViews(marks map[gpu.UUID]mark) {
 	}
 }
 
+// may returns a problem if the actor lacks the rights for a request that forces or takes over.
+func (by Actor) may(force, takeOver bool) *api.Problem {
+	switch {
+	case force && !by.Rights.Force:
+		return problemf(
+			api.Forbidden,
+			"%s may not force the destruction of busy instances",
+			by.Name,
+		)
+	case takeOver && !by.Rights.TakeOver:
+		return problemf(
+			api.Forbidden,
+			"%s may not take over GPUs from another owner (right take-over)",
+			by.Name,
+		)
+	default:
+		return nil
+	}
+}
+
 func (e *Engine) mayApply(by Actor) *api.Problem {
 	switch {
 	case !by.Rights.Apply:
@@ -153,7 +164,7 @@ func (e *Engine) newHeader(verb api.Verb, by string) api.Operation {
 
 // acceptOperation saves an operation and hands it to Run. One without steps is over at once.
 func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
-	op, p := e.enqueue(r, t)
+	op, p := e.addOperation(r, t)
 	if p != nil {
 		return nil, p
 	}
@@ -170,8 +181,8 @@ func (e *Engine) acceptOperation(r record, t task) (*api.Operation, error) {
 	return e.Operation(op.id)
 }
 
-// enqueue saves an operation and makes it the current one. The room for all that it will save is reserved first.
-func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
+// addOperation saves an operation and makes it the current one. The room for all that it will save is reserved first.
+func (e *Engine) addOperation(r record, t task) (*operation, *api.Problem) {
 	if r.Driver == "" { // after a crash it could not be compared
 		return nil, problemf(api.Unavailable, "the driver has not said its version yet; try again")
 	}
@@ -203,151 +214,3 @@ func (e *Engine) enqueue(r record, t task) (*operation, *api.Problem) {
 
 	return op, nil
 }
-
-// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or
-// resumes the rollback of one that is degraded or stuck.
-func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
-	if p := e.mayApply(by); p != nil {
-		return nil, p
-	}
-
-	op, p := e.findOperation(id)
-	if p != nil {
-		return nil, p
-	}
-
-	state := op.status()
-
-	switch {
-	case isDegraded(state):
-		return e.retry(ctx, op, true)
-	case !state.Final():
-		p := problemf(api.InProgress, "operation %s is %s", id, state)
-		if state == api.Settling {
-			p.Detail = fmt.Sprintf(
-				"operation %s waits until the kubelet shows its devices: wait for it, or end that wait, "+
-					"then roll it back",
-				id,
-			)
-		}
-
-		p.Operation = id
-
-		return nil, p
-	case !state.Committed():
-		return nil, problemf(
-			api.BadSpec,
-			"operation %s is %s: there is nothing to roll back",
-			id,
-			state,
-		)
-	case op.verb == api.VerbMode:
-		return nil, problemf(api.BadSpec, "a MIG mode is not rolled back: ask for the other mode")
-	}
-
-	if p := e.reserve(ctx, nil, op.gpus...); p != nil {
-		return nil, p
-	}
-
-	defer e.releaseReservation()
-
-	r, p := e.newRollback(ctx, op)
-	if p != nil {
-		return nil, p
-	}
-
-	r.Operation.By = by.Name
-
-	return e.acceptOperation(*r, doSteps)
-}
-
-// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
-// that nothing has changed since.
-func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
-	c, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
-	if err != nil {
-		return nil, driverProblem(err)
-	}
-
-	o := op.copy()
-
-	c.marks = e.marks() // those before the reading would miss what came in between
-	if p := c.checkView(&o.record); p != nil {
-		return nil, p
-	}
-
-	var steps []mig.Step
-	var blocking []api.Blocker
-	var live []mig.GPULayout
-
-	for _, change := range o.Changes {
-		g, err := c.gpu(change.GPU)
-		if err != nil {
-			return nil, problemf(api.Unavailable, "%s cannot be read", change.GPU)
-		}
-
-		list := stepsBetween(change.GPU, g.Instances, change.Before)
-		if len(list) > 0 && !g.MIG.Or(false) {
-			return nil, problemf(
-				api.ModeDiffers,
-				"GPU %d (%s) has no MIG mode on any more",
-				g.Index,
-				g.UUID,
-			)
-		}
-
-		for _, s := range list {
-			if !isCreation(s) {
-				blocking = append(blocking, c.listBlockers(g, s, nil)...)
-			}
-		}
-
-		live = append(live, g)
-		steps = append(steps, list...)
-	}
-
-	if len(blocking) > 0 {
-		p := problemf(api.Busy, "%d of the instances that would go are in use", len(blocking))
-		p.Blocking = blocking
-
-		return nil, withHint(p)
-	}
-
-	if _, p := e.checkOwners(ctx, gpusOfSteps(steps), o.TakeOver); p != nil {
-		return nil, p
-	}
-
-	r := e.newRecord(ctx, api.VerbRollback, "", steps)
-	r.TakeOver = o.TakeOver
-
-	for n, g := range live {
-		r.addGPU(g, o.Changes[n].Before)
-	}
-
-	r.setViews(c.marks)
-
-	return &r, nil
-}
-
-// listBlockers returns the instance that a step would destroy if it has holders that force does not override.
-func (u *usage) listBlockers(g mig.GPULayout, s mig.Step, force []string) []api.Blocker {
-	at := s.IndexIn(g.Instances)
-	if at < 0 {
-		return nil
-	}
-
-	i := g.Instances[at]
-
-	holds := u.busyHolds(g, i, s, force)
-	if len(holds) == 0 {
-		return nil
-	}
-
-	name := cmp.Or(string(s.UUID), instanceName(g, i))
-
-	return []api.Blocker{
-		{GPU: g.UUID, Instance: name, Profile: i.Profile, Placement: i.Placement, Holders: holds},
-	}
-}
-
-func isCreation(s mig.Step) bool { return s.Op == mig.CreateInstance || s.Op == mig.CreateCompute }

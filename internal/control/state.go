@@ -63,7 +63,10 @@ type book struct {
 	unusable     string       // why the engine is read-only
 	damaged      bool         // the state folder's documents are, and the operator has to accept that
 	slotsUsed    bool         // the slots of the state folder have had an operation
-	reports      reports
+
+	// The last state and number that went to the observers.
+	reportedState     string
+	reportedUnsettled int
 }
 
 func (b *book) status() string {

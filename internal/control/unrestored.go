@@ -21,8 +21,7 @@ type unrestored struct {
 	// instances have gone does not show that it has finished.
 	Left bool `json:"left,omitempty"`
 
-	again   time.Time // the next attempt
-	backoff time.Duration
+	retry backoff
 }
 
 // Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps, and hooks have run:
@@ -50,13 +49,13 @@ func (e *Engine) beginRestore() {
 		}
 
 		for n := range b.unrestored { // what kept the last process from it may be gone
-			b.unrestored[n].again = now
+			b.unrestored[n].retry.next = now
 		}
 
 		for _, l := range b.layouts {
 			if due && e.o.Restore && e.o.Apply {
 				b.unrestored = append(b.unrestored, unrestored{GPU: l.GPU, Reason: api.NotTried,
-					Detail: "it was not tried yet", again: now})
+					Detail: "it was not tried yet", retry: backoff{next: now}})
 			}
 		}
 	})
@@ -83,7 +82,7 @@ func (e *Engine) dueRestores() (list []gpu.UUID) {
 		}
 
 		for _, u := range b.unrestored {
-			if !u.Left && !now.Before(u.again) {
+			if !u.Left && u.retry.isDue(now) {
 				list = append(list, u.GPU)
 			}
 		}
@@ -153,8 +152,7 @@ func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, b
 		u.Operation = by
 	}
 
-	u.backoff = min(max(2*u.backoff, minRestoreBackoff), longest)
-	u.again = now.Add(u.backoff)
+	u.retry.postpone(now, minRestoreBackoff, longest)
 
 	return news
 }
@@ -215,7 +213,7 @@ func (b *book) listUnrestored() []api.Unrestored {
 	for _, u := range b.unrestored {
 		d := api.Unrestored{GPU: u.GPU, Reason: u.Reason, Detail: u.Detail, Operation: u.Operation}
 		if !u.Left {
-			d.Next = u.again
+			d.Next = u.retry.next
 		}
 
 		if l := b.findLayout(u.GPU); l != nil {

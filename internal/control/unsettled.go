@@ -38,7 +38,7 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 	})
 
 	for _, op := range list {
-		e.settling.Go(func() { e.cure(ctx, op) })
+		e.following.Go(func() { e.cure(ctx, op) })
 	}
 }
 
@@ -46,8 +46,9 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 // when an operator has done that, or ctx ends.
 func (e *Engine) cure(ctx context.Context, op *operation) {
 	s := &kubeletWait{e: e, op: op}
-	hooksAt := e.o.Now().Add(firstHookRetry)
-	delay := firstHookRetry
+
+	var hooks backoff
+	hooks.postpone(e.o.Now(), firstHookRetry, maxBackoff)
 
 	for op.status() == api.Unsettled {
 		waits := s.lookAgain(ctx)
@@ -60,10 +61,9 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 			e.uncordonNode(ctx, op)
 		}
 
-		if len(e.awaitedHooks(op)) > 0 && !e.o.Now().Before(hooksAt) {
+		if len(e.awaitedHooks(op)) > 0 && hooks.isDue(e.o.Now()) {
 			e.runHooks(ctx, op, api.Succeeded)
-			delay = min(2*delay, maxBackoff)
-			hooksAt = e.o.Now().Add(delay)
+			hooks.postpone(e.o.Now(), firstHookRetry, maxBackoff)
 		}
 
 		waits = append(waits, e.awaitedHooks(op)...)

@@ -49,6 +49,16 @@ func (e *Engine) readLayouts(
 	return gpus, unreadable, err
 }
 
+// readGPU reads the layout of one GPU.
+func (e *Engine) readGPU(ctx context.Context, id gpu.UUID) (mig.GPULayout, error) {
+	gpus, unreadable, err := e.readLayouts(ctx, id)
+	if err != nil {
+		return mig.GPULayout{}, err
+	}
+
+	return findGPU(gpus, unreadable, id)
+}
+
 // fillPlacements gives the compute instances of all instances their placements, so that all code compares the same
 // ones.
 func fillPlacements(instances []mig.Instance) {

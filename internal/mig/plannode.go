@@ -5,8 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 // PlanNode finds the steps after which a node is as a spec wants it. Of all ways it takes the one that destroys the
@@ -47,7 +45,7 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	)
 
 	for _, p := range order {
-		plan.Steps = append(plan.Steps, stepsBetween(&gpus[p.GPU], p.After)...)
+		plan.Steps = append(plan.Steps, StepsTo(&gpus[p.GPU], p.After)...)
 	}
 
 	return plan, nil
@@ -166,81 +164,4 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 	).largest(searchProfiles(g.Profiles))
 
 	return PlannedGPU{GPU: position, After: after, Left: left}
-}
-
-// stepsBetween returns the steps from the present instances of a GPU to those after: destructions first, those of
-// compute instances before those of GPU instances.
-func stepsBetween(g *GPULayout, after []Instance) []Step {
-	var destroyComputes, destroyInstances, createInstances, createComputes []Step
-
-	for i := range g.Instances {
-		instance := &g.Instances[i]
-		if slices.ContainsFunc(after, instance.isKeptAs) {
-			continue
-		}
-
-		for _, c := range instance.ComputeInstances {
-			destroyComputes = append(destroyComputes, g.destroyCompute(instance, c))
-		}
-
-		s := newStep(DestroyInstance, g.UUID, instance.Placed)
-		s.Instance = gpu.Some(instance.ID)
-		destroyInstances = append(destroyInstances, s)
-	}
-
-	for _, a := range after {
-		if a.New {
-			createInstances = append(createInstances, newStep(CreateInstance, g.UUID, a.Placed))
-		}
-
-		for _, c := range a.ComputeInstances {
-			if c.New {
-				s := newStep(CreateCompute, g.UUID, a.Placed)
-				s.Compute = c.Placement
-				createComputes = append(createComputes, s)
-			}
-		}
-
-		for i := range g.Instances {
-			if g.Instances[i].isKeptAs(a) {
-				destroyComputes = append(
-					destroyComputes,
-					g.destroyMissing(&g.Instances[i], a.ComputeInstances)...)
-			}
-		}
-	}
-
-	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
-}
-
-// isKeptAs reports whether an instance of a plan is i, which exists.
-func (i *Instance) isKeptAs(planned Instance) bool { return !planned.New && planned.ID == i.ID }
-
-func newStep(op StepOp, id gpu.UUID, p Placed) Step {
-	return Step{Op: op, GPU: id, ProfileID: p.ProfileID, Profile: p.Profile, Placement: p.Placement}
-}
-
-// destroyMissing returns the steps that destroy the compute instances of an instance that are not among those after.
-func (g *GPULayout) destroyMissing(instance *Instance, after []ComputeInstance) []Step {
-	var list []Step
-
-	for _, c := range instance.ComputeInstances {
-		isSame := func(a ComputeInstance) bool { return !a.New && a.ID == c.ID }
-		if !slices.ContainsFunc(after, isSame) {
-			list = append(list, g.destroyCompute(instance, c))
-		}
-	}
-
-	return list
-}
-
-func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
-	s := newStep(DestroyCompute, g.UUID, instance.Placed)
-	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
-	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
-	s.UUID = c.UUID
-	s.Instance = gpu.Some(instance.ID)
-	s.ComputeID = gpu.Some(c.ID)
-
-	return s
 }

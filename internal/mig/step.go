@@ -51,6 +51,130 @@ func (s Step) IndexIn(list []Instance) int {
 	})
 }
 
+// Destroys reports whether the step destroys an instance, rather than creating one.
+func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == DestroyInstance }
+
+// StepsTo returns the steps that give a GPU the instances wanted: they destroy compute instances, then GPU instances;
+// they create GPU instances, then compute instances. Instances are the same if they have the same profile and
+// placement, whatever their ids, and the wanted one is not New; compute instances whose placement the driver does not
+// report are the same by their ids.
+func StepsTo(g *GPULayout, wanted []Instance) []Step {
+	var destroyComputes, destroyInstances, createInstances, createComputes []Step
+
+	for _, i := range g.Instances {
+		w := i.in(wanted)
+
+		for _, c := range i.ComputeInstances {
+			if w == nil || !slices.ContainsFunc(w.ComputeInstances, c.isSame) {
+				destroyComputes = append(destroyComputes, g.destroyCompute(&i, c))
+			}
+		}
+
+		if w == nil {
+			s := newStep(DestroyInstance, g.UUID, i.Placed)
+			s.Instance = gpu.Some(i.ID)
+			destroyInstances = append(destroyInstances, s)
+		}
+	}
+
+	for _, w := range wanted {
+		i := w.in(g.Instances)
+		if i == nil {
+			createInstances = append(createInstances, newStep(CreateInstance, g.UUID, w.Placed))
+		}
+
+		for _, c := range w.ComputeInstances {
+			if i == nil || !slices.ContainsFunc(i.ComputeInstances, c.isSame) {
+				s := newStep(CreateCompute, g.UUID, w.Placed)
+				s.Compute = c.Placement
+				createComputes = append(createComputes, s)
+			}
+		}
+	}
+
+	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
+}
+
+// in returns the instance of a list that is in the same place, nil if there is none.
+func (i *Instance) in(list []Instance) *Instance {
+	at := slices.IndexFunc(list, func(o Instance) bool {
+		return o.ProfileID == i.ProfileID && o.Placement == i.Placement && o.New == i.New
+	})
+	if at < 0 {
+		return nil
+	}
+
+	return &list[at]
+}
+
+func (c ComputeInstance) isSame(o ComputeInstance) bool {
+	if c.Placement.Present() && o.Placement.Present() {
+		return c.Placement == o.Placement && c.New == o.New
+	}
+
+	return c.ID == o.ID && c.New == o.New
+}
+
+func newStep(op StepOp, id gpu.UUID, p Placed) Step {
+	return Step{Op: op, GPU: id, ProfileID: p.ProfileID, Profile: p.Profile, Placement: p.Placement}
+}
+
+func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
+	s := newStep(DestroyCompute, g.UUID, instance.Placed)
+	place := computePlace(profileOf(g.Profiles, instance.Placed).ComputeSlices, c)
+	s.Compute = gpu.Some(place.Or(gpu.Placement{Start: unknownStart, Size: c.Slices}))
+	s.UUID = c.UUID
+	s.Instance = gpu.Some(instance.ID)
+	s.ComputeID = gpu.Some(c.ID)
+
+	return s
+}
+
+// Verify returns the instances of a GPU after a step, by those that were read before and after it. It reports false if
+// the step did not lead from one to the other, or if anything else has changed. A MIG UUID that one of the readings
+// lacks is taken from the other.
+func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
+	from := s.IndexIn(before)
+	if s.Op == DestroyInstance && from >= 0 && len(before[from].ComputeInstances) > 0 {
+		return nil, false
+	}
+
+	after := AfterStep(before, s, s.doneIn(read))
+	if SameInstances(after, before) || !SameInstances(after, read) {
+		return nil, false
+	}
+
+	for n := range after {
+		computes := slices.Clone(after[n].ComputeInstances)
+		for k := range computes {
+			computes[k].UUID = cmp.Or(read[n].ComputeInstances[k].UUID, computes[k].UUID)
+		}
+
+		after[n].ComputeInstances = computes
+	}
+
+	return after, true
+}
+
+// doneIn returns the ids of what the step creates, if it is in a list.
+func (s Step) doneIn(list []Instance) Done {
+	at := s.IndexIn(list)
+	if at < 0 {
+		return Done{}
+	}
+
+	d := Done{Instance: list[at].ID}
+
+	for _, c := range list[at].ComputeInstances {
+		if c.Placement == s.Compute {
+			d.ComputeID = gpu.Some(c.ID)
+			d.UUID = c.UUID
+		}
+	}
+
+	return d
+}
+
 // AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids
 // of what it creates are those of d. It does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
