@@ -256,3 +256,40 @@ func TestViewIsLost(t *testing.T) {
 		})
 	}
 }
+
+// TestForeignChangeWhileDegraded: another client has changed a GPU of an operation that could not be rolled back, whose
+// instances are the same again. The operation ends when the GPU is asked for, and blocks it no longer.
+func TestForeignChangeWhileDegraded(t *testing.T) {
+	for name, degrade := range map[string]func(t *testing.T) (*world, *Engine){
+		"of this process": func(t *testing.T) (*world, *Engine) {
+			w := newWorld(t)
+			e := w.engine(t, nil)
+			w.before = always(mig.CreateCompute, gpu1, gpu.ErrDriver)
+			e.applied(t, second(two3g))
+
+			return w, e
+		},
+		"of the last process": func(t *testing.T) (*world, *Engine) {
+			w := crashed(t, second(two3g), 4)
+			w.before = always(mig.CreateCompute, gpu1, gpu.ErrDriver)
+
+			return w, w.engine(t, nil)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w, e := degrade(t)
+				cmptest.Equal(t, "state before", e.Operations().Operations[0].State, api.Degraded)
+
+				time.Sleep(2 * ownEvents)
+				w.report(gpu1)
+
+				if p := e.free(t, gpu1); p != nil {
+					t.Error(p)
+				}
+
+				cmptest.Equal(t, "state after", e.Operations().Operations[0].State, api.Interrupted)
+			})
+		})
+	}
+}

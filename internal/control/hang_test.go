@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -269,7 +270,12 @@ func TestAnyCallHangs(t *testing.T) {
 
 				go func() { ended <- e.Run(ctx) }()
 
-				within(t, "the call that hangs", time.Minute, func() { <-h.reached })
+				within(t, "the call that hangs", time.Minute, func() {
+					select {
+					case <-h.reached:
+					case <-time.After(time.Hour):
+					}
+				})
 				synctest.Wait()
 				e.readsAtOnce(t)
 
@@ -389,5 +395,80 @@ func (e *Engine) readsAtOnce(t *testing.T) {
 			cancel()
 			e.now(t, op.ID)
 		}
+	})
+}
+
+// TestOneRequestAtATime: while a request is being checked, which here takes as long as the API server hangs, no other
+// one can become the current operation.
+func TestOneRequestAtATime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		h := &hangingWorld{world: w, name: "Owners", reached: make(chan struct{}), release: make(chan struct{})}
+		e := w.engine(t, h.set)
+
+		plan, err := e.Plan(t.Context(), everything, second(two3g))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		h.armed.Store(true)
+
+		var first sync.WaitGroup
+		first.Go(func() {
+			_, err := e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		synctest.Wait()
+		wantText(t, "refusal", e.free(t, gpu0).Detail, "another request is being checked")
+
+		close(h.release)
+		first.Wait()
+		e.drive(t)
+		cmptest.Equal(t, "operations", len(e.Operations().Operations), 1)
+	})
+}
+
+// TestEndIsSavedBeforeTheNextBegins: an operation keeps the slots until the history has its end. If that cannot be
+// saved, no other operation overwrites them.
+func TestEndIsSavedBeforeTheNextBegins(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		e := w.engine(t, nil)
+		plan, _ := e.Plan(t.Context(), everything, oneG0())
+		full := make(chan struct{})
+		committed := false
+		w.saving = func(_ int, document []byte) error { // from the commit on, histories find no room
+			committed = committed || strings.Contains(string(document), `"settling"`)
+			if !committed || !strings.HasPrefix(string(document), `{"operations"`) {
+				return nil
+			}
+
+			w.mu.Unlock()
+			<-full
+			w.mu.Lock()
+
+			return syscall.ENOSPC
+		}
+
+		op, err := e.start(t, second(two3g))
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		var both sync.WaitGroup
+		both.Go(func() { e.drive(t) })
+		synctest.Wait()
+		both.Go(func() {
+			_, err := e.Start(t.Context(), everything, api.OperationRequest{Plan: plan.ID, Hash: plan.Hash})
+			isProblem(t, err, api.ReadOnly)
+		})
+		synctest.Wait()
+		close(full)
+		both.Wait()
+
+		w.saving = nil
+		cmptest.Equal(t, "state at the next start", w.engine(t, nil).now(t, op.ID).State, api.Succeeded)
 	})
 }

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -8,6 +9,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
 // TestStateHasOneOwner: state.go alone sees the lock, the book in it and the entries of operations. A function that the
@@ -52,6 +56,30 @@ func TestStateHasOneOwner(t *testing.T) {
 
 	if lent < 20 {
 		t.Errorf("%d functions that use the state: has it other types now?", lent)
+	}
+}
+
+// TestCopiesAreApart: what was copied does not change with the operation.
+func TestCopiesAreApart(t *testing.T) {
+	w := newWorld(t)
+	e := w.engine(t, nil)
+	id := e.applied(t, second(two3g)).ID
+
+	op, p := e.findOperation(id)
+	if p != nil {
+		t.Fatal(p)
+	}
+
+	copied := op.copy()
+	before, _ := json.Marshal(copied.record)
+
+	op.setStep(stepRef{}, api.StepFailed, nil, nil)
+	op.setGPU(gpu1, api.Degraded, nil, nil)
+	op.recordHook(api.HookResult{Argv: []string{"restart"}})
+	op.setPending(gpu1, &mig.Step{})
+
+	if after, _ := json.Marshal(copied.record); string(before) != string(after) {
+		t.Errorf("the copy was %s, and is %s", before, after)
 	}
 }
 
