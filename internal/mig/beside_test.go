@@ -30,6 +30,7 @@ func TestPlaceBeside(t *testing.T) {
 
 		if placed := PlaceBeside(model.Profiles, stands, c.names); placed != nil {
 			got = []gpu.Placement{}
+
 			for i, p := range placed {
 				cmptest.Equal(t, c.about+": profile", p.Profile, c.names[i])
 				got = append(got, p.Placement)
