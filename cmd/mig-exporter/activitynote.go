@@ -31,7 +31,7 @@ func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
 
 	_, recorded := node.kind.(recording)
 	switch {
-	case node.profiler != nil || cfg.Profiling == profilingOff || recorded:
+	case node.poll.Profiler != nil || cfg.Profiling == profilingOff || recorded:
 	case cfg.Profiling == profilingGPM:
 		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.address=HOST:PORT, or with " +
 			"--dcgm.address=embedded; or accept it: --profiling.source=off"

@@ -47,16 +47,9 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	}
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
-	opts := nvmlsource.Options{
-		Now:                node.now,
-		MayOpen:            node.mayOpen,
-		Admin:              node.admin,
-		Logger:             logger,
-		GPM:                cfg.asksGPM(),
-		ProcessesHidden:    node.processesHidden,
-		ProcessUtilization: true,
-		Extras:             everything,
-	}
+	opts := node.sourceOptions(cfg)
+	opts.ProcessUtilization = true
+	opts.Extras = everything
 	run := pollRun{
 		command: commandCapture,
 		cfg:     cfg,

@@ -102,6 +102,7 @@ func served(t *testing.T, r captureRun) []string {
 	x := &exporter{
 		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(),
 			ProcessUtilization: true, Extras: everything, Logger: logger}), logger: logger,
+		flush: func(context.Context) {},
 	}
 	defer closeSource(x.source, logger)
 	defer n.close() // before the driver: what hangs returns

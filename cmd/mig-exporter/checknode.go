@@ -86,9 +86,9 @@ func checkNode(
 	node.openKernelLog(cfg)
 	node.openJobs(cfg)
 
-	kubelet := &kubeletFinder{Pods: node.pods}
-	if node.pods != nil {
-		node.pods = kubelet
+	kubelet := &kubeletFinder{Pods: node.poll.Pods}
+	if node.poll.Pods != nil {
+		node.poll.Pods = kubelet
 	}
 
 	run := pollRun{
@@ -98,7 +98,7 @@ func checkNode(
 		polls:     nodeCheckPolls,
 		isPending: isPending,
 	}
-	if node.profiler != nil {
+	if node.poll.Profiler != nil {
 		run.polls = profiledCheckPolls
 	}
 
@@ -108,16 +108,10 @@ func checkNode(
 	}
 	calls := newCallTimes()
 
-	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), nvmlsource.Options{
-		Now:                node.now,
-		MayOpen:            node.mayOpen,
-		Admin:              node.admin,
-		Logger:             logger,
-		GPM:                cfg.asksGPM(),
-		ProcessesHidden:    node.processesHidden,
-		ProcessUtilization: cfg.servesProcesses(),
-		Extras:             func() nvmlsource.Extras { return extras },
-	})
+	opts := node.sourceOptions(cfg)
+	opts.Extras = func() nvmlsource.Extras { return extras }
+
+	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), opts)
 	if err != nil {
 		return nil, err
 	}
@@ -128,7 +122,7 @@ func checkNode(
 		}
 	}
 
-	host.noKubelet = node.pods == nil || kubelet.none.Load()
+	host.noKubelet = node.poll.Pods == nil || kubelet.none.Load()
 	list := calls.list()
 	judge := nodeJudge{
 		cfg:             cfg,

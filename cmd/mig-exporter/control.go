@@ -18,7 +18,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
-	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
@@ -32,23 +31,14 @@ type controller struct {
 	layouts map[string][]api.LayoutRule // in force; owned by the reloader once it runs
 	metrics *collector.Control
 	status  *controlStatus
-	closers []func() error
 	logger  log.Logger
 }
 
 // openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot
 // be used, metrics are served nevertheless.
-func openControl(cfg *Config, x *exporter) (*controller, error) {
+func openControl(cfg *Config, x *exporter) error {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
-	if err := c.openParts(cfg, x); err != nil {
-		c.close()
-		return nil, err
-	}
 
-	return c, nil
-}
-
-func (c *controller) openParts(cfg *Config, x *exporter) error {
 	if cfg.Control.ConfigFile != "" {
 		if err := server.CheckConfig(cfg.Control.ConfigFile); err != nil {
 			return err
@@ -66,16 +56,11 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 
 	folder := store.New(cfg.Control.StateDir)
 	audit := server.NewAudit(filepath.Join(cfg.Control.StateDir, auditFile), c.logger)
-	c.closers = append(c.closers, folder.Close, audit.Close)
+	x.node.closers = append(x.node.closers, folder.Close, audit.Close)
 
 	opts.Store = folder
 	if c.engine, err = control.New(opts); err != nil {
 		return err
-	}
-
-	var recommendations func(gpu.UUID) any
-	if x.rightsizing != nil {
-		recommendations = x.rightsizing.report
 	}
 
 	c.server = server.Options{
@@ -88,14 +73,45 @@ func (c *controller) openParts(cfg *Config, x *exporter) error {
 		Reviewer:        x.node.reviewer,
 		Node:            web.NewStateHandler(x.poller, c.logger),
 		Current:         x.poller.Current,
-		Recommendations: recommendations,
+		Recommendations: x.recommendations,
 		Audit:           audit,
 		Observer:        observer{c.metrics, c.status},
 		ShutdownTimeout: shutdownTimeout,
 		Now:             time.Now,
 	}
+	x.control = c
+	x.audit = audit
+	x.holdOperations = c.engine.HoldOperations
+	x.controlNotes = c.notes
+	x.files = append(x.files, c.files(&cfg.Control)...)
+	x.node.parts = append(x.node.parts, c.run)
 
 	return nil
+}
+
+// files lists the files that are read again while the program runs.
+func (c *controller) files(cfg *ControlConfig) []*reloadable {
+	var list []*reloadable
+
+	if cfg.LayoutsFile != "" {
+		list = append(list, &reloadable{flag: "--control.layouts", path: cfg.LayoutsFile, broken: keepsOld,
+			read: func() (applyFunc, error) { return c.readLayouts(cfg) }})
+	}
+
+	if cfg.ConfigFile != "" {
+		list = append(list, &reloadable{
+			flag: "--control.config.file",
+			path: cfg.ConfigFile,
+			broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
+				"the file is valid",
+			read: func() (applyFunc, error) {
+				apply := c.server.Reloader.Read(cfg.ConfigFile)
+				return func(context.Context) ([]string, error) { return apply() }, nil
+			},
+		})
+	}
+
+	return list
 }
 
 func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, error) {
@@ -119,31 +135,24 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 		return control.Options{}, err
 	}
 
-	opts := control.Options{
-		Hostname:      x.node.hostname,
-		BootID:        x.node.bootID,
-		Apply:         cfg.Control.Mode == controlApply,
-		Restore:       cfg.Control.Restore,
-		Layouts:       layouts,
-		Actuator:      x.source.Actuator(),
-		Poller:        x.poller,
-		Assignments:   x.node.devices,
-		Handles:       x.node.handles,
-		Cluster:       x.node.cluster,
-		Cordon:        cfg.Control.Cordon,
-		DevicePlugin:  x.node.devicePlugin,
-		Profiling:     x.node.releaser,
-		Observer:      observer{c.metrics, c.status},
-		Unsettled:     c.metrics.SetUnsettled,
-		Unrestored:    c.setUnrestored,
-		CallTimeout:   cfg.Control.CallTimeout,
-		IdleFor:       cfg.Control.IdleFor,
-		SettleTimeout: cfg.Control.SettleTimeout,
-		RunHook:       hooks.New(c.logger).Run,
-		Hooks:         programs,
-		Now:           x.node.now,
-		Logger:        c.logger,
-	}
+	opts := x.node.control
+	opts.Hostname = x.node.hostname
+	opts.Apply = cfg.Control.Mode == controlApply
+	opts.Restore = cfg.Control.Restore
+	opts.Layouts = layouts
+	opts.Actuator = x.source.Actuator()
+	opts.Poller = x.poller
+	opts.Cordon = cfg.Control.Cordon
+	opts.Observer = observer{c.metrics, c.status}
+	opts.Unsettled = c.metrics.SetUnsettled
+	opts.Unrestored = c.setUnrestored
+	opts.CallTimeout = cfg.Control.CallTimeout
+	opts.IdleFor = cfg.Control.IdleFor
+	opts.SettleTimeout = cfg.Control.SettleTimeout
+	opts.RunHook = hooks.New(c.logger).Run
+	opts.Hooks = programs
+	opts.Now = x.node.now
+	opts.Logger = c.logger
 
 	return opts, nil
 }
@@ -235,14 +244,6 @@ func (c *controller) notes() []string {
 	}
 
 	return list
-}
-
-func (c *controller) close() {
-	for i := len(c.closers) - 1; i >= 0; i-- {
-		if err := c.closers[i](); err != nil {
-			level.Warn(c.logger).Log("msg", "close", "err", err)
-		}
-	}
 }
 
 // setUnrestored sets the metrics of the GPUs that are not restored.

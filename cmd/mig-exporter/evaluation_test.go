@@ -75,7 +75,7 @@ func truthOf(t *testing.T, x *exporter) sim.Evaluation {
 func TestTruthOfASimulatedNode(t *testing.T) {
 	t.Parallel()
 	x := stretchedNode(t)
-	x.rightsizing.published(&advise.Report{Time: sim.StepStart(), Devices: []advise.Recommendation{
+	x.node.kind.(simulation).evaluation.recordPredictions(&advise.Report{Time: sim.StepStart(), Devices: []advise.Recommendation{
 		{
 			Action: advise.ActionSlice, Recommended: "3g.40gb",
 			Workload:  &advise.Key{Namespace: "ml", Owner: "Deployment/wide", Container: "main", Model: "H100"},

@@ -51,7 +51,7 @@ func startInProcess(tb testing.TB, flags ...string) *exporter {
 	}
 
 	ctx, cancel := context.WithCancel(context.Background())
-	parts := append(x.backgroundParts(&inv.Config), x.poller.Run)
+	parts := append(x.node.parts, x.poller.Run)
 	ended := make(chan error, 1)
 	go func() { ended <- runTogether(ctx, parts) }()
 	tb.Cleanup(func() {

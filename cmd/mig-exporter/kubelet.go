@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/go-kit/log"
@@ -16,35 +17,39 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 )
 
-// metadata is an API server, with its state as a source.
-type metadata interface {
-	podresources.Metadata
-	State() gpu.SourceState
-}
-
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
 func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	opts.ResourceNames = cfg.ResourceNames
 	opts.StaleAfter = podsStaleAfter * cfg.clockSpeed()
 	opts.Now = n.now
 	opts.Logger = n.logger
-	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.containers, a) }
+	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.poll.Containers, a) }
+	opts.Metadata = n.metadata
 
-	if n.metadata != nil {
-		opts.Metadata = n.metadata
-	}
+	kubelet := podresources.New(opts)
+	n.onClose(kubelet.Close)
+	n.poll.Pods = kubelet
+	n.control.Assignments = kubelet
+	n.states = slices.Insert(n.states, 0, kubelet.CheckpointState)
+}
 
-	n.kubelet = podresources.New(opts)
-	n.onClose(n.kubelet.Close)
-	n.pods = n.kubelet
-	n.devices = n.kubelet
+// setMetadata sets the API server, whose state is that of a source.
+func (n *node) setMetadata(m interface {
+	podresources.Metadata
+	State() gpu.SourceState
+}) {
+	n.metadata = m
+	n.states = append(n.states, func() (gpu.SourceState, bool) {
+		state := m.State()
+		return state, !errors.Is(state.Err, podmeta.ErrNotAsked)
+	})
 }
 
 // setContainers sets what finds the containers of the processes that the driver lists. In another PID namespace than
 // the host's their ids mean nothing in the host's process table.
 func (n *node) setContainers(containers poll.Containers) {
 	if n.processesHidden == nil {
-		n.containers = containers
+		n.poll.Containers = containers
 	}
 }
 
@@ -52,14 +57,8 @@ func (n *node) setContainers(containers poll.Containers) {
 func (n *node) sources() []gpu.SourceState {
 	var list []gpu.SourceState
 
-	if n.kubelet != nil {
-		if state, ok := n.kubelet.CheckpointState(); ok {
-			list = append(list, state)
-		}
-	}
-
-	if n.metadata != nil {
-		if state := n.metadata.State(); !errors.Is(state.Err, podmeta.ErrNotAsked) {
+	for _, read := range n.states {
+		if state, ok := read(); ok {
 			list = append(list, state)
 		}
 	}

@@ -103,7 +103,7 @@ func checkChurn(t *testing.T, seed uint64) (plans int) {
 
 	for second := range churnSeconds {
 		advanceBy(t, x, time.Second)
-		checkpoint, _ := x.node.kubelet.CheckpointState()
+		checkpoint, _ := x.node.states[0]()
 		var held []sim.Holding
 
 		for _, h := range simulatedNode(x).Holdings() {

@@ -55,11 +55,15 @@ func (n *node) openMachine(cfg *Config) error {
 		return guard.mayOpen(confidential)
 	}
 
-	n.openLog = func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) }
-	n.uptime = kernellog.Uptime
-	n.boundGPUs = (&boundGPUs{sys: "/sys", proc: procDir, now: time.Now}).list
-	n.migRights = func() string { return describeMIGRights(procDir, "/dev") }
-	n.openMinors = func() ([]int, error) { return listOpenMinors("/proc/self/fd") }
+	n.log = kernellog.Options{
+		Open:   func() (kernellog.Device, error) { return kernellog.OpenFile(kernellog.Path) },
+		Uptime: kernellog.Uptime,
+	}
+	n.opening = nvmlsource.Opening{
+		BoundGPUs:  (&boundGPUs{sys: "/sys", proc: procDir, now: time.Now}).list,
+		OpenMinors: func() ([]int, error) { return listOpenMinors("/proc/self/fd") },
+		Rights:     func() string { return describeMIGRights(procDir, "/dev") },
+	}
 	n.admin = isAdmin("/proc")
 	n.processesHidden = pidns.CheckInitial("/proc/self")
 
@@ -136,7 +140,7 @@ func (n *node) openMetadata(cfg *Config) error {
 	}
 
 	n.onClose(m.Close)
-	n.metadata = m
+	n.setMetadata(m)
 	n.serverPods = m
 
 	return nil
@@ -251,11 +255,11 @@ func (machine) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 // openDependencies opens the machine's processes, and its cluster if the configuration names the node.
 func (machine) openDependencies(n *node, cfg *Config) error {
 	var err error
-	if n.bootID, err = readBootID(); err != nil {
+	if n.control.BootID, err = readBootID(); err != nil {
 		return err
 	}
 
-	n.handles = handles.New(procDir, n.processesHidden)
+	n.control.Handles = handles.New(procDir, n.processesHidden)
 
 	local := &owners.LocalFinder{
 		ProcDir:   procDir,
@@ -263,7 +267,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		GresFiles: owners.DefaultGresFiles(),
 	}
 	if cfg.NodeName == "" {
-		n.cluster = owners.NewCluster(nil, local)
+		n.control.Cluster = owners.NewCluster(nil, local)
 		return nil
 	}
 
@@ -291,7 +295,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 	}
 
 	n.reviewer = here
-	n.cluster = owners.NewCluster(here, local, here)
+	n.control.Cluster = owners.NewCluster(here, local, here)
 
 	if cfg.Control.DevicePlugin != "" {
 		selector, err := cluster.ParsePluginSelector(cfg.Control.DevicePlugin)
@@ -299,7 +303,7 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 			return fmt.Errorf("--control.device-plugin: %w", err)
 		}
 
-		n.devicePlugin = cluster.NewDevicePlugin(here, selector)
+		n.control.DevicePlugin = cluster.NewDevicePlugin(here, selector)
 	}
 
 	return nil

@@ -43,7 +43,8 @@ type movableClock interface {
 	Settle(ctx context.Context)
 }
 
-// node is what the program reads, behind the same interfaces whichever kind of node it is.
+// node is what the program reads, behind the same interfaces whichever kind of node it is. poll, control and log have
+// what the node gives to the options of these packages; what is absent there is not asked.
 type node struct {
 	kind         nodeKind
 	hostname     string
@@ -53,41 +54,41 @@ type node struct {
 	confidential atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
 	admin        bool                                   // this process has an administrator's rights on the machine's GPUs
 	mayOpen      func(confidential gpu.Opt[bool]) error // nil: always
-	pods         poll.Pods                              // nil: holders are not known
-	containers   poll.Containers                        // nil: the containers of processes are not known
-	// boundGPUs and openMinors are nvmlsource.Opening's; nil: GPUs are not released.
-	boundGPUs  func() ([]string, error)
-	openMinors func() ([]int, error)
-	migRights  func() string // nvmlsource.Opening's Rights
+	opening      nvmlsource.Opening                     // without Pause; empty: GPUs are not released
 	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
 	processesHidden error
-	profiler        poll.Profiler  // nil: DCGM is not asked
-	jobs            poll.Jobs      // nil: there are no batch jobs
-	kernelLog       poll.KernelLog // nil: it is not read
 
-	// What partition control asks; each but bootID may be nil. The kind of the node sets those after releaser.
-	devices  control.Assignments
-	releaser control.Profiling
-	embedded bool // releaser is an engine in this process, which holds NVML
-	handles  control.Handles
-	cluster  control.Cluster
-	reviewer server.Reviewer
-	bootID   string // of this boot of the node: GPU instances do not outlive it
+	poll     poll.Options
+	control  control.Options
+	log      kernellog.Options
+	reviewer server.Reviewer // nil: partition control asks no cluster who a client is
 
-	devicePlugin control.DevicePlugin // nil: partition control does not restart it
-
-	profilerCalls func() uint64                    // nil if DCGM is not asked
-	retryProfiler func()                           // nil if DCGM is not asked
-	polled        func()                           // is called after each poll
-	openLog       func() (kernellog.Device, error) // opens the kernel's log
-	uptime        func() time.Duration             // of the kernel, by the clock of its log
-	kubelet       *podresources.Client             // nil if it is not asked
-	metadata      metadata                         // nil if the API server is not asked
-	serverPods    servermetrics.Pods               // finds pods; nil if the API server is not asked
-	servers       *servermetrics.Asker             // nil if inference servers are not asked
+	profilerCalls func() uint64                             // nil if DCGM is not asked
+	retryProfiler func()                                    // asks DCGM again for what it has refused
+	endEmbedded   func(context.Context) (func(), error)     // ends a DCGM in this process, which holds NVML, until resumed
+	polled        func()                                    // is called after each poll
+	metadata      podresources.Metadata                     // nil if the API server is not asked
+	states        []func() (state gpu.SourceState, ok bool) // of sources that the poll loop does not read itself
+	serverPods    servermetrics.Pods                        // finds pods; nil if the API server is not asked
 	running       runningContainers
-	closers       []func() error
-	logger        log.Logger
+
+	observers []func(*gpu.Snapshot)         // of whole polls
+	parts     []func(context.Context) error // that run beside the poll loop
+	closers   []func() error
+	logger    log.Logger
+}
+
+// sourceOptions returns the options of a source that reads the driver of the node.
+func (n *node) sourceOptions(cfg *Config) nvmlsource.Options {
+	return nvmlsource.Options{
+		Now:                n.now,
+		Logger:             n.logger,
+		MayOpen:            n.mayOpen,
+		Admin:              n.admin,
+		GPM:                cfg.asksGPM(),
+		ProcessesHidden:    n.processesHidden,
+		ProcessUtilization: cfg.servesProcesses(),
+	}
 }
 
 // openNode opens a node with the sources of its pods, activity and jobs.
@@ -113,7 +114,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 // openJobs sets what reads the batch jobs, if there are any.
 func (n *node) openJobs(cfg *Config) {
 	if cfg.JobDir != "" {
-		n.jobs = hpcjobs.New(cfg.JobDir, n.logger)
+		n.poll.Jobs = hpcjobs.New(cfg.JobDir, n.logger)
 	}
 }
 
@@ -124,14 +125,20 @@ func (n *node) openKernelLog(cfg *Config) {
 		return
 	}
 
-	opened := kernellog.Start(kernellog.Options{Open: n.openLog, Now: n.now, Uptime: n.uptime})
+	n.log.Now = n.now
+	opened := kernellog.Start(n.log)
 	n.onClose(opened.Close)
-	n.kernelLog = opened
+	n.poll.KernelLog = opened
 }
 
 // openDriver opens a node without the sources of its pods.
 func openDriver(cfg *Config, logger log.Logger) (*node, error) {
-	n := &node{polled: func() {}, logger: logger}
+	n := &node{
+		polled:        func() {},
+		retryProfiler: func() {},
+		endEmbedded:   func(context.Context) (func(), error) { return func() {}, nil },
+		logger:        logger,
+	}
 	var err error
 
 	switch {

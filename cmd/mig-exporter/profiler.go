@@ -30,11 +30,15 @@ func (n *node) openProfiler(cfg *Config) {
 		User:       user,
 		Logger:     n.logger,
 	})
-	n.embedded = cfg.dcgmMode() == dcgmEmbedded
-	n.profiler = source
+	n.poll.Profiler = source
 	n.profilerCalls = source.Calls
 	n.retryProfiler = source.Retry
-	n.releaser = source
+	n.control.Profiling = source
+
+	if cfg.dcgmMode() == dcgmEmbedded {
+		n.endEmbedded = source.Release
+	}
+
 	n.closers = append(n.closers, func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
 		defer cancel()

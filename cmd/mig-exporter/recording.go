@@ -41,7 +41,7 @@ func (n *node) openRecording(cfg *Config) error {
 	n.ownClock = cfg.stepped()
 	n.processesHidden = file.ProcessesHidden()
 	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
-	n.openLog = func() (kernellog.Device, error) {
+	n.log.Open = func() (kernellog.Device, error) {
 		return nil, fmt.Errorf(
 			"a recording has nothing of its kernel's log: %w",
 			gpu.ErrNotSupported,

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"os"
@@ -27,26 +26,24 @@ import (
 
 // opening is what the source needs to let go of GPUs of this node.
 func (x *exporter) opening() nvmlsource.Opening {
-	return nvmlsource.Opening{BoundGPUs: x.node.boundGPUs, OpenMinors: x.node.openMinors,
-		Rights: x.node.migRights, Pause: x.pauseOthers}
+	o := x.node.opening
+	o.Pause = x.pauseOthers
+
+	return o
 }
 
 // pauseOthers keeps partition control from beginning operations, and ends an embedded DCGM, which uses NVML, too. That
 // one is resumed once all GPUs may be opened.
 func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err error) {
-	release := func() {}
-	if x.control != nil {
-		if release, err = x.control.engine.HoldOperations(ctx); err != nil {
-			return nil, err
-		}
+	release, err := x.holdOperations(ctx)
+	if err != nil {
+		return nil, err
 	}
 
-	resumeProfiler := func() {}
-	if x.node.embedded {
-		if resumeProfiler, err = x.node.releaser.Release(ctx); err != nil {
-			release()
-			return nil, fmt.Errorf("end the embedded DCGM, which uses the GPUs, too: %w", err)
-		}
+	resumeProfiler, err := x.node.endEmbedded(ctx)
+	if err != nil {
+		release()
+		return nil, fmt.Errorf("end the embedded DCGM, which uses the GPUs, too: %w", err)
 	}
 
 	release = sync.OnceFunc(release)
@@ -81,7 +78,7 @@ func newGPUReleaser(source releaseSource, poll func(context.Context) error) *gpu
 
 // servedReleaser returns nil for a node whose GPUs cannot be released.
 func (x *exporter) servedReleaser() server.Releaser {
-	if x.node.openMinors == nil {
+	if x.node.opening.OpenMinors == nil {
 		return nil
 	}
 
@@ -224,11 +221,6 @@ type releaseServer struct {
 }
 
 func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
-	audit := io.Writer(logAudit{x.logger})
-	if x.control != nil {
-		audit = x.control.server.Audit
-	}
-
 	return &releaseServer{
 		logger: x.logger,
 		ready:  make(chan struct{}),
@@ -236,7 +228,7 @@ func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
 			Socket:          cfg.releaseSocket(),
 			Releaser:        x.servedReleaser(),
 			Current:         x.poller.Current,
-			Audit:           audit,
+			Audit:           x.audit,
 			ShutdownTimeout: shutdownTimeout,
 			Now:             time.Now,
 		},

@@ -66,7 +66,7 @@ func TestHangUpWithAFileThatHangs(t *testing.T) {
 		}}
 		good := &reloadable{flag: "--control.layouts", path: "reload.go", broken: keepsOld,
 			read: func() (applyFunc, error) { return change, nil }}
-		r := &reloader{files: []*reloadable{hanging, good}, logger: log.NewLogfmtLogger(&said)}
+		r := &reloader{files: []*reloadable{hanging, good}, retry: func() {}, logger: log.NewLogfmtLogger(&said)}
 		ctx, cancel := context.WithCancel(t.Context())
 		signals := make(chan os.Signal, 1)
 		done := make(chan error, 1)

@@ -11,14 +11,13 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
-	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/sdnotify"
 )
 
 // reloader reads again the files that may change while the program runs.
 type reloader struct {
 	files  []*reloadable
-	retry  func() // is called with every signal; may be nil
+	retry  func() // is called with every signal
 	logger log.Logger
 	// manager is notified of each reload; may be nil.
 	manager *sdnotify.Notifier
@@ -58,46 +57,8 @@ const readTimeout = 10 * time.Second
 // errLate is the error of a file that was not read in time.
 var errLate = errors.New("its file system does not answer")
 
-// newReloader lists the files that the flags name.
-func newReloader(cfg *Config, x *exporter) *reloader {
-	r := &reloader{logger: x.logger, retry: x.node.retryProfiler}
-	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
-		r.files = append(
-			r.files,
-			&reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
-				read: func() (applyFunc, error) { return x.readCounters(cfg) }},
-		)
-	}
-
-	if x.control == nil {
-		return r
-	}
-
-	if cfg.Control.LayoutsFile != "" {
-		r.files = append(
-			r.files,
-			&reloadable{flag: "--control.layouts", path: cfg.Control.LayoutsFile, broken: keepsOld,
-				read: func() (applyFunc, error) { return x.control.readLayouts(&cfg.Control) }},
-		)
-	}
-
-	if cfg.Control.ConfigFile != "" {
-		r.files = append(
-			r.files,
-			&reloadable{
-				flag: "--control.config.file",
-				path: cfg.Control.ConfigFile,
-				broken: "cannot use a file; TLS keeps its certificate, but partition control refuses all TCP clients until " +
-					"the file is valid",
-				read: func() (applyFunc, error) {
-					apply := x.control.server.Reloader.Read(cfg.Control.ConfigFile)
-					return func(context.Context) ([]string, error) { return apply() }, nil
-				},
-			},
-		)
-	}
-
-	return r
+func newReloader(x *exporter, manager *sdnotify.Notifier) *reloader {
+	return &reloader{files: x.files, retry: x.node.retryProfiler, logger: x.logger, manager: manager}
 }
 
 // run reloads the files with every signal until ctx ends. It does not wait for a reading that hangs.
@@ -115,10 +76,7 @@ func (r *reloader) run(ctx context.Context, signals <-chan os.Signal) error {
 			)
 
 			done := r.manager.Reloading()
-			if r.retry != nil {
-				r.retry()
-			}
-
+			r.retry()
 			r.reloadFiles(ctx)
 			done()
 		}

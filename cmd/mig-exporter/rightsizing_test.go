@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
 )
 
 // recommendations reads the report that a program serves.
@@ -136,7 +137,7 @@ func TestEvidenceOutlivesTheProcess(t *testing.T) {
 
 	p.stop()
 
-	path := filepath.Join(dir, evidenceName)
+	path := filepath.Join(dir, rightsizing.FileName)
 	if err := os.WriteFile(path, []byte("garbage"), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -65,8 +66,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		Logger:       logger,
 	})
 
-	files := newReloader(cfg, x)
-	files.manager = manager
+	files := newReloader(x, manager)
 
 	parts := []func(context.Context) error{
 		x.poller.Run,
@@ -83,7 +83,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		func(ctx context.Context) error { return files.run(ctx, hangups) },
 	}
 
-	return runTogether(ctx, append(parts, x.backgroundParts(cfg)...))
+	return runTogether(ctx, append(parts, x.node.parts...))
 }
 
 // askLoop returns nil once the poll loop has come to the end of a cycle. A driver call that hangs does not stop the
@@ -97,41 +97,32 @@ func (x *exporter) askLoop(ctx context.Context) error {
 	return err
 }
 
-// backgroundParts returns the parts of the program that neither poll nor serve metrics. On a
-// stepped clock a poll asks the servers (openServers).
-func (x *exporter) backgroundParts(cfg *Config) []func(context.Context) error {
-	parts := []func(context.Context) error{x.releases.run}
-	if x.rightsizing != nil {
-		parts = append(parts, x.rightsizing.run)
-	}
-
-	if x.node.servers != nil && !cfg.stepped() {
-		parts = append(parts, x.node.servers.Run)
-	}
-
-	if x.control != nil {
-		parts = append(parts, x.control.run)
-	}
-
-	return parts
-}
-
 // exporter is the program without its command line and its sockets. Its parts are not started.
 type exporter struct {
 	node        *node
 	source      *nvmlsource.Source
 	counters    []collector.Counter // in force; owned by the reloader once it runs
+	files       []*reloadable
 	metrics     *servedMetrics
 	fresh       *prometheus.Registry
 	poller      *poll.Poller
 	handler     http.Handler
-	rightsizing *rightsizing // nil if it is off
-	control     *controller  // nil if it is off
+	control     *controller // nil if it is off
 	releaser    *gpuReleaser
 	releases    *releaseServer
 	activity    *activityNote
 	persistence *persistenceNote
 	logger      log.Logger
+
+	// Right-sizing sets these. Without it the first two are nil, and flush does nothing.
+	recommendations func(gpu.UUID) any
+	advice          func() []collector.Advice
+	flush           func(context.Context) // blocks until what follows from the last Snapshot is served
+
+	// Partition control sets these. Without it the log has the audit of releases.
+	audit          io.Writer
+	holdOperations func(context.Context) (release func(), err error)
+	controlNotes   func() []string
 }
 
 // newExporter opens the node and creates the parts of the program. The caller closes the result.
@@ -145,14 +136,17 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		node:        node,
 		activity:    newActivityNote(cfg, node, logger),
 		persistence: &persistenceNote{confidential: node.confidential.Load, logger: logger},
-		rightsizing: newRightsizing(cfg, logger),
 		logger:      logger,
-	}
-	if s, ok := node.kind.(simulation); ok && x.rightsizing != nil {
-		x.rightsizing.published = s.evaluation.recordPredictions
-	}
 
+		flush:          func(context.Context) {},
+		audit:          logAudit{logger},
+		holdOperations: func(context.Context) (func(), error) { return func() {}, nil },
+		controlNotes:   func() []string { return nil },
+	}
+	x.openRightsizing(cfg)
 	x.source = x.newSource(cfg)
+	node.onClose(func() { closeSource(x.source, logger) })
+
 	if err := x.openMetrics(cfg); err != nil {
 		x.close()
 		return nil, err
@@ -170,13 +164,14 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	node.running.current = x.poller.Current
 
 	if cfg.Control.Enabled {
-		if x.control, err = openControl(cfg, x); err != nil {
+		if err := openControl(cfg, x); err != nil {
 			x.close()
 			return nil, err
 		}
 	}
 
 	x.releases = newReleaseServer(cfg, x)
+	node.parts = append(node.parts, x.releases.run)
 	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 
 	return x, nil
@@ -185,21 +180,17 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 // newSource creates the source of readings. It may not read before metrics and poller are set: they decide what it
 // reads.
 func (x *exporter) newSource(cfg *Config) *nvmlsource.Source {
-	return nvmlsource.New(x.node.library, nvmlsource.Options{
-		Now:                x.node.now,
-		HangsAfter:         cfg.PollTimeout,
-		LongReading:        poll.LongestInterval(cfg.PollInterval),
-		Logger:             x.logger,
-		MayOpen:            x.node.mayOpen,
-		Opening:            x.opening(),
-		Admin:              x.node.admin,
-		GPM:                cfg.asksGPM(),
-		ProcessesHidden:    x.node.processesHidden,
-		ProcessUtilization: cfg.servesProcesses(),
-		Extras:             func() nvmlsource.Extras { return x.metrics.extras() },
-		Media:              cfg.Advise.Enabled,
-		GPMFor:             func(id gpu.UUID) bool { return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id) },
-	})
+	opts := x.node.sourceOptions(cfg)
+	opts.HangsAfter = cfg.PollTimeout
+	opts.LongReading = poll.LongestInterval(cfg.PollInterval)
+	opts.Opening = x.opening()
+	opts.Extras = func() nvmlsource.Extras { return x.metrics.extras() }
+	opts.Media = cfg.Advise.Enabled
+	opts.GPMFor = func(id gpu.UUID) bool {
+		return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id)
+	}
+
+	return nvmlsource.New(x.node.library, opts)
 }
 
 // newPoller creates the poller. It hands each snapshot to observe, and the duration of each poll to pollSeconds.
@@ -227,12 +218,8 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 		return // evidence and durations go by whole polls
 	}
 
-	if x.node.servers != nil {
-		x.node.servers.Observe(s)
-	}
-
-	if x.rightsizing != nil {
-		x.rightsizing.observe(s)
+	for _, observe := range x.node.observers {
+		observe(s)
 	}
 }
 
@@ -251,6 +238,14 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	x.counters = counters
 	x.metrics = newServedMetrics(c)
 
+	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
+		x.files = append(
+			x.files,
+			&reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
+				read: func() (applyFunc, error) { return x.readCounters(cfg) }},
+		)
+	}
+
 	return nil
 }
 
@@ -264,10 +259,7 @@ func (x *exporter) newCollector(
 	opts.DriverUse = x.source.DriverUse
 	opts.ProfilerCalls = x.node.profilerCalls
 	opts.Former = former
-
-	if x.rightsizing != nil {
-		opts.Advice = x.rightsizing.advice
-	}
+	opts.Advice = x.advice
 
 	return collector.New(opts)
 }
@@ -291,10 +283,8 @@ func collectorOptions(cfg *Config, counters []collector.Counter) collector.Optio
 }
 
 func (x *exporter) webOptions(cfg *Config) web.Options {
-	flushUpdates := func(context.Context) {}
-
-	opts := web.Options{
-		Notes:          x.notes,
+	return web.Options{
+		Notes:          func() []string { return append(x.activity.notes(), x.controlNotes()...) },
 		MaxScrapes:     cfg.MaxScrapes,
 		FreshFor:       cfg.freshFor(),
 		FreshCollector: collector.ExporterGroup,
@@ -308,29 +298,10 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		Version:   version.Version,
 		Now:       x.node.now,
 		Register:  x.fresh,
+
+		Recommendations: x.recommendations,
+		Extra:           x.node.handlers(x.poller, x.flush),
 	}
-	if x.rightsizing != nil {
-		opts.Recommendations = x.rightsizing.report
-		flushUpdates = x.rightsizing.flushUpdates
-	}
-
-	opts.Extra = x.node.handlers(x.poller, flushUpdates)
-
-	return opts
-}
-
-// notes returns the lines of the readiness answer that are not about sources.
-func (x *exporter) notes() []string {
-	var list []string
-	if x.activity != nil {
-		list = x.activity.notes()
-	}
-
-	if x.control != nil {
-		list = append(list, x.control.notes()...)
-	}
-
-	return list
 }
 
 // hostNames lists the host names that requests may have: those of the node and of the addresses that the program
@@ -350,15 +321,8 @@ func hostNames(addresses []string, node string) []string {
 	return names
 }
 
-// close closes the driver before the node that it belongs to.
-func (x *exporter) close() {
-	if x.control != nil {
-		x.control.close()
-	}
-
-	closeSource(x.source, x.logger)
-	x.node.close()
-}
+// close closes partition control, then the driver, then the node that it belongs to.
+func (x *exporter) close() { x.node.close() }
 
 // runTogether runs the parts of the program until the first of them returns, which ends all.
 func runTogether(ctx context.Context, parts []func(context.Context) error) error {
@@ -384,28 +348,18 @@ func runTogether(ctx context.Context, parts []func(context.Context) error) error
 func pollOptions(
 	cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
 ) poll.Options {
-	opts := poll.Options{
-		Hostname:       cmp.Or(cfg.Hostname, node.hostname),
-		Interval:       cfg.PollInterval,
-		Grace:          cfg.grace(),
-		Timeout:        cfg.PollTimeout * cfg.clockSpeed(),
-		StaleAfter:     staleIntervals * cfg.PollInterval * cfg.clockSpeed(),
-		PodsStaleAfter: podsStaleAfter * cfg.clockSpeed(),
-		Now:            node.now,
-		Pods:           node.pods,
-		Sources:        node.sources,
-		Containers:     node.containers,
-		Profiler:       node.profiler,
-		Jobs:           node.jobs,
-		KernelLog:      node.kernelLog,
-		Observe:        observe,
-
-		ProcessContainers: cfg.servesProcesses(),
-		Logger:            logger,
-	}
-	if node.servers != nil {
-		opts.Servers = node.servers.Answers
-	}
+	opts := node.poll
+	opts.Hostname = cmp.Or(cfg.Hostname, node.hostname)
+	opts.Interval = cfg.PollInterval
+	opts.Grace = cfg.grace()
+	opts.Timeout = cfg.PollTimeout * cfg.clockSpeed()
+	opts.StaleAfter = staleIntervals * cfg.PollInterval * cfg.clockSpeed()
+	opts.PodsStaleAfter = podsStaleAfter * cfg.clockSpeed()
+	opts.Now = node.now
+	opts.Sources = node.sources
+	opts.Observe = observe
+	opts.ProcessContainers = cfg.servesProcesses()
+	opts.Logger = logger
 
 	if cfg.stepped() { // simulated time does not pass while the poll waits
 		opts.Interval = 0

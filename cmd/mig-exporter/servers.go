@@ -28,7 +28,9 @@ func (n *node) openServers(cfg *Config) {
 		opts.Dial = s.dial
 	}
 
-	n.servers = servermetrics.New(opts)
+	asker := servermetrics.New(opts)
+	n.poll.Servers = asker.Answers
+	n.observers = append(n.observers, asker.Observe)
 
 	if cfg.stepped() {
 		var asked time.Time
@@ -38,8 +40,12 @@ func (n *node) openServers(cfg *Config) {
 
 			if now := n.now(); now.Sub(asked) >= servermetrics.Interval {
 				asked = now
-				n.servers.AskAll(context.Background())
+				asker.AskAll(context.Background())
 			}
 		}
+
+		return
 	}
+
+	n.parts = append(n.parts, asker.Run)
 }

@@ -5,9 +5,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-kit/log"
+
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
-	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
+
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -60,12 +62,14 @@ func TestServersOfASimulatedNode(t *testing.T) {
 
 // TestServersAreAskedOnce: by their own part of the program, or on a stepped clock by polls alone.
 func TestServersAreAskedOnce(t *testing.T) {
-	with := &exporter{node: &node{servers: servermetrics.New(servermetrics.Options{})}}
-	without := &exporter{node: &node{}}
-
 	for clock, want := range map[sim.ClockMode]int{sim.ClockStep: 0, sim.ClockReal: 1} {
 		cfg := &Config{Driver: driverSim, SimClock: clock}
-		cmptest.Equal(t, string(clock), len(with.backgroundParts(cfg))-len(without.backgroundParts(cfg)), want)
+		cfg.Advise.Enabled = true
+		cfg.Advise.ServerMetrics = true
+		n := &node{serverPods: &simulatedServers{}, logger: log.NewNopLogger()}
+		n.openServers(cfg)
+		cmptest.Equal(t, string(clock), len(n.parts), want)
+		cmptest.Equal(t, string(clock)+": by polls", n.polled != nil, want == 0)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
+	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -60,11 +61,12 @@ func (n *node) openSimulation(cfg *Config) error {
 	n.hostname = scenario.Node.Hostname
 	n.now = simulated.Now
 	n.library = simnvml.New(simulated)
-	n.openLog = func() (kernellog.Device, error) { return simulated.OpenKernelLog() }
-	n.uptime = simulated.Uptime
+	n.log = kernellog.Options{
+		Open:   func() (kernellog.Device, error) { return simulated.OpenKernelLog() },
+		Uptime: simulated.Uptime,
+	}
 	n.ownClock = cfg.SimClock != sim.ClockReal
-	n.boundGPUs = kind.boundGPUs
-	n.openMinors = kind.openMinors
+	n.opening = nvmlsource.Opening{BoundGPUs: kind.boundGPUs, OpenMinors: kind.openMinors}
 	n.mayOpen = kind.mayOpen
 	n.polled = kind.evaluation.addOutcomes
 
@@ -127,11 +129,11 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 
 	n.closers = append(n.closers, server.Close)
-	n.metadata = simulatedMetadata{
+	n.setMetadata(simulatedMetadata{
 		node:     s.Node,
 		labels:   cfg.PodLabelNames,
 		workload: cfg.Advise.WorkloadLabel,
-	}
+	})
 	n.serverPods = &simulatedServers{node: s.Node}
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
@@ -154,9 +156,9 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 
 	n.openKubelet(cfg, opts)
-	faulty := faultyKubelet{Assignments: n.devices, node: s.Node, server: server}
-	n.pods = faulty
-	n.devices = faulty
+	faulty := faultyKubelet{Assignments: n.control.Assignments, node: s.Node, server: server}
+	n.poll.Pods = faulty
+	n.control.Assignments = faulty
 
 	return nil
 }
@@ -212,7 +214,7 @@ func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 
 // openDependencies opens none: the processes are the driver's, and no other controller manages the GPUs.
 func (s simulation) openDependencies(n *node, _ *Config) error {
-	n.bootID = s.BootID()
+	n.control.BootID = s.BootID()
 	return nil
 }
 

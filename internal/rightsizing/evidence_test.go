@@ -1,4 +1,4 @@
-package main
+package rightsizing
 
 import (
 	"context"
@@ -13,6 +13,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/control/store"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
@@ -20,20 +21,20 @@ import (
 // how many minutes the workload of the first GPU is known to be observed, and the log.
 func observeAs(t *testing.T, dir, name string, minutes int, gpus ...gpu.UUID) (observed int, logged string) {
 	t.Helper()
-	return observeOn(t, &Config{}, dir, name, 0, minutes, gpus...)
+	return observeOn(t, false, dir, name, 0, minutes, gpus...)
 }
 
-// observeOn is observeAs with a configuration, after a pause.
+// observeOn is observeAs after a pause; isNodeName says whether the name is that of a Kubernetes node.
 func observeOn(
-	t *testing.T, cfg *Config, dir, name string, pause time.Duration, minutes int, gpus ...gpu.UUID,
+	t *testing.T, isNodeName bool, dir, name string, pause time.Duration, minutes int, gpus ...gpu.UUID,
 ) (observed int, logged string) {
 	t.Helper()
 	var lines strings.Builder
-	cfg.PollInterval = time.Minute
-	cfg.Advise = AdviseConfig{Enabled: true, StateDir: dir, Options: advise.DefaultOptions()}
-	r := newRightsizing(cfg, log.NewLogfmtLogger(log.NewSyncWriter(&lines)))
+	opts := options(dir, log.NewLogfmtLogger(log.NewSyncWriter(&lines)))
+	opts.IsNodeName = isNodeName
+	r := New(opts)
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _ = r.run(ctx) }()
+	go func() { _ = r.Run(ctx) }()
 	s := heldSnapshot(name, gpus...)
 
 	from := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
@@ -44,11 +45,11 @@ func observeOn(
 	for minute := range minutes + 2 { // the last one is not over
 		now := *s
 		now.Time = from.Add(time.Duration(minute) * time.Minute)
-		r.observe(&now)
-		r.flushUpdates(ctx)
+		r.Observe(&now)
+		r.Flush(ctx)
 	}
 
-	for _, d := range r.report("").(*advise.Report).Devices {
+	for _, d := range r.Last().Devices {
 		if d.Evidence != nil {
 			observed = int(d.Evidence.ObservedHours*60 + 0.5)
 		}
@@ -58,6 +59,15 @@ func observeOn(
 	<-r.stopped
 
 	return observed, lines.String()
+}
+
+// options returns the options of a loop that observes minutes.
+func options(dir string, logger log.Logger) Options {
+	o := Options{Advise: advise.DefaultOptions(), StateDir: dir, WriteFile: store.WriteFile,
+		Published: func(*advise.Report) {}, Logger: logger}
+	o.Advise.MaxGap = 3 * time.Minute
+
+	return o
 }
 
 // heldSnapshot returns a Snapshot of a node with GPUs that a pod holds.
@@ -106,21 +116,21 @@ func TestEvidenceOfTheNode(t *testing.T) {
 		cmptest.LacksTexts(t, logged, "level=warn", ".unusable-")
 	}
 
-	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
-	kept := readText(t, filepath.Join(dir, evidenceName))
+	cmptest.Equal(t, "files", files(t, dir), []string{FileName})
+	kept := readText(t, filepath.Join(dir, FileName))
 	observeAs(t, dir, "exporter-d", 30) // without a GPU it is not known of which node the file is
-	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, evidenceName)) == kept, true)
+	cmptest.Equal(t, "unchanged", readText(t, filepath.Join(dir, FileName)) == kept, true)
 
 	for i := range 5 {
 		name := "other-" + string(rune('a'+i))
 		id := gpu.UUID("GPU-other-" + string(rune('a'+i)))
 		observed, logged := observeAs(t, dir, name, 20, id)
 		cmptest.Equal(t, name+": observed minutes", observed, 20)
-		cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1", "level=warn")
+		cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", FileName+".unusable-1", "level=warn")
 	}
 
 	cmptest.Equal(t, "files", files(t, dir),
-		[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
+		[]string{FileName, FileName + ".unusable-1", FileName + ".unusable-2"})
 	observed, _ := observeAs(t, dir, "other-z", 20, "GPU-other-e")
 	cmptest.Equal(t, "minutes of the last node", observed, 40)
 }
@@ -132,29 +142,28 @@ func TestEvidenceAfterALongPause(t *testing.T) {
 	observeAs(t, dir, "exporter-a", 30, "GPU-1")
 
 	for i, pause := range []time.Duration{60 * time.Hour, 0, 60 * time.Hour, -60 * time.Hour} {
-		observed, logged := observeOn(t, &Config{}, dir, "exporter-"+string(rune('b'+i)), pause, 5, "GPU-1")
+		observed, logged := observeOn(t, false, dir, "exporter-"+string(rune('b'+i)), pause, 5, "GPU-1")
 		cmptest.Equal(t, "observed minutes", observed, 30+5*(i+1))
 		cmptest.LacksTexts(t, logged, "level=warn", "level=error")
 	}
 
-	cmptest.Equal(t, "files", files(t, dir), []string{evidenceName})
+	cmptest.Equal(t, "files", files(t, dir), []string{FileName})
 }
 
 // TestReportWhileTheClockIsInDoubt: the last report stands until the clock is believed, and calls no GPU free that a
 // pod has got meanwhile.
 func TestReportWhileTheClockIsInDoubt(t *testing.T) {
-	r := newRightsizing(&Config{PollInterval: time.Minute, Advise: AdviseConfig{Enabled: true,
-		Options: advise.DefaultOptions()}}, log.NewNopLogger())
+	r := New(options("", log.NewNopLogger()))
 	ctx, cancel := context.WithCancel(t.Context())
-	go func() { _ = r.run(ctx) }()
+	go func() { _ = r.Run(ctx) }()
 	defer func() { cancel(); <-r.stopped }()
 	reportAt := func(at time.Time, gpus ...gpu.UUID) *advise.Report {
 		s := heldSnapshot("node-a", gpus...)
 		s.Time = at
-		r.observe(s)
-		r.flushUpdates(ctx)
+		r.Observe(s)
+		r.Flush(ctx)
 
-		return r.report("").(*advise.Report)
+		return r.Last()
 	}
 	right := time.Date(2026, 3, 2, 0, 0, 0, 0, time.UTC)
 	last := reportAt(right, "GPU-1")
@@ -184,11 +193,11 @@ func TestEvidenceOfTheSameName(t *testing.T) {
 	observeAs(t, dir, "localhost", 20, "GPU-1")
 	observed, logged := observeAs(t, dir, "localhost", 20, "GPU-2")
 	cmptest.Equal(t, "minutes of a machine of the same name", observed, 20)
-	cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", evidenceName+".unusable-1")
-	observed, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 0, 20, "GPU-3")
+	cmptest.HasTexts(t, logged, "another node", "none of whose GPUs this one has", FileName+".unusable-1")
+	observed, logged = observeOn(t, true, dir, "localhost", 0, 20, "GPU-3")
 	cmptest.Equal(t, "minutes of the Kubernetes node", observed, 40)
 	cmptest.HasTexts(t, logged, "none of this node's GPUs is in its evidence", "level=warn")
-	_, logged = observeOn(t, &Config{NodeName: "localhost"}, dir, "localhost", 0, 20, "GPU-3", "GPU-4")
+	_, logged = observeOn(t, true, dir, "localhost", 0, 20, "GPU-3", "GPU-4")
 	cmptest.LacksTexts(t, logged, "none of this node's GPUs is in its evidence", "level=warn")
 }
 
@@ -220,7 +229,7 @@ func TestUnusableEvidence(t *testing.T) {
 	} {
 		t.Run(what, func(t *testing.T) {
 			dir := t.TempDir()
-			path := filepath.Join(dir, evidenceName)
+			path := filepath.Join(dir, FileName)
 			observeAs(t, dir, "node-a", 20, "GPU-1")
 
 			want := c.change(readText(t, path))
@@ -236,7 +245,7 @@ func TestUnusableEvidence(t *testing.T) {
 			}
 
 			cmptest.Equal(t, "files", files(t, dir),
-				[]string{evidenceName, evidenceName + ".unusable-1", evidenceName + ".unusable-2"})
+				[]string{FileName, FileName + ".unusable-1", FileName + ".unusable-2"})
 		})
 	}
 }
@@ -245,7 +254,7 @@ func TestUnusableEvidence(t *testing.T) {
 func TestEvidenceThatCannotBeSetAside(t *testing.T) {
 	dir := t.TempDir()
 
-	path := filepath.Join(dir, evidenceName)
+	path := filepath.Join(dir, FileName)
 	for name, content := range map[string]string{path: "garbage", path + ".unusable-1": "older garbage"} {
 		if err := os.WriteFile(name, []byte(content), 0o600); err != nil {
 			t.Fatal(err)
@@ -271,8 +280,20 @@ func TestInvalidWorkloadsAreNamed(t *testing.T) {
 	a.Observe(s)
 	c := a.Checkpoint()
 	c.Workloads = slices.Grow(c.Workloads, 1)[:1] // all that the package leaves open: a workload without a time
-	f, _ := openEvidence(dir, log.NewNopLogger())
+	opts := options(dir, log.NewNopLogger())
+	f, _ := openEvidence(&opts)
 	f.write(c, s.Time)
-	_, logged := observeOn(t, &Config{NodeName: "node-a"}, dir, "node-a", 0, 1, "GPU-1")
+	_, logged := observeOn(t, true, dir, "node-a", 0, 1, "GPU-1")
 	cmptest.HasTexts(t, logged, "dropped=1", "has no time")
+}
+
+func readText(t *testing.T, path string) string {
+	t.Helper()
+
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	return string(text)
 }

@@ -1,4 +1,4 @@
-package main
+package rightsizing
 
 import (
 	"bytes"
@@ -12,26 +12,30 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
-	"github.com/mig-exporter/mig-exporter/internal/control/store"
 )
 
-// evidenceName is the name of the evidence in --advise.state-dir.
-const evidenceName = "rightsizing-evidence"
+// FileName is the name of the evidence in its folder.
+const FileName = "rightsizing-evidence"
 
 // saveEvery is how often the evidence is saved, by the time of the Snapshots.
 const saveEvery = 10 * time.Minute
 
 // evidenceFile keeps the evidence of right-sizing over restarts. It is used by one goroutine at a time.
 type evidenceFile struct {
-	path   string
-	saved  time.Time // time of the Snapshot of the last attempt
-	logger log.Logger
+	path      string
+	writeFile func(path string, content []byte) error
+	saved     time.Time // time of the Snapshot of the last attempt
+	logger    log.Logger
 }
 
 // openEvidence returns the file in a folder and the evidence that it has, nil if there is none. A file that cannot be
 // read is set aside under another name. If that is impossible the file is nil: nothing is lost by being overwritten.
-func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpoint) {
-	f := &evidenceFile{path: filepath.Join(dir, evidenceName), logger: logger}
+func openEvidence(o *Options) (*evidenceFile, *advise.Checkpoint) {
+	f := &evidenceFile{
+		path:      filepath.Join(o.StateDir, FileName),
+		writeFile: o.WriteFile,
+		logger:    o.Logger,
+	}
 	f.checkFolder()
 
 	content, err := os.ReadFile(f.path)
@@ -55,7 +59,7 @@ func openEvidence(dir string, logger log.Logger) (*evidenceFile, *advise.Checkpo
 func (f *evidenceFile) checkFolder() {
 	attempt := f.path + ".attempt"
 
-	err := store.WriteFile(attempt, nil)
+	err := f.writeFile(attempt, nil)
 	if err == nil {
 		err = os.Remove(attempt)
 	}
@@ -148,7 +152,7 @@ func (f *evidenceFile) write(evidence *advise.Checkpoint, at time.Time) {
 
 	err := evidence.Write(&content)
 	if err == nil {
-		err = store.WriteFile(f.path, content.Bytes())
+		err = f.writeFile(f.path, content.Bytes())
 	}
 
 	if err != nil {

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"math"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/control/store"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
+)
+
+// openRightsizing begins right-sizing, if it is on.
+func (x *exporter) openRightsizing(cfg *Config) {
+	if !cfg.Advise.Enabled {
+		return
+	}
+
+	published := func(*advise.Report) {}
+	if s, ok := x.node.kind.(simulation); ok {
+		published = s.evaluation.recordPredictions
+	}
+
+	loop := rightsizing.New(rightsizing.Options{
+		Advise:     cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed()),
+		StateDir:   cfg.Advise.StateDir,
+		WriteFile:  store.WriteFile,
+		IsNodeName: cfg.NodeName != "",
+		Published:  published,
+		Logger:     log.With(x.logger, "component", "rightsizing"),
+	})
+	x.node.parts = append(x.node.parts, loop.Run)
+	x.node.observers = append(x.node.observers, loop.Observe)
+	x.recommendations = loop.Report
+	x.advice = func() []collector.Advice { return adviceOf(loop.Last()) }
+	x.flush = loop.Flush
+}
+
+// adviceOf returns the recommendations of a report that metrics show, none before the first report.
+func adviceOf(report *advise.Report) []collector.Advice {
+	if report == nil {
+		return nil
+	}
+
+	var list []collector.Advice
+
+	for i := range report.Devices {
+		d := &report.Devices[i]
+
+		a := collector.Advice{
+			GPU:       d.GPU,
+			Instance:  d.Instance,
+			Placement: d.Placement,
+			Profile:   d.Recommended,
+		}
+		if d.Pod != nil {
+			a.Holder = gpu.Container{
+				Namespace: d.Pod.Namespace,
+				Pod:       d.Pod.Name,
+				Name:      d.Pod.Container,
+			}
+		}
+
+		if d.Instance.Present() {
+			// That it is too small or idle is seen at once, that a smaller one does is not.
+			if d.ChangesSlice() || d.Action == advise.ActionIdle {
+				a.Action = string(d.Action)
+				list = append(list, a)
+			}
+
+			continue
+		}
+
+		if d.Candidate() {
+			a.Action = string(d.Action)
+			a.Reclaimable = gpu.Some(d.Reclaimable)
+			a.Figure = d.Predicted.Decided.Figure
+			a.Deciding = gpu.Some(d.Predicted.Decided.Ratio)
+
+			if d.Gain != nil {
+				a.FreedGPUs = gpu.Some(d.Gain.FreedGPUs)
+			}
+
+			if stretch := d.Predicted.StretchP95; stretch != (advise.Stretch{}) {
+				a.StretchLow, a.StretchHigh = roundedStretch(stretch.Low), roundedStretch(stretch.High)
+			}
+		} else if a.Rejected = rejection(d); a.Rejected == "" {
+			continue
+		}
+
+		// A confidence of 0 says something only after an hour.
+		if d.Confidence > 0 || d.Evidence != nil && d.Evidence.ObservedHours >= 1 {
+			a.Confidence = gpu.Some(d.Confidence)
+		}
+
+		list = append(list, a)
+	}
+
+	return list
+}
+
+// roundedStretch has as many digits as the report: a value that hardly changes costs Prometheus little.
+func roundedStretch(x float64) gpu.Opt[float64] { return gpu.Some(math.Round(x*1000) / 1000) }
+
+// rejection returns the reason that metrics show for a whole GPU that is no candidate; empty if there is nothing to
+// show yet.
+func rejection(d *advise.Recommendation) string {
+	switch {
+	case d.Action == advise.ActionSlice && d.Provisional:
+		return "provisional"
+	case d.Action == advise.ActionSlice:
+		return "media-not-checked"
+	case d.Reason == advise.ReasonNoMIG,
+		d.Reason == advise.ReasonLittleEvidence,
+		d.Reason == advise.ReasonHoldersUnknown:
+		return ""
+	}
+
+	return string(d.Reason)
+}

@@ -1,0 +1,229 @@
+// Package rightsizing runs the advisor: it observes every Snapshot, recommends once a minute, and keeps the evidence
+// over restarts.
+package rightsizing
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Options are the options of a Loop.
+type Options struct {
+	Advise   advise.Options
+	StateDir string // keeps the evidence; empty: it ends with the process
+	// WriteFile replaces a file atomically and blocks until it is on disk. It creates the folder if that is missing.
+	WriteFile  func(path string, content []byte) error
+	IsNodeName bool // the node's name is that of a Kubernetes node
+	// Published is called with each report.
+	Published func(*advise.Report)
+	Logger    log.Logger
+}
+
+// Loop observes every Snapshot, and recomputes the recommendations once a minute of their time. That and the evidence
+// file are the work of Run; Observe, on the path of the poll, waits for neither the packing nor a disk.
+type Loop struct {
+	file       *evidenceFile // nil: the evidence is not kept
+	wake       chan struct{} // recommendations are due
+	flush      chan chan struct{}
+	stopped    chan struct{} // closed when Run has returned
+	current    atomic.Pointer[advise.Report]
+	isNodeName bool
+	published  func(*advise.Report)
+
+	mu      sync.Mutex
+	found   *advise.Checkpoint // evidence of which it is not known yet whether it is of this node
+	foreign error              // why the evidence in the file is not; nil if it is
+	advisor *advise.Advisor
+	last    *gpu.Snapshot // that was observed; nil before the first
+	minute  time.Time     // of last
+}
+
+// New returns a loop with the evidence of its last run, if that was kept.
+func New(o Options) *Loop {
+	l := &Loop{
+		wake: make(chan struct{}, 1), flush: make(chan chan struct{}), stopped: make(chan struct{}),
+		advisor:    advise.New(o.Advise),
+		isNodeName: o.IsNodeName,
+		published:  o.Published,
+	}
+	if o.StateDir == "" {
+		level.Info(o.Logger).Log(
+			"msg", "evidence for right-sizing is not saved; a restart loses it",
+			"see", "--advise.state-dir",
+		)
+
+		return l
+	}
+
+	l.file, l.found = openEvidence(&o)
+
+	return l
+}
+
+// Observe adds a Snapshot to the evidence, unless its time is in doubt.
+func (l *Loop) Observe(s *gpu.Snapshot) {
+	l.mu.Lock()
+	minute := s.Time.Truncate(time.Minute)
+	due := l.last == nil || !minute.Equal(l.minute)
+	l.restore(s)
+
+	observed := l.advisor.Observe(s)
+	if observed {
+		l.last = s
+		l.minute = minute
+	}
+
+	l.mu.Unlock()
+
+	if !observed || !due {
+		return // the last report stands
+	}
+
+	select {
+	case l.wake <- struct{}{}:
+	default: // Run has not got to the minute before yet
+	}
+}
+
+// restore gives the advisor the evidence that was found, once a Snapshot shows that it is of this node. The caller
+// holds mu.
+func (l *Loop) restore(s *gpu.Snapshot) {
+	if l.found == nil {
+		return
+	}
+
+	same, known := l.found.IsOf(s, l.isNodeName)
+	if !known {
+		return
+	}
+
+	if same {
+		l.file.logRestored(l.found, l.found.HasGPUOf(s))
+		l.advisor.Restore(l.found)
+	} else {
+		l.foreign = fmt.Errorf(
+			"it is of another node, %q, none of whose GPUs this one has",
+			l.found.Node,
+		)
+	}
+
+	l.found = nil
+}
+
+// Run recomputes what is due until ctx ends, and then saves the evidence.
+func (l *Loop) Run(ctx context.Context) error {
+	defer close(l.stopped)
+
+	for {
+		select {
+		case <-ctx.Done():
+			l.save(true)
+			return nil
+		case <-l.wake:
+			l.update()
+		case done := <-l.flush:
+			select {
+			case <-l.wake:
+				l.update()
+			default:
+			}
+
+			close(done)
+		}
+	}
+}
+
+// Flush blocks until what was due is published and saved, Run has returned or ctx ends.
+func (l *Loop) Flush(ctx context.Context) {
+	done := make(chan struct{})
+	select {
+	case l.flush <- done:
+	case <-l.stopped:
+		return
+	case <-ctx.Done():
+		return
+	}
+
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// update publishes the recommendations for the last Snapshot, and saves the evidence if that is due.
+func (l *Loop) update() {
+	l.mu.Lock()
+	s := l.last
+	report := l.advisor.Recommend(s)
+	l.mu.Unlock()
+	report.Pack(s)
+	l.current.Store(report)
+	l.published(report)
+	l.save(false)
+}
+
+// save writes the evidence to its file, unless none is kept or what the file has may be of this node. Without force it
+// does so if saveEvery has passed.
+func (l *Loop) save(force bool) {
+	if l.file == nil {
+		return
+	}
+
+	l.mu.Lock()
+	foreign := l.foreign
+	l.foreign = nil
+	var at time.Time
+
+	var evidence *advise.Checkpoint
+
+	if l.found == nil && l.last != nil && (force || l.file.isDue(l.last.Time)) {
+		at = l.last.Time
+		evidence = l.advisor.Checkpoint()
+	}
+
+	l.mu.Unlock()
+
+	if foreign != nil && !l.file.setAside(foreign) {
+		l.file = nil
+		return
+	}
+
+	if evidence != nil {
+		l.file.write(evidence, at)
+	}
+}
+
+// Last returns the last report; nil before the first.
+func (l *Loop) Last() *advise.Report { return l.current.Load() }
+
+// Report returns the last report, or the part for the devices of one GPU, which has no packing. It returns nil before
+// the first.
+func (l *Loop) Report(id gpu.UUID) any {
+	now := l.Last()
+	if now == nil {
+		return nil
+	}
+
+	if id == "" {
+		return now
+	}
+
+	part := *now
+	part.Packing = nil
+	all := slices.Clone(part.Devices)
+	part.Devices = slices.DeleteFunc(all, func(d advise.Recommendation) bool {
+		return d.GPU != id
+	})
+
+	return &part
+}
