@@ -130,9 +130,9 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 // or a process is evidence only if the exporter can see them.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
-	g.untold = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
+	g.holderUnknown = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
 
-	if !known || g.untold {
+	if !known || g.holderUnknown {
 		g.history.holdAlways()
 	}
 }
