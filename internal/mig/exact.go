@@ -13,8 +13,8 @@ import (
 type exact struct {
 	gpu    *GPULayout
 	own    []*searchProfile // profiles of the existing instances
-	all    []*searchProfile
-	wanted []wanted // one entry for each instance, equal ones side by side
+	ranked []*searchProfile // all profiles, the largest first
+	wanted []wanted         // one entry for each instance, equal ones side by side
 
 	// kept remembers what keeps returns for an existing instance and a group of wanted ones, by both indexes.
 	kept map[[2]int]*arrangement
@@ -41,7 +41,7 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	e := &exact{
 		gpu:    g,
 		own:    g.profilesOfInstances(),
-		all:    searchProfiles(g.Profiles),
+		ranked: rankedProfiles(g.Profiles),
 		wanted: list,
 		kept:   map[[2]int]*arrangement{},
 	}
@@ -247,7 +247,7 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 		return
 	}
 
-	_, rank := o.largest(e.all)
+	_, rank := o.largest(e.ranked)
 	c.left = -rank
 
 	if e.best == nil || c.compare(e.bestCost) < 0 {
@@ -260,7 +260,7 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 func (e *exact) costOf(chosen []fitted, existing int) cost {
 	instance := &e.gpu.Instances[existing]
 	if a := e.keeps(chosen, existing); a != nil {
-		return cost{busy: len(a.busy), computes: len(a.gone)}
+		return cost{busy: len(a.busy), computes: len(a.destroyed)}
 	}
 
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}

@@ -58,7 +58,7 @@ type obstacle struct {
 
 // roomOf returns what a policy leaves of a GPU.
 func roomOf(g *GPULayout, p busyPolicy) room {
-	r := room{own: g.profilesOfInstances(), ranked: byRank(searchProfiles(g.Profiles)),
+	r := room{own: g.profilesOfInstances(), ranked: rankedProfiles(g.Profiles),
 		start: newOccupancy(shapeOf(g.Profiles), g.Profiles, nil)}
 	for i := range g.Instances {
 		instance := &g.Instances[i]
@@ -156,7 +156,9 @@ func (f *fitting) isHopeless(o occupancy) bool {
 		return least.computesTouched > f.bound.computesTouched
 	}
 
-	return -o.rankLeft(f.ranked) >= int(f.bound.left)
+	_, rank := o.largest(f.ranked)
+
+	return -rank >= int(f.bound.left)
 }
 
 // judgeLayout tries which instances can stay beside those that were chosen.
@@ -234,7 +236,9 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 		return
 	}
 
-	c.left = -o.rankLeft(f.ranked)
+	_, rank := o.largest(f.ranked)
+	c.left = -rank
+
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.bound = c.weight()
 		f.best = &option{cost: c, gone: gone}
