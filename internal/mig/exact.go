@@ -307,6 +307,7 @@ func (e *exact) after() []Instance {
 	var list []Instance
 
 	kept := map[gpu.Placement]bool{}
+
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
 			kept[instance.Placement] = true

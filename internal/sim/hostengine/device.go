@@ -130,6 +130,7 @@ func (v *Value) fillDevice(s *sim.GPUState) {
 		if s.NVLinks > 0 {
 			v.setInt(0)
 		}
+
 	case v.Field == 500, v.Field == 526: // virtualization mode and license: none
 		v.setInt(0)
 	}
