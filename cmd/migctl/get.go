@@ -457,7 +457,7 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 		p.cell(cells[7], c.use)
 }
 
-// drawInstance draws the line of a GPU instance and those of its compute instances. A compute instance that has all
+// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that has all
 // slices of its GPU instance shares that one's line.
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{

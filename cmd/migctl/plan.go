@@ -249,7 +249,7 @@ func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance
 	}
 }
 
-// holdsOf returns the holders of a GPU instance and those of its compute instances, each once.
+// holdsOf returns the holders of a GPU instance and its compute instances, each once.
 func holdsOf(ofInstance []api.Hold, computes []api.ComputeInstance) []api.Hold {
 	holds := slices.Clone(ofInstance)
 

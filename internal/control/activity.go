@@ -151,7 +151,7 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
-// readAnew polls those of some GPUs that the last cycle of the poller has left out. While driver calls are expensive
+// readAnew polls the GPUs that the poller's last cycle has left out. While driver calls are expensive
 // or slow, the poller reads GPUs less often, and a program may have started since. A GPU that cannot be read keeps
 // its old reading.
 func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {

@@ -249,8 +249,8 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	return e.Operation(op.id)
 }
 
-// reviewDegraded looks at those of gpus whose operations could not be rolled back. If another client has changed such
-// a GPU since, its operation ends there and never rolls it back. The caller holds the reservation.
+// reviewDegraded ends operations on those GPUs where they could not be rolled back and another client has made changes
+// since: they are never rolled back there. The caller holds the reservation.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 	left := read(e.state, func(b *book) []*operation {
 		return b.list(func(o *entry) bool { return o.Operation.State == api.Degraded })

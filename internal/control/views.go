@@ -153,7 +153,7 @@ func (v *views) addForeign(id gpu.UUID) {
 	v.gpus.of(id).foreign++
 }
 
-// observe compares the layouts of a Snapshot with those of the last one, since a driver may fail to report a change.
+// observe compares a Snapshot's layouts with the last Snapshot's, since a driver may fail to report a change.
 func (v *views) observe(s *gpu.Snapshot) {
 	if s == nil {
 		return

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The reasons that only a history in Prometheus gives, besides those of package advise.
+// The reasons that only a history in Prometheus gives, besides package advise's.
 const (
 	ReasonMIGMode      advise.Reason = "mig-mode"
 	ReasonModelUnknown advise.Reason = "model-unknown"

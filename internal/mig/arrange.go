@@ -10,7 +10,7 @@ import (
 type arrangement struct {
 	computes  []ComputeInstance // by placement
 	destroyed []int             // indexes of the existing compute instances that it destroys
-	busy      []int             // those of destroyed that are busy
+	busy      []int             // the busy ones among destroyed
 }
 
 // unknownStart is the start of a compute instance's placement that the driver does not report.

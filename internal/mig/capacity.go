@@ -21,7 +21,7 @@ type Placed struct {
 //
 // How many instances of a profile fit follows from its placements, the GPU's compute slices and engines, and the rule
 // that at most one instance has media extensions (+me, +me.all). We don't use MaxInstances, which drivers report
-// wrongly for A30. Profiles without placements are left out. The GPU's totals are those of its largest profile.
+// wrongly for A30. Profiles without placements are left out. The largest profile has the GPU's totals.
 //
 // A memory slice is free if an instance of some profile, created now, could have it; other unused ones are stranded.
 // As many compute slices are free as the best further instances together could have; the rest is stranded.

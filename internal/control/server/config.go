@@ -42,7 +42,7 @@ type configRights struct {
 	Rights []verb `range:"1..7" expected:"some of read, plan, apply, mode, force, take-over, release"`
 }
 
-// configTokens has the hashes of tokens: with the file alone, nobody can call the API.
+// configTokens has the hashes of tokens: the file alone admits no caller.
 type configTokens []configToken
 
 type configToken struct {
