@@ -69,6 +69,12 @@ func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	return r
 }
 
+// outlasts waits like receive, drops the result, and reports whether the function has not returned yet.
+func (c *asyncCall[T]) outlasts(expired <-chan struct{}) bool {
+	c.receive(expired)
+	return c.running
+}
+
 // isHung reports whether the running function has not returned for limit or longer.
 func (c *asyncCall[T]) isHung(now time.Time, limit time.Duration) bool {
 	return c.running && now.Sub(c.started) >= limit
