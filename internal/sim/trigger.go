@@ -37,7 +37,7 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 	case FaultReconfigure:
 		n.repartition(n.gpus[index], f.Layout)
 	case FaultXID:
-		n.xid(f)
+		n.reportXID(f)
 	}
 }
 
