@@ -32,7 +32,7 @@ type layoutState struct {
 // change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
 // calls end.
 func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *operation, err error) {
-	hits, err := n.called(index, what, of)
+	hits, err := n.countCall(index, what, of)
 	if err != nil {
 		return nil, nil, err
 	}

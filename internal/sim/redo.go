@@ -20,7 +20,7 @@ func (n *Node) redo(c Change) error {
 	case opTrigger:
 		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
-		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
+		n.countCallOf(c.Fault, c.GPU, target{c.GI, c.CI})
 	case opReplacePod:
 		replace := n.replacerOf(c.Namespace, c.Pod)
 		if replace == nil {
