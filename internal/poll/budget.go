@@ -9,14 +9,14 @@ import (
 )
 
 // Budget limits how much readings may slow down other users of the driver. While they cost more we read less often.
-// Control's readings and those after an event are made anyway, and count.
+// Control's readings and those after an event are made anyway.
 type Budget struct {
 	// Seconds is how many seconds of driver calls that can keep others waiting we may make in a second, added up over
 	// threads. 0 is no limit.
 	Seconds float64
 	// Interval and SlowEvery are how often we read the fast and the slow tier within the budget. Interval is the loop's.
 	Interval, SlowEvery time.Duration
-	// Costs returns the cost of all readings since the start; nil: there is no limit.
+	// Costs returns the cost of readings since the start; nil: there is no limit.
 	Costs func() gpu.ReadCosts
 }
 

@@ -69,10 +69,10 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 }
 
 func (n *Node) replace(p *pod, resource string) {
-	n.end(p)
+	n.endPod(p)
 	n.record(Record{Pod: p.title(), Message: "replaced by one that asks for " + resource})
 	gone := n.at.Add(lingering)
-	n.scheduleEnd(gone, func() { n.forget(p) })
+	n.scheduleEnd(gone, func() { n.unlistPod(p) })
 	n.replacements++
 	w := &waitingPod{
 		spec:     p.spec.withRequest(resource),
