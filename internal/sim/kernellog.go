@@ -127,7 +127,7 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok
 	}
 
 	r.waiting = true
-	n.settled()
+	n.wakeSettle()
 
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
@@ -153,7 +153,7 @@ func (r *LogReader) Close() error {
 	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool {
 		return o == r
 	})
-	r.node.settled()
+	r.node.wakeSettle()
 
 	return nil
 }

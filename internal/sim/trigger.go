@@ -86,7 +86,7 @@ func (s *Subscription) query() {
 	if s.asked++; s.asked == 2 {
 		s.mending = false
 		n.failed = max(n.failed-1, 0)
-		n.settled()
+		n.wakeSettle()
 	}
 }
 
