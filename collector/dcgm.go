@@ -32,7 +32,7 @@ const (
 	HostnameOff   HostnameLabel = "off"
 )
 
-// dcgmWindow is the default of both windows, as in dcgm-exporter.
+// dcgmWindow is the default of XIDWindow and ClockEventsWindow, as in dcgm-exporter.
 const dcgmWindow = 5 * time.Minute
 
 // parse returns which names are served; an error for an unknown mode.
@@ -66,7 +66,7 @@ type dcgmRow struct {
 	family *family
 }
 
-// newDCGM checks the options. Counters must be as returned by ParseCounters.
+// newDCGM returns the group for opts. An error names the invalid option.
 func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	if opts.Counters == nil {
 		opts.Counters = DefaultCounters()
@@ -113,17 +113,17 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	return d, nil
 }
 
-// dcgmDevice is a GPU or an instance with its labels, which all its series share.
+// dcgmDevice is a GPU or an instance with the labels of all its series. Readings that it has no series of are nil.
 type dcgmDevice struct {
 	labels   labels
-	memory   *gpu.Memory      // nil: none of its own
-	media    *gpu.Media       // nil: none of its own
-	activity *gpu.Activity    // nil: none of its own
-	instance *gpu.GPUInstance // of the first of a GPU instance's devices, nil of others
+	memory   *gpu.Memory
+	media    *gpu.Media
+	activity *gpu.Activity
+	instance *gpu.GPUInstance // nil except in one device of each GPU instance: its values are written once
 }
 
-// collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: in a sum it
-// would count twice.
+// collect writes all rows of a Snapshot. If GPU instances have a value, the whole GPU has none: a sum would count it
+// twice.
 func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 	for i := range v.gpus {
 		g := &v.gpus[i]
@@ -156,7 +156,7 @@ func (d *dcgmGroup) collect(w *metricWriter, v *view) {
 	}
 }
 
-// writePart writes a value of the device's own.
+// writePart writes the row's value of a part, if it has one.
 func (d *dcgmGroup) writePart(w *metricWriter, row *dcgmRow, part *dcgmDevice) {
 	switch {
 	case row.memory != nil && part.memory != nil:
@@ -212,8 +212,8 @@ func (d *dcgmGroup) writeOwnCounter(
 	})
 }
 
-// writeXIDs writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in DCGM. A GPU that
-// was never read has none, since its XIDs are not received.
+// writeXIDs writes the counts of XIDs. As in DCGM, an XID of a GPU instance counts there and not on its GPU. A GPU
+// whose XIDs we do not receive has no counts.
 func (d *dcgmGroup) writeXIDs(
 	w *metricWriter,
 	row *dcgmRow,
@@ -281,11 +281,11 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 // dcgmBusID returns the PCI bus id in upper case, as NVML and DCGM write it.
 func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
-// listParts returns the GPU instances and, if one is split, its compute instances. The pods then are on the activity of
-// the compute instances alone, or a sum by pod would count a pod that holds all of them twice.
+// listParts returns the GPU instances and, after a split one, its compute instances. The activity of a split GPU
+// instance has no pod: a sum by pod would count a pod that holds all its compute instances twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
-	var plain labels // of the GPU instance
+	var plain labels // of the GPU instance, without its holder
 
 	for v := range g.DistinctDevices() {
 		gi := v.Instance
@@ -320,10 +320,10 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	return parts
 }
 
-// newDevice returns a device whose labels include its holder. As in dcgm-exporter, the batch job is included whatever
-// the mode of pod labels; with several jobs there is none, because a series for each would count several times. Unlike
-// dcgm-exporter, it adds no labels of the pod: when the API server answers late, the series without them would end and
-// others with them begin.
+// newDevice returns a device whose labels name its holder. As in dcgm-exporter, they name the batch job in every mode
+// of pod labels; with several jobs they name none, because a series for each would count several times. Unlike
+// dcgm-exporter, they have no labels of the pod: when the API server answers late, the series without them would end
+// and others with them begin.
 func (d *dcgmGroup) newDevice(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
 	var pairs []string
 	if h := nameableHolder(holders); h != nil && d.podLabels.namesContainers() {
