@@ -84,11 +84,10 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 
 	xids := queue.xidsOf(r.state)
 	switch {
-	case xids.err == nil:
+	case xids.failure.Err == nil:
 		g.Errors = append(g.Errors, r.checkDelivery(d)...)
-	case !errors.Is(xids.err, gpu.ErrNotSupported):
-		e := gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}
-		g.Errors = append(g.Errors, e)
+	case !errors.Is(xids.failure.Err, gpu.ErrNotSupported):
+		g.Errors = append(g.Errors, xids.failure)
 	}
 
 	g.NoXIDs = d != delivered || !xids.received
