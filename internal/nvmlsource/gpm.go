@@ -80,7 +80,7 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
 	was := g.wanted
 
-	g.wanted = r.source.wantsGPM(r.state.uuid)
+	g.wanted = r.wantsGPM()
 	if was && !g.wanted {
 		r.source.emptyWindows(r.state) // a later window must not span the time in between
 		g.lastAt = time.Time{}
@@ -104,10 +104,8 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	return true, errs
 }
 
-// wantsGPM reports whether the activity of a GPU is read by GPM.
-func (s *Source) wantsGPM(id gpu.UUID) bool {
-	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
-}
+// wantsGPM reports whether the activity of the GPU is read by GPM.
+func (r *gpuRead) wantsGPM() bool { return r.source.opts.GPM || r.cues.GPM }
 
 // readGPMSupport asks whether the GPU has GPM, unless that is known.
 func (r *gpuRead) readGPMSupport() []gpu.ReadError {

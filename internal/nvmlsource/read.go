@@ -19,7 +19,6 @@ type gpuRead struct {
 	slow   bool // the slow tier is due
 	// slowEvery is how often it is due now.
 	slowEvery time.Duration
-	extras    Extras
 	cues      gpu.ReadCues
 	memory    gpu.Memory // of the GPU as a whole, once it was read
 
@@ -44,11 +43,6 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 
 	retryAll := g.retryUnsupported(now, change != unchanged)
 
-	var extras Extras
-	if s.opts.Extras != nil {
-		extras = s.opts.Extras()
-	}
-
 	slowEvery := s.opts.SlowEvery
 	if cues.SlowEvery > 0 {
 		slowEvery = cues.SlowEvery
@@ -66,7 +60,6 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 		slow:   slow,
 
 		slowEvery: slowEvery,
-		extras:    extras,
 		cues:      cues,
 		reported:  change != unchanged,
 		retryAll:  retryAll,
