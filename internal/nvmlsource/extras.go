@@ -77,8 +77,7 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 		}
 
 		ci.ECC = of.ecc
-		gi.Errors = append(gi.Errors, of.eccErrs...)
-		markRemembered(of.eccErrs)
+		gi.Errors = append(gi.Errors, of.eccErrs.report()...)
 	}
 
 	return vanished

@@ -201,11 +201,3 @@ func (r *registration) shouldLog() bool {
 
 	return true
 }
-
-// reportKept returns an error that is kept until what failed is tried again. It is new in its first report alone.
-func reportKept(kept *gpu.ReadError) gpu.ReadError {
-	e := *kept
-	kept.Remembered = true
-
-	return e
-}
