@@ -190,7 +190,7 @@ func (p *Poller) readGPU(id gpu.UUID, e extent, cues gpu.ReadCues) (reading, err
 		return reading{GPU: g, extent: wholeGPU}, err
 	}
 
-	g, whole, err := p.source.ReadLayout(id)
+	g, whole, err := p.source.ReadLayout(id, cues)
 	if whole {
 		e = wholeGPU
 	}

@@ -38,9 +38,13 @@ type Options struct {
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers looks up the container of every process, not only of those that share a device.
 	ProcessContainers bool
-	Profiler          Profiler  // nil: activity comes from the driver alone
-	Jobs              Jobs      // nil: there are no batch jobs
-	KernelLog         KernelLog // nil: XIDs come from the driver's events alone
+	Profiler          Profiler // nil: activity comes from the driver alone
+	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does not report it.
+	ReplaceProfiler bool
+	// Extras are read of each GPU, until SetExtras.
+	Extras    gpu.Extras
+	Jobs      Jobs      // nil: there are no batch jobs
+	KernelLog KernelLog // nil: XIDs come from the driver's events alone
 	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
 	// Servers returns the last answers of the inference servers of pods; nil: none are asked. It does not block.
@@ -54,12 +58,11 @@ type Options struct {
 
 // Poller owns the loop. Poll blocks until Run handles it, Run has returned, or its context ends.
 type Poller struct {
-	opts               Options
-	source             GPUReader
-	current            atomic.Pointer[gpu.Snapshot]
-	activityFromDriver atomic.Pointer[map[gpu.UUID]bool] // set by chooseSources; not modified once stored
-	requests           chan pollRequest
-	stopped            chan struct{} // closed when Run has returned
+	opts     Options
+	source   GPUReader
+	current  atomic.Pointer[gpu.Snapshot]
+	requests chan pollRequest
+	stopped  chan struct{} // closed when Run has returned
 
 	seed maphash.Seed // of hashes that are compared from one cycle to the next
 
@@ -102,6 +105,10 @@ func New(source GPUReader, opts Options) *Poller {
 
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
+
+// SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that Poll runs before a
+// cycle may call it.
+func (p *Poller) SetExtras(extras gpu.Extras) { p.opts.Extras = extras }
 
 // pollRequest requests a cycle, or the readings of gpus alone if there are any. The loop calls before, if
 // set, and then sends one result to done.

@@ -144,9 +144,7 @@ func (p *Poller) chooseSources(now time.Time) {
 		return
 	}
 
-	own := map[gpu.UUID]bool{}
-
-	for id, t := range p.gpus {
+	for _, t := range p.gpus {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
 			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
@@ -155,13 +153,7 @@ func (p *Poller) chooseSources(now time.Time) {
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}
-
-		if t.activityFromDriver {
-			own[id] = true
-		}
 	}
-
-	p.activityFromDriver.Store(&own)
 }
 
 func laterOf(a, b time.Time) time.Time {
@@ -170,11 +162,4 @@ func laterOf(a, b time.Time) time.Time {
 	}
 
 	return a
-}
-
-// ProfilerFails reports whether the profiler does not report the activity of a GPU or of all its instances, so that we
-// must read it from the driver. It is safe for concurrent use.
-func (p *Poller) ProfilerFails(id gpu.UUID) bool {
-	own := p.activityFromDriver.Load()
-	return own != nil && (*own)[id]
 }
