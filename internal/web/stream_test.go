@@ -222,7 +222,7 @@ func TestEventsAreShared(t *testing.T) {
 	cmptest.Equal(t, "encoded", encoded.Load(), int32(2))
 }
 
-// TestWatchersAreBounded: the one too many is refused and told what to do instead; scrapes are served all the same.
+// TestWatchersAreBounded: the one too many is refused, with what to do instead; scrapes are served all the same.
 func TestWatchersAreBounded(t *testing.T) {
 	w := watch(t, later(1))
 	for range maxWatchers {
