@@ -64,6 +64,7 @@ func watchNode(b *testing.B, x *exporter, view string, watchers int) (http.Handl
 	b.Cleanup(node.Close)
 
 	var begun sync.WaitGroup
+
 	for range watchers {
 		r := scrapeRequest(b, server.URL+"/api/v1/node/stream?view="+view, "", "gzip")
 
