@@ -269,6 +269,8 @@ dashboards: toolchain ## rewrite the Grafana dashboards in dashboards/
 bench: toolchain ## measure and print the tables of docs/performance.md; it takes ten minutes and a machine that is quiet
 	@mkdir -p bin && cat /proc/loadavg >bin/bench.load
 	go test -run '^$$' -bench 'ScrapeLone|ScrapeRepeated|Gzip|ScrapeGrowth|Loopback|Poll' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
+	go test -run '^$$' -bench History -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
+	go test -run '^$$' -bench Watchers -benchtime 10x -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench Step -benchtime 5x -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench DriverCalls -benchtime 1x -count 1 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench PlanWorst -count $(BENCH_RUNS) -timeout 1h ./internal/mig >>bin/bench.txt

@@ -18,7 +18,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
-	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
 // auditFile is the name of the audit log in the state folder.
@@ -71,7 +70,9 @@ func openControl(cfg *Config, x *exporter) error {
 		ConfigFile:      cfg.Control.ConfigFile,
 		Reloader:        &server.Reloader{},
 		Reviewer:        x.node.reviewer,
-		Node:            web.NewStateHandler(x.poller, c.logger),
+		Node:            x.state.State,
+		NodeStream:      x.state.Stream,
+		NodeHistory:     x.state.History,
 		Current:         x.poller.Current,
 		Recommendations: x.recommendations,
 		Audit:           audit,

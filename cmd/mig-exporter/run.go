@@ -21,6 +21,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sdnotify"
@@ -73,6 +74,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		manager.Run,
 		func(ctx context.Context) error {
 			return web.Serve(ctx, web.ServerOptions{
+				OnShutdown:      x.state.Close,
 				Addresses:       cfg.Addresses,
 				ConfigFile:      cfg.WebConfigFile,
 				SystemdSocket:   cfg.SystemdSocket,
@@ -106,6 +108,7 @@ type exporter struct {
 	metrics     *servedMetrics
 	fresh       *prometheus.Registry
 	poller      *poll.Poller
+	state       *web.Node // the handlers of the node's state, for all listeners
 	handler     http.Handler
 	control     *controller // nil if it is off
 	releaser    *gpuReleaser
@@ -162,6 +165,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.poller = x.newPoller(cfg, pollSeconds)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
+	past := history.New()
+	node.observers = append(node.observers, past.Observe)
+	x.state = web.NewNode(x.poller, past, logger)
 
 	if cfg.Control.Enabled {
 		if err := openControl(cfg, x); err != nil {
@@ -286,6 +292,7 @@ func (x *exporter) webOptions(cfg *Config) web.Options {
 		FreshCollector: collector.ExporterGroup,
 		ReadyMaxAge:    cfg.readyMaxAge(),
 		State:          cfg.State,
+		Node:           x.state,
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
 		NoOpenMetrics:  cfg.Names != collector.NamesNative,

@@ -3,6 +3,7 @@ package apitest
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net"
 	"net/http"
@@ -18,6 +19,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
@@ -203,6 +205,30 @@ func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
 	return events, nil
 }
 
+// serveHistory answers with the history of a GPU whose instance has had an XID and was destroyed.
+func serveHistory(w http.ResponseWriter, _ *http.Request) {
+	past := history.New()
+	at := time.Unix(1000, 0)
+	node := func(after time.Duration, changes float64, instances ...gpu.GPUInstance) *gpu.Snapshot {
+		g := gpu.GPU{Facts: gpu.Facts{UUID: gpu0}, Instances: instances}
+		g.Readings.PowerWatts = gpu.Some(100.5)
+		g.Totals.LayoutChanges.Value = changes
+
+		return &gpu.Snapshot{Time: at.Add(after), GPUs: []gpu.GPU{g}}
+	}
+	instance := gpu.GPUInstance{ID: 1, Generation: 1, Profile: "3g.20gb", Placement: gpu.Some(gpu.Placement{Start: 4, Size: 4}),
+		Memory: gpu.Memory{Used: gpu.Some(uint64(1 << 30))}}
+
+	past.Observe(node(0, 0, instance))
+
+	instance.XIDErrors = []gpu.XIDCount{{XID: 94, Counter: gpu.Counter{Value: 1}, Last: at}}
+	past.Observe(node(10*time.Second, 0, instance))
+	past.Observe(node(20*time.Second, 1))
+
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(past.Document())
+}
+
 // serve starts the server on a socket and returns a client of it.
 func serve(t *testing.T) *http.Client {
 	t.Helper()
@@ -217,6 +243,11 @@ func serve(t *testing.T) *http.Client {
 				w.Header().Set("Content-Type", "application/json")
 				_, _ = io.WriteString(w, `{"apiVersion":"mig-exporter/v1","gpus":[]}`)
 			}),
+			NodeStream: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("Content-Type", "text/event-stream")
+				_, _ = io.WriteString(w, "id: 1\nevent: node\ndata: \"{}\"\n\n")
+			}),
+			NodeHistory:     http.HandlerFunc(serveHistory),
 			Recommendations: recommendations,
 			Releaser:        engine{},
 			Current:         func() *gpu.Snapshot { return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0}}}} },
@@ -255,6 +286,8 @@ func exchanges() []exchange {
 
 	return []exchange{
 		{"GET", "/node", "", 200},
+		{"GET", "/node/stream", "", 200},
+		{"GET", "/node/history", "", 200},
 		{"GET", "/layouts", "", 200},
 		{"GET", "/recommendations", "", 200},
 		{"GET", "/recommendations?gpu=0", "", 503}, // as before the first reading

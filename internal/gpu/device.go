@@ -87,6 +87,9 @@ func (id DeviceID) Compute() Opt[ComputeID] {
 	return Some(id.compute)
 }
 
+// Generation returns the layout generation in which the device was first seen; 0 for a GPU.
+func (id DeviceID) Generation() uint64 { return id.generation }
+
 // String returns the id for logs: "GPU-5f65.../1/0 (generation 2)".
 func (id DeviceID) String() string {
 	switch id.level {

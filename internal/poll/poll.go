@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"hash/maphash"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -62,6 +63,8 @@ type Poller struct {
 	source   GPUReader
 	current  atomic.Pointer[gpu.Snapshot]
 	requests chan pollRequest
+	nextMu   sync.Mutex
+	next     chan struct{} // closed with the next Snapshot; nil while no caller waits; guarded by nextMu
 	stopped  chan struct{} // closed when Run has returned
 
 	seed maphash.Seed // of hashes that are compared from one cycle to the next
@@ -105,6 +108,39 @@ func New(source GPUReader, opts Options) *Poller {
 
 // Current returns the last Snapshot, nil before the first.
 func (p *Poller) Current() *gpu.Snapshot { return p.current.Load() }
+
+// Next returns a channel that is closed once Current returns another Snapshot than after. The channel of a poller that
+// has stopped may stay open.
+func (p *Poller) Next(after *gpu.Snapshot) <-chan struct{} {
+	p.nextMu.Lock()
+	defer p.nextMu.Unlock()
+
+	if p.current.Load() != after {
+		now := make(chan struct{})
+		close(now)
+
+		return now
+	}
+
+	if p.next == nil {
+		p.next = make(chan struct{})
+	}
+
+	return p.next
+}
+
+// setCurrent makes a Snapshot the current one, and wakes those who wait for it.
+func (p *Poller) setCurrent(s *gpu.Snapshot) {
+	p.nextMu.Lock()
+	defer p.nextMu.Unlock()
+
+	p.current.Store(s)
+
+	if p.next != nil {
+		close(p.next)
+		p.next = nil
+	}
+}
 
 // SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that Poll runs before a
 // cycle may call it.
@@ -300,7 +336,7 @@ func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 		p.opts.Observe(s, took)
 	}
 
-	p.current.Store(s)
+	p.setCurrent(s)
 	p.logChanges(before, s)
 }
 

@@ -3,7 +3,7 @@ package web
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -18,16 +18,44 @@ const (
 var fixtureTime = time.Date(2026, 3, 4, 5, 6, 7, 890_000_000, time.UTC)
 
 // published is a Snapshots whose Snapshot a test sets.
-type published struct{ atomic.Pointer[gpu.Snapshot] }
-
-func publish(snap *gpu.Snapshot) *published {
-	p := new(published)
-	p.Store(snap)
-
-	return p
+type published struct {
+	mu   sync.Mutex
+	snap *gpu.Snapshot
+	next chan struct{}
 }
 
-func (p *published) Current() *gpu.Snapshot { return p.Load() }
+func publish(snap *gpu.Snapshot) *published { return &published{snap: snap, next: make(chan struct{})} }
+
+func (p *published) Store(snap *gpu.Snapshot) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	p.snap = snap
+
+	close(p.next)
+	p.next = make(chan struct{})
+}
+
+func (p *published) Current() *gpu.Snapshot {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	return p.snap
+}
+
+func (p *published) Next(after *gpu.Snapshot) <-chan struct{} {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+
+	if p.snap != after {
+		now := make(chan struct{})
+		close(now)
+
+		return now
+	}
+
+	return p.next
+}
 
 // nodeFixture is a node with one GPU of each kind that the page and the state tell apart.
 func nodeFixture() *gpu.Snapshot {

@@ -55,6 +55,8 @@ type Options struct {
 	Notes func() []string
 	// State enables the Snapshot as JSON and on the page, and Recommendations.
 	State bool
+	// Node has the handlers of the state; it is needed with State alone.
+	Node *Node
 	// Recommendations, if not nil, returns a pointer to the last report about right-sizing, or to the part of it about
 	// one GPU; nil if there is none yet.
 	Recommendations func(gpu.UUID) any
@@ -81,6 +83,8 @@ const (
 	pathHealthy = "/-/healthy"
 	pathReady   = "/-/ready"
 	pathNode    = "/api/v1/node"
+	pathStream  = "/api/v1/node/stream"
+	pathHistory = "/api/v1/node/history"
 	pathAdvice  = "/api/v1/recommendations"
 	pathPprof   = "/debug/pprof/"
 )
@@ -108,13 +112,19 @@ func NewHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheus
 		),
 	)
 
-	var page http.Handler = newPageHandler(opts, snaps, pool, logger)
+	pages := newPageHandler(opts, snaps, pool, logger)
+
+	var page http.Handler = pages
+
 	if opts.State {
+		node := opts.Node
+		node.addPageView(pages)
+
 		page = withLocalHost(opts.Hosts, page)
-		mux.Handle(
-			"GET "+pathNode,
-			withWriteDeadline(withLocalHost(opts.Hosts, newStateHandler(snaps, pool, logger))),
-		)
+
+		mux.Handle("GET "+pathNode, withWriteDeadline(withLocalHost(opts.Hosts, node.State)))
+		mux.Handle("GET "+pathHistory, withWriteDeadline(withLocalHost(opts.Hosts, node.History)))
+		mux.Handle("GET "+pathStream, withLocalHost(opts.Hosts, node.Stream)) // with a deadline for each event
 	}
 
 	if opts.State && opts.Recommendations != nil {

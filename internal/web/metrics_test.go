@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 )
 
 // plainMetrics has what is alike in all Metrics of these tests: each family is a collector by its name, and nothing is
@@ -109,6 +110,10 @@ func testHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheu
 		opts.Now = func() time.Time { return fixtureTime.Add(time.Second) }
 	}
 
+	if p, ok := snaps.(Publisher); ok && opts.Node == nil {
+		opts.Node = NewNode(p, history.New(), log.NewNopLogger())
+	}
+
 	return NewHandler(opts, snaps, metrics, fresh, log.NewNopLogger())
 }
 
@@ -141,6 +146,14 @@ func (l *logged) Log(keyvals ...any) error {
 	l.lines = append(l.lines, fmt.Sprint(keyvals...))
 
 	return nil
+}
+
+// text returns the lines.
+func (l *logged) text() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+
+	return strings.Join(l.lines, "\n")
 }
 
 func (l *logged) count() int {
@@ -182,6 +195,7 @@ type discard struct{ header http.Header }
 func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) Write(b []byte) (int, error) { return io.Discard.Write(b) }
 func (d *discard) WriteHeader(int)             {}
+func (d *discard) Flush()                      {}
 
 func BenchmarkScrape(b *testing.B) {
 	for _, form := range []struct{ name, accept, coding string }{

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"bytes"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -11,6 +12,8 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
 var (
@@ -83,6 +86,11 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.pool.put(packed)
 	h.pool.gzip(packed, buf.Bytes())
 	writeEncoded(w, codingGzip, packed.Bytes())
+}
+
+// renderNode appends the part of the page that changes, for the stream.
+func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
+	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now()))
 }
 
 // sourceHash returns the name of an inline text in a content security policy.

@@ -27,6 +27,9 @@ type ServerOptions struct {
 	ShutdownTimeout time.Duration
 	// OnListening is called once connections are accepted; it may be nil.
 	OnListening func()
+	// OnShutdown is called when the servers begin to wait for the requests in flight, to end those that would not end by
+	// themselves; it may be nil.
+	OnShutdown func()
 }
 
 // Limits of requests, which scrapes, browsers and profiles never reach. Answers have a deadline of their own,
@@ -72,6 +75,10 @@ func serveOn(
 	servers := make([]*http.Server, len(listeners))
 	for i, l := range listeners {
 		server := newServer(handler, logger)
+		if opts.OnShutdown != nil {
+			server.RegisterOnShutdown(opts.OnShutdown)
+		}
+
 		servers[i] = server
 		_ = level.Info(logger).Log("msg", "listening", "address", l.Addr())
 		go func() {

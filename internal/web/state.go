@@ -12,43 +12,38 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// stateHandler serves the Snapshot as JSON.
+// stateHandler serves a document of the Snapshot as JSON.
 type stateHandler struct {
 	documents snapshotCache[*stateDocument]
 	logger    log.Logger
 }
 
-// stateDocument is one Snapshot as JSON, encoded when first asked for.
+// stateDocument is the document of one Snapshot as JSON, encoded when first asked for.
 type stateDocument struct {
 	etag   string
 	plain  func() ([]byte, error)
 	packed func() ([]byte, error)
 }
 
-// NewStateHandler serves the last Snapshot as JSON, the document of /api/v1/node, for another listener than this
-// package's.
-func NewStateHandler(snaps Snapshots, logger log.Logger) http.Handler {
-	return newStateHandler(snaps, new(buffers), logger)
-}
-
-func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger) *stateHandler {
+// newStateHandler serves what document returns for the current Snapshot.
+func newStateHandler(snaps Snapshots, pool *buffers, logger log.Logger,
+	document func(*gpu.Snapshot) any) *stateHandler {
 	return &stateHandler{
 		logger: logger,
 		documents: snapshotCache[*stateDocument]{
 			snaps: snaps,
 			create: func(snap *gpu.Snapshot) *stateDocument {
-				return newStateDocument(snap, pool)
+				return newStateDocument(snap, pool, document)
 			},
 		},
 	}
 }
 
-func newStateDocument(snap *gpu.Snapshot, pool *buffers) *stateDocument {
+func newStateDocument(snap *gpu.Snapshot, pool *buffers, document func(*gpu.Snapshot) any) *stateDocument {
 	plain := sync.OnceValues(func() ([]byte, error) {
-		text, err := json.Marshal(nodedoc.New(snap))
+		text, err := json.Marshal(document(snap))
 		return append(text, '\n'), err
 	})
 	packed := sync.OnceValues(func() ([]byte, error) {

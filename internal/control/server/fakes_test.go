@@ -279,6 +279,8 @@ func newRig(t *testing.T, change ...func(*Options, *limits)) *rig {
 		Node: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			_, _ = io.WriteString(w, `{"apiVersion":"mig-exporter/v1"}`)
 		}),
+		NodeStream:      http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
+		NodeHistory:     http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}),
 		Recommendations: func(id gpu.UUID) any { return &map[string]gpu.UUID{"gpu": id} },
 		Current: func() *gpu.Snapshot {
 			return &gpu.Snapshot{GPUs: []gpu.GPU{{Facts: gpu.Facts{UUID: gpu0, Index: 0, PCIBusID: "00000000:07:00.0"}}}}

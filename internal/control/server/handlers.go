@@ -24,12 +24,26 @@ const (
 	maxForce = 256
 )
 
-func (c *call) getNode() error {
+func (c *call) getNode() error    { return c.answerNode(c.s.o.Node) }
+func (c *call) getHistory() error { return c.answerNode(c.s.o.NodeHistory) }
+
+func (c *call) streamNode() error {
+	if !c.s.streams.tryOpen(c.identity.name) {
+		return c.refuseForNow(5, "too many streams are open")
+	}
+
+	defer c.s.streams.closeOne(c.identity.name)
+
+	return c.answerNode(c.s.o.NodeStream)
+}
+
+// answerNode answers with one of the handlers of the node's state.
+func (c *call) answerNode(h http.Handler) error {
 	if c.s.o.Current() == nil {
 		return c.refuseUnread()
 	}
 
-	c.s.o.Node.ServeHTTP(c.w, c.r)
+	h.ServeHTTP(c.w, c.r)
 
 	return nil
 }

@@ -23,6 +23,8 @@ type route struct {
 func routes() []route {
 	return []route{
 		{pattern: "GET /api/v1/node", verb: verbRead, answer: (*call).getNode},
+		{pattern: "GET /api/v1/node/stream", verb: verbRead, answer: (*call).streamNode},
+		{pattern: "GET /api/v1/node/history", verb: verbRead, answer: (*call).getHistory},
 		{pattern: "GET /api/v1/layouts", verb: verbRead, answer: (*call).getLayouts},
 		{
 			pattern: "GET /api/v1/recommendations",

@@ -83,8 +83,8 @@ type Options struct {
 	// Reviewer is required if the configuration has kubernetes: true.
 	Reviewer Reviewer
 
-	// Node answers GET /api/v1/node.
-	Node http.Handler
+	// Node answers GET /api/v1/node; NodeStream and NodeHistory what is below it.
+	Node, NodeStream, NodeHistory http.Handler
 	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none
 	// yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any

@@ -1,0 +1,156 @@
+package history
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// Document is the document of /api/v1/node/history. All series of it have the same points: the last is of Until, each
+// of the others StepSeconds older than the next.
+type Document struct {
+	APIVersion string `json:"apiVersion"`
+	// Since is when the exporter began to keep what is here: what came before is not known.
+	Since       time.Time `json:"since,omitzero"`
+	Until       time.Time `json:"until,omitzero"`
+	StepSeconds float64   `json:"stepSeconds"`
+	Devices     []Device  `json:"devices"`
+	Marks       []Mark    `json:"marks"`
+}
+
+// Device has the series of a GPU, of a GPU instance, or of a compute instance that is a part of one. The device may be
+// gone, and the ids of its instances in use again: generation tells them apart.
+type Device struct {
+	Index           int                     `json:"index"` // of the GPU
+	UUID            gpu.UUID                `json:"uuid"`  // of the GPU
+	GPUInstance     gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
+	ComputeInstance gpu.Opt[gpu.ComputeID]  `json:"computeInstance,omitzero"`
+	Generation      uint64                  `json:"generation,omitempty"`
+	Profile         string                  `json:"profile,omitempty"`
+	Placement       gpu.Opt[gpu.Placement]  `json:"placement,omitzero"`
+	Gone            bool                    `json:"gone,omitempty"`
+	MemoryUsedBytes Series                  `json:"memoryUsedBytes,omitempty"`
+	SMActivityRatio Series                  `json:"smActivityRatio,omitempty"`
+	// PowerWatts is an estimate for all but whole GPUs.
+	PowerWatts Series `json:"powerWatts,omitempty"`
+}
+
+// Series are the values of one quantity, the oldest first; NaN is one that is absent. It is nil if all are.
+type Series []float32
+
+// MarshalJSON writes absent values as null, and others with no more digits than a drawing needs.
+func (s Series) MarshalJSON() ([]byte, error) {
+	text := append(make([]byte, 0, 8*len(s)+2), '[')
+
+	for i, v := range s {
+		if i > 0 {
+			text = append(text, ',')
+		}
+
+		text = appendValue(text, float64(v))
+	}
+
+	return append(text, ']'), nil
+}
+
+func appendValue(text []byte, v float64) []byte {
+	switch {
+	case math.IsNaN(v):
+		return append(text, "null"...)
+	case v >= 1000:
+		return strconv.AppendInt(text, int64(v), 10)
+	default:
+		return strconv.AppendFloat(text, math.Round(v*1000)/1000, 'f', -1, 64)
+	}
+}
+
+// Document returns what is kept now. Its devices are in the order of the node, those that are gone included.
+func (h *History) Document() *Document {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+
+	doc := &Document{
+		APIVersion:  "mig-exporter/v1",
+		StepSeconds: Step.Seconds(),
+		Since:       h.since,
+		Marks:       append([]Mark{}, h.marks...),
+		Devices:     make([]Device, 0, len(h.tracks)),
+	}
+	if h.since.IsZero() {
+		return doc
+	}
+
+	doc.Until = time.Unix(0, h.newest*int64(Step)).UTC()
+	oldest := max(h.newest-int64(points)+1, h.since.UnixNano()/int64(Step))
+
+	for id, t := range h.tracks {
+		doc.Devices = append(doc.Devices, t.device(id, oldest, h.newest))
+	}
+
+	slices.SortFunc(doc.Devices, compareDevices)
+
+	return doc
+}
+
+func (t *track) device(id gpu.DeviceID, oldest, newest int64) Device {
+	return Device{
+		Index:           t.name.index,
+		UUID:            id.GPU(),
+		GPUInstance:     id.Instance(),
+		ComputeInstance: id.Compute(),
+		Generation:      id.Generation(),
+		Profile:         t.name.profile,
+		Placement:       t.name.placement,
+		Gone:            t.seen < newest,
+		MemoryUsedBytes: t.series(memoryUsed, oldest, newest),
+		SMActivityRatio: t.series(smActivity, oldest, newest),
+		PowerWatts:      t.series(power, oldest, newest),
+	}
+}
+
+func (t *track) series(q quantity, oldest, newest int64) Series {
+	series := make(Series, 0, newest-oldest+1)
+	known := false
+
+	for n := oldest; n <= newest; n++ {
+		v := t.values[q][n%int64(points)]
+		series = append(series, v)
+		known = known || !math.IsNaN(float64(v))
+	}
+
+	if !known {
+		return nil
+	}
+
+	return series
+}
+
+// compareDevices orders by GPU, then by placement and age, a GPU before its instances and these before their parts.
+func compareDevices(a, b Device) int {
+	return cmp.Or(
+		cmp.Compare(a.Index, b.Index),
+		cmp.Compare(a.UUID, b.UUID),
+		compareOpt(a.GPUInstance, b.GPUInstance),
+		compareOpt(a.ComputeInstance, b.ComputeInstance),
+		cmp.Compare(a.Generation, b.Generation),
+	)
+}
+
+// compareOpt orders an absent value before all others.
+func compareOpt[T cmp.Ordered](a, b gpu.Opt[T]) int {
+	va, hasA := a.Get()
+	vb, hasB := b.Get()
+
+	switch {
+	case hasA == hasB:
+		return cmp.Compare(va, vb)
+	case hasA:
+		return 1
+	default:
+		return -1
+	}
+}

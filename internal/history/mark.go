@@ -1,0 +1,106 @@
+package history
+
+import (
+	"slices"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// MarkKind is what happened at a Mark.
+type MarkKind string
+
+// The kinds.
+const (
+	MarkLayout MarkKind = "layout-change"
+	MarkXID    MarkKind = "xid"
+)
+
+// Mark is a moment at which something happened to a GPU.
+type Mark struct {
+	Time        time.Time               `json:"time"`
+	Kind        MarkKind                `json:"kind"`
+	Index       int                     `json:"index"` // of the GPU
+	UUID        gpu.UUID                `json:"uuid"`
+	GPUInstance gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"` // absent if it was the whole GPU's
+	XID         uint64                  `json:"xid,omitempty"`
+	Name        string                  `json:"name,omitempty"` // of the XID, in NVIDIA's catalog
+	Count       uint64                  `json:"count,omitempty"`
+}
+
+// addMarks adds what has happened since the last Snapshot. The first one has no marks: what it counts happened before.
+func (h *History) addMarks(s *gpu.Snapshot) {
+	if h.last == nil {
+		return
+	}
+
+	for i := range s.GPUs {
+		now := &s.GPUs[i]
+		at := slices.IndexFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == now.UUID })
+
+		if at < 0 || now.UUID == "" {
+			continue
+		}
+
+		h.addMarksOf(&h.last.GPUs[at], now, s.Time)
+	}
+
+	h.marks = slices.DeleteFunc(h.marks, func(m Mark) bool { return s.Time.Sub(m.Time) > Span })
+	if more := len(h.marks) - maxMarks; more > 0 {
+		h.marks = slices.Delete(h.marks, 0, more)
+	}
+}
+
+func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
+	mark := Mark{Index: now.Index, UUID: now.UUID}
+
+	if now.Totals.LayoutChanges.Value > before.Totals.LayoutChanges.Value {
+		mark.Time = at
+		mark.Kind = MarkLayout
+		h.marks = append(h.marks, mark)
+	}
+
+	mark.Kind = MarkXID
+	h.addXIDs(mark, before.Totals.GPUXIDs, now.Totals.GPUXIDs)
+
+	for i := range now.Instances {
+		instance := &now.Instances[i]
+		mark.GPUInstance = gpu.Some(instance.ID)
+		h.addXIDs(mark, xidsOf(before, instance), instance.XIDErrors)
+	}
+}
+
+// xidsOf returns the XIDs that the same instance had before.
+func xidsOf(before *gpu.GPU, instance *gpu.GPUInstance) []gpu.XIDCount {
+	for i := range before.Instances {
+		was := &before.Instances[i]
+		if was.ID == instance.ID && was.Generation == instance.Generation {
+			return was.XIDErrors
+		}
+	}
+
+	return nil
+}
+
+// addXIDs adds a mark for each XID that has occurred since.
+func (h *History) addXIDs(mark Mark, before, now []gpu.XIDCount) {
+	for _, c := range now {
+		count := c.Value
+
+		for _, was := range before {
+			if was.XID == c.XID {
+				count -= was.Value
+			}
+		}
+
+		if count <= 0 {
+			continue
+		}
+
+		mark.Time = c.Last
+		mark.XID = c.XID
+		mark.Name = gpu.XIDName(c.XID)
+		mark.Count = uint64(count)
+		h.marks = append(h.marks, mark)
+	}
+}

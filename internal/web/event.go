@@ -1,0 +1,139 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+)
+
+// event is one server-sent event, encoded when it is first sent. Its bytes are shared and must not be modified.
+type event struct {
+	text   func() []byte
+	packed func() []byte // the text in deflate blocks that refer to nothing before them
+}
+
+// newEvent returns an event whose text encode returns.
+func newEvent(pool *buffers, encode func() []byte) *event {
+	text := sync.OnceValue(encode)
+
+	return &event{text: text, packed: sync.OnceValue(func() []byte {
+		buf := pool.get()
+		defer pool.put(buf)
+		pool.deflate(buf, text())
+
+		return bytes.Clone(buf.Bytes())
+	})}
+}
+
+// eventSource makes the events of one view.
+type eventSource struct {
+	snaps Publisher
+	// encode appends the view of a Snapshot to dst.
+	encode func(dst *bytes.Buffer, s *gpu.Snapshot) error
+	pool   *buffers
+	logger log.Logger
+	// The least time between two events, and the time after which a heartbeat is sent instead of one.
+	every, heartbeatAfter time.Duration
+
+	opening, heartbeat, ending *event
+
+	mu   sync.Mutex
+	snap *gpu.Snapshot // of last
+	last *event        // nil before the first
+	made time.Time     // when last was
+}
+
+func newEventSource(snaps Publisher, encode func(*bytes.Buffer, *gpu.Snapshot) error, pool *buffers,
+	logger log.Logger) *eventSource {
+	fixed := func(text string) *event { return newEvent(pool, func() []byte { return []byte(text) }) }
+
+	return &eventSource{
+		snaps:          snaps,
+		encode:         encode,
+		pool:           pool,
+		logger:         logger,
+		every:          eventEvery,
+		heartbeatAfter: heartbeatEvery,
+		opening:        fixed("retry: 3000\n\n"), // browsers connect again after three seconds
+		heartbeat:      fixed(": no new reading\n\n"),
+		ending:         fixed("event: end\ndata: the exporter stops\n\n"),
+	}
+}
+
+// await blocks until there is another event than after, and returns it. It returns nil when ctx ends, or when it
+// is time for a heartbeat.
+func (s *eventSource) await(ctx context.Context, after *event) *event {
+	ctx, cancel := context.WithTimeout(ctx, s.heartbeatAfter)
+	defer cancel()
+
+	for {
+		next, changed, pause := s.another(after)
+		if next != nil {
+			return next
+		}
+
+		var old <-chan time.Time
+		if changed == nil { // there is a Snapshot for which the last event is still too young
+			old = time.After(pause)
+		}
+
+		select {
+		case <-changed:
+		case <-old:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// another returns another event than after; or, if there is none, a channel that is closed when there may be one, or
+// the time until there is.
+func (s *eventSource) another(after *event) (next *event, changed <-chan struct{}, pause time.Duration) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	snap := s.snaps.Current()
+	pause = s.every - time.Since(s.made)
+
+	if snap != s.snap && (s.last == nil || pause <= 0) {
+		s.snap = snap
+		s.made = time.Now()
+		s.last = newEvent(s.pool, func() []byte { return s.encodeEvent(snap) })
+	}
+
+	switch {
+	case s.last != after:
+		return s.last, nil, 0
+	case snap != s.snap:
+		return nil, nil, pause
+	default:
+		return nil, s.snaps.Next(snap), 0
+	}
+}
+
+// encodeEvent returns the text of the event of a Snapshot.
+func (s *eventSource) encodeEvent(snap *gpu.Snapshot) []byte {
+	data := s.pool.get()
+	defer s.pool.put(data)
+
+	if err := s.encode(data, snap); err != nil {
+		_ = level.Error(s.logger).Log("msg", "cannot encode an event of the node's stream", "err", err)
+		return []byte(": this reading could not be encoded\n\n")
+	}
+
+	text := fmt.Appendf(nil, "id: %d\nevent: node\n", snap.Generation)
+	for line := range bytes.Lines(data.Bytes()) {
+		text = append(text, "data: "...)
+		text = append(text, bytes.TrimSuffix(line, []byte("\n"))...)
+		text = append(text, '\n')
+	}
+
+	return append(text, '\n')
+}

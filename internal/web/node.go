@@ -1,0 +1,61 @@
+package web
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// Publisher provides the last Snapshot, and tells when there is another.
+type Publisher interface {
+	Snapshots
+	// Next returns a channel that is closed once Current returns another Snapshot than after.
+	Next(after *gpu.Snapshot) <-chan struct{}
+}
+
+// Node serves the state of the node. All listeners share one, so that a Snapshot is encoded once and the limit of
+// streams holds for all of them together.
+type Node struct {
+	State   http.Handler // the document of /api/v1/node
+	Stream  http.Handler // the same with each Snapshot, as server-sent events
+	History http.Handler // the last minutes
+
+	snaps  Publisher
+	stream *streamHandler
+	pool   *buffers
+	logger log.Logger
+}
+
+// NewNode returns the handlers. They don't authenticate.
+func NewNode(snaps Publisher, past *history.History, logger log.Logger) *Node {
+	pool := new(buffers)
+	stream := newStreamHandler(newEventSource(snaps, appendDocument, pool, logger), logger)
+
+	return &Node{
+		State:   newStateHandler(snaps, pool, logger, func(s *gpu.Snapshot) any { return nodedoc.New(s) }),
+		Stream:  stream,
+		History: newStateHandler(snaps, pool, logger, func(*gpu.Snapshot) any { return past.Document() }),
+		snaps:   snaps,
+		stream:  stream,
+		pool:    pool,
+		logger:  logger,
+	}
+}
+
+// addPageView lets the stream serve the content of the page, too. It must not be called once there are requests.
+func (n *Node) addPageView(page *pageHandler) {
+	n.stream.views[viewPage] = newEventSource(n.snaps, page.renderNode, n.pool, n.logger)
+}
+
+// Close ends the streams, and those that are opened later.
+func (n *Node) Close() { n.stream.close() }
+
+func appendDocument(dst *bytes.Buffer, s *gpu.Snapshot) error {
+	return json.NewEncoder(dst).Encode(nodedoc.New(s))
+}

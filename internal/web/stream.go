@@ -1,0 +1,183 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/go-kit/log"
+	"github.com/go-kit/log/level"
+)
+
+// Limits of streams. They are no flags: a page whose stream is refused or dropped polls instead.
+const (
+	// maxWatchers are the streams that may be open at once on all listeners. Scrapes have a limit of their own.
+	maxWatchers = 64
+	// eventEvery is the least time between two events: faster polls serve scrapes, not eyes.
+	eventEvery = time.Second
+	// heartbeatEvery is the time without an event after which a comment keeps proxies from closing the connection.
+	heartbeatEvery = 15 * time.Second
+	// eventTimeout is how long a watcher may take to accept one event.
+	eventTimeout = 10 * time.Second
+)
+
+// The views of a stream, by the parameter view.
+const (
+	viewDocument = ""     // the document of /api/v1/node
+	viewPage     = "page" // the part of the status page that changes, as HTML
+)
+
+// streamHandler sends the state of the node as server-sent events: one per Snapshot, and at most one a second. All who
+// watch share the bytes of an event, and nothing is encoded without them.
+type streamHandler struct {
+	views    map[string]*eventSource
+	watchers chan struct{} // one for each open stream
+	closing  context.Context
+	close    context.CancelFunc
+	logger   log.Logger
+}
+
+func newStreamHandler(document *eventSource, logger log.Logger) *streamHandler {
+	closing, cancel := context.WithCancel(context.Background())
+
+	return &streamHandler{
+		views:    map[string]*eventSource{viewDocument: document},
+		watchers: make(chan struct{}, maxWatchers),
+		closing:  closing,
+		close:    cancel,
+		logger:   logger,
+	}
+}
+
+// ServeHTTP streams until the client leaves or reads too slowly, or the program stops.
+func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	name := r.URL.Query().Get("view")
+
+	source := h.views[name]
+	if source == nil {
+		writeProblem(w, http.StatusBadRequest, "view", "There is no such view", fmt.Sprintf(
+			"view=%.64q: expected none, for the document of %s, or page, for the page's content", name, pathNode))
+
+		return
+	}
+
+	select {
+	case h.watchers <- struct{}{}:
+		defer func() { <-h.watchers }()
+	default:
+		w.Header().Set("Retry-After", "30")
+		writeProblem(w, http.StatusServiceUnavailable, "watchers", "Too many streams are open",
+			fmt.Sprintf("%d streams are open, which is the limit: ask %s instead", maxWatchers, pathNode))
+
+		return
+	}
+
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(h.closing, cancel)()
+
+	out := newEventWriter(w, r)
+	if r.Method == http.MethodHead {
+		return
+	}
+
+	if err := source.stream(ctx, out); errors.Is(err, os.ErrDeadlineExceeded) {
+		_ = level.Info(h.logger).Log("msg", "dropped a client that reads the node's stream too slowly",
+			"client", r.RemoteAddr, "timeout", eventTimeout)
+	}
+}
+
+// stream sends events until ctx ends, and then says so; or until it cannot, and returns why.
+func (s *eventSource) stream(ctx context.Context, out *eventWriter) error {
+	err := out.send(s.opening)
+
+	for sent := (*event)(nil); err == nil; {
+		next := s.await(ctx, sent)
+
+		switch {
+		case next != nil:
+			sent = next
+			err = out.send(next)
+		case ctx.Err() == nil:
+			err = out.send(s.heartbeat)
+		default:
+			return out.end(s.ending)
+		}
+	}
+
+	return err
+}
+
+// eventWriter writes events to one client. With gzip its answer is one member, since browsers ignore what follows the
+// first one: the header, the shared blocks of each event, and at the end the trailer.
+type eventWriter struct {
+	w       http.ResponseWriter
+	control *http.ResponseController
+	coding  coding
+	sum     uint32 // CRC-32 of the text so far
+	size    uint32 // of the text so far, modulo 2^32
+}
+
+// newEventWriter writes the headers of the answer, and the beginning of its coding.
+func newEventWriter(w http.ResponseWriter, r *http.Request) *eventWriter {
+	out := &eventWriter{w: w, control: http.NewResponseController(w), coding: negotiateCoding(r.Header)}
+	// The server's limit for reading a request would end the stream. A client that is gone is noticed with the next
+	// event, or by TCP's keep-alive.
+	_ = out.control.SetReadDeadline(time.Time{})
+
+	header := w.Header()
+	header.Set("Content-Type", "text/event-stream")
+	header.Set("Cache-Control", "no-store")
+	header.Set("X-Accel-Buffering", "no") // proxies must not collect events
+	header.Add("Vary", "Accept-Encoding")
+
+	if out.coding == codingGzip {
+		header.Set("Content-Encoding", string(codingGzip))
+	}
+
+	w.WriteHeader(http.StatusOK)
+
+	return out
+}
+
+// send writes an event, and blocks until the client has accepted it or eventTimeout has passed.
+func (o *eventWriter) send(e *event) error {
+	text := e.text()
+	if o.coding != codingGzip {
+		return o.write(text)
+	}
+
+	packed := e.packed()
+	if o.size == 0 {
+		packed = append([]byte(gzipHeader), packed...)
+	}
+
+	o.sum = crc32.Update(o.sum, crc32.IEEETable, text)
+	o.size += uint32(len(text))
+
+	return o.write(packed)
+}
+
+// end writes the last event.
+func (o *eventWriter) end(e *event) error {
+	if err := o.send(e); err != nil || o.coding != codingGzip {
+		return err
+	}
+
+	return o.write(gzipTrailer(o.sum, o.size))
+}
+
+func (o *eventWriter) write(b []byte) error {
+	// A writer without deadlines, as in tests, has no slow client either.
+	_ = o.control.SetWriteDeadline(time.Now().Add(eventTimeout))
+
+	if _, err := o.w.Write(b); err != nil {
+		return err
+	}
+
+	return o.control.Flush()
+}
