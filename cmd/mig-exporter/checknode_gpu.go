@@ -62,7 +62,7 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 // judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances: its traffic, which
 // takes a right of its own, and whether there is an instance at all.
 func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
-	if j.cfg.Profiling == profilingOff {
+	if j.cfg.Profiling.Source == profilingOff {
 		return
 	}
 
@@ -146,7 +146,7 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	}
 
 	if i.IsEmpty() {
-		if j.cfg.Profiling != profilingOff {
+		if j.cfg.Profiling.Source != profilingOff {
 			c := of.about("activity")
 			c.State = checkOff
 			c.Found = i.Profile + " has no compute instance: there is nothing to profile"
@@ -226,7 +226,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	c := nodeCheck{
 		Name:  name + " events",
 		State: checkOK,
-		Asked: !j.cfg.Disabled["xid"],
+		Asked: !j.cfg.Metrics.Disabled["xid"],
 		Found: "XIDs are received",
 	}
 	if g.NoXIDs {
@@ -374,7 +374,7 @@ func (j *nodeJudge) judgeActivity(
 	a gpu.Activity,
 	errs []gpu.ReadError,
 ) {
-	if j.cfg.Profiling == profilingOff {
+	if j.cfg.Profiling.Source == profilingOff {
 		return
 	}
 
@@ -399,7 +399,7 @@ func (j *nodeJudge) judgeActivity(
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy
 	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // it could not be asked: the GPU may have GPM
-	case j.cfg.dcgmMode() == dcgmOff:
+	case j.cfg.Profiling.dcgmMode() == dcgmOff:
 		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.address=HOST:PORT or embedded, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"
 	}

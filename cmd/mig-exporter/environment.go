@@ -135,7 +135,7 @@ type requirement struct {
 }
 
 func requirements() []requirement {
-	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
+	asDCGM := func(c *Config) bool { return c.Metrics.Names != collector.NamesNative }
 	var control, advise []string
 
 	for _, f := range allFlags() {
@@ -154,12 +154,12 @@ func requirements() []requirement {
 			clockEventsWindowFlag}, asDCGM, "--metrics.names=dcgm or both"},
 		{
 			[]string{"sim.clock"},
-			func(c *Config) bool { return c.Driver == driverSim },
+			func(c *Config) bool { return c.Driver.Kind == driverSim },
 			"--driver=sim",
 		},
 		{
 			[]string{"nvml.library-path"},
-			func(c *Config) bool { return c.Driver == driverNVML },
+			func(c *Config) bool { return c.Driver.Kind == driverNVML },
 			"--driver=nvml",
 		},
 	}

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
@@ -136,13 +139,26 @@ func TestHostnameInAPod(t *testing.T) {
 		what := tt.env + " " + tt.args
 		expectError(t, what, err, "")
 		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
-		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
+		cmptest.Equal(t, what+": label", inv.Config.Metrics.NodeName, tt.label)
 	}
 
-	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil)
-	if opts.Hostname != "gpu-7" {
-		t.Errorf("readings are of host %q", opts.Hostname)
+	cfg := configOf(t)
+	cfg.Hostname = "gpu-7"
+
+	x, err := newExporter(cfg, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer x.close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.poller.Run(ctx) }()
+
+	expectError(t, "first poll", x.askLoop(ctx), "")
+	cmptest.Equal(t, "host name of readings", x.poller.Current().Hostname, "gpu-7")
+	cancel()
+	expectError(t, "loop", <-ended, "")
 }
 
 // TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.

@@ -16,7 +16,6 @@ import (
 type AdviseConfig struct {
 	Enabled       bool
 	StateDir      string // empty: the evidence ends with the process
-	WorkloadLabel string // empty: the pods' owners alone name workloads
 	Strategy      string
 	ServerMetrics bool // ask the pods' inference servers
 	Options       advise.Options
@@ -28,7 +27,7 @@ const (
 	strategySingle = "single"
 )
 
-func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
+func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *string) {
 	initial := advise.DefaultOptions()
 	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and "+
 		"recommend smaller or larger ones (docs/rightsizing.md). Nothing is ever changed by it.").
@@ -51,7 +50,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	app.Flag("advise.workload-label", "Pod label that names the workload of the pods that have "+
 		"it, in place of their owners: pods of one workload add up. Needs "+
 		"--kubernetes.node-name.").
-		StringVar(&cfg.WorkloadLabel)
+		StringVar(workloadLabel)
 	app.Flag("advise.server-metrics", "Ask the inference servers of pods for their metrics, at "+
 		"the pod's address and the port and path of its annotation "+
 		`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).
@@ -79,6 +78,11 @@ func (c *AdviseConfig) validate() error {
 		return fmt.Errorf("--advise.%w", err)
 	}
 
+	return nil
+}
+
+// validate checks what the types of the flags do not. The error names the flag.
+func (c *KubernetesConfig) validate() error {
 	if !isLabelKey(c.WorkloadLabel) {
 		return fmt.Errorf(
 			"--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",

@@ -103,6 +103,15 @@ const hookTimeout = 2 * time.Minute
 // 107 bytes of a unix address.
 const longestSocketDir = 80
 
+// markDir returns the folder that keeps across restarts that a kubelet has answered; empty: it is not kept.
+func (c *ControlConfig) markDir() string {
+	if !c.Enabled {
+		return ""
+	}
+
+	return c.StateDir
+}
+
 // validate checks what the types of the flags do not.
 func (c *ControlConfig) validate() error {
 	if !c.Enabled {

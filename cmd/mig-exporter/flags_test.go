@@ -60,7 +60,7 @@ func TestCollectors(t *testing.T) {
 			}
 
 			for _, g := range collector.Groups() {
-				if is := !inv.Config.Disabled[g.Name]; is != slices.Contains(tt.want, g.Name) {
+				if is := !inv.Config.Metrics.Disabled[g.Name]; is != slices.Contains(tt.want, g.Name) {
 					t.Errorf("collector %s is on: %v", g.Name, is)
 				}
 			}

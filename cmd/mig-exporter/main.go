@@ -69,7 +69,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 
 	if inv.Command == commandCheckNode {
-		complete, err := runCheckNode(ctx, inv.Config, out, logger)
+		complete, err := runCheckNode(ctx, &inv.Config, out, logger)
 		if err != nil {
 			printError(errOut, journal, err)
 			return exitNotChecked

@@ -40,7 +40,7 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 		return nil, err
 	}
 
-	resumeProfiler, err := x.node.endEmbedded(ctx)
+	resumeProfiler, err := x.node.dcgm.end(ctx)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("end the embedded DCGM, which uses the GPUs, too: %w", err)
@@ -202,11 +202,11 @@ const (
 )
 
 // releaseSocket returns the path of the socket on which GPUs are released; empty is none.
-func (c *Config) releaseSocket() string {
+func releaseSocket(configured string, simulated bool) string {
 	switch {
-	case c.ReleaseSocket != autoSocket:
-		return c.ReleaseSocket
-	case c.Driver == driverSim:
+	case configured != autoSocket:
+		return configured
+	case simulated:
 		return ""
 	}
 
@@ -220,12 +220,12 @@ type releaseServer struct {
 	logger  log.Logger
 }
 
-func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
+func newReleaseServer(socket string, x *exporter) *releaseServer {
 	return &releaseServer{
 		logger: x.logger,
 		ready:  make(chan struct{}),
 		options: server.Options{
-			Socket:          cfg.releaseSocket(),
+			Socket:          socket,
 			Releaser:        x.servedReleaser(),
 			Current:         x.poller.Current,
 			Audit:           x.audit,

@@ -192,7 +192,7 @@ func TestAdviseFlags(t *testing.T) {
 	want.Strict = true
 	want.SingleStrategy = true
 	want.MaxGap = 30 * time.Second
-	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.PollInterval), want)
+	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.Poll.Interval), want)
 	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
 	expectError(t, "off", err, "")
 	cmptest.HasTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
