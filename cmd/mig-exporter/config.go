@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -146,92 +144,82 @@ type KubernetesConfig struct {
 	NodeName      string // empty: the API server is not asked for owners and labels
 }
 
-// Validate checks what the types of the flags do not. Files are read when they are used.
-func (c *Config) Validate() error {
-	var errs []error
-	add := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
-	}
-	add(
-		c.Poll.Interval >= minInterval,
-		"--poll.interval=%s: expected %s or more",
-		c.Poll.Interval,
-		minInterval,
-	)
-	add(c.Poll.Timeout > 0, "--poll.timeout=%s: expected more than 0s", c.Poll.Timeout)
-	add(
-		c.Poll.DriverBudget >= 0 && c.Poll.DriverBudget <= maxDriverBudget, // NaN is not
-		"--poll.driver-budget=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
-		c.Poll.DriverBudget,
-	)
-	add(
-		c.Metrics.XIDWindow > 0 && c.Metrics.XIDWindow <= maxWindow,
-		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
-		xidWindowFlag,
-		c.Metrics.XIDWindow.Milliseconds(),
-		maxWindow.Milliseconds(),
-	)
-	add(c.Metrics.ClockEventsWindow > 0 && c.Metrics.ClockEventsWindow <= maxWindow,
-		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
-		clockEventsWindowFlag, c.Metrics.ClockEventsWindow.Milliseconds(), maxWindow.Milliseconds())
-	add(c.Web.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.Web.MaxScrapes)
-	add(
-		c.Kubernetes.WitnessPod == "" || isWitness(c.Kubernetes.WitnessPod),
-		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
-		c.Kubernetes.WitnessPod,
-	)
-	add(c.Kubernetes.Checkpoint == "" || filepath.IsAbs(c.Kubernetes.Checkpoint),
-		"--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Kubernetes.Checkpoint)
-	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
-		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
-	add(
-		len(c.Kubernetes.PodLabelNames) == 0 || c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim,
-		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
-	)
+// validate checks what the types of the flags do not. Files are read when they are used.
+func (c *Config) validate(errs *flagErrors) {
+	c.Poll.validate(errs)
+	c.Metrics.validate(errs)
+	c.Profiling.validate(errs)
+	errs.check(c.Web.MaxScrapes >= 0,
+		"%s=%d: expected 0 (no limit) or more", flagName("web.max-scrapes"), c.Web.MaxScrapes)
+	errs.check(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
+		"%s=%d: expected a number from 1 to %d",
+		flagName("capture.polls"), c.Capture.Polls, maxCapturePolls)
+	errs.check(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
+		"%s=%s: expected a path whose folder has at most %d characters",
+		flagName("release.socket"), c.ReleaseSocket, longestSocketDir)
+	c.validateAPIServer(errs)
+	errs.check(c.Control.DevicePlugin == "" || c.Kubernetes.Socket != "",
+		"%s=%s: expected a path in %s: the kubelet says when the plugin has followed",
+		flagName("control.device-plugin"), c.Control.DevicePlugin, flagName("kubernetes.socket"))
+	c.Advise.validate(errs)
+	c.Kubernetes.validate(errs)
+	c.Control.validate(errs)
+}
 
-	switch c.Profiling.DCGMAddress {
+// validateAPIServer checks that the node is named, if something is asked of the API server.
+func (c *Config) validateAPIServer(errs *flagErrors) {
+	const tooFor = "%s: expected %s too: %s"
+
+	nodeName := flagName("kubernetes.node-name")
+	known := c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim
+	errs.check(len(c.Kubernetes.PodLabelNames) == 0 || known, tooFor,
+		flagName("kubernetes.pod-label"), nodeName, "labels come from the API server")
+	errs.check(c.Kubernetes.WorkloadLabel == "" || known, tooFor,
+		flagName("advise.workload-label"), nodeName, "labels come from the API server")
+	errs.check(!c.Advise.ServerMetrics || known, tooFor, flagName("advise.server-metrics"),
+		nodeName, "annotations and addresses come from the API server")
+	errs.check(!c.Control.Cordon || c.Kubernetes.NodeName != "",
+		"%s: expected %s with it", flagName("control.cordon"), nodeName)
+}
+
+func (c *PollConfig) validate(errs *flagErrors) {
+	errs.check(c.Interval >= minInterval,
+		"%s=%s: expected %s or more", flagName("poll.interval"), c.Interval, minInterval)
+	errs.check(c.Timeout > 0,
+		"%s=%s: expected more than 0s", flagName("poll.timeout"), c.Timeout)
+	errs.check(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+		"%s=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
+		flagName("poll.driver-budget"), c.DriverBudget)
+}
+
+func (c *MetricsConfig) validate(errs *flagErrors) {
+	for _, w := range []struct {
+		flag  flagName
+		value time.Duration
+	}{{xidWindowFlag, c.XIDWindow}, {clockEventsWindowFlag, c.ClockEventsWindow}} {
+		errs.check(w.value > 0 && w.value <= maxWindow,
+			"%s=%d: expected more than 0 and at most %d, in milliseconds",
+			w.flag, w.value.Milliseconds(), maxWindow.Milliseconds())
+	}
+}
+
+func (c *ProfilingConfig) validate(errs *flagErrors) {
+	const address = flagName("dcgm.address")
+
+	switch c.DCGMAddress {
 	case "off", "none", "disabled":
-		errs = append(errs, fmt.Errorf("--dcgm.address=%s: leave it out, DCGM is off without it", c.Profiling.DCGMAddress))
+		errs.check(false, "%s=%s: leave it out, DCGM is off without it", address, c.DCGMAddress)
 	case "remote":
-		errs = append(errs, errors.New("--dcgm.address=remote: expected HOST:PORT, or a socket's path"))
+		errs.check(false, "%s=remote: expected HOST:PORT, or a socket's path", address)
 	}
 
-	if c.Profiling.dcgmMode() == dcgmRemote {
-		if _, err := dcgmsource.ParseAddress(c.Profiling.DCGMAddress); err != nil {
-			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
-		}
+	if c.dcgmMode() == dcgmRemote {
+		_, err := dcgmsource.ParseAddress(c.DCGMAddress)
+		errs.check(err == nil, "%s: %w", address, err)
 	}
 
-	add(
-		!c.Control.Cordon || c.Kubernetes.NodeName != "",
-		"--control.cordon: expected --kubernetes.node-name with it",
-	)
-	add(
-		len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
-		"--release.socket=%s: expected a path whose folder has at most %d characters",
-		c.ReleaseSocket,
-		longestSocketDir,
-	)
-	add(
-		c.Control.DevicePlugin == "" || c.Kubernetes.Socket != "",
-		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
-		c.Control.DevicePlugin,
-	)
-	add(c.Profiling.Source != profilingDCGM || c.Profiling.dcgmMode() != dcgmOff,
-		"--profiling.source=dcgm: expected --dcgm.address=HOST:PORT or embedded with it")
-
-	add(
-		c.Kubernetes.WorkloadLabel == "" || c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim,
-		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server",
-	)
-	add(
-		!c.Advise.ServerMetrics || c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim,
-		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server",
-	)
-
-	return errors.Join(append(errs, c.Advise.validate(), c.Kubernetes.validate(), c.Control.validate())...)
+	errs.check(c.Source != profilingDCGM || c.dcgmMode() != dcgmOff,
+		"%s=dcgm: expected %s=HOST:PORT or embedded with it", flagName("profiling.source"), address)
 }
 
 // isWitness reports whether a text is NAMESPACE/NAME of a pod, or a prefix of that which ends in *.

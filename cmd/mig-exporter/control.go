@@ -125,7 +125,7 @@ func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Opt
 
 	programs, err := cfg.hooks()
 	if err != nil {
-		return control.Options{}, err
+		return control.Options{}, fmt.Errorf("--control.hook: %w", err)
 	}
 
 	c.metrics = newControlMetrics(x.node.now)
@@ -179,7 +179,7 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	for _, text := range c.Hooks {
 		h, err := hooks.Parse(text, hookTimeout)
 		if err != nil {
-			return nil, fmt.Errorf("--control.hook: %w", err)
+			return nil, err
 		}
 
 		list = append(list, h)

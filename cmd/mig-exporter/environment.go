@@ -107,19 +107,43 @@ func checkVariables(args []string, lookup lookupFunc) error {
 	return errors.Join(errs...)
 }
 
-// addVariables adds to an error about flags the variables of the environment that set them.
-func addVariables(err error, args []string, lookup lookupFunc) error {
+// flagName is the name of a flag in a message, which has it with its dashes.
+type flagName string
+
+func (n flagName) String() string { return "--" + string(n) }
+
+// flagErrors collects what is wrong with the values of flags.
+type flagErrors struct {
+	list  []error
+	flags []flagName // that the messages name, in their order
+}
+
+// check adds an error if a condition does not hold. Arguments that are a flagName are the flags that it is about.
+func (e *flagErrors) check(ok bool, format string, args ...any) {
+	if ok {
+		return
+	}
+
+	e.list = append(e.list, fmt.Errorf(format, args...))
+
+	for _, arg := range args {
+		if flag, is := arg.(flagName); is && !slices.Contains(e.flags, flag) {
+			e.flags = append(e.flags, flag)
+		}
+	}
+}
+
+// join returns the errors, with the variables of the environment that set their flags.
+func (e *flagErrors) join(args []string, lookup lookupFunc) error {
 	var set []string
 
-	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
-		variable := variableOf(m[1], args, lookup)
-
-		text := fmt.Sprintf("--%s is set by %s", m[1], variable)
-		if variable != "" && !slices.Contains(set, text) {
-			set = append(set, text)
+	for _, flag := range e.flags {
+		if variable := variableOf(string(flag), args, lookup); variable != "" {
+			set = append(set, fmt.Sprintf("%s is set by %s", flag, variable))
 		}
 	}
 
+	err := errors.Join(e.list...)
 	if len(set) == 0 {
 		return err
 	}
@@ -148,7 +172,7 @@ func requirements() []requirement {
 	}
 
 	return []requirement{
-		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
+		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled.String()},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
 		{[]string{"dcgm.counters", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", xidWindowFlag,
 			clockEventsWindowFlag}, asDCGM, "--metrics.names=dcgm or both"},
@@ -167,17 +191,16 @@ func requirements() []requirement {
 
 // controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they
 // would seem to turn control on.
-const controlEnabled = "--control.enabled"
+const controlEnabled = flagName("control.enabled")
 
-// findIneffective returns the flags and variables that have no effect with the others: an error about those that are
-// refused, and warnings about the others.
+// findIneffective finds the flags and variables that have no effect with the others. It adds an
+// error about those that are refused, and returns warnings about the others.
 func findIneffective(
 	cfg *Config,
 	args []string,
 	lookup lookupFunc,
-) (warnings []warning, err error) {
-	var errs []error
-
+	errs *flagErrors,
+) (warnings []warning) {
 	for _, e := range requirements() {
 		if e.has(cfg) {
 			continue
@@ -197,11 +220,8 @@ func findIneffective(
 					},
 				)
 			case name == "":
-			case e.needs == controlEnabled:
-				errs = append(
-					errs,
-					fmt.Errorf("%s has no effect: expected %s with it", name, e.needs),
-				)
+			case e.needs == controlEnabled.String():
+				errs.check(false, "%s has no effect: expected %s with it", name, controlEnabled)
 			default:
 				warnings = append(
 					warnings,
@@ -211,7 +231,7 @@ func findIneffective(
 		}
 	}
 
-	return warnings, errors.Join(errs...)
+	return warnings
 }
 
 // findEmptyVariables returns a warning for each variable that is set and empty, if an empty value of its flag means

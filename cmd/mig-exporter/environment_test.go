@@ -23,6 +23,15 @@ func TestBadVariables(t *testing.T) {
 		{"MIG_EXPORTER_DRIVER=rocm", "check-config", []string{"MIG_EXPORTER_DRIVER", "nvml or sim"}},
 		{"MIG_EXPORTER_POLL_INTERVAL=1us", "", []string{"50ms", "--poll.interval is set by MIG_EXPORTER_POLL_INTERVAL"}},
 		{"DCGM_EXPORTER_INTERVAL=1", "", []string{"50ms", "--poll.interval is set by DCGM_EXPORTER_INTERVAL"}},
+		{"MIG_EXPORTER_CONTROL_HOOK=reload", "--control.enabled",
+			[]string{"--control.hook: ", "(--control.hook is set by MIG_EXPORTER_CONTROL_HOOK)"}},
+		{"MIG_EXPORTER_CONTROL_DEVICE_PLUGIN=n/a=b", "--control.enabled --kubernetes.socket=",
+			[]string{"=n/a=b: expected a path in --kubernetes.socket: ", "--control.device-plugin=n/a=b: expected --control.cordon",
+				"(--control.device-plugin is set by MIG_EXPORTER_CONTROL_DEVICE_PLUGIN)"}},
+		{"MIG_EXPORTER_CONTROL_ENABLED=false", "--control.mode=apply",
+			[]string{"--control.mode has no effect: expected --control.enabled with it (--control.enabled is set by MIG_"}},
+		{"MIG_EXPORTER_ADVISE_MAX_STRETCH=0.5", "",
+			[]string{"--advise.max-stretch=0.5: expected 1 to 100 (--advise.max-stretch is set by"}},
 		{"MIG_EXPORTER_CAPTURE_POLLS=few", "capture --output=-", []string{"MIG_EXPORTER_CAPTURE_POLLS"}},
 	} {
 		t.Run(tt.env, func(t *testing.T) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -89,11 +88,14 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 		cfg.Hostname = cmp.Or(cfg.Kubernetes.NodeName, cfg.Metrics.NodeName)
 	}
 
-	without, err := findIneffective(cfg, line, lookup)
+	var errs flagErrors
+
+	cfg.validate(&errs)
+	without := findIneffective(cfg, line, lookup, &errs)
 	inv.Warnings = slices.Concat(warnings, without, findEmptyVariables(lookup))
 
-	if err = errors.Join(cfg.Validate(), err); err != nil {
-		return invocation{}, addVariables(err, line, lookup)
+	if err := errs.join(line, lookup); err != nil {
+		return invocation{}, err
 	}
 
 	return inv, nil

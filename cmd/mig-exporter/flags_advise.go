@@ -1,7 +1,8 @@
 package main
 
 import (
-	"fmt"
+	"errors"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -72,25 +73,24 @@ func (c *AdviseConfig) options(interval time.Duration) advise.Options {
 	return o
 }
 
-// validate checks what the types of the flags do not. The error names the flag.
-func (c *AdviseConfig) validate() error {
-	if err := c.Options.Validate(); err != nil {
-		return fmt.Errorf("--advise.%w", err)
+func (c *AdviseConfig) validate(errs *flagErrors) {
+	var bad *advise.OptionError
+	if err := c.Options.Validate(); errors.As(err, &bad) {
+		errs.check(false, "%s=%v: expected %s",
+			flagName("advise."+bad.Option), bad.Value, bad.Expected)
 	}
-
-	return nil
 }
 
-// validate checks what the types of the flags do not. The error names the flag.
-func (c *KubernetesConfig) validate() error {
-	if !isLabelKey(c.WorkloadLabel) {
-		return fmt.Errorf(
-			"--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
-			c.WorkloadLabel,
-		)
-	}
-
-	return nil
+func (c *KubernetesConfig) validate(errs *flagErrors) {
+	errs.check(c.WitnessPod == "" || isWitness(c.WitnessPod),
+		"%s=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
+		flagName("kubernetes.witness-pod"), c.WitnessPod)
+	errs.check(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
+		"%s=%s: expected an absolute path, or none",
+		flagName("kubernetes.checkpoint"), c.Checkpoint)
+	errs.check(isLabelKey(c.WorkloadLabel),
+		"%s=%.100q: expected the key of a label, as in app.kubernetes.io/name",
+		flagName("advise.workload-label"), c.WorkloadLabel)
 }
 
 // isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63 characters, which can have a
