@@ -161,7 +161,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
 
-	inv, err := parseCommandLine([]string{"--collectors=-ecc"}, os.LookupEnv)
+	inv, err := parseCommandLine([]string{"--collectors=-ecc"}, os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -182,7 +182,7 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 		t.Error("single processes are asked for")
 	}
 
-	if inv, err = parseCommandLine([]string{"--collectors=+process", "-c", "30000"}, os.LookupEnv); err != nil ||
+	if inv, err = parseCommandLine([]string{"--collectors=+process", "-c", "30000"}, os.Environ()); err != nil ||
 		!inv.Config.Metrics.servesProcesses() {
 		t.Errorf("--collectors=+process: %v, %v", inv.Config.Metrics.Disabled, err)
 	}

@@ -80,7 +80,7 @@ func shipped(t *testing.T) []string {
 func configOf(t *testing.T, args ...string) *Config {
 	t.Helper()
 
-	inv, err := parseCommandLine(append(args, "--driver=sim", "--sim.clock=step"), os.LookupEnv)
+	inv, err := parseCommandLine(append(args, "--driver=sim", "--sim.clock=step"), os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}

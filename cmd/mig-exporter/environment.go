@@ -17,6 +17,68 @@ import (
 // lookupFunc returns a variable of the environment, as os.LookupEnv does.
 type lookupFunc func(string) (string, bool)
 
+// lookupIn looks variables up in an environment, which has "NAME=value" for each.
+func lookupIn(environ []string) lookupFunc {
+	return func(name string) (string, bool) {
+		for _, pair := range environ {
+			if key, value, _ := strings.Cut(pair, "="); key == name {
+				return value, true
+			}
+		}
+
+		return "", false
+	}
+}
+
+// sortedNames returns the names of the variables of an environment.
+func sortedNames(environ []string) []string {
+	names := make([]string, len(environ))
+	for i, pair := range environ {
+		names[i], _, _ = strings.Cut(pair, "=")
+	}
+
+	slices.Sort(names)
+
+	return names
+}
+
+// mostFiles is how many files of arguments a command line may name. One that names itself has no end.
+const mostFiles = 100
+
+// expandFiles replaces each argument @FILE by the lines of the file, which can be such arguments
+// themselves. kingpin would do that when it has seen what we do with a command line before it.
+func expandFiles(args []string) ([]string, error) {
+	var out []string
+	files := 0
+
+	for rest := args; len(rest) > 0; {
+		arg := rest[0]
+		path, isFile := strings.CutPrefix(arg, "@")
+
+		switch {
+		case arg == "--":
+			return append(out, rest...), nil
+		case !isFile:
+			out = append(out, arg)
+			rest = rest[1:]
+
+			continue
+		case files == mostFiles:
+			return nil, fmt.Errorf("%s: expected at most %d files of arguments", arg, mostFiles)
+		}
+
+		lines, err := kingpin.ExpandArgsFromFile(path)
+		if err != nil {
+			return nil, err
+		}
+
+		files++
+		rest = slices.Concat(lines, rest[1:])
+	}
+
+	return out, nil
+}
+
 // envPrefix begins the names of this program's variables.
 const envPrefix = "MIG_EXPORTER_"
 
@@ -274,7 +336,7 @@ func logWarnings(logger log.Logger, list []warning) {
 // unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag
 // has.
 func unknownVariables(environ []string) []warning {
-	var own, names []string
+	var own []string
 	flags := map[string]string{}
 
 	for _, f := range allFlags() {
@@ -287,12 +349,7 @@ func unknownVariables(environ []string) []warning {
 		known = append(known, a.env)
 	}
 
-	for _, pair := range environ {
-		name, _, _ := strings.Cut(pair, "=")
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
+	names := sortedNames(environ)
 	var list []warning
 
 	for _, name := range names {

@@ -38,7 +38,7 @@ func TestBadVariables(t *testing.T) {
 			name, value, _ := strings.Cut(tt.env, "=")
 			t.Setenv(name, value)
 
-			_, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
+			_, err := parseCommandLine(strings.Fields(tt.args), os.Environ())
 			for _, want := range tt.says {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v; want %q in it", err, want)
@@ -49,18 +49,18 @@ func TestBadVariables(t *testing.T) {
 
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "1us")
 
-	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.LookupEnv)
+	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.Environ())
 	if err == nil || strings.Contains(err.Error(), "MIG_EXPORTER") {
 		t.Errorf("the command line has the value: %v", err)
 	}
 
-	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.Environ()); err != nil {
 		t.Errorf("the command line overrules a bad variable: %v", err)
 	}
 
 	t.Setenv("MIG_EXPORTER_VERSION", "1.2.3")
 
-	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.Environ()); err != nil {
 		t.Errorf("a variable that images have: %v", err)
 	}
 }
@@ -117,7 +117,7 @@ func TestIneffective(t *testing.T) {
 				t.Setenv(name, value)
 			}
 
-			inv, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
+			inv, err := parseCommandLine(strings.Fields(tt.args), os.Environ())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -144,7 +144,7 @@ func TestHostnameInAPod(t *testing.T) {
 		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8", "gpu-7"},
 		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", "", "gpu-7"}, // the host name is that of the scenario
 	} {
-		inv, err := parseCommandLine(strings.Fields(tt.args), environment(tt.env))
+		inv, err := parseCommandLine(strings.Fields(tt.args), []string{tt.env})
 		what := tt.env + " " + tt.args
 		expectError(t, what, err, "")
 		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)

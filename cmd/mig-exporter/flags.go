@@ -44,15 +44,22 @@ type invocation struct {
 // name in upper case with dots and dashes as underscores.
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
-func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
-	goneVariables := lookup
+func parseCommandLine(line, environ []string) (invocation, error) {
+	line, err := expandFiles(line)
+	if err != nil {
+		return invocation{}, err
+	}
+
+	goneVariables := environ
 	if asksForHelp(line) { // which says what there is instead
-		goneVariables = func(string) (string, bool) { return "", false }
+		goneVariables = nil
 	}
 
 	if err := refuseGone(line, goneVariables); err != nil {
 		return invocation{}, err
 	}
+
+	lookup := lookupIn(environ)
 
 	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {

@@ -70,7 +70,7 @@ func TestKubernetesFlags(t *testing.T) {
 		{"--kubernetes.checkpoint=", ""},
 		{"--kubernetes.socket=", ""},
 	} {
-		_, err := parseCommandLine([]string{tt.flag}, func(string) (string, bool) { return "", false })
+		_, err := parseCommandLine([]string{tt.flag}, nil)
 		expectError(t, tt.flag, err, tt.want)
 	}
 }

@@ -46,7 +46,7 @@ func main() {
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	journal := isJournal(errOut, os.Getenv(journalVariable))
 
-	inv, err := parseCommandLine(args, os.LookupEnv)
+	inv, err := parseCommandLine(args, os.Environ())
 	if err != nil {
 		printError(errOut, journal, err)
 		return exitUsage
