@@ -18,6 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
@@ -220,10 +221,9 @@ func (c *controller) serveAPI(ctx context.Context) error {
 			)
 		}
 
-		select {
-		case <-ctx.Done():
+		_ = retry.Sleep(ctx, retryServing)
+		if ctx.Err() != nil {
 			return nil
-		case <-time.After(retryServing):
 		}
 	}
 }

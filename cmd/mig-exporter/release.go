@@ -22,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // opening is what the source needs to let go of GPUs of this node.
@@ -267,10 +268,9 @@ func (s *releaseServer) run(ctx context.Context) error {
 			)
 		}
 
-		select {
-		case <-ctx.Done():
+		_ = retry.Sleep(ctx, retryServing)
+		if ctx.Err() != nil {
 			return nil
-		case <-time.After(retryServing):
 		}
 	}
 }

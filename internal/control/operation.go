@@ -9,6 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // task is what is to be done of an operation.
@@ -49,7 +50,7 @@ type entry struct {
 	watched bool // a goroutine watches whether the operation, which is unsettled, is cured
 	// retryable is set if the engine itself retries an operation that could not be finished, see retry.
 	retryable bool
-	retry     backoff
+	retry     retry.Backoff
 	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence is why it
 	// was left alone for too long to be finished; empty if it was not.
 	resumes bool
