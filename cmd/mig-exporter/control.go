@@ -221,9 +221,8 @@ func (c *controller) serveAPI(ctx context.Context) error {
 			)
 		}
 
-		_ = retry.Sleep(ctx, retryServing)
-		if ctx.Err() != nil {
-			return nil
+		if retry.Sleep(ctx, retryServing) != nil {
+			return nil //nolint:nilerr // the program stops
 		}
 	}
 }

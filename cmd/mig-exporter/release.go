@@ -268,9 +268,8 @@ func (s *releaseServer) run(ctx context.Context) error {
 			)
 		}
 
-		_ = retry.Sleep(ctx, retryServing)
-		if ctx.Err() != nil {
-			return nil
+		if retry.Sleep(ctx, retryServing) != nil {
+			return nil //nolint:nilerr // the program stops
 		}
 	}
 }
