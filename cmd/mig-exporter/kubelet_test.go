@@ -117,7 +117,8 @@ func TestRunningContainers(t *testing.T) {
 		}
 	}
 
-	if (&runningContainers{}).isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
+	early := runningContainers{current: func() *gpu.Snapshot { return nil }}
+	if early.isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
 		t.Error("something runs before the first Snapshot")
 	}
 }
