@@ -9,6 +9,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // judgeGPU judges one GPU and its instances.
@@ -117,10 +118,10 @@ func describeLayout(g *gpu.GPU) string {
 	case !enabled:
 		return "MIG is off"
 	case errorOf(gpu.ReadingMIG, g.Errors) != nil: // others may be hidden
-		return "MIG is on, " + countOf(len(g.Instances), "GPU instance") + " seen"
+		return "MIG is on, " + nodedoc.Count(len(g.Instances), "GPU instance", "GPU instances") + " seen"
 	}
 
-	return "MIG is on, " + countOf(len(g.Instances), "GPU instance")
+	return "MIG is on, " + nodedoc.Count(len(g.Instances), "GPU instance", "GPU instances")
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {

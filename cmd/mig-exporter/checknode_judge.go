@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
@@ -69,7 +70,7 @@ func (j *nodeJudge) judgeDriver() {
 	if driver, ok := j.last.Driver.Get(); ok {
 		c.State = checkOK
 		c.Found = fmt.Sprintf("%s, NVML %s, CUDA %s, %s", driver.Version, driver.NVML, driver.CUDA,
-			countOf(len(j.last.GPUs), "GPU"))
+			nodedoc.Count(len(j.last.GPUs), "GPU", "GPUs"))
 	}
 
 	if s := j.source(gpu.SourceNVML); s != nil && s.Err != nil {
@@ -137,7 +138,7 @@ func (j *nodeJudge) judgeCalls() {
 
 		c.Found = fmt.Sprintf(
 			"%s not returned in time (--poll.timeout=%s)",
-			countOf(j.last.HungCalls, "reading"),
+			nodedoc.Count(j.last.HungCalls, "reading", "readings"),
 			j.cfg.Poll.Timeout,
 		)
 		if len(hanging) > 0 {
@@ -472,13 +473,4 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	}
 
 	return c
-}
-
-// countOf returns "1 GPU" and "2 GPUs".
-func countOf(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -140,7 +140,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		p.para(
 			"! ",
 			red,
-			plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
+			nodedoc.Count(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
 		)
 	}
 
@@ -224,7 +224,7 @@ func unreadText(doc *nodedoc.Document) string {
 		const one = "GPU has not been read yet and is"
 		const several = "GPUs have not been read yet and are"
 
-		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
+		return nodedoc.Count(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}
 
 	return ""
@@ -454,7 +454,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:
-		cells[7] = plural(len(inst.ComputeInstances), "compute instance", "compute instances")
+		cells[7] = nodedoc.Count(len(inst.ComputeInstances), "compute instance", "compute instances")
 	}
 
 	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(node, inst)})

@@ -234,7 +234,7 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	}
 
 	op.change(func(o *entry) { o.Operation.Mode = &r })
-	op.addNote("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
+	op.addNote("MIG mode is %s, pending is %s", mig.OnOff(r.Current), mig.OnOff(r.Pending))
 
 	if r.Current == r.Wanted {
 		// The hooks and the device plugin have to follow. It is saved with the history: after a crash before that, the
@@ -267,14 +267,6 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	}
 
 	e.endOperation(ctx, op, api.Succeeded, nil)
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-
-	return "off"
 }
 
 func waitsFor(activation error) string {
