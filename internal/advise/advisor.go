@@ -429,6 +429,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
+		d.addLoads(at, a.options.TargetBusy)
 		d.workload.seen(d, at)
 	}
 

@@ -65,8 +65,10 @@ func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	}
 
 	if stretch > unchangedStretch {
-		list = append(list, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
-			Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
+		list = append(list, Decided{FigureBusy, round3(t.busy10), 1})
+		if t.needsRoom(e, limits) {
+			list = append(list, Decided{FigureBusy, round3(t.busyP99), o.TargetBusy})
+		}
 	}
 
 	return list

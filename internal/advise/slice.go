@@ -155,7 +155,7 @@ func (a *Advisor) recommendShrink(
 		decided = answer{Action: ActionKeep} // whatever refused it before
 	}
 
-	r.setAnswer(withStart(decided, e), trials)
+	r.setAnswer(withStart(decided, e), trials, a.options)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.

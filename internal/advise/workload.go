@@ -68,6 +68,8 @@ type workload struct {
 	GraphicsUnread float64    // likewise
 	Starts         starts     // none is known of evidence that an older version has written
 	Queues         []queueUse // by profile; empty for what ends by itself
+	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
+	InSlices float64
 	// Reserve is what its inference server says; nil if none has answered.
 	Reserve *reserve
 	// Answer is what was last recommended; Next is another answer that has been computed since NextSince without a break.
@@ -300,8 +302,12 @@ func (w *workload) weight(now time.Time) float64 {
 		w.Engines[i].Busy.scale(1 / weight)
 	}
 
+	for i := range w.Queues {
+		w.Queues[i].Passed /= float32(weight)
+	}
+
 	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,
-		&w.Throttled} {
+		&w.Throttled, &w.InSlices} {
 		*sum /= weight
 	}
 
