@@ -138,6 +138,7 @@ func (w *workload) queueOf(sms, memorySlices int) *queueUse {
 type hour struct {
 	number         int64   // hours since 1970
 	seconds, work  float64 // observed, and busy
+	sm, dram       float64 // integrals of activity
 	poll, minute   successive
 	spell          spells
 	run            float64 // seconds for which it has been busy all the time
@@ -145,6 +146,7 @@ type hour struct {
 	inMinute       float64 // busy seconds of the open minute
 	minuteObserved float64
 	before         queueHour // the hour before
+	kernelsBefore  Kernels   // those of the hour before
 	queues         []queue
 }
 
@@ -238,6 +240,8 @@ func (d *device) observeQueues(
 	}
 
 	d.hour.add(busy, elapsed)
+	d.hour.sm += kernels.Width * work
+	d.hour.dram += kernels.Bandwidth * work
 
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
@@ -363,6 +367,7 @@ func (h *waitHistogram) longest() float64 {
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
 	h.before = h.summary()
+	h.kernelsBefore = h.kernels()
 
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
 		for i := range h.queues {
@@ -373,6 +378,8 @@ func (d *device) closeHour(at time.Time) {
 	h.number = hourOf(at)
 	h.seconds = 0
 	h.work = 0
+	h.sm = 0
+	h.dram = 0
 	h.poll.squares = 0
 	h.poll.seconds = 0
 	h.minute.squares = 0
@@ -450,4 +457,22 @@ func (h *hour) latest() queueHour {
 	}
 
 	return h.summary()
+}
+
+// kernels returns what kernels used of the device on average in the hour so far.
+func (h *hour) kernels() Kernels {
+	if h.work == 0 {
+		return Kernels{}
+	}
+
+	return Kernels{Width: h.sm / h.work, Bandwidth: h.dram / h.work}
+}
+
+// latestKernels returns the kernels of latest.
+func (h *hour) latestKernels() Kernels {
+	if h.seconds < enoughOfHour {
+		return h.kernelsBefore
+	}
+
+	return h.kernels()
 }

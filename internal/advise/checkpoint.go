@@ -173,7 +173,7 @@ func (w *workload) validate(at time.Time) error {
 		w.ActivityUnread,
 		w.GraphicsUnread,
 		w.Throttled,
-		w.InSlices,
+		float64(w.InSlices),
 		float64(w.FirstMemory),
 		w.Before.Width,
 		w.Before.Bandwidth,

@@ -65,10 +65,11 @@ func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	}
 
 	if stretch > unchangedStretch {
-		list = append(list, Decided{FigureBusy, round3(t.busy10), 1})
-		if t.needsRoom(e, limits) {
+		if t.needsRoom(limits) {
 			list = append(list, Decided{FigureBusy, round3(t.busyP99), o.TargetBusy})
 		}
+
+		list = append(list, Decided{FigureBusy, round3(t.busy10), 1})
 	}
 
 	return list

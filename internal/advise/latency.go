@@ -35,6 +35,8 @@ const (
 	shortRun = 5
 	// figureMargin is how far what happens lies from a figure at most, in nine of ten.
 	figureMargin = 1.25
+	// waitMargin is how much more than expected a decision takes for waiting, of which less is known than of the service.
+	waitMargin = 0.5
 	// figureLoad is the load up to which a figure says how long requests wait.
 	figureLoad = 0.8
 	// shortService is the longest service time in seconds of which polls of a second show the variance.
@@ -92,7 +94,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	}
 
 	likely := float64(h.Load / h.Busy) // in that hour, which may have other kernels than the others
-	slow := max(median.likely(), p95.Low)
+	slow := max(likely, median.likely(), p95.Low)
 	l.Expected = h.stretched(slow, h.expectedService(), 1, backlogOfDecision)
 
 	if service, ok := e.requests.service.Get(); ok {
@@ -100,6 +102,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		l.Expected = h.stretchedBy(slow, service.Seconds(), backlogOfDecision)
 	}
 
+	l.Expected += waitMargin * max(0, l.Expected-slow)
 	l.Expected = min(max(l.Expected, l.Low), l.High)
 	if l.Load >= 1 {
 		l.Expected = l.High // it falls behind
@@ -273,13 +276,32 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
 
-	load := min(float64(h.Met), fullLoad)
-	v := h.variance()
 	hidden := h.hidden(service)
-	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
-	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
+	slice := max(h.longestIn(1, 1, service, spread), service+hidden)
+	whole := max(h.longestIn(1/k, 1/k, service, spread), (service+hidden)/k)
 
 	return slice / whole
+}
+
+// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they are those that ran on
+// the whole GPU: the same work takes the same time of SMs and moves the same bytes, over a longer time. It is 1 if that
+// is not known. One kernel can differ from another, so it takes both to show it.
+func (d *device) meanStretch(of, whole capacity) float64 {
+	now := d.hour.latestKernels()
+	mean := d.workload.BeforeMean
+	then := Kernels{float64(mean[0]) / wholeUnit, float64(mean[1]) / wholeUnit}
+
+	if now.Width == 0 || then.Width == 0 || whole.sms == 0 || whole.memorySlices == 0 {
+		return 1
+	}
+
+	stretch := then.Width / (now.Width * float64(of.sms) / float64(whole.sms))
+	if drawn := now.Bandwidth * float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
+		then.Bandwidth > minBandwidth {
+		stretch = min(stretch, then.Bandwidth/drawn)
+	}
+
+	return max(1, stretch)
 }
 
 // stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take

@@ -252,9 +252,8 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "strictly", strict: true, want: refused},
 		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
 			figure: FigureBusy},
-		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureThroughput},
-		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced,
-			figure: FigureThroughput},
+		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureBusy},
+		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced, figure: FigureBusy},
 	} {
 		g := served(t, 0.45, 0.6, c.change)
 		o := fastOptions()

@@ -169,7 +169,7 @@ type Evidence struct {
 	startNeed      float64                               // what a start needs now, in bytes
 	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
 	loadsKnown     bool                                  // how busy slices would have been, of the time inSlices
-	inSlices       float64
+	inSlices       float32
 	now            time.Time
 	requests       requests
 	growthRate     float64  // of memory that grows steadily by a share of itself, per day

@@ -23,7 +23,7 @@ func (d *device) addLoads(at time.Time, target float64) {
 
 	last := d.meanOfLast()
 	weight := w.weight(at) * v.observed
-	w.InSlices += weight
+	w.InSlices += float32(weight)
 
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
@@ -51,7 +51,9 @@ func loadIn(slice Slice, busy, sm, dram float64) float64 {
 
 // loadsKnown reports whether at least half of what was observed is counted in slices: an older version has seen the rest,
 // or it was measured in a sample.
-func (w *workload) loadsKnown() bool { return !w.isSampled() && w.InSlices >= w.Busy.total()/2 }
+func (w *workload) loadsKnown() bool {
+	return !w.isSampled() && float64(w.InSlices) >= w.Busy.total()/2
+}
 
 // busyIn returns how busy a workload keeps a profile that stretches its kernels: at p99 and in the busiest ten minutes,
 // above 1 if it falls behind. If the minutes were counted in the profile, p99 is the target or less, unless they passed
@@ -69,7 +71,7 @@ func (e *Evidence) busyIn(p *gpu.Profile, stretch float64, strict bool, o Option
 		return p99, most10
 	}
 
-	if use.Passed > passedShare*float32(e.inSlices) {
+	if use.Passed > passedShare*e.inSlices {
 		p99 = max(p99, o.TargetBusy*1.001)
 	} else {
 		p99 = min(p99, o.TargetBusy)
