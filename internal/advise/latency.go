@@ -100,6 +100,11 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 	if service, ok := e.requests.service.Get(); ok {
 		l.Figure = min(max(h.stretchedBy(likely, service.Seconds(), backlogOfFigure), l.Low), l.High)
 		l.Expected = h.stretchedBy(slow, service.Seconds(), backlogOfDecision)
+
+		// Requests of other kinds than most may be the ones that a slice stretches most, and all others wait for them.
+		worst := h
+		worst.Load = max(h.Load, h.Busy*float32(p95.High))
+		l.worst = worst.stretchedBy(p95.High, service.Seconds(), backlogOfDecision)
 	}
 
 	l.Expected += waitMargin * max(0, l.Expected-slow)
@@ -117,7 +122,7 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	case l == Latency{}:
 		return 0, false
 	case strict && l.Figure > 0:
-		return min(figureMargin*l.Expected, l.High), true
+		return min(max(figureMargin*l.Expected, l.worst), l.High), true
 	case strict:
 		return l.High, true
 	}

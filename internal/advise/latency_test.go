@@ -235,6 +235,20 @@ func TestFigureOfTheBusiestHour(t *testing.T) {
 	}
 }
 
+// TestStrictlyTheWidestKernelsCount: a figure follows from the mean of kernels, and some requests may have wider ones,
+// for which all others wait. Strictly, the figure of kernels that are stretched as far as is possible decides.
+func TestStrictlyTheWidestKernelsCount(t *testing.T) {
+	const seconds, service = 3660, 0.02
+	_, busy := poisson(rand.New(rand.NewPCG(1, 2)), 0.4, service, 1, seconds).serve(1, seconds)
+	l := predictedFor(t, busy, 0.3, gpu.Some(time.Duration(service*1e9)), "3g.40gb")
+	high := StretchOf(Kernels{Width: 0.3}, Slice{SMs: 60. / 132, Bandwidth: 0.5}).High
+
+	want := high * (1 - 0.4) / (1 - high*0.4) // the stretch of all latencies in such a queue
+	if strict, _ := l.deciding(true); strict < 0.95*min(want, l.High) {
+		t.Errorf("%+v: strictly %.2f, want %.2f", l, strict, want)
+	}
+}
+
 // TestLatencyDecides: kernels that a slice stretches within the limit make requests wait beyond it, unless it is known
 // that none does.
 func TestLatencyDecides(t *testing.T) {
@@ -252,8 +266,9 @@ func TestLatencyDecides(t *testing.T) {
 		{about: "strictly", strict: true, want: refused},
 		{about: "requests that hardly wait", change: func(h *gpu.Holder) { h.Rightsizing.MaxStretch = gpu.Some(4.) }, want: sliced,
 			figure: FigureBusy},
-		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureBusy},
-		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced, figure: FigureBusy},
+		{about: "a job", change: func(h *gpu.Holder) { h.Workload = "Job/a" }, want: sliced, figure: FigureThroughput},
+		{about: "said to answer none", change: func(h *gpu.Holder) { h.Rightsizing.Closed = true }, want: sliced,
+			figure: FigureThroughput},
 	} {
 		g := served(t, 0.45, 0.6, c.change)
 		o := fastOptions()

@@ -222,6 +222,8 @@ type Latency struct {
 	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes: from 1 on it falls
 	// behind.
 	Load float64 `json:"loadRatio"`
+	// worst is the figure if kernels are stretched as far as the evidence allows; 0 without one.
+	worst float64
 }
 
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent

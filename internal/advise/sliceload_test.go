@@ -13,16 +13,18 @@ import (
 func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 	type times struct{ busy, wide float64 } // busy time with narrow and with wide kernels
 	for _, c := range []struct {
-		about  string
-		times  times
-		change func(*Options)
-		want   answer
+		about          string
+		times          times
+		strict, closed bool
+		want           answer
 	}{
-		{"neither fills a slice", times{0.7, 0.3}, nil, answer{Action: ActionSlice, Profile: "3g.40gb"}},
-		{"wide kernels pass the target", times{0.7, 0.47}, nil, answer{Action: ActionKeep, Reason: ReasonBusy}},
-		{"strictly", times{0.7, 0.3}, func(o *Options) { o.Strict = true }, answer{Action: ActionKeep, Reason: ReasonBusy}},
+		{"neither fills a slice", times{0.7, 0.3}, false, false, answer{Action: ActionSlice, Profile: "3g.40gb"}},
+		{"strictly", times{0.7, 0.3}, true, false, answer{Action: ActionKeep, Reason: ReasonBusy}},
+		{"wide kernels pass the target", times{0.5, 0.47}, false, false, answer{Action: ActionKeep, Reason: ReasonBusy}},
+		{"and no client waits", times{0.5, 0.47}, false, true, answer{Action: ActionSlice, Profile: "3g.40gb"}},
 	} {
 		h := pod("ml", "Deployment/a")
+		h.Rightsizing.Closed = c.closed
 		g := wholeGPU(t, "H100-80GB", 0, load{gib: 25}, h)
 		g.Profiles = g.Profiles[:0:0]
 
@@ -34,10 +36,7 @@ func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 
 		o := fastOptions()
 		o.MaxStretch = 10 // of latency
-
-		if c.change != nil {
-			c.change(&o)
-		}
+		o.Strict = c.strict
 
 		a := New(o)
 		s := show(a, start(), longEnough, g, func(at time.Time, g *gpu.GPU) {
@@ -54,7 +53,7 @@ func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 		cmptest.Equal(t, c.about+": "+r.Explanation,
 			answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
 
-		if p := r.Predicted; p != nil && (p.BusyP99 > o.TargetBusy || p.Busy10Minutes > 0.8) {
+		if p := r.Predicted; p != nil && !c.closed && (p.BusyP99 > o.TargetBusy || p.Busy10Minutes > 0.8) {
 			t.Errorf("%s: predicted %+v", c.about, p)
 		}
 	}

@@ -3,6 +3,7 @@ package advise
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -114,7 +115,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	case e.NeverBusy && limits.strict:
 		t.reason = ReasonNoBusyTime // strictly, what is unknown is not within the limit
 	default:
-		t.reason = t.judgeTime(limits, o)
+		t.reason = t.judgeTime(e, limits, o)
 	}
 
 	latency, _ := t.latency.deciding(limits.strict)
@@ -133,14 +134,14 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 
 // judgeTime returns why a profile takes too long; empty if it does not. Latency is asked beside the stretch of kernels
 // and the time that is left: each of them sees what the others do not.
-func (t *trial) judgeTime(limits limits, o Options) Reason {
+func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	stretch := t.p95.deciding(limits.strict)
 	latency, _ := t.latency.deciding(limits.strict)
 
 	switch {
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case stretch > unchangedStretch && (t.needsRoom(limits) && t.busyP99 > o.TargetBusy || t.busy10 > 1):
+	case stretch > unchangedStretch && (t.busyP99 > t.mostBusy(e, limits, o) || t.busy10 > 1):
 		return ReasonBusy
 	case latency > limits.stretch:
 		return ReasonLatency
@@ -149,10 +150,19 @@ func (t *trial) judgeTime(limits limits, o Options) Reason {
 	return ReasonNone
 }
 
-// needsRoom reports whether a slice must not be busier than Options.TargetBusy, since more would make requests wait:
-// except strictly, not if a figure says how long they do.
-func (t *trial) needsRoom(limits limits) bool {
-	return limits.strict || t.latency.Figure == 0 || t.latency.Load > figureLoad
+// mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests wait: except
+// strictly, that does not count if no client waits, nor if a figure says how long they do.
+func (t *trial) mostBusy(e *Evidence, limits limits, o Options) float64 {
+	switch {
+	case limits.strict:
+		return o.TargetBusy
+	case t.latency.Figure > 0 && t.latency.Load <= figureLoad:
+		return math.Inf(1)
+	case e.requests.closed:
+		return 1
+	}
+
+	return o.TargetBusy
 }
 
 // sliceOf returns the share of a device that a profile has.
