@@ -209,7 +209,6 @@ func (w *workload) validate(at time.Time) error {
 			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Rough, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
 				numbers = append(numbers, float64(v))
 			}
-
 		}
 
 		numbers = append(numbers, float64(w.Queues[i].Passed))

@@ -109,6 +109,7 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 
 	l.Expected += waitMargin * max(0, l.Expected-slow)
 	l.Expected = min(max(l.Expected, l.Low), l.High)
+
 	if l.Load >= 1 {
 		l.Expected = l.High // it falls behind
 	}
@@ -223,8 +224,8 @@ func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
 	return high
 }
 
-// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a spell a queue grows from
-// its beginning, and a request comes in the middle of it: it does not get as long as under the same load for ever.
+// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a spell a queue grows
+// from its beginning, and a request comes in the middle of it: it does not get as long as under the same load for ever.
 func waitIn(load, variance float64, steady bool) float64 {
 	const age = spellSeconds / 2
 

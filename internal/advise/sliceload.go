@@ -39,8 +39,8 @@ func (d *device) addLoads(at time.Time, target float64) {
 	}
 }
 
-// loadIn returns how busy a slice is with kernels that keep a device busy for a share of a time, and have these means of
-// its SMs and bandwidth in it.
+// loadIn returns how busy a slice is with kernels that keep a device busy for a share of a time, and have these means
+// of its SMs and bandwidth in it.
 func loadIn(slice Slice, busy, sm, dram float64) float64 {
 	if busy <= 0 {
 		return 0
@@ -49,8 +49,8 @@ func loadIn(slice Slice, busy, sm, dram float64) float64 {
 	return busy * StretchOf(Kernels{Width: min(sm/busy, 1), Bandwidth: min(dram/busy, 1)}, slice).Expected
 }
 
-// loadsKnown reports whether at least half of what was observed is counted in slices: an older version has seen the rest,
-// or it was measured in a sample.
+// loadsKnown reports whether at least half of what was observed is counted in slices: not if an older version has seen
+// the rest, or if it was measured in a sample.
 func (w *workload) loadsKnown() bool {
 	return !w.isSampled() && float64(w.InSlices) >= w.Busy.total()/2
 }

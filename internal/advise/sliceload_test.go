@@ -12,6 +12,7 @@ import (
 // have wide kernels and are busy for less: no minute of a slice is as busy as the busiest one with the widest kernels.
 func TestBusyMinutesAreNotTheWideOnes(t *testing.T) {
 	type times struct{ busy, wide float64 } // busy time with narrow and with wide kernels
+
 	for _, c := range []struct {
 		about          string
 		times          times

@@ -55,7 +55,7 @@ type workload struct {
 	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
 	InSlices  float32
 	Untrusted bool // busy time of its GPU instance was seen below SM activity
-	// BeforeMean is the mean of Before's width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if it is not known.
+	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if it is not known.
 	BeforeMean [2]uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
