@@ -1,0 +1,756 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// topState is all that a live view shows. A message makes the next state of it; nothing else changes.
+type topState struct {
+	nodes         []topNode
+	width, height int // 0 is no limit
+	now           time.Time
+
+	screen   topScreen
+	order    topOrder
+	filter   string
+	editing  bool // the keys are the filter's text
+	openAll  bool // all GPUs show their slices, even if they don't fit
+	selected topKey
+	offset   int // of the first line of the list
+	scrolled int // lines of the detail
+	quit     bool
+}
+
+// topNode is one node.
+type topNode struct {
+	address string
+	view    *nodeView // nil before the first reading
+	read    time.Time // when the reading came
+	trouble string    // why none comes; empty if the stream lives
+	since   time.Time // when the trouble came
+	again   time.Duration
+	past    *history.Document
+}
+
+// topScreen is what a live view shows.
+type topScreen int
+
+const (
+	screenList topScreen = iota
+	screenDetail
+	screenKeys
+)
+
+// topOrder is the order of devices.
+type topOrder int
+
+const (
+	orderIndex topOrder = iota
+	orderMemory
+	orderActivity
+	orders
+)
+
+func (o topOrder) String() string { return [...]string{"index", "memory", "activity"}[o] }
+
+// whole stands for the instance in the key of a device that is none.
+const whole = -1
+
+// topKey names a line that can be selected: a node, a GPU, a GPU instance or a compute instance. Its zero value names
+// none.
+type topKey struct {
+	level             topLevel
+	node, gpu         int // index of the node, and of the GPU on it
+	instance, compute int // whole, if the device is not one
+}
+
+type topLevel int
+
+const (
+	levelNode topLevel = iota + 1
+	levelGPU
+	levelInstance
+	levelCompute
+)
+
+func newTopState(addresses []string) topState {
+	state := topState{now: time.Now(), width: tableWidth}
+	for _, address := range addresses {
+		state.nodes = append(state.nodes, topNode{address: hidePassword(address)})
+	}
+
+	return state
+}
+
+// topMessage is something that happens to a live view.
+type topMessage interface {
+	// apply returns the state after the message, which depends on nothing else.
+	apply(s topState) topState
+}
+
+// The messages of a feed.
+type (
+	// readingMessage is a reading of a node.
+	readingMessage struct {
+		node int
+		at   time.Time
+		doc  nodedoc.Document
+	}
+	// troubleMessage says why no reading comes.
+	troubleMessage struct {
+		node  int
+		at    time.Time
+		text  string
+		again time.Duration // until the next attempt
+	}
+	historyMessage struct {
+		node int
+		past *history.Document
+	}
+	// rawMessage is a document as the server wrote it, for -o json.
+	rawMessage struct{ data []byte }
+)
+
+// The messages of a terminal.
+type (
+	sizeMessage struct{ width, height int }
+	tickMessage struct{ at time.Time }
+	// keyMessage is a key: its name, such as "Enter", or its character.
+	keyMessage string
+)
+
+func (m readingMessage) apply(s topState) topState {
+	s.nodes = slices.Clone(s.nodes)
+	n := &s.nodes[m.node]
+	n.view = newNodeView(m.doc)
+	n.read = m.at
+	n.trouble = ""
+	s.now = m.at
+
+	return keepSelection(s)
+}
+
+func (m troubleMessage) apply(s topState) topState {
+	s.nodes = slices.Clone(s.nodes)
+	n := &s.nodes[m.node]
+	n.trouble = m.text
+	n.since = m.at
+	n.again = m.again
+	s.now = m.at
+
+	return s
+}
+
+func (m historyMessage) apply(s topState) topState {
+	s.nodes = slices.Clone(s.nodes)
+	s.nodes[m.node].past = m.past
+
+	return s
+}
+
+func (rawMessage) apply(s topState) topState { return s }
+
+func (m tickMessage) apply(s topState) topState {
+	s.now = m.at
+	return s
+}
+
+func (m sizeMessage) apply(s topState) topState {
+	s.width = m.width
+	s.height = m.height
+
+	return scrollToSelection(s)
+}
+
+func (m keyMessage) apply(s topState) topState {
+	if m == "Ctrl+C" {
+		s.quit = true
+		return s
+	}
+
+	if s.editing {
+		return editFilter(s, string(m))
+	}
+
+	switch s.screen {
+	case screenKeys:
+		s.screen = screenList
+		return s
+	case screenDetail:
+		return pressInDetail(s, string(m))
+	default:
+		return pressInList(s, string(m))
+	}
+}
+
+// editFilter adds a key to the filter's text.
+func editFilter(s topState, key string) topState {
+	switch key {
+	case "Enter":
+		s.editing = false
+	case "Esc":
+		s.editing = false
+		s.filter = ""
+	case "Backspace":
+		if r := []rune(s.filter); len(r) > 0 {
+			s.filter = string(r[:len(r)-1])
+		}
+	case "Ctrl+U":
+		s.filter = ""
+	default:
+		if len([]rune(key)) == 1 {
+			s.filter += key
+		}
+	}
+
+	return keepSelection(s)
+}
+
+func pressInList(s topState, key string) topState {
+	switch key {
+	case "q":
+		s.quit = true
+	case "?", "h":
+		s.screen = screenKeys
+	case "/":
+		s.editing = true
+	case "Esc":
+		s.filter = ""
+	case "s":
+		s.order = (s.order + 1) % orders
+	case "i":
+		s.order = orderIndex
+	case "m":
+		s.order = orderMemory
+	case "a":
+		s.order = orderActivity
+	case "o":
+		s.openAll = !s.openAll
+	case "Enter":
+		if s.selected.level != 0 {
+			s.screen = screenDetail
+			s.scrolled = 0
+		}
+
+		return s
+	default:
+		return move(s, key)
+	}
+
+	return keepSelection(s)
+}
+
+// move selects another line.
+func move(s topState, key string) topState {
+	keys := s.keys()
+	if len(keys) == 0 {
+		return s
+	}
+
+	at := max(0, slices.Index(keys, s.selected))
+	page := max(1, s.listHeight()-1)
+
+	switch key {
+	case "Down", "j":
+		at++
+	case "Up", "k":
+		at--
+	case "PgDn", "Ctrl+F", " ":
+		at += page
+	case "PgUp", "Ctrl+B":
+		at -= page
+	case "Home", "g":
+		at = 0
+	case "End", "G":
+		at = len(keys) - 1
+	case "Tab", "]":
+		at = nextGPU(keys, at, 1)
+	case "Backtab", "[":
+		at = nextGPU(keys, at, -1)
+	default:
+		return s
+	}
+
+	s.selected = keys[min(max(at, 0), len(keys)-1)]
+
+	return scrollToSelection(s)
+}
+
+// nextGPU returns the place of the next GPU's line in a direction.
+func nextGPU(keys []topKey, at, step int) int {
+	for next := at + step; next >= 0 && next < len(keys); next += step {
+		if keys[next].level == levelGPU {
+			return next
+		}
+	}
+
+	return at
+}
+
+func pressInDetail(s topState, key string) topState {
+	page := max(1, s.height-4)
+
+	switch key {
+	case "q":
+		s.quit = true
+	case "Esc", "Enter", "Left", "Backspace":
+		s.screen = screenList
+	case "?", "h":
+		s.screen = screenKeys
+	case "Down", "j":
+		s.scrolled++
+	case "Up", "k":
+		s.scrolled--
+	case "PgDn", "Ctrl+F", " ":
+		s.scrolled += page
+	case "PgUp", "Ctrl+B":
+		s.scrolled -= page
+	case "Home", "g":
+		s.scrolled = 0
+	}
+
+	s.scrolled = max(0, s.scrolled)
+
+	return s
+}
+
+// keepSelection selects another line if the selected one is not shown any more: that of its GPU, or the first device.
+func keepSelection(s topState) topState {
+	keys := s.keys()
+	if slices.Contains(keys, s.selected) {
+		return scrollToSelection(s)
+	}
+
+	at := slices.Index(keys, s.selected.ofGPU())
+	if at < 0 {
+		at = slices.IndexFunc(keys, func(k topKey) bool { return k.level != levelNode })
+	}
+
+	// While a node has not answered yet, its line is not worth a selection that a first reading would move.
+	switch {
+	case at >= 0:
+		s.selected = keys[at]
+	case len(keys) > 0 && !s.waiting():
+		s.selected = keys[0]
+	default:
+		s.selected = topKey{}
+	}
+
+	return scrollToSelection(s)
+}
+
+// waiting reports whether no node has answered yet.
+func (s topState) waiting() bool {
+	return !slices.ContainsFunc(s.nodes, func(n topNode) bool { return n.view != nil })
+}
+
+// keys returns the lines that can be selected, in the order of the list.
+func (s topState) keys() []topKey {
+	var keys []topKey
+	for _, r := range s.allRows() {
+		keys = append(keys, r.key)
+	}
+
+	return keys
+}
+
+// scrollToSelection moves the list so that the selected line, and the axis of a selected GPU, are in it.
+func scrollToSelection(s topState) topState {
+	height := s.listHeight()
+	if height == 0 {
+		s.offset = 0
+		return s
+	}
+
+	first := 0
+	last := 0
+	lines := 0
+
+	for _, r := range s.rows() {
+		if r.key == s.selected {
+			first = lines
+			last = lines + r.height()
+		}
+
+		lines += r.height()
+	}
+
+	s.offset = min(s.offset, first)
+	s.offset = max(s.offset, last-height)
+	s.offset = max(0, min(s.offset, lines-height))
+
+	return s
+}
+
+// The lines around the list: the title and the heads of the columns above, the history and the keys below.
+const (
+	linesAround   = 4
+	historyLines  = 5  // on a screen with room for them
+	roomyHeight   = 36 // from which on a screen has that
+	smallestWidth = 40
+	smallest      = 8 // lines
+)
+
+// historyHeight returns the lines of the history below the list.
+func (s topState) historyHeight() int {
+	if s.height >= roomyHeight {
+		return historyLines
+	}
+
+	return 1
+}
+
+// listHeight returns the lines of the list; 0 is no limit.
+func (s topState) listHeight() int {
+	if s.height == 0 {
+		return 0
+	}
+
+	return max(1, s.height-linesAround+1-s.historyHeight())
+}
+
+// topRow is a line of the list, and the axis below it.
+type topRow struct {
+	key      topKey
+	node     *topNode
+	gpu      *nodedoc.GPU
+	instance *nodedoc.Instance
+	compute  *nodedoc.ComputeInstance
+	open     bool // a GPU whose axis is drawn below its line
+	flat     bool // in a list without lines of GPUs
+}
+
+// axisHeight is the number of lines of an axis.
+const axisHeight = 4
+
+func (r *topRow) height() int {
+	if r.open {
+		return 1 + axisHeight
+	}
+
+	return 1
+}
+
+// rows returns the lines to draw. In the order of indexes only so many GPUs show their slices as fit, among them the
+// one that is selected; the others show their lines alone. With a filter there are few lines, and one axis.
+func (s topState) rows() []topRow {
+	all := s.allRows()
+	if s.filter != "" {
+		for i := range all {
+			all[i].open = all[i].open && all[i].key == s.selected.ofGPU()
+		}
+	}
+
+	if s.listHeight() == 0 || s.openAll || s.order != orderIndex || s.filter != "" {
+		return all
+	}
+
+	open := s.openGPUs(all)
+
+	return slices.DeleteFunc(all, func(r topRow) bool { return r.key.level > levelGPU && !open[r.key.ofGPU()] })
+}
+
+// openGPUs returns the GPUs that show their slices: the one that is selected, and of the others as many as fit, from
+// the first on. It clears open of the rest.
+func (s topState) openGPUs(rows []topRow) map[topKey]bool {
+	var gpus []topKey
+	lines := 0
+	more := map[topKey]int{} // lines that a GPU needs besides its own
+
+	for i := range rows {
+		key := rows[i].key.ofGPU()
+		more[key] += rows[i].height()
+
+		if rows[i].key.level <= levelGPU {
+			more[key]--
+			lines++
+		}
+
+		if rows[i].key.level == levelGPU {
+			gpus = append(gpus, key)
+		}
+	}
+
+	open := map[topKey]bool{}
+	room := s.listHeight() - lines
+
+	if on := s.selected.ofGPU(); slices.Contains(gpus, on) {
+		open[on] = true
+		room -= more[on]
+	}
+
+	for _, key := range gpus {
+		if !open[key] && more[key] <= room {
+			open[key] = true
+			room -= more[key]
+		}
+	}
+
+	for i := range rows {
+		rows[i].open = rows[i].open && open[rows[i].key.ofGPU()]
+	}
+
+	return open
+}
+
+// ofGPU returns the key of a device's GPU.
+func (k topKey) ofGPU() topKey {
+	k.level = min(k.level, levelGPU)
+	k.instance = whole
+	k.compute = whole
+
+	return k
+}
+
+// allRows returns all lines that the filter lets through.
+func (s topState) allRows() []topRow {
+	var rows []topRow
+
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		key := topKey{level: levelNode, node: i, gpu: whole, instance: whole, compute: whole}
+		rows = append(rows, topRow{key: key, node: n})
+
+		if n.view == nil {
+			continue
+		}
+
+		devices := s.deviceRows(i)
+		if s.order != orderIndex {
+			devices = s.sortFlat(devices)
+		}
+
+		rows = append(rows, devices...)
+	}
+
+	return rows
+}
+
+// deviceRows returns the lines of a node's devices in the order of their indexes.
+func (s topState) deviceRows(node int) []topRow {
+	var rows []topRow
+	n := &s.nodes[node]
+
+	for i := range n.view.doc.GPUs {
+		g := &n.view.doc.GPUs[i]
+		head := topRow{
+			key:  topKey{level: levelGPU, node: node, gpu: g.Index, instance: whole, compute: whole},
+			node: n, gpu: g,
+			open: isMIG(g) && len(n.view.slots(g)) > 0,
+		}
+
+		var slices []topRow
+
+		for _, r := range instanceRows(head) {
+			if s.matches(&head) || s.matches(&r) {
+				slices = append(slices, r)
+			}
+		}
+
+		if len(slices) > 0 || s.matches(&head) {
+			rows = append(append(rows, head), slices...)
+		}
+	}
+
+	return rows
+}
+
+// instanceRows returns the lines of a GPU's instances in the order of their placements, each with the parts that it is
+// split into.
+func instanceRows(head topRow) []topRow {
+	order := make([]*nodedoc.Instance, 0, len(head.gpu.GPUInstances))
+	for i := range head.gpu.GPUInstances {
+		order = append(order, &head.gpu.GPUInstances[i])
+	}
+
+	slices.SortStableFunc(order, func(a, b *nodedoc.Instance) int {
+		return a.Placement.Or(gpu.Placement{}).Start - b.Placement.Or(gpu.Placement{}).Start
+	})
+
+	var rows []topRow
+
+	for _, inst := range order {
+		row := head
+		row.open = false
+		row.key.level = levelInstance
+		row.key.instance = int(inst.ID)
+		row.instance = inst
+		rows = append(rows, row)
+
+		if isWhole(inst) {
+			continue
+		}
+
+		for j := range inst.ComputeInstances {
+			part := row
+			part.compute = &inst.ComputeInstances[j]
+			part.key.level = levelCompute
+			part.key.compute = int(part.compute.ID)
+			rows = append(rows, part)
+		}
+	}
+
+	return rows
+}
+
+// sortFlat returns the lines of the devices that containers can hold, whole GPUs and slices, the busiest first.
+func (s topState) sortFlat(rows []topRow) []topRow {
+	var flat []topRow
+
+	for _, r := range rows {
+		if r.key.level == levelGPU && !isMIG(r.gpu) || r.key.level == levelInstance {
+			r.open = false
+			r.flat = true
+			flat = append(flat, r)
+		}
+	}
+
+	slices.SortStableFunc(flat, func(a, b topRow) int {
+		x, y := a.memoryRatio(), b.memoryRatio()
+		if s.order == orderActivity {
+			x, _ = a.activityRatio()
+			y, _ = b.activityRatio()
+		}
+
+		switch x, y := x.Or(-1), y.Or(-1); {
+		case x > y:
+			return -1
+		case x < y:
+			return 1
+		default:
+			return 0
+		}
+	})
+
+	return flat
+}
+
+// matches reports whether the filter lets a device through: each of its words is in one of the device's texts.
+func (s topState) matches(r *topRow) bool {
+	words := strings.Fields(strings.ToLower(s.filter))
+	if len(words) == 0 {
+		return true
+	}
+
+	all := strings.ToLower(strings.Join(r.texts(), "\n"))
+
+	return !slices.ContainsFunc(words, func(w string) bool { return !strings.Contains(all, w) })
+}
+
+// texts are what the filter looks at.
+func (r *topRow) texts() []string {
+	use := r.use()
+	all := append([]string{r.title(), r.uuid()}, use.Jobs...)
+
+	if r.key.level == levelGPU {
+		all = append(all, r.gpu.Name, r.gpu.PCIBusID)
+	}
+
+	for i := range use.Holders {
+		h := &use.Holders[i]
+		all = append(all, h.Namespace+"/"+h.Pod, h.Container, h.Workload)
+	}
+
+	return all
+}
+
+// use returns the use of a device, and of all parts of an instance.
+func (r *topRow) use() deviceUse {
+	switch {
+	case r.compute != nil:
+		return r.node.view.useOf(&r.compute.Use)
+	case r.instance != nil:
+		return r.node.view.instanceUse(r.instance)
+	default:
+		return r.node.view.useOf(&r.gpu.Use)
+	}
+}
+
+func (r *topRow) up() bool {
+	switch {
+	case r.compute != nil:
+		return r.compute.Up
+	case r.instance != nil:
+		return r.instance.Up
+	default:
+		return r.gpu.Up
+	}
+}
+
+func (r *topRow) uuid() string {
+	switch {
+	case r.compute != nil:
+		return string(r.compute.UUID)
+	case r.instance != nil && isWhole(r.instance):
+		return string(r.instance.ComputeInstances[0].UUID)
+	case r.instance != nil:
+		return ""
+	default:
+		return string(r.gpu.UUID)
+	}
+}
+
+func (r *topRow) memory() gpu.Memory {
+	switch {
+	case r.compute != nil:
+		return gpu.Memory{}
+	case r.instance != nil:
+		return r.instance.Memory
+	default:
+		return r.gpu.Memory
+	}
+}
+
+func (r *topRow) memoryRatio() gpu.Opt[float64] {
+	m := r.memory()
+	used, ok := m.Used.Get()
+	total := m.Total.Or(0)
+
+	if !ok || total == 0 {
+		return gpu.None[float64]()
+	}
+
+	return gpu.Some(float64(used) / float64(total))
+}
+
+// activityRatio returns the activity of the SMs; of a GPU for which it is not known, the driver's utilization instead.
+func (r *topRow) activityRatio() (ratio gpu.Opt[float64], instead bool) {
+	switch {
+	case r.compute != nil:
+		return r.compute.Activity.SM, false
+	case r.instance != nil:
+		return r.instance.Activity.SM, false
+	case !r.gpu.Activity.SM.Present():
+		return r.gpu.Activity.UtilizationRatio, r.gpu.Activity.UtilizationRatio.Present()
+	default:
+		return r.gpu.Activity.SM, false
+	}
+}
+
+func (r *topRow) watts() gpu.Opt[float64] {
+	switch {
+	case r.compute != nil:
+		return gpu.None[float64]()
+	case r.instance != nil:
+		return r.instance.PowerEstimateWatts
+	default:
+		return r.gpu.Power.Watts
+	}
+}
+
+func (r *topRow) errors() []nodedoc.Error {
+	switch {
+	case r.compute != nil:
+		return r.compute.Errors
+	case r.instance != nil:
+		return r.instance.Errors
+	default:
+		return r.gpu.Errors
+	}
+}
