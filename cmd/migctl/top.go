@@ -164,7 +164,7 @@ func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 	askAll(ctx, feeds, func(ctx context.Context, f *feed, i int) {
 		var doc nodedoc.Document
 		if failures[i] = f.client.fetch(ctx, "/node", &doc); failures[i] != nil {
-			messages[i] = append(messages[i], troubleMessage{node: i, at: now, text: failures[i].Error()})
+			messages[i] = append(messages[i], troubleMessage{node: i, at: now, text: troubleText(failures[i])})
 			return
 		}
 
@@ -255,7 +255,7 @@ func (s *session) printReadings(ctx context.Context, feeds []*feed) error {
 				}
 			case troubleMessage:
 				p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), usesUTF8(s.lookup))
-				p.para("migctl: ", red, m.text)
+				p.para("migctl: ", red, feeds[m.node].client.address+": "+m.text)
 
 				if err := p.flush(); err != nil {
 					return err

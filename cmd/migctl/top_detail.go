@@ -18,7 +18,7 @@ type detail struct {
 }
 
 // labelWidth is the width of the names in a detail.
-const labelWidth = 14
+const labelWidth = 20
 
 func (d *detail) add(spans ...span) { d.lines = append(d.lines, lineOf(spans...)) }
 
@@ -556,7 +556,8 @@ func (v *topView) keysFrame(s topState) []frameLine {
 		{"~31%", "the driver's utilization: SM activity is not known"},
 		{"!", "over 95 % of memory, at the power limit, near the temperature limit; an error"},
 		{"?", "unconfirmed: it is not known whether the pod holds the device"},
-		{"L X", "in the history: the layout changed, an XID came"},
+		{"mem, sm", "the last 15 minutes of the selected GPU or slice"},
+		{"L X", "in them: the layout changed, an XID came"},
 	} {
 		lines = append(lines, lineOf(text("  %s", v.p.cell(k[0], 14)).in(cyan), text("%s", k[1])))
 	}

@@ -18,7 +18,7 @@ const (
 	// quietAfter is how long a stream may send nothing. The exporter sends a comment every 15 seconds.
 	quietAfter = 45 * time.Second
 	// mostPause bounds the time between two attempts to follow a stream that broke.
-	mostPause = 30 * time.Second
+	mostPause = 10 * time.Second
 	// pollEvery is the time between two readings of a node that refuses its stream.
 	pollEvery = 5 * time.Second
 	// historyEvery is the time between two readings of the last 15 minutes.
@@ -55,11 +55,21 @@ func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
 			pause = max(f.firstPause, pollEvery)
 		}
 
-		f.send(ctx, messages, troubleMessage{node: f.node, at: time.Now(), text: err.Error(), again: pause})
+		f.send(ctx, messages, troubleMessage{node: f.node, at: time.Now(), text: troubleText(err), again: pause})
 		waitFor(ctx, pause)
 
 		pause = min(2*pause, mostPause)
 	}
+}
+
+// troubleText says why no reading comes, without the address, which is beside it.
+func troubleText(err error) string {
+	var silent *unreachable
+	if errors.As(err, &silent) {
+		err = silent.err
+	}
+
+	return err.Error()
 }
 
 // isRefusal reports whether the exporter answered and does not stream.

@@ -47,14 +47,11 @@ func (v *topView) historyLines(s topState, short bool) []frameLine {
 	const label = 10 // columns
 	width := max(1, s.width-label)
 	doc := r.node.past
+	kept := min(history.Span, doc.Until.Sub(doc.Since).Round(time.Second))
 	lines := []frameLine{lineOf(
 		text("%s", r.shortTitle()).in(bold),
-		text("  the last %s", doc.Until.Sub(doc.Since).Round(time.Second)).in(dim),
+		text("  the last %s", strings.Replace(kept.String(), "m0s", "m", 1)).in(dim),
 	)}
-
-	if doc.Until.Sub(doc.Since) > history.Span {
-		lines[0] = lineOf(text("%s", r.shortTitle()).in(bold), text("  the last %s", history.Span).in(dim))
-	}
 
 	lines = append(lines,
 		lineOf(text("%s", v.p.cell("memory", label)).in(dim), span{v.sparkline(past.MemoryUsedBytes, memory, width), cyan}),

@@ -137,11 +137,11 @@ func (v *topView) listLines(s topState, c topColumns) []frameLine {
 	for _, r := range s.rows() {
 		selected := r.key == s.selected && s.height > 0
 		if r.key.level == levelNode {
-			lines = append(lines, frameLine{v.nodeLine(s, r.node), selected})
+			lines = append(lines, frameLine{append([]span{cursor(selected)}, v.nodeLine(s, r.node)...), selected})
 			continue
 		}
 
-		lines = append(lines, frameLine{v.deviceLine(&r, c), selected})
+		lines = append(lines, frameLine{append([]span{cursor(selected)}, v.deviceLine(&r, c)...), selected})
 
 		if r.open {
 			for _, spans := range v.axis(&r, s.width) {
@@ -151,6 +151,15 @@ func (v *topView) listLines(s topState, c topColumns) []frameLine {
 	}
 
 	return lines
+}
+
+// cursor is the first character of a line: a mark, if the line is selected.
+func cursor(selected bool) span {
+	if selected {
+		return text(">").in(bold)
+	}
+
+	return text(" ")
 }
 
 // nodeLine names a node and says how old its reading is, if it is not of now.
@@ -317,7 +326,7 @@ func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 
 	hot := margin.Or(marginCelsius+1) <= marginCelsius
 	spans := []span{
-		{v.mark(r) + " ", red},
+		{v.mark(r), red},
 		{p.cell(r.name(), c.name) + " ", state},
 		{v.memoryBar(memory, c.bar), cyan},
 		text(" %s", p.right(memoryLabel, 9)),
@@ -333,7 +342,7 @@ func (v *topView) deviceLine(r *topRow, c topColumns) []span {
 	return append(spans, v.useSpans(r, c.use)...)
 }
 
-// mark is the first character of a device's line: something is wrong with it.
+// mark stands before the name of a device with which something is wrong.
 func (v *topView) mark(r *topRow) string {
 	if !r.up() || len(r.errors()) > 0 {
 		return "!"
@@ -377,7 +386,8 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 	}
 
 	if r.key.level == levelGPU && isMIG(r.gpu) {
-		if small := v.smallAxis(r, columns); !r.open && small != "" {
+		small := v.smallAxis(r, columns)
+		if !r.open && small != "" && len(r.gpu.GPUInstances) > 0 {
 			return []span{text("%s", small)}
 		}
 
@@ -385,7 +395,7 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 	}
 
 	if n := len(r.errors()); n > 0 {
-		failing := plural(n, "error", "errors") + " "
+		failing := plural(n, "error", "errors") + ", "
 		return []span{text("%s", failing).in(red), v.usersSpan(r, columns-len(failing))}
 	}
 
@@ -399,11 +409,23 @@ func (v *topView) usersSpan(r *topRow, columns int) span {
 
 	use := r.use()
 
-	return text("%s", v.p.cutMiddle(v.p.clean(use.summary()), columns)).in(useColorOf(use))
+	all := v.p.clean(use.summary())
+
+	// Of several users that don't fit, the first stands with the number of the others.
+	if users := use.users(); len(users) > 1 && columnsOf(all) > columns {
+		others := fmt.Sprintf(" +%d", len(users)-1)
+		all = v.p.cutMiddle(v.p.clean(users[0]), columns-len(others)) + others
+	}
+
+	return text("%s", v.p.cutMiddle(all, columns)).in(useColorOf(use))
 }
 
 // slicesText counts the slices of a GPU that are in use.
 func slicesText(r *topRow) string {
+	if len(r.gpu.GPUInstances) == 0 {
+		return "no slices"
+	}
+
 	held := 0
 
 	for i := range r.gpu.GPUInstances {
@@ -499,25 +521,28 @@ func (v *topView) smallAxis(r *topRow, columns int) string {
 
 	levels := make([]string, 0, len(slots))
 	for _, s := range slots {
-		levels = append(levels, strings.Repeat(v.slotLevel(r.gpu, &s), s.Size*unit))
+		levels = append(levels, v.slotLevel(r.gpu, &s, s.Size*unit))
 	}
 
 	return strings.Join(levels, v.p.boxLines().edge)
 }
 
-// slotLevel is a character for a slice's activity, or for room.
-func (v *topView) slotLevel(g *nodedoc.GPU, s *slot) string {
+// slotLevel draws a slice's activity, or room, in a number of columns. If the activity is not known, that is the
+// profile.
+func (v *topView) slotLevel(g *nodedoc.GPU, s *slot, columns int) string {
 	inst := instanceAt(g, s.Placement)
 
 	switch {
 	case inst == nil && s.stranded:
-		return v.p.boxLines().waste
+		return strings.Repeat(v.p.boxLines().waste, columns)
 	case inst == nil:
-		return " "
-	case !inst.Activity.SM.Present():
-		return "?"
+		return strings.Repeat(" ", columns)
+	case inst.Activity.SM.Present():
+		return strings.Repeat(v.level(inst.Activity.SM.Or(0)), columns)
+	case len(inst.Profile) <= columns:
+		return v.p.cell(inst.Profile, columns)
 	default:
-		return v.level(inst.Activity.SM.Or(0))
+		return strings.Repeat(".", columns)
 	}
 }
 
