@@ -103,7 +103,7 @@ func TestFeedPolls(t *testing.T) {
 	cmptest.Equal(t, "pause", trouble.again, pollEvery)
 }
 
-// TestFeedBreaks: a stream that breaks off, a server that is no exporter and one that is not there are told.
+// TestFeedBreaks: a stream that breaks off, a server that is no exporter and one that is not there are reported.
 func TestFeedBreaks(t *testing.T) {
 	broken := serveNode(t, map[string]http.HandlerFunc{
 		"GET /node/stream": func(w http.ResponseWriter, _ *http.Request) {
@@ -181,6 +181,7 @@ func TestTopJSON(t *testing.T) {
 	go runner{out: writer}.run(t, defaultAddress, "top", "-o", "json", "--url", server.URL)
 
 	decoder := json.NewDecoder(reader)
+
 	for range 3 { // the third is of another stream
 		var line json.RawMessage
 		if err := decoder.Decode(&line); err != nil {

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/gdamore/tcell/v2"
@@ -12,14 +13,10 @@ import (
 func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 	tcell.SetEncodingFallback(tcell.EncodingFallbackASCII) // we draw with ASCII where the locale has no UTF-8
 
-	screen, err := tcell.NewScreen()
-	if err == nil {
-		err = screen.Init()
-	}
+	term, _ := s.lookup("TERM")
 
+	screen, err := newScreen(term)
 	if err != nil {
-		term, _ := s.lookup("TERM")
-
 		return usageError{fmt.Sprintf("the terminal (TERM=%s) cannot show a live view: %v; migctl top --once prints it once",
 			term, err)}
 	}
@@ -56,6 +53,27 @@ func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
 	}
 
 	return nil
+}
+
+// newScreen returns the screen of a kind of terminal.
+func newScreen(term string) (tcell.Screen, error) {
+	kind, err := tcell.LookupTerminfo(term)
+
+	// kubectl exec names no terminal, and new terminals are not known everywhere: xterm-ghostty.
+	if err != nil && (term == "" || strings.HasPrefix(term, "xterm-")) {
+		kind, err = tcell.LookupTerminfo("xterm-256color")
+	}
+
+	if err != nil {
+		return nil, err
+	}
+
+	screen, err := tcell.NewTerminfoScreenFromTtyTerminfo(nil, kind)
+	if err != nil {
+		return nil, err
+	}
+
+	return screen, screen.Init()
 }
 
 // readTerminal sends keys and sizes of the terminal until the screen ends.
