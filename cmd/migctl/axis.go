@@ -51,7 +51,7 @@ func (p *page) drawAxis(units int, slots []slot) {
 // axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent; none if there is too
 // little room.
 func (p *page) axisLines(columns, units int, slots []slot) [][]span {
-	if units < 1 || units > unitsDrawn || len(slots) == 0 {
+	if units < 1 || units > min(unitsDrawn, columns) || len(slots) == 0 {
 		return nil
 	}
 

@@ -182,7 +182,7 @@ func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 	}
 
 	if answered {
-		state.width = s.outputWidth()
+		state.width = max(smallestWidth, s.outputWidth())
 		s.page.width = state.width
 
 		for _, l := range newTopView(s.page).frame(state) {

@@ -51,11 +51,18 @@ func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
 		}
 
 		// An exporter that refuses its stream, since too many are open, still has its document.
-		if polled := !received && isRefusal(err) && f.poll(ctx, messages); polled {
+		polled := !received && isRefusal(err) && f.poll(ctx, messages)
+		if polled {
 			pause = max(f.firstPause, pollEvery)
 		}
 
-		f.send(ctx, messages, troubleMessage{node: f.node, at: time.Now(), text: troubleText(err), again: pause})
+		f.send(ctx, messages, troubleMessage{
+			node:   f.node,
+			at:     time.Now(),
+			text:   troubleText(err),
+			again:  pause,
+			polled: polled,
+		})
 		waitFor(ctx, pause)
 
 		pause = min(2*pause, mostPause)

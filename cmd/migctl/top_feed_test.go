@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"io"
 	"net/http"
@@ -101,6 +102,7 @@ func TestFeedPolls(t *testing.T) {
 	trouble := got[1].(troubleMessage)
 	cmptest.Equal(t, "trouble", trouble.text, "Too many streams are open")
 	cmptest.Equal(t, "pause", trouble.again, pollEvery)
+	cmptest.Equal(t, "polled", trouble.polled, true)
 }
 
 // TestFeedBreaks: a stream that breaks off, a server that is no exporter and one that is not there are reported.
@@ -146,6 +148,9 @@ func TestTopOnce(t *testing.T) {
 
 	wide := runner{env: map[string]string{"LANG": "C.UTF-8", "COLUMNS": "120"}}.run(t, defaultAddress, "top", "--url", other.URL)
 	golden(t, "top-once.txt", wide.out)
+
+	narrow := runner{env: map[string]string{"LANG": "C.UTF-8", "COLUMNS": "3"}}.run(t, defaultAddress, "top", "--url", other.URL)
+	cmptest.Equal(t, "exit code and errors", outcome{code: narrow.code, err: narrow.err}, outcome{})
 
 	colored := runner{}.run(t, defaultAddress, "--color=always", "top", "--once", "--url", other.URL)
 	cmptest.HasTexts(t, colored.out, "\x1b[1m")
@@ -245,5 +250,27 @@ func TestTopAuthenticates(t *testing.T) {
 	state := newTopState([]string{withPassword})
 	if out := frameText(t, state, true); strings.Contains(out, "pw") || !strings.Contains(out, "anna:xxxxx@") {
 		t.Errorf("the password is shown: %s", out)
+	}
+}
+
+// TestTopByTLS: --ca-file decides which listener is trusted.
+func TestTopByTLS(t *testing.T) {
+	server := httptest.NewTLSServer(&fake{routes: map[string]http.HandlerFunc{"GET /node": answer(nodedoc.Document{})}})
+	t.Cleanup(server.Close)
+
+	ca := filepath.Join(t.TempDir(), "ca.pem")
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}
+
+	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	if got := (runner{}).run(t, defaultAddress, "--ca-file", ca, "top", "--url", server.URL); got.code != exitOK {
+		t.Errorf("trusted: %+v", got)
+	}
+
+	got := runner{}.run(t, defaultAddress, "top", "--url", server.URL)
+	if got.code != exitUnreachable || !strings.Contains(flat(got.err), "--ca-file") {
+		t.Errorf("not trusted: %+v", got)
 	}
 }

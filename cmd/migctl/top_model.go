@@ -33,6 +33,7 @@ type topNode struct {
 	trouble string    // why none comes; empty if the stream lives
 	since   time.Time // when the trouble came
 	again   time.Duration
+	polled  bool // the reading was asked for, since no stream brings it
 	past    *history.Document
 }
 
@@ -106,6 +107,8 @@ type (
 		at    time.Time
 		text  string
 		again time.Duration // until the next attempt
+
+		polled bool // the last reading was asked for instead
 	}
 	historyMessage struct {
 		node int
@@ -140,6 +143,7 @@ func (m troubleMessage) apply(s topState) topState {
 	n.trouble = m.text
 	n.since = m.at
 	n.again = m.again
+	n.polled = m.polled
 	s.now = m.at
 
 	return s

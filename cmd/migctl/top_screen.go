@@ -94,6 +94,8 @@ func readTerminal(ctx context.Context, screen tcell.Screen, messages chan<- topM
 		case *tcell.EventResize:
 			width, height := e.Size()
 			m = sizeMessage{width, height}
+		case *tcell.EventError: // the terminal is gone
+			m = keyMessage("Ctrl+C")
 		default:
 			continue
 		}

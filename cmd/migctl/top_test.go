@@ -304,8 +304,8 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 	cmptest.HasTexts(t, frameText(t, broken, true), "! read 5s ago: connection refused", "GPU 3")
 	cmptest.HasTexts(t, frameText(t, press(broken, "Home Enter"), true), "next attempt        in 2s")
 
-	polled := troubleMessage{at: readAt, text: "too many streams"}.apply(s)
-	cmptest.HasTexts(t, frameText(t, polled, true), "! polled, 0s ago: too many streams")
+	polled := troubleMessage{at: readAt, text: "too many streams", polled: true}.apply(s)
+	cmptest.HasTexts(t, frameText(t, polled, true), "! polled 0s ago: too many streams")
 
 	again := readingMessage{at: readAt.Add(6 * time.Second), doc: busyNode(t)}.apply(broken)
 	if out := frameText(t, again, true); strings.Contains(out, "ago") {

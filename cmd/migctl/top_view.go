@@ -199,10 +199,10 @@ func lateText(s topState, n *topNode) string {
 	age := s.now.Sub(n.read).Round(time.Second)
 
 	switch {
-	case n.trouble != "" && n.read.Before(n.since.Add(-time.Second)):
-		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
+	case n.trouble != "" && n.polled:
+		return fmt.Sprintf("polled %s ago: %s", age, n.trouble)
 	case n.trouble != "":
-		return fmt.Sprintf("polled, %s ago: %s", age, n.trouble)
+		return fmt.Sprintf("read %s ago: %s", age, n.trouble)
 	case age >= staleAfter:
 		return fmt.Sprintf("read %s ago: the stream is quiet", age)
 	default:
