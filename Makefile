@@ -156,7 +156,7 @@ test-crash: toolchain
 .PHONY: test-e2e
 test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
-	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
+	go test -race -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
 test-hardware: build ## print what check-node says and what this node's driver answers where nvml.h is open, and hold the driver contract against this node's own GPUs, reading only; it fails if there are none
@@ -269,6 +269,8 @@ dashboards: toolchain ## rewrite the Grafana dashboards in dashboards/
 bench: toolchain ## measure and print the tables of docs/performance.md; it takes ten minutes and a machine that is quiet
 	@mkdir -p bin && cat /proc/loadavg >bin/bench.load
 	go test -run '^$$' -bench 'ScrapeLone|ScrapeRepeated|Gzip|ScrapeGrowth|Loopback|Poll' -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >bin/bench.txt
+	go test -run '^$$' -bench History -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
+	go test -run '^$$' -bench Watchers -benchtime 10x -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench Step -benchtime 5x -count $(BENCH_RUNS) -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench DriverCalls -benchtime 1x -count 1 -timeout 1h ./cmd/mig-exporter >>bin/bench.txt
 	go test -run '^$$' -bench PlanWorst -count $(BENCH_RUNS) -timeout 1h ./internal/mig >>bin/bench.txt

@@ -60,6 +60,15 @@ func lines() []line {
 		}
 	}
 
+	list = append(list,
+		line{"50 streams of the document, one Snapshot: CPU",
+			metric{"Watchers/view=/watchers=50", "cpu-ns"}, 10 * millisecond},
+		line{"50 streams of the page, one Snapshot: CPU",
+			metric{"Watchers/view=page/watchers=50", "cpu-ns"}, 10 * millisecond},
+		line{"lone scrape beside them, by one without them: p50",
+			metric{"ScrapeBesideWatchers", "p50-ratio"}, 1.2},
+		line{"history, one Snapshot", metric{"History/observe", "ns/op"}, millisecond / 5})
+
 	poll := "Poll/" + gpusOfBench
 
 	return append(
@@ -280,7 +289,7 @@ func verdict(values []float64, target float64) string {
 // format returns a figure in the unit of the table.
 func format(value float64, unit string) string {
 	switch {
-	case strings.HasSuffix(unit, "-ns"):
+	case strings.HasSuffix(unit, "-ns") || unit == "ns/op":
 		if value < 0.9995*millisecond { // what rounds to one is one
 			return fmt.Sprintf("%.3g µs", value/1e3)
 		}

@@ -49,12 +49,12 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 	recorder := capture.NewRecorder(node.library, node.now())
 	opts := node.sourceOptions(cfg)
 	opts.ProcessUtilization = true
-	opts.Extras = everything
 	run := pollRun{
 		command: commandCapture,
 		cfg:     cfg,
 		node:    node,
 		polls:   cfg.Capture.Polls,
+		extras:  everything(),
 		begin:   recorder.Next,
 	}
 
@@ -104,8 +104,8 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 }
 
 // everything is read for a capture, also what is opt-in elsewhere.
-func everything() nvmlsource.Extras {
-	return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
+func everything() gpu.Extras {
+	return gpu.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 }
 
 // pollRun is a number of polls that a command makes.
@@ -114,6 +114,7 @@ type pollRun struct {
 	cfg     *Config
 	node    *node
 	polls   int
+	extras  gpu.Extras
 	// begin begins another poll: it runs move, which returns the time of it.
 	begin func(move func() (time.Time, error)) error
 	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never.
@@ -133,6 +134,7 @@ func (r *pollRun) poll(
 	opts := pollOptions(r.cfg, r.node, logger, nil)
 	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
+	opts.Extras = r.extras
 	poller := poll.New(source, opts)
 
 	ctx, cancel := context.WithCancel(ctx)

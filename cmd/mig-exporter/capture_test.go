@@ -101,7 +101,7 @@ func served(t *testing.T, r captureRun) []string {
 
 	x := &exporter{
 		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(),
-			ProcessUtilization: true, Extras: everything, Logger: logger}), logger: logger,
+			ProcessUtilization: true, Logger: logger}), logger: logger,
 		flush: func(context.Context) {},
 	}
 	defer closeSource(x.source, logger)
@@ -115,9 +115,9 @@ func served(t *testing.T, r captureRun) []string {
 	}
 
 	x.fresh, _ = newProcessRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, n, logger, func(s *gpu.Snapshot, _ time.Duration) {
-		x.metrics.Observe(s)
-	}))
+	opts := pollOptions(cfg, n, logger, func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) })
+	opts.Extras = everything()
+	x.poller = poll.New(x.source, opts)
 	h := web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -96,6 +96,7 @@ func checkNode(
 		cfg:       cfg,
 		node:      node,
 		polls:     nodeCheckPolls,
+		extras:    extras,
 		isPending: isPending,
 	}
 	if node.poll.Profiler != nil {
@@ -108,10 +109,11 @@ func checkNode(
 	}
 	calls := newCallTimes()
 
-	opts := node.sourceOptions(cfg)
-	opts.Extras = func() nvmlsource.Extras { return extras }
-
-	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), opts)
+	last, err := run.poll(
+		ctx,
+		nvmlsource.ObserveCalls(node.library, calls),
+		node.sourceOptions(cfg),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -141,15 +143,15 @@ func checkNode(
 }
 
 // readExtras returns the extra readings that the configuration serves.
-func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
+func readExtras(cfg *Config, logger log.Logger) (gpu.Extras, error) {
 	counters, err := loadCounters(cfg, logger)
 	if err != nil {
-		return nvmlsource.Extras{}, err
+		return gpu.Extras{}, err
 	}
 
 	c, err := collector.New(collectorOptions(cfg, counters))
 	if err != nil {
-		return nvmlsource.Extras{}, err
+		return gpu.Extras{}, err
 	}
 
 	return extrasOf(c), nil

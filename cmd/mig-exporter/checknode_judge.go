@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // rightsRemedy is how a process gets the driver's rights under MIG.
@@ -19,7 +18,7 @@ const rightsRemedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (d
 type nodeJudge struct {
 	cfg             *Config
 	control         ControlConfig // what partition control is to do
-	extras          nvmlsource.Extras
+	extras          gpu.Extras
 	host            hostFacts
 	confidential    bool  // the GPUs are in confidential-computing mode
 	processesHidden error // why the lists of processes may lack some; nil if they are complete

@@ -13,7 +13,6 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
@@ -53,12 +52,17 @@ func (m *servedMetrics) Render(
 	return m.current.Load().Render(dst, s, format, names)
 }
 
-// extras returns the extra readings that are served.
-func (m *servedMetrics) extras() nvmlsource.Extras { return extrasOf(m.current.Load()) }
+// neededExtras returns the extra readings that a collector serves, and those that right-sizing goes by if it is on.
+func neededExtras(cfg *Config, c *collector.Collector) gpu.Extras {
+	extras := extrasOf(c)
+	extras.Media = extras.Media || cfg.Advise.Enabled
+
+	return extras
+}
 
 // extrasOf returns the extra readings that a collector serves.
-func extrasOf(c *collector.Collector) nvmlsource.Extras {
-	return nvmlsource.Extras{
+func extrasOf(c *collector.Collector) gpu.Extras {
+	return gpu.Extras{
 		Media:        c.ServesMedia(),
 		InstanceECC:  c.Serves(collector.GroupInstanceECC),
 		InstancePCIe: c.Serves(collector.GroupInstancePCIe),
@@ -101,6 +105,7 @@ func (x *exporter) setCounters(
 
 	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
 		x.metrics.current.Store(c)
+		x.poller.SetExtras(neededExtras(cfg, c))
 		x.counters = counters
 
 		return nil

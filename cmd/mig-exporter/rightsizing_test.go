@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
 )
 
@@ -196,4 +198,18 @@ func TestAdviseFlags(t *testing.T) {
 	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
 	expectError(t, "off", err, "")
 	cmptest.HasTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
+}
+
+// TestMediaForRightSizing: right-sizing goes by the media engines of GPUs and of GPU instances, whatever is served.
+func TestMediaForRightSizing(t *testing.T) {
+	c, err := collector.New(collector.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, enabled := range []bool{false, true} {
+		cfg := &Config{}
+		cfg.Advise.Enabled = enabled
+		cmptest.Equal(t, "extra readings", neededExtras(cfg, c), gpu.Extras{Media: enabled})
+	}
 }

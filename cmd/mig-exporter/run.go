@@ -183,18 +183,12 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	return x, nil
 }
 
-// newSource creates the source of readings. It may not read before metrics and poller are set: they decide what it
-// reads.
+// newSource creates the source of readings.
 func (x *exporter) newSource(cfg *Config) *nvmlsource.Source {
 	opts := x.node.sourceOptions(cfg)
 	opts.HangsAfter = cfg.PollTimeout
 	opts.LongReading = poll.LongestInterval(cfg.PollInterval)
 	opts.Opening = x.opening()
-	opts.Extras = func() nvmlsource.Extras { return x.metrics.extras() }
-	opts.Media = cfg.Advise.Enabled
-	opts.GPMFor = func(id gpu.UUID) bool {
-		return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id)
-	}
 
 	return nvmlsource.New(x.node.library, opts)
 }
@@ -210,6 +204,8 @@ func (x *exporter) newPoller(cfg *Config, pollSeconds prometheus.Observer) *poll
 		}
 	})
 	followSource(&opts, cfg, x.source)
+	opts.ReplaceProfiler = cfg.Profiling == profilingDCGM
+	opts.Extras = neededExtras(cfg, x.metrics.current.Load())
 
 	return poll.New(x.source, opts)
 }

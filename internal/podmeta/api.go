@@ -115,7 +115,9 @@ type podMetadata struct {
 func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
+
 	request := a.listRequest
+
 	// A pod that has ended holds nothing.
 	request.Query = url.Values{
 		"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"},
@@ -134,7 +136,6 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
-
 		name := podName{m.Namespace, m.Name}
 
 		uid := m.UID

@@ -24,14 +24,14 @@ type gpuView struct {
 	SharedBy  string
 	MIG       bool
 	Units     []int       // the labels of the axis; nil: there is no axis
-	Axis      []blockView // as long together as Units
+	Axis      []blockView // their spans add up to the length of Units
 	Instances []deviceView
 	NoAxis    string // why there is no axis
 	Available string // what could still be created
 	Errors    []string
 	// HasFree, HasStranded and HasUnknown are set if the axis has such blocks, which the legend explains.
 	HasFree, HasStranded, HasUnknown bool
-	HasKubelet                       bool   // a kubelet gives devices out, so that one may be held
+	HasKubelet                       bool   // the legend says "held" instead of "used"
 	Unallocated                      string // the power that is not assigned to any instance
 	Unconfirmed                      []unconfirmedView
 }
@@ -82,6 +82,8 @@ func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
 	view.holdingView = newHoldingView(&g.Device, kubelet && g.UUID != "")
 
 	view.Unconfirmed = unconfirmedViews(g)
+
+	// A table lists who shares the GPU.
 	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
 		view.SharedBy = sharedText(g.Holders)
 		view.Shared = sharedViews(g)

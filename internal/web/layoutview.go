@@ -17,22 +17,23 @@ type deviceView struct {
 	SM      gauge
 	holdingView
 	Errors []string
-	// The rest is of GPU instances alone.
+	// Only GPU instances have the rest.
 	Placement string
 	Memory    *gauge
 	Power     string
-	// none if one compute instance has the whole GPU instance: then the row's UUID is its MIG device's
+	// Empty if one compute instance has the whole GPU instance: then the row has the compute instance's UUID.
 	ComputeInstances []deviceView
 }
 
-// addLayout adds the axis and the instances of a GPU in MIG mode.
+// addLayout adds the axis and the instances of a GPU in MIG mode. kubelet is whether the node has one.
 func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
+	view.HasKubelet = kubelet
+
 	axis := layOutAxis(g)
 	for _, s := range axis {
 		block := newBlockView(g, s, kubelet)
 		view.Axis = append(view.Axis, block)
 		view.HasUnknown = view.HasUnknown || block.Class == "unknown"
-		view.HasKubelet = kubelet
 		view.HasFree = view.HasFree || block.Class == "free"
 		view.HasStranded = view.HasStranded || s.Stranded
 
@@ -49,6 +50,7 @@ func addLayout(view *gpuView, g *gpu.GPU, kubelet bool) {
 	view.Instances = mapSlice(g.Instances, func(inst *gpu.GPUInstance) deviceView {
 		return newInstanceView(inst, kubelet)
 	})
+
 	if w, ok := nodedoc.Finite(g.Power.UnallocatedWatts).Get(); ok && len(g.Instances) > 0 {
 		view.Unallocated = "≈ " + wattsText(w)
 	}
@@ -73,6 +75,7 @@ func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 	return axis.LayOut(placements)
 }
 
+// newBlockView returns the block of a segment of the axis: stranded or free slices, or a GPU instance.
 func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
 	units := plural(s.Size, "memory slice")
@@ -92,19 +95,20 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	}
 
 	inst := &g.Instances[s.Instance]
+	block.Gauge = memoryGauge(inst.Memory)
+	block.Parts = newPartViews(inst, kubelet)
 	block.Class = "down"
 
 	if inst.Up {
 		block.Class = instanceUse(inst, kubelet)
 	}
 
+	// A narrow block shows 3g of 3g.20gb.
 	block.Profile = profileText(inst.Profile)
 	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
 		block.Profile = slices + "g"
 		block.ProfileRest = "." + memory
 	}
-
-	block.Gauge = memoryGauge(inst.Memory)
 
 	block.Title = fmt.Sprintf(
 		"GPU instance %d, %s at %s",
@@ -120,18 +124,14 @@ func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 		block.Title += ", about " + wattsText(w)
 	}
 
-	switch {
-	case len(inst.Holders) > 0:
-		block.Holder = inst.Holders[0].Pod
-	case block.Class == "unknown":
-		block.Holder = "unknown"
-	}
-
 	if block.Class == "unknown" {
+		block.Holder = "unknown"
 		block.Title += ", " + unknownUse(kubelet)
 	}
 
-	block.Parts = newPartViews(inst, kubelet)
+	if len(inst.Holders) > 0 {
+		block.Holder = inst.Holders[0].Pod
+	}
 
 	return block
 }
@@ -145,9 +145,9 @@ func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
 	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
 }
 
-// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
-// device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
-// is whether it is idle.
+// useClass returns the class of a device by its use. If a kubelet gives out the devices, only its allocations count.
+// Without one a device is used if a batch job has it, a process runs on it or it is active. It is idle only if we know
+// that it has no process.
 func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
 	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
 		nodedoc.Finite(d.Activity.SM).Or(0) > 0
@@ -168,7 +168,7 @@ func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool
 	return "idle"
 }
 
-// unknownUse says what is not known of a device of the class unknown.
+// unknownUse says what we do not know about a device of the class unknown.
 func unknownUse(kubelet bool) string {
 	if kubelet {
 		return "not known whether a pod holds it"
@@ -177,7 +177,8 @@ func unknownUse(kubelet bool) string {
 	return "not known whether anything runs on it"
 }
 
-// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
+// newPartViews returns a part for each compute instance of a GPU instance, and one for the compute slices that have
+// none.
 func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 	var parts []partView
 
@@ -197,12 +198,13 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 			part.Title += ", " + podText(&c.Holders[0])
 		}
 
-		switch use := useClass(&c.Device, nil, c.Processes, kubelet); use {
-		case "unknown":
+		use := useClass(&c.Device, nil, c.Processes, kubelet)
+		if use != "idle" {
 			part.Class += " " + use
+		}
+
+		if use == "unknown" {
 			part.Title += ", " + unknownUse(kubelet)
-		case "used":
-			part.Class += " " + use
 		}
 
 		if !c.Up {
@@ -254,6 +256,7 @@ func newInstanceView(inst *gpu.GPUInstance, kubelet bool) deviceView {
 		view.Power = "≈ " + wattsText(w)
 	}
 
+	// A compute instance that has the whole GPU instance gets no row of its own.
 	if len(inst.ComputeInstances) == 1 && inst.ComputeInstances[0].Profile == inst.Profile {
 		c := &inst.ComputeInstances[0]
 		view.UUID = string(c.UUID)

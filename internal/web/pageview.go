@@ -33,7 +33,7 @@ type pageView struct {
 
 type link struct{ Href, Text string }
 
-// badge is a short word of state; Class is one of "good", "warn", "bad", "plain".
+// badge names a state in a word or two; Class is one of "good", "warn", "bad", "plain".
 type badge struct{ Text, Class, Title string }
 
 // notice is a problem of the node as a whole. Commands may be run to look at the exporter without a GPU.
@@ -136,7 +136,7 @@ func sourceBadge(s *gpu.SourceState) badge {
 	}
 }
 
-// nodeNotice says what is wrong with the node as a whole; it returns nil if nothing is.
+// nodeNotice returns the most important problem of the node as a whole; nil if there is none.
 func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	driver, _ := sourceState(snap, gpu.SourceNVML)
 	if !driver.Up {
@@ -177,7 +177,7 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	return nil
 }
 
-// paceNotice says that GPUs are read less often than configured; it returns nil if they are not.
+// paceNotice says that we read the GPUs less often than configured; nil if we do not.
 func paceNotice(snap *gpu.Snapshot) *notice {
 	p := &snap.Pace
 	if !p.Stretched() {
@@ -290,7 +290,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	return tiles
 }
 
-// withoutText says of how many GPUs a total does not have the value; empty if it has all.
+// withoutText says how many GPUs a total lacks; empty if it lacks none.
 func withoutText(count int) string {
 	if count == 0 {
 		return ""
