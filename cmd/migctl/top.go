@@ -27,15 +27,18 @@ const (
 )
 
 func addTopCommand(app *kingpin.Application, o *options) {
-	c := app.Command(commandTop, "Watch nodes live: GPUs and their slices on the placement axis, load, users, the last "+
-		"15 minutes. Needs no partition control: it asks the listeners that serve the metrics. Keys: arrows or j and k "+
-		"select, Enter opens, / filters, s sorts, ? shows all keys, q quits.")
-	c.Flag("url", "The exporter of a node, by its metrics listener (--web.listen-address): http://HOST:PORT, "+
-		"https://HOST:PORT, or unix:///PATH of the control socket. Repeatable: several nodes.").
+	c := app.Command(commandTop, "Watch nodes live: GPUs and their slices on the placement "+
+		"axis, load, users, the last 15 minutes. Needs no partition control: it asks the "+
+		"listeners that serve the metrics. Keys: arrows or j and k select, Enter opens, / "+
+		"filters, s sorts, ? shows all keys, q quits.")
+	c.Flag("url", "The exporter of a node, by its metrics listener (--web.listen-address): "+
+		"http://HOST:PORT, https://HOST:PORT, or unix:///PATH of the control socket. Repeatable: "+
+		"several nodes.").
 		Default(defaultURL).
 		Envar("MIGCTL_URL").
 		StringsVar(&o.Top.URLs)
-	c.Flag("once", "Print the nodes once and end; also if standard output is no terminal.").BoolVar(&o.Top.Once)
+	c.Flag("once", "Print the nodes once and end; also if standard output is no terminal.").
+		BoolVar(&o.Top.Once)
 	addOutputFlag(c, o, formText, formJSON)
 }
 
@@ -89,14 +92,18 @@ func (s *session) newFeeds() ([]*feed, error) {
 }
 
 // errNotExporter is the error of an address at which another server than an exporter answers.
-var errNotExporter = errors.New("this does not seem to be a mig-exporter that serves its state (--web.state)")
+var errNotExporter = errors.New(
+	"this does not seem to be a mig-exporter that serves its state (--web.state)")
 
-// newExporterClient returns a client of an exporter by its metrics listener, or by the control socket.
+// newExporterClient returns a client of an exporter by its metrics listener, or by the control
+// socket.
 func newExporterClient(o *options, address string) (*client, error) {
 	c, err := newClientOf(o, address, "http", "https")
 	if errors.Is(err, errAddress) {
-		return nil, usageError{fmt.Sprintf("--url %q: expected http://HOST:PORT, https://HOST:PORT or unix:///PATH",
-			hidePassword(address))}
+		return nil, usageError{fmt.Sprintf(
+			"--url %q: expected http://HOST:PORT, https://HOST:PORT or unix:///PATH",
+			hidePassword(address),
+		)}
 	}
 
 	if err != nil {
@@ -112,11 +119,13 @@ func newExporterClient(o *options, address string) (*client, error) {
 	}
 
 	if u.User != nil {
-		c.base = u.Scheme + "://" + u.User.String() + "@" + u.Host // net/http sends it as basic authentication
+		// net/http sends name and password as basic authentication.
+		c.base = u.Scheme + "://" + u.User.String() + "@" + u.Host
 	}
 
 	if c.token != "" && u.Scheme == "http" && !isLoopback(u.Hostname()) {
-		return nil, usageError{fmt.Sprintf("--token-file: the token would travel unencrypted to %s: use https", u.Host)}
+		return nil, usageError{fmt.Sprintf(
+			"--token-file: the token would travel unencrypted to %s: use https", u.Host)}
 	}
 
 	return c, nil
@@ -138,8 +147,8 @@ func isLoopback(host string) bool {
 
 // topHint returns what to do about an exporter that does not answer.
 func topHint() string {
-	return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, --web.listen-address; with " +
-		"TLS, --ca-file has the CA that signed its certificate."
+	return "is mig-exporter running there? --url (or MIGCTL_URL) is its metrics listener, " +
+		"--web.listen-address; with TLS, --ca-file has the CA that signed its certificate."
 }
 
 // askAll asks all nodes for a document at the same time.
@@ -153,7 +162,8 @@ func askAll(ctx context.Context, feeds []*feed, ask func(context.Context, *feed,
 	wait.Wait()
 }
 
-// drawOnce prints the nodes once. The first node that does not answer makes the error, after all others are drawn.
+// drawOnce prints the nodes once. The first node that does not answer makes the error, after all
+// others are drawn.
 func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 	state := newTopState(s.opts.Top.URLs)
 	state.openAll = true
@@ -164,7 +174,9 @@ func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 	askAll(ctx, feeds, func(ctx context.Context, f *feed, i int) {
 		var doc nodedoc.Document
 		if failures[i] = f.client.fetch(ctx, "/node", &doc); failures[i] != nil {
-			messages[i] = append(messages[i], troubleMessage{node: i, at: now, text: troubleText(failures[i])})
+			trouble := troubleMessage{node: i, at: now, text: troubleText(failures[i])}
+			messages[i] = append(messages[i], trouble)
+
 			return
 		}
 
@@ -196,7 +208,8 @@ func (s *session) drawOnce(ctx context.Context, feeds []*feed) error {
 // outputWidth returns the width of the terminal, or of COLUMNS if standard output is none.
 func (s *session) outputWidth() int {
 	if f, ok := s.out.(*os.File); ok && s.outTerminal {
-		if size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ); err == nil && size.Col > 0 {
+		size, err := unix.IoctlGetWinsize(int(f.Fd()), unix.TIOCGWINSZ)
+		if err == nil && size.Col > 0 {
 			return int(size.Col)
 		}
 	}
@@ -254,7 +267,8 @@ func (s *session) printReadings(ctx context.Context, feeds []*feed) error {
 					return err
 				}
 			case troubleMessage:
-				p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), usesUTF8(s.lookup))
+				colors := wantsColor(s.opts.Color, s.errTerminal, s.lookup)
+				p := newPage(s.errOut, colors, usesUTF8(s.lookup))
 				p.para("migctl: ", red, feeds[m.node].client.address+": "+m.text)
 
 				if err := p.flush(); err != nil {

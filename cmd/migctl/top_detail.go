@@ -94,7 +94,8 @@ func (d *detail) addNode(s topState, n *topNode) {
 		prefixed("CUDA ", host.CUDAVersion)))
 
 	if e := host.ReadEvery; e != nil {
-		d.fact("reads every", fmt.Sprintf("%gs, slow readings every %gs", e.FastSeconds, e.SlowSeconds))
+		d.fact("reads every",
+			fmt.Sprintf("%gs, slow readings every %gs", e.FastSeconds, e.SlowSeconds))
 	}
 
 	for _, w := range nodeWarnings(&n.view.doc) {
@@ -140,9 +141,10 @@ func joinTexts(parts ...string) string {
 }
 
 func (d *detail) addDevice(s topState, r *topRow) {
+	host := orUnknown(r.node.view.doc.Node.Hostname)
 	d.add(
 		text("%s", r.shortTitle()).in(bold),
-		text("  %s  node %s", shortName(r.gpu.Name), orUnknown(r.node.view.doc.Node.Hostname)).in(dim),
+		text("  %s  node %s", shortName(r.gpu.Name), host).in(dim),
 	)
 
 	if late := lateText(s, r.node); late != "" {
@@ -160,10 +162,12 @@ func (d *detail) addDevice(s topState, r *topRow) {
 
 	switch {
 	case r.compute != nil:
-		d.fact("part of", fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance), r.instance.ID))
+		d.fact("part of",
+			fmt.Sprintf("%s, GPU instance %d", placedProfile(r.instance), r.instance.ID))
 		d.fact("SMs", optText(r.compute.SMs))
 	case r.instance != nil:
-		d.fact("GPU instance", fmt.Sprintf("%d at %s", r.instance.ID, placeText(r.instance.Placement)))
+		d.fact("GPU instance",
+			fmt.Sprintf("%d at %s", r.instance.ID, placeText(r.instance.Placement)))
 		d.fact("SMs", optText(r.instance.SMs))
 	default:
 		d.addGPU(r.gpu)
@@ -269,8 +273,13 @@ func optText[T any](v gpu.Opt[T]) string {
 
 // addGPU adds what only whole GPUs have.
 func (d *detail) addGPU(g *nodedoc.GPU) {
-	d.fact("model", joinTexts(g.Name, g.Architecture, prefixed("PCI ", g.PCIBusID), prefixed("serial ", g.Serial),
-		prefixed("VBIOS ", g.VBIOS)))
+	d.fact("model", joinTexts(
+		g.Name,
+		g.Architecture,
+		prefixed("PCI ", g.PCIBusID),
+		prefixed("serial ", g.Serial),
+		prefixed("VBIOS ", g.VBIOS),
+	))
 	d.fact("MIG mode", joinTexts(g.MIGMode.Current, pendingText(g.MIGMode)))
 	d.fact("temperature", d.temperatureFact(&g.Temperature))
 	d.fact("clocks", joinTexts(
@@ -279,9 +288,16 @@ func (d *detail) addGPU(g *nodedoc.GPU) {
 		prefixed("P", optText(g.PerformanceState)),
 	))
 	d.factIn(yellow, "slowed by", slowedBy(g.ClockEvents))
-	d.fact("PCIe", joinTexts(linkText(&g.PCIe), rateText("in", g.PCIe.ReceiveRate), rateText("out", g.PCIe.TransmitRate),
-		countText("replays", g.PCIe.Replays.Or(0))))
-	d.fact("NVLink", joinTexts(rateText("in", g.NVLink.ReceiveRate), rateText("out", g.NVLink.TransmitRate)))
+	d.fact("PCIe", joinTexts(
+		linkText(&g.PCIe),
+		rateText("in", g.PCIe.ReceiveRate),
+		rateText("out", g.PCIe.TransmitRate),
+		countText("replays", g.PCIe.Replays.Or(0)),
+	))
+	d.fact("NVLink", joinTexts(
+		rateText("in", g.NVLink.ReceiveRate),
+		rateText("out", g.NVLink.TransmitRate),
+	))
 	d.fact("ECC errors", eccFact(g.ECC))
 	d.fact("remapped rows", rowsFact(g.RemappedRows))
 
@@ -319,7 +335,11 @@ func (d *detail) temperatureFact(t *nodedoc.Temperature) string {
 		return name + d.v.celsius(v)
 	}
 
-	fact := joinTexts(part("", t.GPUCelsius), part("memory ", t.MemoryCelsius), part("margin ", t.MarginCelsius))
+	fact := joinTexts(
+		part("", t.GPUCelsius),
+		part("memory ", t.MemoryCelsius),
+		part("margin ", t.MarginCelsius),
+	)
 	if t.MarginCelsius.Or(marginCelsius+1) <= marginCelsius {
 		fact += " (near the limit)"
 	}
@@ -381,8 +401,8 @@ func eccFact(counts []gpu.ECCCount) string {
 
 	for i := range counts {
 		if c := &counts[i]; c.Count > 0 && c.Location != "total" {
-			all = append(all, fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, strings.ReplaceAll(c.Location, "_", " "),
-				c.Lifetime))
+			location := strings.ReplaceAll(c.Location, "_", " ")
+			all = append(all, fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, location, c.Lifetime))
 		}
 	}
 
@@ -459,7 +479,8 @@ func (d *detail) addUse(use deviceUse) {
 		))
 
 		if isUnconfirmed(h) {
-			d.factIn(yellow, "", "unconfirmed: "+cmp.Or(h.UnconfirmedReason, "it may not hold the device"))
+			why := cmp.Or(h.UnconfirmedReason, "it may not hold the device")
+			d.factIn(yellow, "", "unconfirmed: "+why)
 		}
 	}
 
@@ -566,5 +587,7 @@ func (v *topView) keysFrame(s topState) []frameLine {
 		lines = append(lines, frameLine{})
 	}
 
-	return append(lines[:max(1, min(len(lines), s.height-1))], lineOf(text("any key: back").in(dim)))
+	lines = lines[:max(1, min(len(lines), s.height-1))]
+
+	return append(lines, lineOf(text("any key: back").in(dim)))
 }

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// quietAfter is how long a stream may send nothing. The exporter sends a comment every 15 seconds.
+	// quietAfter is how long a stream may send nothing. The exporter sends a comment every 15
+	// seconds.
 	quietAfter = 45 * time.Second
 	// mostPause bounds the time between two attempts to follow a stream that broke.
 	mostPause = 10 * time.Second
@@ -126,9 +127,12 @@ func (f *feed) sendReading(ctx context.Context, messages chan<- topMessage, data
 	return nil
 }
 
-// followStream sends the readings of the node's stream until it ends, and returns why. received is set if there were
-// any.
-func (f *feed) followStream(ctx context.Context, messages chan<- topMessage) (received bool, err error) {
+// followStream sends the readings of the node's stream until it ends, and returns why. received
+// is set if there were any.
+func (f *feed) followStream(
+	ctx context.Context,
+	messages chan<- topMessage,
+) (received bool, err error) {
 	streaming, cancel := context.WithCancel(ctx)
 	defer cancel()
 
@@ -136,9 +140,9 @@ func (f *feed) followStream(ctx context.Context, messages chan<- topMessage) (re
 	quiet := time.AfterFunc(f.client.timeout, cancel)
 	defer quiet.Stop()
 
-	res, err := f.client.sendRequest(streaming, http.MethodGet, "/node/stream", nil, func(h http.Header) {
-		h.Set("Accept", "text/event-stream, application/problem+json")
-	})
+	accept := func(h http.Header) { h.Set("Accept", "text/event-stream, application/problem+json") }
+
+	res, err := f.client.sendRequest(streaming, http.MethodGet, "/node/stream", nil, accept)
 	if err != nil {
 		return false, f.whyEnded(ctx, err)
 	}
@@ -178,8 +182,8 @@ func (f *feed) whyEnded(ctx context.Context, err error) error {
 	return f.client.connectionError(ctx, err)
 }
 
-// followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node without them has no
-// sparklines: the stream's errors say why it does not answer.
+// followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node
+// without them has no sparklines: the stream's errors say why it does not answer.
 func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
 	for ctx.Err() == nil {
 		data, err := f.client.getDocument(ctx, "/node/history")

@@ -29,7 +29,8 @@ func serveNode(t *testing.T, routes map[string]http.HandlerFunc) *httptest.Serve
 	return server
 }
 
-// nodeStream sends documents as the stream of a node does, and then the events in ending; after those it waits.
+// nodeStream sends documents as the stream of a node does, and then the events in ending; after
+// those it waits.
 func nodeStream(ending string, docs ...nodedoc.Document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/event-stream")
@@ -105,7 +106,8 @@ func TestFeedPolls(t *testing.T) {
 	cmptest.Equal(t, "polled", trouble.polled, true)
 }
 
-// TestFeedBreaks: a stream that breaks off, a server that is no exporter and one that is not there are reported.
+// TestFeedBreaks: a stream that breaks off, a server that is no exporter and one that is not
+// there are reported.
 func TestFeedBreaks(t *testing.T) {
 	broken := serveNode(t, map[string]http.HandlerFunc{
 		"GET /node/stream": func(w http.ResponseWriter, _ *http.Request) {
@@ -223,7 +225,8 @@ func TestTopErrors(t *testing.T) {
 	}
 }
 
-// TestTopAuthenticates: a token, and the name and password of a URL, are sent; the password is not shown.
+// TestTopAuthenticates: a token, and the name and password of a URL, are sent; the password is
+// not shown.
 func TestTopAuthenticates(t *testing.T) {
 	token := filepath.Join(t.TempDir(), "token")
 	if err := os.WriteFile(token, []byte("secret\n"), 0o600); err != nil {

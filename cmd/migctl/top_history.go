@@ -53,21 +53,28 @@ func (v *topView) historyLines(s topState, short bool) []frameLine {
 		text("  the last %s", strings.Replace(kept.String(), "m0s", "m", 1)).in(dim),
 	)}
 
-	lines = append(lines,
-		lineOf(text("%s", v.p.cell("memory", label)).in(dim), span{v.sparkline(past.MemoryUsedBytes, memory, width), cyan}),
-		lineOf(text("%s", v.p.cell("SM", label)).in(dim), span{v.sparkline(past.SMActivityRatio, 1, width), green}),
-		lineOf(text("%s", v.p.cell("power", label)).in(dim), span{v.sparkline(past.PowerWatts, limit, width), yellow}),
-	)
+	add := func(name, drawn string, c color) {
+		lines = append(lines, lineOf(text("%s", v.p.cell(name, label)).in(dim), span{drawn, c}))
+	}
+
+	add("memory", v.sparkline(past.MemoryUsedBytes, memory, width), cyan)
+	add("SM", v.sparkline(past.SMActivityRatio, 1, width), green)
+	add("power", v.sparkline(past.PowerWatts, limit, width), yellow)
 
 	if marks := v.markLine(r, width); marks != "" {
-		lines = append(lines, lineOf(text("%s", v.p.cell("events", label)).in(dim), text("%s", marks).in(red)))
+		add("events", marks, red)
 	}
 
 	return lines
 }
 
 // shortHistory draws memory and activity beside each other.
-func (v *topView) shortHistory(s topState, r *topRow, past *history.Device, memory float64) frameLine {
+func (v *topView) shortHistory(
+	s topState,
+	r *topRow,
+	past *history.Device,
+	memory float64,
+) frameLine {
 	const name = 18
 	title := v.p.cell(r.shortTitle(), name)
 	width := max(1, (s.width-name-len(" mem  sm "))/2)
@@ -92,8 +99,8 @@ func (s topState) selectedRow() *topRow {
 	return nil
 }
 
-// pastOf returns the past of a device, nil if it is not known. A compute instance that is its whole GPU instance has
-// the past of that.
+// pastOf returns the past of a device, nil if it is not known. A compute instance that is its
+// whole GPU instance has the past of that.
 func pastOf(r *topRow) *history.Device {
 	if r.node.past == nil {
 		return nil
@@ -104,7 +111,8 @@ func pastOf(r *topRow) *history.Device {
 		inst, isInstance := d.GPUInstance.Get()
 		part, isPart := d.ComputeInstance.Get()
 
-		if d.Gone || d.UUID != r.gpu.UUID || isInstance != (r.instance != nil) || isPart != (r.compute != nil) {
+		sameLevel := isInstance == (r.instance != nil) && isPart == (r.compute != nil)
+		if d.Gone || d.UUID != r.gpu.UUID || !sameLevel {
 			continue
 		}
 
@@ -116,8 +124,8 @@ func pastOf(r *topRow) *history.Device {
 	return nil
 }
 
-// sparkline draws a series on a scale from 0 in a number of columns, the newest value at the right. A column shows the
-// mean of its values; a value that is absent leaves it empty.
+// sparkline draws a series on a scale from 0 in a number of columns, the newest value at the
+// right. A column shows the mean of its values; a value that is absent leaves it empty.
 func (v *topView) sparkline(series history.Series, scale float64, columns int) string {
 	var b strings.Builder
 
@@ -148,7 +156,8 @@ func (v *topView) sparkline(series history.Series, scale float64, columns int) s
 	return b.String()
 }
 
-// markLine shows at which times the layout of the GPU changed (L) and XIDs came (X); it is empty if there were none.
+// markLine shows at which times the layout of the GPU changed (L) and XIDs came (X); it is empty
+// if there were none.
 func (v *topView) markLine(r *topRow, columns int) string {
 	columns = min(columns, int(history.Span/history.Step))
 	line := []byte(strings.Repeat(" ", columns))

@@ -8,7 +8,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// topState is all that a live view shows. A message makes the next state of it; nothing else changes.
+// topState is all that a live view shows. A message makes the next state of it; nothing else
+// changes.
 type topState struct {
 	nodes         []topNode
 	width, height int // 0 is no limit
@@ -61,8 +62,8 @@ func (o topOrder) String() string { return [...]string{"index", "memory", "activ
 // whole stands for the instance in the key of a device that is none.
 const whole = -1
 
-// topKey names a line that can be selected: a node, a GPU, a GPU instance or a compute instance. Its zero value names
-// none.
+// topKey names a line that can be selected: a node, a GPU, a GPU instance or a compute instance.
+// Its zero value names none.
 type topKey struct {
 	level             topLevel
 	node, gpu         int // index of the node, and of the GPU on it
@@ -322,7 +323,8 @@ func pressInDetail(s topState, key string) topState {
 	return s
 }
 
-// keepSelection selects another line if the selected one is not shown any more: that of its GPU, or the first device.
+// keepSelection selects another line if the selected one is not shown any more: the line of its GPU,
+// or of the first device.
 func keepSelection(s topState) topState {
 	keys := s.keys()
 	if slices.Contains(keys, s.selected) {
@@ -334,7 +336,8 @@ func keepSelection(s topState) topState {
 		at = slices.IndexFunc(keys, func(k topKey) bool { return k.level != levelNode })
 	}
 
-	// While a node has not answered yet, its line is not worth a selection that a first reading would move.
+	// While a node has not answered yet, its line is not worth a selection that a first reading
+	// would move.
 	switch {
 	case at >= 0:
 		s.selected = keys[at]
@@ -362,7 +365,8 @@ func (s topState) keys() []topKey {
 	return keys
 }
 
-// scrollToSelection moves the list so that the selected line, and the axis of a selected GPU, are in it.
+// scrollToSelection moves the list so that the selected line, and the axis of a selected GPU, are
+// in it.
 func scrollToSelection(s topState) topState {
 	height := s.listHeight()
 	if height == 0 {
@@ -390,7 +394,8 @@ func scrollToSelection(s topState) topState {
 	return s
 }
 
-// The lines around the list: the title and the heads of the columns above, the history and the keys below.
+// The lines around the list: the title and the heads of the columns above, the history and the
+// keys below.
 const (
 	linesAround   = 4
 	historyLines  = 5  // on a screen with room for them

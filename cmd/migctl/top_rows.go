@@ -30,8 +30,9 @@ func (r *topRow) height() int {
 	return 1
 }
 
-// rows returns the lines to draw. In the order of indexes only so many GPUs show their slices as fit, among them the
-// one that is selected; the others show their lines alone. With a filter there are few lines, and one axis.
+// rows returns the lines to draw. In the order of indexes only so many GPUs show their slices as
+// fit, among them the one that is selected; the others show their lines alone. With a filter
+// there are few lines, and one axis.
 func (s topState) rows() []topRow {
 	all := s.allRows()
 	if s.filter != "" {
@@ -46,11 +47,13 @@ func (s topState) rows() []topRow {
 
 	open := s.openGPUs(all)
 
-	return slices.DeleteFunc(all, func(r topRow) bool { return r.key.level > levelGPU && !open[r.key.ofGPU()] })
+	return slices.DeleteFunc(all, func(r topRow) bool {
+		return r.key.level > levelGPU && !open[r.key.ofGPU()]
+	})
 }
 
-// openGPUs returns the GPUs that show their slices: the one that is selected, and of the others as many as fit, from
-// the first on. It clears open of the rest.
+// openGPUs returns the GPUs that show their slices: the one that is selected, and of the others
+// as many as fit, from the first on. It clears open of the rest.
 func (s topState) openGPUs(rows []topRow) map[topKey]bool {
 	var gpus []topKey
 	lines := 0
@@ -132,11 +135,8 @@ func (s topState) deviceRows(node int) []topRow {
 
 	for i := range n.view.doc.GPUs {
 		g := &n.view.doc.GPUs[i]
-		head := topRow{
-			key:  topKey{level: levelGPU, node: node, gpu: g.Index, instance: whole, compute: whole},
-			node: n, gpu: g,
-			open: isMIG(g) && len(n.view.slots(g)) > 0,
-		}
+		key := topKey{level: levelGPU, node: node, gpu: g.Index, instance: whole, compute: whole}
+		head := topRow{key: key, node: n, gpu: g, open: isMIG(g) && len(n.view.slots(g)) > 0}
 
 		var slices []topRow
 
@@ -154,8 +154,8 @@ func (s topState) deviceRows(node int) []topRow {
 	return rows
 }
 
-// instanceRows returns the lines of a GPU's instances in the order of their placements, each with the parts that it is
-// split into.
+// instanceRows returns the lines of a GPU's instances in the order of their placements, each with
+// the parts that it is split into.
 func instanceRows(head topRow) []topRow {
 	order := make([]*nodedoc.Instance, 0, len(head.gpu.GPUInstances))
 	for i := range head.gpu.GPUInstances {
@@ -192,7 +192,8 @@ func instanceRows(head topRow) []topRow {
 	return rows
 }
 
-// sortFlat returns the lines of the devices that containers can hold, whole GPUs and slices, the busiest first.
+// sortFlat returns the lines of the devices that containers can hold, whole GPUs and slices, the
+// busiest first.
 func (s topState) sortFlat(rows []topRow) []topRow {
 	var flat []topRow
 
@@ -224,7 +225,7 @@ func (s topState) sortFlat(rows []topRow) []topRow {
 	return flat
 }
 
-// matches reports whether the filter lets a device through: each of its words is in one of the device's texts.
+// matches reports whether the filter lets a device through: the device's texts have all its words.
 func (s topState) matches(r *topRow) bool {
 	words := strings.Fields(strings.ToLower(s.filter))
 	if len(words) == 0 {
@@ -312,7 +313,8 @@ func (r *topRow) memoryRatio() gpu.Opt[float64] {
 	return gpu.Some(float64(used) / float64(total))
 }
 
-// activityRatio returns the activity of the SMs; of a GPU for which it is not known, the driver's utilization instead.
+// activityRatio returns the activity of the SMs; of a GPU for which it is not known, the driver's
+// utilization instead.
 func (r *topRow) activityRatio() (ratio gpu.Opt[float64], instead bool) {
 	switch {
 	case r.compute != nil:

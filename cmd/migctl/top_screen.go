@@ -11,14 +11,18 @@ import (
 
 // watchNodes shows nodes on the terminal until the operator quits or ctx ends.
 func (s *session) watchNodes(ctx context.Context, feeds []*feed) error {
-	tcell.SetEncodingFallback(tcell.EncodingFallbackASCII) // we draw with ASCII where the locale has no UTF-8
+	// If the locale has no UTF-8, we draw with ASCII.
+	tcell.SetEncodingFallback(tcell.EncodingFallbackASCII)
 
 	term, _ := s.lookup("TERM")
 
 	screen, err := newScreen(term)
 	if err != nil {
-		return usageError{fmt.Sprintf("the terminal (TERM=%s) cannot show a live view: %v; migctl top --once prints it once",
-			term, err)}
+		return usageError{fmt.Sprintf(
+			"the terminal (TERM=%s) cannot show a live view: %v; migctl top --once prints it once",
+			term,
+			err,
+		)}
 	}
 
 	defer screen.Fini()

@@ -203,7 +203,8 @@ func startTop(t *testing.T, width, height int, doc nodedoc.Document, env ...stri
 	return startOnTerminal(t, width, height, env, "top", "--url", server.URL)
 }
 
-// TestTopOnTerminal draws the frames of TestTopFrames on a real terminal, which is resized, and leaves it as it was.
+// TestTopOnTerminal draws the frames of TestTopFrames on a real terminal, which is resized, and
+// leaves it as it was.
 func TestTopOnTerminal(t *testing.T) {
 	for _, env := range [][]string{
 		{"TERM=xterm-256color", "COLORTERM=truecolor"},

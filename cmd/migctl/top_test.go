@@ -188,7 +188,8 @@ func TestTopFrames(t *testing.T) {
 	}
 }
 
-// TestTopFitsEverySize: on no screen is a line too wide, a line too many, or the selected line out of sight.
+// TestTopFitsEverySize: on no screen is a line too wide, a line too many, or the selected line
+// out of sight.
 func TestTopFitsEverySize(t *testing.T) {
 	for _, screen := range []string{"", "Enter", "?", "s", "o", "/ e"} {
 		for width := 1; width <= 250; width += 31 {
@@ -316,8 +317,8 @@ func TestTopSaysHowOldItIs(t *testing.T) {
 	cmptest.HasTexts(t, frameText(t, first, true), "http://h  ! no reading: connection refused")
 }
 
-// takeover is a text that would take over a terminal: colors, a title, a screen that is cleared, text from right to
-// left, lines.
+// takeover is a text that would take over a terminal: colors, a title, a screen that is cleared,
+// text from right to left, lines.
 const takeover = "x\x1b[31m\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\tname\u009b5m\x00\x7f"
 
 // hostileNode has hostile texts wherever foreign ones are shown.

@@ -94,7 +94,8 @@ func (v *topView) titleLine(s topState) frameLine {
 // footLine names the keys.
 func (v *topView) footLine(s topState) frameLine {
 	if s.editing {
-		return lineOf(text("type: pod, namespace, profile, UUID   Enter keeps the filter, Esc drops it").in(dim))
+		return lineOf(text(
+			"type: pod, namespace, profile, UUID   Enter keeps the filter, Esc drops it").in(dim))
 	}
 
 	return lineOf(text(
@@ -106,8 +107,8 @@ type topColumns struct {
 	name, bar, use int
 }
 
-// The columns of a list besides names, bars and users: the mark, memory, activity, power, temperature, and the spaces
-// between them.
+// The columns of a list besides names, bars and users: the mark, memory, activity, power,
+// temperature, and the spaces between them.
 const topFixed = 2 + 1 + 1 + 9 + 1 + 1 + 5 + 5 + 1 + 5 + 1
 
 func topColumnsOf(width int) topColumns {
@@ -126,8 +127,12 @@ func topColumnsOf(width int) topColumns {
 func (v *topView) headLine(c topColumns) frameLine {
 	p := v.p
 
-	return lineOf(text("%s", "  "+p.cell("GPU, SLICE", c.name)+" "+p.cell("MEMORY GiB", c.bar+10)+" "+
-		p.cell("SM", c.bar)+" "+p.right("", 5)+p.right("POWER", 5)+" "+p.right("TEMP", 5)+" "+"USED BY").in(dim))
+	return lineOf(
+		text("  %s ", p.cell("GPU, SLICE", c.name)).in(dim),
+		text("%s ", p.cell("MEMORY GiB", c.bar+10)).in(dim),
+		text("%s", p.cell("SM", c.bar+6)).in(dim),
+		text("POWER  TEMP USED BY").in(dim),
+	)
 }
 
 // listLines returns all lines of the list.
@@ -137,11 +142,14 @@ func (v *topView) listLines(s topState, c topColumns) []frameLine {
 	for _, r := range s.rows() {
 		selected := r.key == s.selected && s.height > 0
 		if r.key.level == levelNode {
-			lines = append(lines, frameLine{append([]span{cursor(selected)}, v.nodeLine(s, r.node)...), selected})
+			spans := append([]span{cursor(selected)}, v.nodeLine(s, r.node)...)
+			lines = append(lines, frameLine{spans, selected})
+
 			continue
 		}
 
-		lines = append(lines, frameLine{append([]span{cursor(selected)}, v.deviceLine(&r, c)...), selected})
+		spans := append([]span{cursor(selected)}, v.deviceLine(&r, c)...)
+		lines = append(lines, frameLine{spans, selected})
 
 		if r.open {
 			for _, spans := range v.axis(&r, s.width) {
@@ -169,7 +177,10 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 			return []span{text("%s", n.address).in(bold), text("  no reading yet").in(dim)}
 		}
 
-		return []span{text("%s", n.address).in(bold), text("  ! no reading: ").in(red), text("%s", n.trouble).in(red)}
+		return []span{
+			text("%s", n.address).in(bold),
+			text("  ! no reading: %s", n.trouble).in(red),
+		}
 	}
 
 	doc := &n.view.doc
@@ -194,7 +205,8 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 	return spans
 }
 
-// lateText says why a node's reading may not be of now; it is empty if nothing is known against it.
+// lateText says why a node's reading may not be of now; it is empty if nothing is known against
+// it.
 func lateText(s topState, n *topNode) string {
 	age := s.now.Sub(n.read).Round(time.Second)
 
@@ -221,7 +233,8 @@ func nodeWarnings(doc *nodedoc.Document) []string {
 	}
 
 	if n := doc.Node.HungCalls; n > 0 {
-		all = append(all, plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old")
+		hung := plural(n, "driver call hangs", "driver calls hang")
+		all = append(all, hung+": readings of a GPU may be old")
 	}
 
 	if why := doc.Node.HoldersIncomplete; why != "" {
@@ -379,7 +392,8 @@ func (v *topView) celsius(t gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0fC", c)
 }
 
-// useSpans says who uses a device. A GPU in MIG mode whose slices are not shown has a small axis instead.
+// useSpans says who uses a device. A GPU in MIG mode whose slices are not shown has a small axis
+// instead.
 func (v *topView) useSpans(r *topRow, columns int) []span {
 	if !r.up() {
 		return []span{text("not answering").in(red)}
@@ -404,7 +418,8 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 
 func (v *topView) usersSpan(r *topRow, columns int) span {
 	if r.instance != nil && r.compute == nil && len(r.instance.ComputeInstances) > 1 {
-		return text("%s", plural(len(r.instance.ComputeInstances), "compute instance", "compute instances")).in(dim)
+		parts := plural(len(r.instance.ComputeInstances), "compute instance", "compute instances")
+		return text("%s", parts).in(dim)
 	}
 
 	use := r.use()
@@ -480,7 +495,8 @@ func (v *topView) axis(r *topRow, width int) [][]span {
 		unit := min(unitMax, columns/units)
 
 		for i := range slots {
-			if inst := instanceAt(r.gpu, slots[i].Placement); inst != nil && inst.Up && inst.Activity.SM.Present() {
+			inst := instanceAt(r.gpu, slots[i].Placement)
+			if inst != nil && inst.Up && inst.Activity.SM.Present() {
 				slots[i].note = v.activityBar(inst.Activity.SM, max(0, slots[i].Size*unit-1))
 			}
 		}
@@ -505,7 +521,8 @@ func instanceAt(g *nodedoc.GPU, at gpu.Placement) *nodedoc.Instance {
 	return nil
 }
 
-// smallAxis draws a GPU's axis in one line: for each slice the level of its activity over its width.
+// smallAxis draws a GPU's axis in one line: for each slice the level of its activity over its
+// width.
 func (v *topView) smallAxis(r *topRow, columns int) string {
 	slots := r.node.view.slots(r.gpu)
 	units := axisOf(r.gpu).Units
@@ -527,8 +544,8 @@ func (v *topView) smallAxis(r *topRow, columns int) string {
 	return strings.Join(levels, v.p.boxLines().edge)
 }
 
-// slotLevel draws a slice's activity, or room, in a number of columns. If the activity is not known, that is the
-// profile.
+// slotLevel draws a slice's activity, or room, in a number of columns. If the activity is not
+// known, that is the profile.
 func (v *topView) slotLevel(g *nodedoc.GPU, s *slot, columns int) string {
 	inst := instanceAt(g, s.Placement)
 
