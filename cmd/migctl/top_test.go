@@ -192,8 +192,8 @@ func TestTopFrames(t *testing.T) {
 // out of sight.
 func TestTopFitsEverySize(t *testing.T) {
 	for _, screen := range []string{"", "Enter", "?", "s", "o", "/ e"} {
-		for width := 1; width <= 250; width += 31 {
-			for height := 1; height <= 60; height += 7 {
+		for _, width := range []int{1, smallestWidth - 1, smallestWidth, 80, 137, 250} {
+			for _, height := range []int{1, smallest - 1, smallest, 24, 60} {
 				s := press(watching(width, height, busyNode(t)), "G k k "+screen)
 				out := frameText(t, s, true)
 
