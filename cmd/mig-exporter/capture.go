@@ -41,17 +41,17 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		return err
 	}
 
-	node, err := openDriver(cfg, logger)
+	node, err := openDriver(&cfg.Driver, logger)
 	if err != nil {
 		return err
 	}
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
-	opts := node.sourceOptions(cfg)
+	opts := node.sourceOptions(&cfg.Profiling, &cfg.Metrics)
 	opts.ProcessUtilization = true
 	run := pollRun{
 		command: commandCapture,
-		cfg:     cfg,
+		cfg:     &cfg.Poll,
 		node:    node,
 		polls:   cfg.Capture.Polls,
 		extras:  everything(),
@@ -111,7 +111,7 @@ func everything() gpu.Extras {
 // pollRun is a number of polls that a command makes.
 type pollRun struct {
 	command string // for messages
-	cfg     *Config
+	cfg     *PollConfig
 	node    *node
 	polls   int
 	extras  gpu.Extras
@@ -131,7 +131,7 @@ func (r *pollRun) poll(
 	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)
 
-	opts := pollOptions(r.cfg, r.node, logger, nil)
+	opts := r.node.pollOptions(r.cfg)
 	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
 	opts.Extras = r.extras
@@ -191,8 +191,8 @@ func (r *pollRun) pollRepeatedly(
 
 	var ticks <-chan time.Time
 
-	if !r.cfg.stepped() {
-		ticker := time.NewTicker(r.cfg.PollInterval)
+	if !r.node.stepped {
+		ticker := time.NewTicker(r.cfg.Interval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
@@ -225,14 +225,14 @@ func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-cha
 	}
 
 	return poller.Poll(ctx, func() error {
-		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg) })
+		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg.Interval) })
 	})
 }
 
 // moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of it.
-func (n *node) moveToNextPoll(ctx context.Context, cfg *Config) (time.Time, error) {
-	if clock, ok := n.kind.(movableClock); ok && cfg.stepped() {
-		if err := clock.Advance(cfg.PollInterval); err != nil {
+func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time.Time, error) {
+	if clock, ok := n.kind.(movableClock); ok && n.stepped {
+		if err := clock.Advance(interval); err != nil {
 			return n.now(), err
 		}
 

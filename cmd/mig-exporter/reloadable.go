@@ -53,9 +53,9 @@ func (m *servedMetrics) Render(
 }
 
 // neededExtras returns the extra readings that a collector serves, and those that right-sizing goes by if it is on.
-func neededExtras(cfg *Config, c *collector.Collector) gpu.Extras {
+func neededExtras(advises bool, c *collector.Collector) gpu.Extras {
 	extras := extrasOf(c)
-	extras.Media = extras.Media || cfg.Advise.Enabled
+	extras.Media = extras.Media || advises
 
 	return extras
 }
@@ -74,38 +74,36 @@ func extrasOf(c *collector.Collector) gpu.Extras {
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
 // readCounters reads the counters file. It takes effect with the next poll; histograms and windows continue.
-func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
-	if err := expectRegular(cfg.CountersFile); err != nil {
+func (x *exporter) readCounters(path string) (applyFunc, error) {
+	if err := expectRegular(path); err != nil {
 		return nil, err
 	}
 
-	counters, err := loadCounters(cfg, x.logger)
+	counters, err := loadCounters(path, x.logger)
 	if err != nil {
 		return nil, err
 	}
 
-	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, cfg, counters) }, nil
+	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, counters) }, nil
 }
 
 // setCounters puts counters in force before the next poll.
 func (x *exporter) setCounters(
-	ctx context.Context,
-	cfg *Config,
-	counters []collector.Counter,
+	ctx context.Context, counters []collector.Counter,
 ) ([]string, error) {
 	changes := listChanges(indexByField(x.counters), indexByField(counters))
 	if len(changes) == 0 {
 		return nil, nil
 	}
 
-	c, err := x.newCollector(cfg, counters, x.metrics.current.Load())
+	c, err := x.newCollector(counters, x.metrics.current.Load())
 	if err != nil {
 		return nil, err
 	}
 
 	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
 		x.metrics.current.Store(c)
-		x.poller.SetExtras(neededExtras(cfg, c))
+		x.poller.SetExtras(neededExtras(x.advises, c))
 		x.counters = counters
 
 		return nil

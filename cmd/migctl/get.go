@@ -161,7 +161,7 @@ func drawNodeHead(p *page, node *nodeView) {
 		p.para(
 			"! ",
 			red,
-			plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
+			nodedoc.Count(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
 		)
 	}
 
@@ -240,7 +240,7 @@ func unreadText(doc *nodedoc.Document) string {
 		const one = "GPU has not been read yet and is"
 		const several = "GPUs have not been read yet and are"
 
-		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
+		return nodedoc.Count(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}
 
 	return ""
@@ -476,7 +476,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:
-		cells[7] = plural(len(inst.ComputeInstances), "compute instance", "compute instances")
+		cells[7] = nodedoc.Count(len(inst.ComputeInstances), "compute instance", "compute instances")
 	}
 
 	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(node, inst)})

@@ -12,6 +12,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // The states of an engine.
@@ -119,7 +120,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(graceCtx, func() {
-		sleep(running, lastSave)
+		_ = retry.Sleep(running, lastSave)
 		close(e.stopped)
 	})()
 

@@ -52,8 +52,8 @@ func (e *ModeError) Error() string {
 			"GPU %d (%s) has MIG %s until its next reset, and the layout is for one where it stays %s",
 			e.Index,
 			e.UUID,
-			onOff(current),
-			onOff(e.Wanted),
+			OnOff(current),
+			OnOff(e.Wanted),
 		)
 	case e.Pending.Present() && pending == e.Wanted:
 		return fmt.Sprintf(
@@ -61,8 +61,8 @@ func (e *ModeError) Error() string {
 				"after that",
 			e.Index,
 			e.UUID,
-			onOff(current),
-			onOff(e.Wanted),
+			OnOff(current),
+			OnOff(e.Wanted),
 		)
 	}
 
@@ -70,12 +70,13 @@ func (e *ModeError) Error() string {
 		"GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",
 		e.Index,
 		e.UUID,
-		onOff(current),
-		onOff(e.Wanted),
+		OnOff(current),
+		OnOff(e.Wanted),
 	)
 }
 
-func onOff(on bool) string {
+// OnOff returns "on" or "off", as the MIG mode is shown.
+func OnOff(on bool) string {
 	if on {
 		return "on"
 	}

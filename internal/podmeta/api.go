@@ -80,6 +80,7 @@ type podList struct {
 	hasOwnPod     bool // it has this program's own pod
 	ownUIDUnknown bool // the UID of this program's own pod is not known
 	invalid       map[invalidAnnotation]bool
+	former        []podAnnotations // of the former domain
 }
 
 // hasPod reports whether the list has a pod with the UID, or one with the name.
@@ -148,7 +149,11 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 			out.uids[uid] = name
 		}
 
-		hints, invalid := m.Annotations.parse()
+		hints, invalid, former := m.Annotations.parse()
+		if len(former) > 0 {
+			out.former = append(out.former, podAnnotations{name, former})
+		}
+
 		for _, text := range invalid {
 			out.invalid[invalidAnnotation{name, text}] = true
 		}

@@ -71,6 +71,8 @@ type Poller struct {
 	logger  log.Logger
 	invalid map[invalidAnnotation]bool // of the last list; used by run alone
 
+	formerLogged bool // a pod had annotations of the former domain; used by run alone
+
 	mu                 sync.Mutex
 	pods               map[podName]podEntry
 	lastList           *podList // nil before the first
@@ -220,6 +222,7 @@ func (p *Poller) listPods(ctx context.Context) {
 	}
 
 	p.logInvalid(got.invalid)
+	p.logFormer(got.former)
 
 	if p.recordList(got) {
 		p.checkNodeName(ctx)

@@ -145,7 +145,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 		badges = append(
 			badges,
 			badge{
-				Text:  plural(int(n), "XID"),
+				Text:  nodedoc.Count(int(n), "XID", "XIDs"),
 				Class: "warn",
 				Title: "XID errors since the exporter started",
 			},
@@ -154,7 +154,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 
 	if n := g.Totals.Unavailable.Or(gpu.Counter{}).Value; n > 0 {
 		badges = append(badges, badge{
-			Text:  plural(int(n), "unavailable event"),
+			Text:  nodedoc.Count(int(n), "unavailable event", "unavailable events"),
 			Class: "bad",
 			Title: "since the exporter started, the driver has said that it cannot use the GPU any more",
 		})
@@ -162,7 +162,7 @@ func gpuBadges(g *gpu.GPU) []badge {
 
 	if n := g.Totals.RecoveryActions.Or(gpu.Counter{}).Value; n > 0 {
 		badges = append(badges, badge{
-			Text:  plural(int(n), "recovery event"),
+			Text:  nodedoc.Count(int(n), "recovery event", "recovery events"),
 			Class: "warn",
 			Title: "changes of what the driver asks to be done about the GPU, since the exporter started",
 		})

@@ -98,7 +98,7 @@ func sharedText(holders []gpu.Holder) string {
 		how = "not known how"
 	}
 
-	return plural(len(holders), "container") + " (" + how + ")"
+	return nodedoc.Count(len(holders), "container", "containers") + " (" + how + ")"
 }
 
 // unconfirmedViews lists the unconfirmed holders of a GPU and of its instances by reason.
@@ -139,7 +139,7 @@ func holderNotices(snap *gpu.Snapshot) []notice {
 		shown := snap.Unmatched[:min(n, maxUnmatched)]
 		notices = append(notices, notice{
 			Class: "warn",
-			Title: plural(n, "device id") + " without a device",
+			Title: nodedoc.Count(n, "device id", "device ids") + " without a device",
 			Text:  "Pods were given devices that this node does not have. They run without them.",
 			Unmatched: mapSlice(shown, func(a *gpu.Assignment) unmatchedView {
 				return unmatchedView{

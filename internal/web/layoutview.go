@@ -78,7 +78,7 @@ func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
 // newBlockView returns the block of a segment of the axis: stranded or free slices, or a GPU instance.
 func newBlockView(g *gpu.GPU, s nodedoc.Segment, kubelet bool) blockView {
 	block := blockView{Span: s.Size}
-	units := plural(s.Size, "memory slice")
+	units := nodedoc.Count(s.Size, "memory slice", "memory slices")
 
 	if s.Stranded {
 		block.Class = "stranded"
@@ -215,7 +215,7 @@ func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
 	}
 
 	if (rest > 0 || len(inst.ComputeInstances) == 0) && !inst.ComputesHidden {
-		text := plural(rest, "compute slice") + " without a compute instance"
+		text := nodedoc.Count(rest, "compute slice", "compute slices") + " without a compute instance"
 		if inst.IsEmpty() {
 			text = "no compute instance: nothing can run here"
 		}
@@ -305,11 +305,11 @@ func availableText(g *gpu.GPU) string {
 
 	var stranded []string
 	if n := c.Memory.Stranded; n > 0 {
-		stranded = append(stranded, plural(n, "memory slice"))
+		stranded = append(stranded, nodedoc.Count(n, "memory slice", "memory slices"))
 	}
 
 	if n := c.Compute.Stranded; n > 0 {
-		stranded = append(stranded, plural(n, "compute slice"))
+		stranded = append(stranded, nodedoc.Count(n, "compute slice", "compute slices"))
 	}
 
 	if len(stranded) > 0 {

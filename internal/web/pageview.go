@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // pageView is the data of the page's template, which escapes all texts.
@@ -263,7 +264,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 			tile{
 				Label: "In MIG mode",
 				Value: fmt.Sprint(migEnabled),
-				Note:  plural(instances, "GPU instance"),
+				Note:  nodedoc.Count(instances, "GPU instance", "GPU instances"),
 			},
 		)
 	}
@@ -296,5 +297,5 @@ func withoutText(count int) string {
 		return ""
 	}
 
-	return ", without " + plural(count, "GPU")
+	return ", without " + nodedoc.Count(count, "GPU", "GPUs")
 }
