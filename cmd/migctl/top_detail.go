@@ -67,7 +67,7 @@ func (v *topView) detailFrame(s topState) []frameLine {
 
 	more := ""
 	if from+room < len(d.lines) {
-		more = fmt.Sprintf("  %s below", plural(len(d.lines)-from-room, "line", "lines"))
+		more = fmt.Sprintf("  %s below", nodedoc.Count(len(d.lines)-from-room, "line", "lines"))
 	}
 
 	return append(lines, lineOf(text("Esc back  j k scroll  q quit%s", more).in(dim)))
@@ -402,7 +402,8 @@ func eccFact(counts []gpu.ECCCount) string {
 	for i := range counts {
 		if c := &counts[i]; c.Count > 0 && c.Location != "total" {
 			location := strings.ReplaceAll(c.Location, "_", " ")
-			all = append(all, fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, location, c.Lifetime))
+			all = append(all,
+				fmt.Sprintf("%d %s %s (%s)", c.Count, c.Severity, location, c.Lifetime))
 		}
 	}
 
@@ -535,7 +536,7 @@ func (d *detail) addXIDs(r *topRow) {
 		}
 
 		d.factIn(red, fmt.Sprintf("XID %d", x.XID),
-			joinTexts(gpu.XIDName(x.XID), plural(int(x.Count), "time", "times"), last))
+			joinTexts(gpu.XIDName(x.XID), nodedoc.Count(int(x.Count), "time", "times"), last))
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -43,30 +44,35 @@ func (f *feed) run(ctx context.Context, messages chan<- topMessage) {
 		go f.followHistory(ctx, messages)
 	}
 
-	pause := f.firstPause
+	var backoff retry.Backoff
 
-	for ctx.Err() == nil {
+	for {
 		received, err := f.followStream(ctx, messages)
-		if received {
-			pause = f.firstPause
-		}
 
 		// An exporter that refuses its stream, since too many are open, still has its document.
 		polled := !received && isRefusal(err) && f.poll(ctx, messages)
-		if polled {
-			pause = max(f.firstPause, pollEvery)
+		if received || polled {
+			backoff = retry.Backoff{}
 		}
 
+		first := f.firstPause
+		if polled {
+			first = max(first, pollEvery)
+		}
+
+		now := time.Now()
+		backoff.Postpone(now, first, mostPause)
 		f.send(ctx, messages, troubleMessage{
 			node:   f.node,
-			at:     time.Now(),
+			at:     now,
 			text:   troubleText(err),
-			again:  pause,
+			again:  backoff.Next.Sub(now),
 			polled: polled,
 		})
-		waitFor(ctx, pause)
 
-		pause = min(2*pause, mostPause)
+		if retry.Sleep(ctx, time.Until(backoff.Next)) != nil {
+			return
+		}
 	}
 }
 
@@ -84,16 +90,6 @@ func troubleText(err error) string {
 func isRefusal(err error) bool {
 	var problem *api.Problem
 	return errors.As(err, &problem) || errors.Is(err, errNotExporter)
-}
-
-func waitFor(ctx context.Context, d time.Duration) {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
 }
 
 func (f *feed) send(ctx context.Context, messages chan<- topMessage, m topMessage) {
@@ -185,7 +181,7 @@ func (f *feed) whyEnded(ctx context.Context, err error) error {
 // followHistory sends the last 15 minutes of the node, again and again, until ctx ends. A node
 // without them has no sparklines: the stream's errors say why it does not answer.
 func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
-	for ctx.Err() == nil {
+	for {
 		data, err := f.client.getDocument(ctx, "/node/history")
 
 		var past history.Document
@@ -193,7 +189,9 @@ func (f *feed) followHistory(ctx context.Context, messages chan<- topMessage) {
 			f.send(ctx, messages, historyMessage{node: f.node, past: &past})
 		}
 
-		waitFor(ctx, historyEvery)
+		if retry.Sleep(ctx, historyEvery) != nil {
+			return
+		}
 	}
 }
 

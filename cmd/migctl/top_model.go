@@ -323,8 +323,8 @@ func pressInDetail(s topState, key string) topState {
 	return s
 }
 
-// keepSelection selects another line if the selected one is not shown any more: the line of its GPU,
-// or of the first device.
+// keepSelection selects another line if the selected one is not shown any more: the line of its
+// GPU, or of the first device.
 func keepSelection(s topState) topState {
 	keys := s.keys()
 	if slices.Contains(keys, s.selected) {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // terminal is a pseudoterminal with a program on it, and the screen that the program has drawn.
@@ -186,7 +187,7 @@ func repeated(doc nodedoc.Document) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		for r.Context().Err() == nil {
 			nodeStream(": more comes\n\n", doc)(w, r)
-			waitFor(r.Context(), time.Second)
+			_ = retry.Sleep(r.Context(), time.Second)
 		}
 	}
 }

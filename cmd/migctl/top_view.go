@@ -195,11 +195,12 @@ func (v *topView) nodeLine(s topState, n *topNode) []span {
 		instances += len(doc.GPUs[i].GPUInstances)
 	}
 
-	spans = append(spans, text("  %s, %s  driver %s", plural(len(doc.GPUs), "GPU", "GPUs"),
-		plural(instances, "slice", "slices"), orUnknown(doc.Node.DriverVersion)).in(dim))
+	spans = append(spans, text("  %s, %s  driver %s", nodedoc.Count(len(doc.GPUs), "GPU", "GPUs"),
+		nodedoc.Count(instances, "slice", "slices"), orUnknown(doc.Node.DriverVersion)).in(dim))
 
 	if count := len(nodeWarnings(doc)); count > 0 {
-		spans = append(spans, text("  ! %s", plural(count, "warning", "warnings")).in(yellow))
+		warnings := nodedoc.Count(count, "warning", "warnings")
+		spans = append(spans, text("  ! %s", warnings).in(yellow))
 	}
 
 	return spans
@@ -233,7 +234,7 @@ func nodeWarnings(doc *nodedoc.Document) []string {
 	}
 
 	if n := doc.Node.HungCalls; n > 0 {
-		hung := plural(n, "driver call hangs", "driver calls hang")
+		hung := nodedoc.Count(n, "driver call hangs", "driver calls hang")
 		all = append(all, hung+": readings of a GPU may be old")
 	}
 
@@ -409,7 +410,7 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 	}
 
 	if n := len(r.errors()); n > 0 {
-		failing := plural(n, "error", "errors") + ", "
+		failing := nodedoc.Count(n, "error", "errors") + ", "
 		return []span{text("%s", failing).in(red), v.usersSpan(r, columns-len(failing))}
 	}
 
@@ -418,8 +419,8 @@ func (v *topView) useSpans(r *topRow, columns int) []span {
 
 func (v *topView) usersSpan(r *topRow, columns int) span {
 	if r.instance != nil && r.compute == nil && len(r.instance.ComputeInstances) > 1 {
-		parts := plural(len(r.instance.ComputeInstances), "compute instance", "compute instances")
-		return text("%s", parts).in(dim)
+		parts := len(r.instance.ComputeInstances)
+		return text("%s", nodedoc.Count(parts, "compute instance", "compute instances")).in(dim)
 	}
 
 	use := r.use()
