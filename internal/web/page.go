@@ -3,7 +3,7 @@ package web
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"html/template"
 	"net/http"
@@ -17,13 +17,30 @@ import (
 )
 
 var (
-	//go:embed page.html
+	//go:embed page/page.html
 	pageHTML string
-	//go:embed page.css
+	//go:embed page/page.css
 	pageCSS string
-	//go:embed page.js
-	pageJS string
+	//go:embed page/*.js
+	pageScripts embed.FS
+	pageJS      = joinScripts()
 )
+
+// joinScripts returns the page's one script. The files declare functions; start.js, which runs, is the last.
+func joinScripts() string {
+	text := "\"use strict\";\n"
+
+	for _, name := range []string{"morph", "find", "live", "start"} {
+		part, err := pageScripts.ReadFile("page/" + name + ".js")
+		if err != nil {
+			panic(err) // it is a part of the program
+		}
+
+		text += string(part)
+	}
+
+	return text
+}
 
 // pageHandler serves the status page. It is one document that contains its style and script; nothing else may be
 // loaded. Without scripts the browser reloads the page.
@@ -92,6 +109,9 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
 	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now()))
 }
+
+// pageVersion tells pages of different programs apart: the script reloads one of another version.
+var pageVersion = sourceHash(pageHTML + pageCSS + pageJS)[len("sha256-"):][:8]
 
 // sourceHash returns the name of an inline text in a content security policy.
 func sourceHash(text string) string {

@@ -17,6 +17,7 @@ type pageView struct {
 	RefreshMS int64
 	RefreshS  int64
 	Version   string
+	Source    string // pageVersion
 	Simulated bool
 	State     bool // false: links only
 	Links     []link
@@ -53,6 +54,7 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 		RefreshMS: refreshEvery.Milliseconds(),
 		RefreshS:  int64(3 * refreshEvery / time.Second),
 		Version:   opts.Version,
+		Source:    pageVersion,
 		Simulated: opts.Simulated,
 		State:     opts.State,
 		Links:     pageLinks(opts),

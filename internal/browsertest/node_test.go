@@ -1,0 +1,135 @@
+package browsertest
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/testbuild"
+)
+
+// program builds mig-exporter once and returns its path.
+var program = sync.OnceValues(func() (string, error) {
+	dir, err := testbuild.Programs()
+
+	return filepath.Join(dir, "mig-exporter"), err
+})
+
+// node is the program on a simulated node whose clock the test steps.
+type node struct {
+	t        *testing.T
+	url      string
+	scenario string
+	process  *exec.Cmd
+}
+
+// startNode starts the program with a scenario of testdata/scenarios, or with the text of one.
+func startNode(t *testing.T, scenario string) *node {
+	t.Helper()
+
+	n := &node{t: t, url: "http://" + freeAddress(t), scenario: scenario}
+	n.start()
+	t.Cleanup(n.stop)
+
+	return n
+}
+
+// shipped returns the file of a scenario that the repository has.
+func shipped(name string) string {
+	return filepath.Join("..", "..", "testdata", "scenarios", name+".yaml")
+}
+
+// scenarioFile writes a scenario.
+func scenarioFile(t *testing.T, text string) string {
+	t.Helper()
+
+	file := filepath.Join(t.TempDir(), "scenario.yaml")
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	return file
+}
+
+// freeAddress returns an address that is free now: the program must have the same one after a restart.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+
+	return l.Addr().String()
+}
+
+func (n *node) start() {
+	n.t.Helper()
+
+	path, err := program()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+
+	n.process = exec.Command(path, "--driver=sim", "--sim.clock=step", "--sim.scenario="+n.scenario,
+		"--web.listen-address="+n.url[len("http://"):])
+	n.process.Stderr = n.t.Output()
+
+	if err := n.process.Start(); err != nil {
+		n.t.Fatal(err)
+	}
+
+	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(20 * time.Millisecond) {
+		if n.request(http.MethodGet, "/-/ready") == http.StatusOK {
+			return
+		}
+	}
+
+	n.t.Fatal("the program is not ready")
+}
+
+func (n *node) stop() {
+	if n.process == nil {
+		return
+	}
+
+	_ = n.process.Process.Signal(syscall.SIGTERM)
+	_ = n.process.Wait()
+	n.process = nil
+}
+
+// advance lets simulated time pass.
+func (n *node) advance(by time.Duration) {
+	n.t.Helper()
+
+	if status := n.request(http.MethodPost, "/-/sim/advance?by="+by.String()); status/100 != 2 {
+		n.t.Fatalf("advance: status %d", status)
+	}
+}
+
+// request returns the status of an answer, 0 if there is none.
+func (n *node) request(method, path string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+
+	r, err := http.NewRequestWithContext(ctx, method, n.url+path, nil)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return 0
+	}
+	defer answer.Body.Close()
+
+	return answer.StatusCode
+}

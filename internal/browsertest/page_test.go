@@ -1,0 +1,56 @@
+package browsertest
+
+import (
+	"testing"
+	"time"
+)
+
+// nodeTime is the time of the reading that the page shows.
+const nodeTime = `document.querySelector("#node time").dateTime`
+
+// TestPageIsLive: the page shows the next reading in place: a selected UUID stays selected.
+func TestPageIsLive(t *testing.T) {
+	n := startNode(t, shipped("dgx-a100-mixed"))
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+
+	const uuid = `document.querySelector(".uuid span")`
+
+	want := b.eval(uuid + `.textContent`)
+	b.eval(`getSelection().selectAllChildren(` + uuid + `)`)
+
+	before := b.eval(nodeTime)
+	shown := b.eval(`document.querySelector("#node").textContent`)
+
+	for range 3 {
+		n.advance(time.Second)
+	}
+
+	b.await(nodeTime+` > "`+before+`"`, "true")
+	b.await(`document.querySelector("#node").textContent === `+"`"+shown+"`", "false")
+
+	if got := b.eval(`getSelection().toString()`); got != want {
+		t.Errorf("selected is %q, want %q", got, want)
+	}
+
+	b.wantSilence()
+}
+
+// TestPageAfterARestart: the page says that the exporter does not answer, and goes on by itself once it does.
+func TestPageAfterARestart(t *testing.T) {
+	n := startNode(t, shipped("h100-single"))
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+	b.await(`document.getElementById("lost").hidden`, "true")
+
+	n.stop()
+	b.await(`document.getElementById("lost").hidden`, "false")
+
+	n.start()
+	b.await(`document.getElementById("lost").hidden`, "true")
+
+	before := b.eval(nodeTime)
+	n.advance(3 * time.Second)
+	b.await(nodeTime+` > "`+before+`"`, "true")
+	b.wantSilence("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING")
+}

@@ -1,0 +1,4 @@
+if (!document.hidden) openStream();
+setInterval(check, refreshMS);
+setInterval(showAge, 1000);
+document.addEventListener("visibilitychange", followVisibility);
