@@ -30,7 +30,7 @@ var (
 func joinScripts() string {
 	text := "\"use strict\";\n"
 
-	for _, name := range []string{"morph", "find", "live", "start"} {
+	for _, name := range []string{"morph", "find", "past", "live", "start"} {
 		part, err := pageScripts.ReadFile("page/" + name + ".js")
 		if err != nil {
 			panic(err) // it is a part of the program
@@ -51,6 +51,7 @@ type pageHandler struct {
 	template *template.Template
 	policy   string
 	pool     *buffers
+	advice   adviceSource
 }
 
 func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Logger) *pageHandler {
@@ -69,13 +70,14 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 			"form-action 'none'",
 			"frame-ancestors 'none'",
 		}, "; "),
-		pool: pool,
+		pool:   pool,
+		advice: adviceSource{report: opts.Recommendations},
 	}
 }
 
 // ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now())
+	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now(), h.advice.current())
 	page.CSS = template.CSS(pageCSS)
 	page.JS = template.JS(pageJS)
 	buf := h.pool.get()
@@ -107,7 +109,7 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // renderNode appends the part of the page that changes, for the stream.
 func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
-	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now()))
+	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now(), h.advice.current()))
 }
 
 // pageVersion tells pages of different programs apart: the script reloads one of another version.

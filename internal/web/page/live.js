@@ -18,6 +18,7 @@ function show(html) {
   if (!fresh || fresh.dataset.version !== content().dataset.version) return location.reload();
   arrange(fresh);
   morph(content(), fresh);
+  startForm();
   received = Date.now();
   showAge();
 }
@@ -62,6 +63,7 @@ function followVisibility() {
   if (document.hidden) return closeStream();
   openStream();
   check();
+  fetchPast();
 }
 
 // Shows the age that the exporter reported plus the time since: the clocks of node and browser may differ.
