@@ -12,9 +12,20 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/input"
 	"github.com/chromedp/cdproto/log"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+)
+
+// Keys that have no character.
+const (
+	enter  = kb.Enter
+	escape = kb.Escape
+	left   = kb.ArrowLeft
 )
 
 // patience is how long a page may take for what a test waits for.
@@ -52,6 +63,8 @@ func openBrowser(t *testing.T, width, height int) *browser {
 	if err := chromedp.Listen(ctx, b.observe); err != nil { // it starts the browser
 		t.Fatal(err)
 	}
+
+	b.run(behaveAsIfFocused)
 
 	return b
 }
@@ -146,4 +159,34 @@ func (b *browser) await(expression, want string) {
 func (b *browser) press(keys string) {
 	b.t.Helper()
 	b.run(chromedp.KeyEvent(keys))
+}
+
+// behaveAsIfFocused lets elements get the focus although the tab has no window.
+func behaveAsIfFocused(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+	_, err := cdp.Call(ctx, t, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+
+	return chromedp.Void{}, err
+}
+
+// pressSlash presses the key /. Other than press it lets the page prevent that the character is entered.
+func (b *browser) pressSlash() {
+	b.t.Helper()
+	b.run(chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, input.DispatchKeyEvent, input.DispatchKeyEventParams{
+			Type: input.DispatchKeyEventTypeKeyDown, Key: "/", Code: "Slash", Text: "/",
+		})
+
+		return err
+	}))
+}
+
+// preferScheme lets the reader prefer a light or a dark page.
+func preferScheme(scheme string) chromedp.Action[chromedp.Void] {
+	return chromedp.Func(func(ctx context.Context, t *chromedp.Target) error {
+		_, err := cdp.Call(ctx, t, emulation.SetEmulatedMedia, emulation.SetEmulatedMediaParams{
+			Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
+		})
+
+		return err
+	})
 }

@@ -24,17 +24,17 @@ var program = sync.OnceValues(func() (string, error) {
 
 // node is the program on a simulated node whose clock the test steps.
 type node struct {
-	t        *testing.T
-	url      string
-	scenario string
-	process  *exec.Cmd
+	t       *testing.T
+	url     string
+	args    []string
+	process *exec.Cmd
 }
 
-// startNode starts the program with a scenario of testdata/scenarios, or with the text of one.
-func startNode(t *testing.T, scenario string) *node {
+// startNode starts the program with the file of a scenario, and further flags.
+func startNode(t *testing.T, scenario string, args ...string) *node {
 	t.Helper()
 
-	n := &node{t: t, url: "http://" + freeAddress(t), scenario: scenario}
+	n := &node{t: t, url: "http://" + freeAddress(t), args: append(args, "--sim.scenario="+scenario)}
 	n.start()
 	t.Cleanup(n.stop)
 
@@ -79,8 +79,8 @@ func (n *node) start() {
 		n.t.Fatal(err)
 	}
 
-	n.process = exec.Command(path, "--driver=sim", "--sim.clock=step", "--sim.scenario="+n.scenario,
-		"--web.listen-address="+n.url[len("http://"):])
+	n.process = exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step",
+		"--web.listen-address=" + n.url[len("http://"):]}, n.args...)...)
 	n.process.Stderr = n.t.Output()
 
 	if err := n.process.Start(); err != nil {

@@ -93,9 +93,9 @@ func TestParts(t *testing.T) {
 		inst gpu.GPUInstance
 		want string
 	}{
-		"two compute instances": {split, "[w1 used:embed-0] [w2 used:train-0]"},
-		"slices left over":      {half, "[w1 used:embed-0] [w2 none:]"},
-		"no compute instance":   {orphan, "[w3 none:no compute instance]"},
+		"two compute instances":        {split, "[w1 used:embed-0] [w2 used:train-0]"},
+		"slices left over":             {half, "[w1 used:embed-0] [w2 none:]"},
+		"no compute instance":          {orphan, "[w3 none:no compute instance]"},
 		"all of it: the block says it": {mixedGPU(0).Instances[0], ""},
 	} {
 		var got []string

@@ -154,8 +154,11 @@ func (v *viewer) newWholeBlock(g *gpu.GPU) blockView {
 func (b *blockView) addHolders(names []string, d *gpu.Device, kubelet bool) {
 	switch {
 	case len(names) > 0:
-		// The axis has little room: the namespace is in the title.
-		b.Holder = names[0][strings.LastIndexByte(names[0], '/')+1:]
+		b.Holder = names[0]
+		if len(d.Holders) > 0 && d.Holders[0].Pod != "" {
+			b.Holder = d.Holders[0].Pod // the axis has little room: the namespace is in the title
+		}
+
 		b.More = len(names) - 1
 		b.Title += ", " + strings.Join(names, ", ")
 	case b.Class == "unknown":
