@@ -75,9 +75,10 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		Details:   gpuDetails(g),
 		XIDs:      xidViews(g),
 		Advice:    v.advice.of(g),
-		findable:  findable{Find: strings.Join([]string{fmt.Sprint("gpu-", g.Index), g.Name, string(g.UUID), g.PCIBusID}, " ")},
 		ShortName: strings.TrimPrefix(g.Name, "NVIDIA "),
 	}
+	view.Find = strings.Join([]string{fmt.Sprint("gpu-", g.Index), g.Name, string(g.UUID), g.PCIBusID}, " ")
+
 	if view.Key == "" {
 		view.Key = fmt.Sprint("index-", g.Index)
 	}

@@ -23,7 +23,6 @@ var (
 	pageCSS string
 	//go:embed page/*.js
 	pageScripts embed.FS
-	pageJS      = joinScripts()
 )
 
 // joinScripts returns the page's one script. The files declare functions; start.js, which runs, is the last.
@@ -49,21 +48,27 @@ type pageHandler struct {
 	snaps    Snapshots
 	logger   log.Logger
 	template *template.Template
+	script   string
+	version  string // of the page: the script loads one of another version again
 	policy   string
 	pool     *buffers
 	advice   adviceSource
 }
 
 func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Logger) *pageHandler {
+	script := joinScripts()
+
 	return &pageHandler{
 		opts:     opts,
 		snaps:    snaps,
 		logger:   logger,
 		template: template.Must(template.New("page").Parse(pageHTML)),
+		script:   script,
+		version:  sourceHash(pageHTML + pageCSS + script),
 		policy: strings.Join([]string{
 			"default-src 'none'",
 			"style-src '" + sourceHash(pageCSS) + "'",
-			"script-src '" + sourceHash(pageJS) + "'",
+			"script-src '" + sourceHash(script) + "'",
 			"connect-src 'self'", // the script fetches the page again
 			"img-src data:",      // the icon
 			"base-uri 'none'",
@@ -77,9 +82,9 @@ func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Log
 
 // ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now(), h.advice.current())
+	page := h.newView(h.snaps.Current())
 	page.CSS = template.CSS(pageCSS)
-	page.JS = template.JS(pageJS)
+	page.JS = template.JS(h.script)
 	buf := h.pool.get()
 	defer h.pool.put(buf)
 
@@ -109,11 +114,15 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // renderNode appends the part of the page that changes, for the stream.
 func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
-	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now(), h.advice.current()))
+	return h.template.ExecuteTemplate(dst, "node", h.newView(s))
 }
 
-// pageVersion tells pages of different programs apart: the script reloads one of another version.
-var pageVersion = sourceHash(pageHTML + pageCSS + pageJS)[len("sha256-"):][:8]
+func (h *pageHandler) newView(s *gpu.Snapshot) pageView {
+	page := newPageView(h.opts, s, h.opts.Now(), h.advice.current())
+	page.Source = h.version
+
+	return page
+}
 
 // sourceHash returns the name of an inline text in a content security policy.
 func sourceHash(text string) string {

@@ -335,3 +335,39 @@ func TestTotalsSayWhatTheyLack(t *testing.T) {
 		}
 	}
 }
+
+// TestPageOfSlicedNode: the largest node that is common has a row for each GPU, closed, in an answer that is not large; a
+// node of one GPU shows it opened.
+func TestPageOfSlicedNode(t *testing.T) {
+	h := testHandler(Options{State: true}, publish(slicedNode()), nil, prometheus.NewRegistry())
+
+	if size := len(get(h, "/", "Accept-Encoding", "gzip").Body.Bytes()); size > 45<<10 {
+		t.Errorf("the page of 56 slices has %d bytes", size)
+	}
+
+	page := get(h, "/").Body.String()
+	cmptest.Equal(t, "rows", strings.Count(page, `<details class="gpu"`), 8)
+	cmptest.Equal(t, "slices", strings.Count(page, `class="block s1 used"`), 56)
+	cmptest.LacksTexts(t, page, " open>")
+
+	snap := nodeFixture()
+	snap.GPUs = snap.GPUs[:1]
+	cmptest.HasTexts(t, showPage(t, Options{State: true}, snap), " open>")
+}
+
+// TestPageFindsByNames: what a reader may look for is in the row and the slices: names, and what is wrong.
+func TestPageFindsByNames(t *testing.T) {
+	page := showPage(t, Options{State: true}, nodeFixture())
+	cmptest.HasTexts(t, page,
+		`data-find="gpu-2 NVIDIA A100-SXM4-40GB GPU-5c1f6a2e-0000-4d1b-9f00-000000000002 00000000:17:00.0"`,
+		`data-find="1g.5gb gi-7 ml/notebook-7d9c job 7 job 8 MIG-6f7d2a10-0000-5e11-8a00-000000007000"`,
+		`data-find="3g.20gb gi-2 MIG-6f7d2a10-0000-5e11-8a00-000000002000 ml/embed-0 `+
+			`MIG-6f7d2a10-0000-5e11-8a00-000000002001 ml/train-0"`)
+
+	var unhealthy []string
+	for _, m := range regexp.MustCompile(`<details class="gpu[^>]*data-index="(\d)"[^>]*data-is="unhealthy"`).FindAllStringSubmatch(page, -1) {
+		unhealthy = append(unhealthy, m[1])
+	}
+
+	cmptest.Equal(t, "unhealthy", strings.Join(unhealthy, ","), "0,4,6,7")
+}

@@ -18,7 +18,7 @@ type pageView struct {
 	RefreshMS int64
 	RefreshS  int64
 	Version   string
-	Source    string // pageVersion
+	Source    string // version of the page itself
 	Simulated bool
 	State     bool // false: links only
 	Links     []link
@@ -32,6 +32,8 @@ type pageView struct {
 	Tiles     []tile
 	GPUs      []gpuView
 	Keys      []key // of the blocks that are drawn
+	// Utilization is set if it stands for the SM activity of a GPU.
+	Utilization bool
 }
 
 // key explains how a kind of block is drawn.
@@ -59,7 +61,6 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 		RefreshMS: refreshEvery.Milliseconds(),
 		RefreshS:  int64(3 * refreshEvery / time.Second),
 		Version:   opts.Version,
-		Source:    pageVersion,
 		Simulated: opts.Simulated,
 		State:     opts.State,
 		Links:     pageLinks(opts),
@@ -111,6 +112,12 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice
 
 // explainBlocks lists the kinds of blocks that the GPUs have.
 func (p *pageView) explainBlocks(kubelet bool) {
+	for i := range p.GPUs {
+		for _, b := range p.GPUs[i].Axis {
+			p.Utilization = p.Utilization || slices.ContainsFunc(b.Loads, func(l load) bool { return l.Letter == "U" })
+		}
+	}
+
 	all := []key{
 		{"used", "held"}, {"idle", "free"}, {"unknown", "unknown whether held"}, {"down", "does not answer"},
 		{"room", "no instance"}, {"stranded", "stranded"},

@@ -74,7 +74,7 @@ function showCount(counts) {
   const text = shown.length + " of " + counts.length + " GPUs, " + sum(shown, "found") + " of " + sum(counts, "slices") +
     " slices shown";
   const line = document.getElementById("shown");
-  if (line.textContent !== text) line.textContent = text;
+  if (line && line.textContent !== text) line.textContent = text;
 }
 
 // Shows what the reader looks for in the form.
@@ -156,5 +156,7 @@ function back(query) {
 
 // Selecting a name in a row does not open it.
 function keepSelection(event) {
-  if (event.target.closest("summary") && getSelection().toString()) event.preventDefault();
+  const summary = event.target.closest("summary");
+  const selection = getSelection();
+  if (summary && event.detail && !selection.isCollapsed && selection.containsNode(summary, true)) event.preventDefault();
 }

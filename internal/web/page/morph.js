@@ -62,8 +62,9 @@ function matchChildren(live, fresh) {
   });
 }
 
+// Returns what tells a node from its siblings; sparklines have the name of their quantity.
 function keyOf(node) {
-  return node.id || (node.dataset && node.dataset.key) || "";
+  return node.id || (node.dataset && (node.dataset.key || node.dataset.past)) || "";
 }
 
 // Moves or inserts a child. Where browsers cannot move a node without removing it, its focus is given back.
