@@ -28,8 +28,8 @@ const (
 	left   = kb.ArrowLeft
 )
 
-// patience is how long a page may take for what a test waits for.
-const patience = 30 * time.Second
+// pageTimeout is how long a page may take for what a test waits for.
+const pageTimeout = 30 * time.Second
 
 // browser is a tab of a headless Chromium. Its methods fail the test.
 type browser struct {
@@ -107,11 +107,11 @@ messages:
 	}
 }
 
-// run runs actions, which must end within patience.
+// run runs actions, which must end within pageTimeout.
 func (b *browser) run(actions ...chromedp.Action[chromedp.Void]) {
 	b.t.Helper()
 
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, pageTimeout)
 	defer cancel()
 
 	if err := chromedp.Do(ctx, actions...); err != nil {
@@ -129,7 +129,7 @@ func (b *browser) open(url string) {
 func (b *browser) eval(expression string) string {
 	b.t.Helper()
 
-	ctx, cancel := context.WithTimeout(b.ctx, patience)
+	ctx, cancel := context.WithTimeout(b.ctx, pageTimeout)
 	defer cancel()
 
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[string]("String("+expression+")"))
@@ -146,7 +146,7 @@ func (b *browser) await(expression, want string) {
 
 	var last string
 
-	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(50 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < pageTimeout; time.Sleep(50 * time.Millisecond) {
 		if last = b.eval(expression); last == want {
 			return
 		}
@@ -164,6 +164,14 @@ func (b *browser) press(keys string) {
 // behaveAsIfFocused lets elements get the focus although the tab has no window.
 func behaveAsIfFocused(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
 	_, err := cdp.Call(ctx, t, emulation.SetFocusEmulationEnabled, emulation.SetFocusEmulationEnabledParams{Enabled: true})
+
+	return chromedp.Void{}, err
+}
+
+// withoutScript turns the page's own scripts off.
+func withoutScript(ctx context.Context, t *chromedp.Target) (chromedp.Void, error) {
+	_, err := cdp.Call(ctx, t, emulation.SetScriptExecutionDisabled,
+		emulation.SetScriptExecutionDisabledParams{Value: true})
 
 	return chromedp.Void{}, err
 }

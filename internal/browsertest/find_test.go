@@ -76,7 +76,7 @@ func TestOrder(t *testing.T) {
 	b.await(`location.hash`, "")
 
 	// Something is wrong with GPU 1 after a minute.
-	b.eval(`(document.getElementById("unhealthy").click())`)
+	b.eval(`(document.getElementById("is-unhealthy").click())`)
 	b.await(shownRows, "")
 	n.advance(65 * time.Second)
 	b.await(shownRows, "1")

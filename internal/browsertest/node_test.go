@@ -1,6 +1,7 @@
 package browsertest
 
 import (
+	"bytes"
 	"context"
 	"net"
 	"net/http"
@@ -28,6 +29,7 @@ type node struct {
 	url     string
 	args    []string
 	process *exec.Cmd
+	log     bytes.Buffer
 }
 
 // startNode starts the program with the file of a scenario, and further flags.
@@ -81,13 +83,13 @@ func (n *node) start() {
 
 	n.process = exec.Command(path, append([]string{"--driver=sim", "--sim.clock=step",
 		"--web.listen-address=" + n.url[len("http://"):]}, n.args...)...)
-	n.process.Stderr = n.t.Output()
+	n.process.Stderr = &n.log
 
 	if err := n.process.Start(); err != nil {
 		n.t.Fatal(err)
 	}
 
-	for begun := time.Now(); time.Since(begun) < patience; time.Sleep(20 * time.Millisecond) {
+	for begun := time.Now(); time.Since(begun) < pageTimeout; time.Sleep(20 * time.Millisecond) {
 		if n.request(http.MethodGet, "/-/ready") == http.StatusOK {
 			return
 		}
@@ -104,6 +106,10 @@ func (n *node) stop() {
 	_ = n.process.Process.Signal(syscall.SIGTERM)
 	_ = n.process.Wait()
 	n.process = nil
+
+	if n.t.Failed() {
+		n.t.Log(n.log.String())
+	}
 }
 
 // advance lets simulated time pass.
@@ -117,7 +123,7 @@ func (n *node) advance(by time.Duration) {
 
 // request returns the status of an answer, 0 if there is none.
 func (n *node) request(method, path string) int {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), pageTimeout)
 	defer cancel()
 
 	r, err := http.NewRequestWithContext(ctx, method, n.url+path, nil)
@@ -132,4 +138,29 @@ func (n *node) request(method, path string) int {
 	defer answer.Body.Close()
 
 	return answer.StatusCode
+}
+
+// occupyStreams opens as many streams as the program allows.
+func (n *node) occupyStreams() {
+	n.t.Helper()
+
+	for range 1000 {
+		r, err := http.NewRequestWithContext(n.t.Context(), http.MethodGet, n.url+"/api/v1/node/stream", nil)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+
+		answer, err := http.DefaultClient.Do(r)
+		if err != nil {
+			n.t.Fatal(err)
+		}
+
+		n.t.Cleanup(func() { _ = answer.Body.Close() })
+
+		if answer.StatusCode == http.StatusServiceUnavailable {
+			return
+		}
+	}
+
+	n.t.Fatal("no stream is refused")
 }

@@ -54,3 +54,43 @@ func TestPageAfterARestart(t *testing.T) {
 	b.await(nodeTime+` > "`+before+`"`, "true")
 	b.wantSilence("net::ERR_CONNECTION_REFUSED", "net::ERR_INCOMPLETE_CHUNKED_ENCODING")
 }
+
+// TestPageWithoutAStream: a page whose stream is refused fetches the page again, and loses no selection.
+func TestPageWithoutAStream(t *testing.T) {
+	n := startNode(t, shipped("h100-single"))
+	n.occupyStreams()
+
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+	b.await(`stream.readyState === EventSource.CLOSED`, "true")
+
+	before := b.eval(nodeTime)
+	want := b.eval(`(getSelection().selectAllChildren(document.querySelector(".head h2")), getSelection().toString())`)
+
+	n.advance(3 * time.Second)
+	b.await(nodeTime+` > "`+before+`"`, "true")
+
+	if got := b.eval(`getSelection().toString()`); got != want {
+		t.Errorf("selected is %q, want %q", got, want)
+	}
+
+	b.wantSilence("the server responded with a status of 503")
+}
+
+// TestPageWithoutScript: the node is there without the script, and the browser is asked to load the page again.
+func TestPageWithoutScript(t *testing.T) {
+	n := startNode(t, shipped("h100-single"))
+	b := openBrowser(t, 1440, 900)
+	b.run(withoutScript)
+	b.open(n.url)
+
+	for _, want := range []struct{ expression, value string }{
+		{`document.querySelectorAll(".gpu").length`, "4"},
+		{`document.getElementById("find").hidden`, "true"},
+		{`document.querySelector("meta[http-equiv=refresh]").content`, "15"},
+	} {
+		b.await(want.expression, want.value)
+	}
+
+	b.wantSilence()
+}

@@ -47,15 +47,15 @@ function order(rows) {
   return rows.sort((a, b) => rank(a) - rank(b) || a.dataset.index - b.dataset.index);
 }
 
-// Hides a GPU unless it or one of its slices is looked for, and marks these. Returns how many slices it has and shows.
+// Hides a GPU unless it or one of its slices is looked for, and marks these if they are not all. Returns how many slices it has and shows.
 function filter(row) {
-  const active = Boolean(wish.q.trim() || wish.underused || wish.unhealthy);
   const slices = [...row.querySelectorAll(".strip > .block[data-find]")];
   const found = slices.filter((slice) => isWanted(row, slice));
+  const some = found.length > 0 && found.length < slices.length;
   row.hidden = !found.length && !isWanted(row, row);
   for (const slice of slices) {
-    slice.classList.toggle("found", active && found.includes(slice));
-    slice.classList.toggle("other", active && found.length > 0 && !found.includes(slice));
+    slice.classList.toggle("found", some && found.includes(slice));
+    slice.classList.toggle("other", some && !found.includes(slice));
   }
   return { shown: !row.hidden, slices: slices.length, found: found.length };
 }
@@ -80,15 +80,15 @@ function showCount(counts) {
 // Shows what the reader looks for in the form.
 function fillForm() {
   document.getElementById("query").value = wish.q;
-  document.getElementById("underused").checked = wish.underused;
-  document.getElementById("unhealthy").checked = wish.unhealthy;
+  document.getElementById("is-underused").checked = wish.underused;
+  document.getElementById("is-unhealthy").checked = wish.unhealthy;
   document.getElementById("order").value = wish.order || "index";
 }
 
 function readForm() {
   wish.q = document.getElementById("query").value;
-  wish.underused = document.getElementById("underused").checked;
-  wish.unhealthy = document.getElementById("unhealthy").checked;
+  wish.underused = document.getElementById("is-underused").checked;
+  wish.unhealthy = document.getElementById("is-unhealthy").checked;
   wish.order = document.getElementById("order").value === "busiest" ? "busiest" : "";
   find();
 }

@@ -55,8 +55,8 @@ function check() {
   if (document.hidden) return;
   const refused = !stream || stream.readyState === EventSource.CLOSED;
   if (refused && Date.now() - opened > retryMS) openStream();
-  const patience = stream && stream.readyState === EventSource.OPEN ? 3 * refreshMS : refreshMS / 2;
-  if (Date.now() - received >= patience) poll();
+  const timeoutMS = stream && stream.readyState === EventSource.OPEN ? 3 * refreshMS : refreshMS / 2;
+  if (Date.now() - received >= timeoutMS) poll();
 }
 
 function followVisibility() {
