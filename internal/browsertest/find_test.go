@@ -59,7 +59,7 @@ func TestFind(t *testing.T) {
 	b.wantSilence()
 }
 
-// TestOrder: the busiest GPU comes first, the address says so, and focus stays where it is.
+// TestOrder: the busiest GPU comes first, the address says so, and the GPU that has the focus keeps it when it moves.
 func TestOrder(t *testing.T) {
 	n := startNode(t, shipped("chaos"))
 	b := openBrowser(t, 1440, 900)
@@ -70,10 +70,14 @@ func TestOrder(t *testing.T) {
 	b.await(busy+`.every((v, i, all) => i === 0 || all[i-1] >= v)`, "true")
 	b.await(shownRows+` === "0,1,2,3,4,5,6,7"`, "false")
 
+	first := b.eval(`(document.querySelector(".gpu > summary").focus(), ` + focused + `)`)
+
 	b.eval(`(document.getElementById("order").value = "index",
 		document.getElementById("find").dispatchEvent(new Event("input")))`)
 	b.await(shownRows, "0,1,2,3,4,5,6,7")
 	b.await(`location.hash`, "")
+
+	b.await(focused, first)
 
 	// Something is wrong with GPU 1 after a minute.
 	b.eval(`(document.getElementById("is-unhealthy").click())`)

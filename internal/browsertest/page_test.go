@@ -11,13 +11,18 @@ const nodeTime = `document.querySelector("#node time").dateTime`
 // TestPageIsLive: the page shows the next reading in place: a selected UUID stays selected.
 func TestPageIsLive(t *testing.T) {
 	n := startNode(t, shipped("dgx-a100-mixed"))
+	n.advance(10 * time.Second) // until the kubelet's list is complete
+
 	b := openBrowser(t, 1440, 900)
 	b.open(n.url)
 
-	const uuid = `document.querySelector(".uuid span")`
+	const uuid = `document.querySelector(".gpu[open] .uuid span")`
 
-	want := b.eval(uuid + `.textContent`)
+	b.eval(`document.querySelectorAll(".gpu")[4].open = true`)
+	b.eval(`document.querySelectorAll(".gpu > summary")[4].focus()`)
+	b.eval(`scrollTo(0, 50)`)
 	b.eval(`getSelection().selectAllChildren(` + uuid + `)`)
+	want := b.eval(uuid + `.textContent`)
 
 	before := b.eval(nodeTime)
 	shown := b.eval(`document.querySelector("#node").textContent`)
@@ -33,6 +38,37 @@ func TestPageIsLive(t *testing.T) {
 		t.Errorf("selected is %q, want %q", got, want)
 	}
 
+	b.await(`[...document.querySelectorAll(".gpu[open]")].map(g => g.dataset.index).join()`, "4")
+	b.await(focused, "4")
+	b.await(`scrollY`, "50")
+	b.wantSilence()
+}
+
+// TestHiddenTab: a tab that nobody sees watches nothing, and is up to date as soon as it is seen.
+func TestHiddenTab(t *testing.T) {
+	n := startNode(t, shipped("h100-single"))
+	b := openBrowser(t, 1440, 900)
+	b.open(n.url)
+	b.await(`stream.readyState === EventSource.OPEN`, "true")
+
+	hide := func(hidden string) {
+		b.eval(`Object.defineProperty(document, "hidden", { value: ` + hidden + `, configurable: true })`)
+		b.eval(`document.dispatchEvent(new Event("visibilitychange", { bubbles: true }))`)
+	}
+
+	hide("true")
+	b.await(`stream`, "null")
+
+	before := b.eval(nodeTime)
+	n.advance(3 * time.Second)
+	time.Sleep(2 * time.Second) // longer than an event of an open stream takes
+
+	if after := b.eval(nodeTime); after != before {
+		t.Errorf("the hidden tab went from %s to %s", before, after)
+	}
+
+	hide("false")
+	b.await(nodeTime+` > "`+before+`"`, "true")
 	b.wantSilence()
 }
 

@@ -38,27 +38,32 @@ function keyOfSpark(spark) {
   return row ? gpu + "/" + row.dataset.key : gpu;
 }
 
-// Draws the sparklines that can be seen.
+// Draws the sparklines that can be seen. We measure all before we draw any: in turns, each would cost a layout.
 function drawAll() {
   if (!past) return;
+  const seen = [];
   for (const spark of document.querySelectorAll(".spark")) {
     const gpu = spark.closest(".gpu");
-    if (!gpu.hidden && (gpu.open || spark.closest("summary"))) draw(spark);
+    if (gpu.hidden || !(gpu.open || spark.closest("summary"))) continue;
+    const device = series.get(keyOfSpark(spark));
+    const values = device && device[spark.dataset.past];
+    spark.classList.toggle("drawn", Boolean(values)); // it takes no room while it is empty
+    if (values) seen.push({ spark, device, values });
+    else spark.replaceChildren();
   }
+  for (const s of seen) s.scale = newScale(s.spark, s.values);
+  seen.forEach(draw);
 }
 
-function draw(spark) {
-  const device = series.get(keyOfSpark(spark));
-  const values = device && device[spark.dataset.past];
-  if (!values) return spark.replaceChildren();
-  const scale = newScale(spark, values);
+function draw({ spark, device, values, scale }) {
   const svg = element("svg", { viewBox: "0 0 " + scale.width + " " + scale.height, "aria-hidden": "true" });
-  const line = linePath(values, scale);
-  svg.append(element("path", { class: "area", d: areaPath(values, scale) }), element("path", { class: "line", d: line }));
-  for (const mark of marksOf(device)) svg.append(drawMark(mark, scale));
+  const marks = marksOf(device);
+  svg.append(element("path", { class: "area", d: areaPath(values, scale) }));
+  svg.append(element("path", { class: "line", d: linePath(values, scale) }));
+  for (const mark of marks) svg.append(drawMark(mark, scale));
   svg.append(element("path", { class: "cursor" }));
   spark.replaceChildren(svg);
-  spark.chart = { values, scale, marks: marksOf(device) };
+  spark.chart = { values, scale, marks };
   if (!spark.closest("summary")) describe(spark, values.length - 1);
 }
 
@@ -71,10 +76,8 @@ function element(name, attributes) {
 // A sparkline spans 15 minutes, however much of them is known. Its height is that of the quantity's limit; power of
 // instances has none, and goes up to the largest value of its GPU's.
 function newScale(spark, values) {
-  spark.style.display = "block"; // it has no width while it is empty
   const width = spark.clientWidth || 80;
   const height = spark.clientHeight || 22;
-  spark.style.display = "";
   const points = (15 * 60) / past.stepSeconds;
   const max = Number(spark.dataset.max) || largest(spark);
   return {
