@@ -44,7 +44,7 @@ func TestPageIsLive(t *testing.T) {
 	b.wantSilence()
 }
 
-// TestHiddenTab: a tab that nobody sees watches nothing, and is up to date as soon as it is seen.
+// TestHiddenTab: a hidden tab watches nothing, and is up to date as soon as it is shown.
 func TestHiddenTab(t *testing.T) {
 	n := startNode(t, shipped("h100-single"))
 	b := openBrowser(t, 1440, 900)

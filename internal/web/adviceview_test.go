@@ -25,7 +25,7 @@ func TestAdvice(t *testing.T) {
 	page := showPage(t, Options{State: true, Recommendations: func(gpu.UUID) any { return report }}, nodeFixture())
 
 	text := pageText(page)
-	cmptest.HasTexts(t, text,
+	cmptest.HasTexts(t, text, "GPU 0 A100-SXM4-40GB row remap pending 2 XIDs 1 unavailable event 2 recovery events underused",
 		"Right-sizing A slice 2g.10gb does its work. Expected: a request takes 1.3 times as long, between 1.1 and 1.6. "+
 			"busy 12 % of the time Each step is shown by migctl recommend 0",
 		"Right-sizing, GPU instance 1 provisional The smaller profile 1g.5gb does its work. Expected: requests would queue "+

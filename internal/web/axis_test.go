@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -161,4 +162,16 @@ func TestUseWithoutKubelet(t *testing.T) {
 			t.Errorf("%s: title %q", tt.name, block.Title)
 		}
 	}
+}
+
+// TestDownIsAWord: a slice that does not answer says so, and not by its color alone.
+func TestDownIsAWord(t *testing.T) {
+	snap := nodeFixture()
+	mixed := mixedGPU(0)
+	mixed.Instances[1].Up = false
+	snap.GPUs = []gpu.GPU{mixed}
+
+	text := pageText(showPage(t, Options{State: true}, snap))
+	cmptest.HasTexts(t, text, "1g .5gb @0 notebook-7d9c", "2g .10gb @2 down free", "2g .10gb @4 triton-llm-6c7f8d9b5-x2x4z",
+		"does not answer")
 }

@@ -99,7 +99,12 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		view.SharedBy = sharedText(g.Holders)
 	}
 
-	view.Is = words(isUnhealthy(g, view.Badges), v.advice.isUnderused(g.UUID, gpu.None[gpu.InstanceID]()))
+	underused := v.advice.isUnderused(g.UUID, gpu.None[gpu.InstanceID]())
+	view.Is = words(isUnhealthy(g, view.Badges), underused)
+
+	if underused {
+		view.Badges = append(view.Badges, badge{Text: "underused", Class: "plain", Title: "see right-sizing below"})
+	}
 
 	if view.MIG {
 		v.addLayout(&view, g)

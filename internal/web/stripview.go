@@ -25,6 +25,9 @@ type blockView struct {
 	Parts       []partView
 }
 
+// Down reports whether the block's device does not answer, which the page says in a word, too.
+func (b blockView) Down() bool { return b.Class == "down" }
+
 // load is how much of a device is used: a thin bar with a letter.
 type load struct {
 	Letter string // "M" for memory, "S" for SM activity, "U" for utilization
