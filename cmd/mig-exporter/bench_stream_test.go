@@ -56,7 +56,7 @@ func watchNode(b *testing.B, x *exporter, view string, watchers int) (http.Handl
 
 	snaps := &followed{next: make(chan struct{})}
 	snaps.Store(x.poller.Current())
-	node := web.NewNode(snaps, history.New(), log.NewNopLogger())
+	node := web.NewNode(snaps, history.New(time.Minute), log.NewNopLogger())
 	fresh, _ := newProcessRegistry()
 	h := web.NewHandler(web.Options{State: true, Node: node, Register: fresh}, snaps, x.metrics, fresh, log.NewNopLogger())
 	server := httptest.NewServer(h)
@@ -137,7 +137,7 @@ func BenchmarkScrapeBesideWatchers(b *testing.B) {
 // BenchmarkHistory adds one Snapshot to a history, and encodes all of it.
 func BenchmarkHistory(b *testing.B) {
 	x := benchNode(b, benchGPUs)
-	past := history.New()
+	past := history.New(time.Minute)
 	s := *x.poller.Current()
 
 	b.Run("observe", func(b *testing.B) {

@@ -73,6 +73,8 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		x.poller.Run,
 		manager.Run,
 		func(ctx context.Context) error {
+			defer x.state.Close() // also if it cannot serve: partition control waits for its streams
+
 			return web.Serve(ctx, web.ServerOptions{
 				OnShutdown:      x.state.Close,
 				Addresses:       cfg.Web.Addresses,
@@ -175,7 +177,7 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.poller = x.newPoller(&cfg.Poll, cmp.Or(cfg.Hostname, node.hostname), pollSeconds)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
-	past := history.New()
+	past := history.New(2 * poll.LongestInterval(cfg.Poll.Interval) * node.speed)
 	node.observers = append(node.observers, past.Observe)
 	x.state = web.NewNode(x.poller, past, logger)
 

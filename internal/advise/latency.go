@@ -291,13 +291,13 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 
 // meanStretch returns how far a slice has stretched kernels on average in the last hour, if they are those that ran on
 // the whole GPU: the same work takes the same time of SMs and moves the same bytes, over a longer time. It is 1 if that
-// is not known. One kernel can differ from another, so it takes both to show it.
+// is not known. One kernel can differ from another, so where both are measured the lesser counts.
 func (d *device) meanStretch(of, whole capacity) float64 {
 	now := d.hour.latestKernels()
 	mean := d.workload.BeforeMean
 	then := Kernels{float64(mean[0]) / wholeUnit, float64(mean[1]) / wholeUnit}
 
-	if now.Width == 0 || then.Width == 0 || whole.sms == 0 || whole.memorySlices == 0 {
+	if now.Width == 0 || then.Width == 0 || whole.sms == 0 || whole.memorySlices == 0 || of.sms == 0 {
 		return 1
 	}
 

@@ -17,7 +17,9 @@ func (d *device) addLoads(at time.Time, target float64) {
 	v := &d.open
 	w := d.workload
 
-	if v.measured == 0 || v.measured < v.observed || len(d.hour.queues) == 0 {
+	// Where a sample of the minute lacks a reading, v counts all SMs and all bandwidth: a minute that is left out would
+	// count as one that fits.
+	if v.measured == 0 || len(d.hour.queues) == 0 {
 		return
 	}
 

@@ -207,7 +207,7 @@ func (engine) Events(context.Context, string, int) (<-chan api.Event, error) {
 
 // serveHistory answers with the history of a GPU whose instance has had an XID and was destroyed.
 func serveHistory(w http.ResponseWriter, _ *http.Request) {
-	past := history.New()
+	past := history.New(time.Minute)
 	at := time.Unix(1000, 0)
 	node := func(after time.Duration, changes float64, instances ...gpu.GPUInstance) *gpu.Snapshot {
 		g := gpu.GPU{Facts: gpu.Facts{UUID: gpu0}, Instances: instances}

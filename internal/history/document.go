@@ -33,9 +33,10 @@ type Device struct {
 	Generation      uint64                  `json:"generation,omitempty"`
 	Profile         string                  `json:"profile,omitempty"`
 	Placement       gpu.Opt[gpu.Placement]  `json:"placement,omitzero"`
-	Gone            bool                    `json:"gone,omitempty"`
-	MemoryUsedBytes Series                  `json:"memoryUsedBytes,omitempty"`
-	SMActivityRatio Series                  `json:"smActivityRatio,omitempty"`
+	// Gone is set if the device does not exist any more; of a GPU that is released that is not known.
+	Gone            bool   `json:"gone,omitempty"`
+	MemoryUsedBytes Series `json:"memoryUsedBytes,omitempty"`
+	SMActivityRatio Series `json:"smActivityRatio,omitempty"`
 	// PowerWatts is an estimate for all but whole GPUs.
 	PowerWatts Series `json:"powerWatts,omitempty"`
 }
@@ -109,12 +110,19 @@ func (h *History) Document() *Document {
 	oldest := max(h.newest-int64(points)+1, h.since.UnixNano()/int64(Step))
 
 	for id, t := range h.tracks {
-		doc.Devices = append(doc.Devices, t.device(id, oldest, h.newest))
+		device := t.device(id, oldest, h.newest)
+		device.Gone = t.seen < h.newest && !h.isReleased(id.GPU())
+		doc.Devices = append(doc.Devices, device)
 	}
 
 	slices.SortFunc(doc.Devices, compareDevices)
 
 	return doc
+}
+
+// isReleased reports whether we have let go of a GPU: what it has, we do not see.
+func (h *History) isReleased(id gpu.UUID) bool {
+	return slices.ContainsFunc(h.last.GPUs, func(g gpu.GPU) bool { return g.UUID == id && g.Released.Present() })
 }
 
 func (t *track) device(id gpu.DeviceID, oldest, newest int64) Device {
@@ -126,7 +134,6 @@ func (t *track) device(id gpu.DeviceID, oldest, newest int64) Device {
 		Generation:      id.Generation(),
 		Profile:         t.name.profile,
 		Placement:       t.name.placement,
-		Gone:            t.seen < newest,
 		MemoryUsedBytes: t.series(memoryUsed, oldest, newest),
 		SMActivityRatio: t.series(smActivity, oldest, newest),
 		PowerWatts:      t.series(power, oldest, newest),

@@ -36,9 +36,13 @@ const (
 
 // History is a ring of points for each device. It is safe for concurrent use.
 type History struct {
+	longest time.Duration
+
 	mu     sync.Mutex
 	since  time.Time // of the first Snapshot that is kept; zero before it
 	newest int64     // number of the newest point: Unix time / Step
+	before int64     // of the one that the last Snapshot before it belongs to
+	from   int64     // of the oldest point that readings of the newest one stand for
 	tracks map[gpu.DeviceID]*track
 	unused []*track // of devices that are gone, for those to come
 	marks  []Mark   // the oldest first
@@ -60,8 +64,11 @@ type name struct {
 	placement gpu.Opt[gpu.Placement]
 }
 
-// New returns a History that has nothing yet.
-func New() *History { return &History{tracks: make(map[gpu.DeviceID]*track)} }
+// New returns a History that has nothing yet. Of two Snapshots that are no more than longest apart, the later one stands
+// for the time between them; after a longer time there is a gap.
+func New(longest time.Duration) *History {
+	return &History{longest: longest, tracks: make(map[gpu.DeviceID]*track)}
+}
 
 // Observe adds a Snapshot. It takes no longer for an old history than for a new one, and allocates only for devices and
 // events that are new.
@@ -81,25 +88,34 @@ func (h *History) Observe(s *gpu.Snapshot) {
 	h.last = s
 }
 
-// moveTo makes the point of a time the newest one. If the clock was set back, what we have lies in the future and
-// cannot be drawn beside what comes: we begin anew.
+// moveTo makes the point of a time the newest one. If the clock was set back by more than a point, what we have lies in
+// the future and cannot be drawn beside what comes: we begin anew.
 func (h *History) moveTo(now time.Time) {
 	number := now.UnixNano() / int64(Step)
-	if h.since.IsZero() || number < h.newest {
+	if h.since.IsZero() || number < h.newest-1 {
 		clear(h.tracks)
 		h.marks = nil
 		h.unused = nil
 		h.since = now
 		h.newest = number
+		h.before = number
+		h.from = number
 
 		return
 	}
 
-	if number == h.newest {
+	if number <= h.newest {
 		return
 	}
 
 	oldest := max(h.newest+1, number-int64(points)+1)
+
+	h.from = number
+	if time.Duration(number-h.newest)*Step <= h.longest {
+		h.from = oldest
+	}
+
+	h.before = h.newest
 	h.newest = number
 
 	for id, t := range h.tracks {
@@ -140,30 +156,37 @@ func (h *History) addDevice(d gpu.Visit) {
 		h.tracks[id] = t
 	}
 
+	to := span{h.newest, h.newest}
+	if t.seen >= h.before {
+		to.first = h.from
+	}
+
 	t.seen = h.newest
 	t.name.index = d.GPU.Index
-	at := h.newest % int64(points)
 
 	switch {
 	case d.Compute != nil:
 		t.name.profile = d.Compute.Profile
 		t.name.placement = d.Compute.Placement
-		t.add(at, power, d.Compute.PowerWatts)
+		t.add(to, power, d.Compute.PowerWatts)
 	case d.Instance != nil:
 		t.name.profile = d.Instance.Profile
 		t.name.placement = d.Instance.Placement
-		t.add(at, power, d.Instance.PowerWatts)
-		t.addBytes(at, d.Instance.Memory.Used)
+		t.add(to, power, d.Instance.PowerWatts)
+		t.addBytes(to, d.Instance.Memory.Used)
 	default:
-		t.add(at, power, d.GPU.Readings.PowerWatts)
-		t.addBytes(at, d.GPU.Readings.Memory.Used)
+		t.add(to, power, d.GPU.Readings.PowerWatts)
+		t.addBytes(to, d.GPU.Readings.Memory.Used)
 	}
 
-	t.add(at, smActivity, d.Activity.SM)
+	t.add(to, smActivity, d.Activity.SM)
 }
 
-// add takes a value into the mean of a point.
-func (t *track) add(at int64, q quantity, value gpu.Opt[float64]) {
+// span is the points that a reading stands for, the newest one the last.
+type span struct{ first, last int64 }
+
+// add takes a value into the mean of the newest point. The first value of it stands for the points before, too.
+func (t *track) add(to span, q quantity, value gpu.Opt[float64]) {
 	v, ok := value.Get()
 	if !ok {
 		return
@@ -171,16 +194,20 @@ func (t *track) add(at int64, q quantity, value gpu.Opt[float64]) {
 
 	t.counts[q]++
 	if t.counts[q] == 1 {
-		t.values[q][at] = float32(v)
+		for n := to.first; n <= to.last; n++ {
+			t.values[q][n%int64(points)] = float32(v)
+		}
+
 		return
 	}
 
-	t.values[q][at] += (float32(v) - t.values[q][at]) / t.counts[q]
+	mean := &t.values[q][to.last%int64(points)]
+	*mean += (float32(v) - *mean) / t.counts[q]
 }
 
-func (t *track) addBytes(at int64, value gpu.Opt[uint64]) {
+func (t *track) addBytes(to span, value gpu.Opt[uint64]) {
 	if v, ok := value.Get(); ok {
-		t.add(at, memoryUsed, gpu.Some(float64(v)))
+		t.add(to, memoryUsed, gpu.Some(float64(v)))
 	}
 }
 

@@ -38,7 +38,7 @@ func text(t *testing.T, v any) string {
 
 // TestSeries: a point is the mean of its readings; one without a reading is null, as is an absent reading.
 func TestSeries(t *testing.T) {
-	h := New()
+	h := New(Step)
 	cmptest.Equal(t, "before the first Snapshot", text(t, h.Document()),
 		`{"apiVersion":"mig-exporter/v1","stepSeconds":5,"devices":[],"marks":[]}`)
 
@@ -55,9 +55,24 @@ func TestSeries(t *testing.T) {
 		`[{"index":0,"uuid":"GPU-a","powerWatts":[105,null,null,1234]}]`)
 }
 
+// TestSlowPolls: where we read less often than points come, the later reading stands for the time between two; it does not
+// for the time before a device existed, nor for a longer pause.
+func TestSlowPolls(t *testing.T) {
+	h := New(20 * time.Second)
+	h.Observe(snapshot(0, gpu.Some(1.0)))
+	h.Observe(snapshot(10*time.Second, gpu.Some(2.0)))
+	h.Observe(snapshot(30*time.Second, gpu.Some(3.0), newInstance(1, 1)))
+	h.Observe(snapshot(55*time.Second, gpu.Some(4.0), newInstance(1, 1)))
+
+	devices := h.Document().Devices
+	cmptest.Equal(t, "watts", text(t, devices[0].PowerWatts), "[1,2,2,3,3,3,3,null,null,null,null,4]")
+	cmptest.Equal(t, "activity of an instance", text(t, devices[1].SMActivityRatio),
+		"[null,null,null,null,null,null,0.512,null,null,null,null,0.512]")
+}
+
 // TestSpan: what is older than the span is gone, and the memory is used again.
 func TestSpan(t *testing.T) {
-	h := New()
+	h := New(time.Minute)
 	for s := range 2000 {
 		h.Observe(snapshot(time.Duration(s)*time.Second, gpu.Some(float64(s))))
 	}
@@ -75,7 +90,7 @@ func newInstance(id int, generation uint64) gpu.GPUInstance {
 
 // TestInstances: an id that is used again is another device; the former one is kept until the span has passed.
 func TestInstances(t *testing.T) {
-	h := New()
+	h := New(time.Minute)
 	h.Observe(snapshot(0, gpu.Some(1.0), newInstance(1, 1), newInstance(2, 1)))
 	h.Observe(snapshot(5*time.Second, gpu.Some(1.0), newInstance(1, 2)))
 
@@ -97,13 +112,54 @@ func TestInstances(t *testing.T) {
 
 // TestClockBack: what was read before the clock was set back lies in the future. We keep none of it, and say so.
 func TestClockBack(t *testing.T) {
-	h := New()
+	h := New(time.Minute)
 	h.Observe(snapshot(time.Hour, gpu.Some(1.0)))
 	h.Observe(snapshot(0, gpu.Some(2.0)))
 
 	doc := h.Document()
 	cmptest.Equal(t, "since", doc.Since, start)
 	cmptest.Equal(t, "watts", text(t, doc.Devices[0].PowerWatts), "[2]")
+}
+
+// TestClockSlewed: a step back of milliseconds over the edge of a point loses nothing.
+func TestClockSlewed(t *testing.T) {
+	h := New(time.Minute)
+	h.Observe(snapshot(0, gpu.Some(1.0)))
+	h.Observe(snapshot(5*time.Second, gpu.Some(2.0)))
+	h.Observe(snapshot(5*time.Second-50*time.Millisecond, gpu.Some(4.0)))
+
+	cmptest.Equal(t, "watts", text(t, h.Document().Devices[0].PowerWatts), "[1,3]")
+}
+
+// TestReleasedGPU: while we have let go of a GPU we do not see its instances. They are not gone for that, and their XIDs
+// are not new when it is back.
+func TestReleasedGPU(t *testing.T) {
+	h := New(time.Minute)
+	released := snapshot(10*time.Second, gpu.None[float64]())
+	released.GPUs[0].Released = gpu.Some(gpu.Release{})
+
+	h.Observe(snapshot(0, gpu.Some(1.0), newInstance(1, 1)))
+	h.Observe(snapshot(5*time.Second, gpu.Some(1.0), withXIDs(newInstance(1, 1), 1, 4*time.Second)))
+	h.Observe(released)
+	cmptest.Equal(t, "gone", h.Document().Devices[1].Gone, false)
+
+	h.Observe(snapshot(15*time.Second, gpu.Some(1.0), withXIDs(newInstance(1, 1), 1, 4*time.Second)))
+	cmptest.Equal(t, "marks", len(h.Document().Marks), 1)
+}
+
+// TestMovedXID: an XID that the kernel's log gives to an instance later is one event.
+func TestMovedXID(t *testing.T) {
+	h := New(time.Minute)
+	ofGPU := snapshot(5*time.Second, gpu.Some(1.0), newInstance(1, 1))
+	ofGPU.GPUs[0].Totals.GPUXIDs = withXIDs(newInstance(1, 1), 1, 4*time.Second).XIDErrors
+
+	h.Observe(snapshot(0, gpu.Some(1.0), newInstance(1, 1)))
+	h.Observe(ofGPU)
+	h.Observe(snapshot(10*time.Second, gpu.Some(1.0), withXIDs(newInstance(1, 1), 1, 4*time.Second)))
+
+	marks := h.Document().Marks
+	cmptest.Equal(t, "marks", len(marks), 1)
+	cmptest.Equal(t, "instance", marks[0].GPUInstance, gpu.Some(gpu.InstanceID(1)))
 }
 
 func withXIDs(i gpu.GPUInstance, count float64, last time.Duration) gpu.GPUInstance {
@@ -114,7 +170,7 @@ func withXIDs(i gpu.GPUInstance, count float64, last time.Duration) gpu.GPUInsta
 // TestMarks: XIDs are marked when they occurred, layout changes when they were seen; what was counted before the first
 // Snapshot is not marked, nor is what an instance had whose id another one has now.
 func TestMarks(t *testing.T) {
-	h := New()
+	h := New(time.Minute)
 	changed := func(s *gpu.Snapshot, changes float64, xids ...gpu.XIDCount) *gpu.Snapshot {
 		s.GPUs[0].Totals.LayoutChanges.Value = changes
 		s.GPUs[0].Totals.GPUXIDs = xids
@@ -169,7 +225,7 @@ func TestMemoryIsBounded(t *testing.T) {
 	runtime.GC()
 	runtime.ReadMemStats(&before)
 
-	h := New()
+	h := New(time.Minute)
 	for second := range 3600 {
 		h.Observe(churn(second))
 	}
@@ -189,7 +245,7 @@ func TestMemoryIsBounded(t *testing.T) {
 
 // TestObserveAllocatesNothing: a Snapshot of a node that does not change costs no memory.
 func TestObserveAllocatesNothing(t *testing.T) {
-	h := New()
+	h := New(time.Minute)
 	snapshots := []*gpu.Snapshot{churn(0), churn(1), churn(2), churn(3)}
 	h.Observe(snapshots[0])
 
@@ -202,7 +258,7 @@ func TestObserveAllocatesNothing(t *testing.T) {
 }
 
 func BenchmarkObserve(b *testing.B) {
-	h := New()
+	h := New(time.Minute)
 	s := churn(0)
 	b.ReportAllocs()
 

@@ -28,6 +28,11 @@ type Mark struct {
 	Count       uint64                  `json:"count,omitempty"`
 }
 
+// isSame reports whether two marks are of the same event.
+func (m Mark) isSame(o Mark) bool {
+	return m.Time.Equal(o.Time) && m.UUID == o.UUID && m.GPUInstance == o.GPUInstance && m.XID == o.XID
+}
+
 // addMarks adds what has happened since the last Snapshot. The first one has no marks: what it counts happened before.
 func (h *History) addMarks(s *gpu.Snapshot) {
 	if h.last == nil {
@@ -61,12 +66,28 @@ func (h *History) addMarksOf(before, now *gpu.GPU, at time.Time) {
 	}
 
 	mark.Kind = MarkXID
+	h.dropMoved(before, now)
 	h.addXIDs(mark, before.Totals.GPUXIDs, now.Totals.GPUXIDs)
 
 	for i := range now.Instances {
 		instance := &now.Instances[i]
 		mark.GPUInstance = gpu.Some(instance.ID)
 		h.addXIDs(mark, xidsOf(before, instance), instance.XIDErrors)
+	}
+}
+
+// dropMoved drops the mark of an XID that counted for the GPU until the kernel's log named its instance.
+func (h *History) dropMoved(before, now *gpu.GPU) {
+	for _, was := range before.Totals.GPUXIDs {
+		left := slices.ContainsFunc(now.Totals.GPUXIDs,
+			func(c gpu.XIDCount) bool { return c.XID == was.XID && c.Value >= was.Value })
+		if left {
+			continue
+		}
+
+		h.marks = slices.DeleteFunc(h.marks, func(m Mark) bool {
+			return m.UUID == now.UUID && m.XID == was.XID && !m.GPUInstance.Present() && m.Time.Equal(was.Last)
+		})
 	}
 }
 
@@ -101,6 +122,10 @@ func (h *History) addXIDs(mark Mark, before, now []gpu.XIDCount) {
 		mark.XID = c.XID
 		mark.Name = gpu.XIDName(c.XID)
 		mark.Count = uint64(count)
-		h.marks = append(h.marks, mark)
+
+		// While a GPU is released we don't see its instances: their XIDs are not new when it is back.
+		if !slices.ContainsFunc(h.marks, mark.isSame) {
+			h.marks = append(h.marks, mark)
+		}
 	}
 }

@@ -118,6 +118,15 @@ func (s *eventSource) another(after *event) (next *event, changed <-chan struct{
 	}
 }
 
+// forget drops the last event. A client that waits meanwhile gets one of the same Snapshot again.
+func (s *eventSource) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+
+	s.snap = nil
+	s.last = nil
+}
+
 // encodeEvent returns the text of the event of a Snapshot.
 func (s *eventSource) encodeEvent(snap *gpu.Snapshot) []byte {
 	data := s.pool.get()

@@ -111,7 +111,7 @@ func testHandler(opts Options, snaps Snapshots, metrics Metrics, fresh prometheu
 	}
 
 	if p, ok := snaps.(Publisher); ok && opts.Node == nil {
-		opts.Node = NewNode(p, history.New(), log.NewNopLogger())
+		opts.Node = NewNode(p, history.New(time.Minute), log.NewNopLogger())
 	}
 
 	return NewHandler(opts, snaps, metrics, fresh, log.NewNopLogger())

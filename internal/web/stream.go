@@ -36,6 +36,7 @@ const (
 type streamHandler struct {
 	views    map[string]*eventSource
 	watchers chan struct{} // one for each open stream
+	timeout  time.Duration // for accepting an event
 	closing  context.Context
 	close    context.CancelFunc
 	logger   log.Logger
@@ -47,6 +48,7 @@ func newStreamHandler(document *eventSource, logger log.Logger) *streamHandler {
 	return &streamHandler{
 		views:    map[string]*eventSource{viewDocument: document},
 		watchers: make(chan struct{}, maxWatchers),
+		timeout:  eventTimeout,
 		closing:  closing,
 		close:    cancel,
 		logger:   logger,
@@ -67,7 +69,7 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 	select {
 	case h.watchers <- struct{}{}:
-		defer func() { <-h.watchers }()
+		defer h.leave()
 	default:
 		w.Header().Set("Retry-After", "30")
 		writeProblem(w, http.StatusServiceUnavailable, "watchers", "Too many streams are open",
@@ -80,14 +82,25 @@ func (h *streamHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	defer context.AfterFunc(h.closing, cancel)()
 
-	out := newEventWriter(w, r)
+	out := newEventWriter(w, r, h.timeout)
 	if r.Method == http.MethodHead {
 		return
 	}
 
 	if err := source.stream(ctx, out); errors.Is(err, os.ErrDeadlineExceeded) {
 		_ = level.Info(h.logger).Log("msg", "dropped a client that reads the node's stream too slowly",
-			"client", r.RemoteAddr, "timeout", eventTimeout)
+			"client", r.RemoteAddr, "timeout", h.timeout)
+	}
+}
+
+// leave ends a stream. Without one, no event keeps its Snapshot in memory.
+func (h *streamHandler) leave() {
+	<-h.watchers
+
+	if len(h.watchers) == 0 {
+		for _, source := range h.views {
+			source.forget()
+		}
 	}
 }
 
@@ -117,14 +130,20 @@ func (s *eventSource) stream(ctx context.Context, out *eventWriter) error {
 type eventWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController
+	timeout time.Duration // for accepting an event
 	coding  coding
 	sum     uint32 // CRC-32 of the text so far
 	size    uint32 // of the text so far, modulo 2^32
 }
 
 // newEventWriter writes the headers of the answer, and the beginning of its coding.
-func newEventWriter(w http.ResponseWriter, r *http.Request) *eventWriter {
-	out := &eventWriter{w: w, control: http.NewResponseController(w), coding: negotiateCoding(r.Header)}
+func newEventWriter(w http.ResponseWriter, r *http.Request, timeout time.Duration) *eventWriter {
+	out := &eventWriter{
+		w:       w,
+		control: http.NewResponseController(w),
+		timeout: timeout,
+		coding:  negotiateCoding(r.Header),
+	}
 	// The server's limit for reading a request would end the stream. A client that is gone is noticed with the next
 	// event, or by TCP's keep-alive.
 	_ = out.control.SetReadDeadline(time.Time{})
@@ -144,7 +163,7 @@ func newEventWriter(w http.ResponseWriter, r *http.Request) *eventWriter {
 	return out
 }
 
-// send writes an event, and blocks until the client has accepted it or eventTimeout has passed.
+// send writes an event, and blocks until the client has accepted it or the timeout has passed.
 func (o *eventWriter) send(e *event) error {
 	text := e.text()
 	if o.coding != codingGzip {
@@ -164,20 +183,31 @@ func (o *eventWriter) send(e *event) error {
 
 // end writes the last event.
 func (o *eventWriter) end(e *event) error {
-	if err := o.send(e); err != nil || o.coding != codingGzip {
-		return err
+	err := o.send(e)
+	if err == nil && o.coding == codingGzip {
+		err = o.write(gzipTrailer(o.sum, o.size))
 	}
 
-	return o.write(gzipTrailer(o.sum, o.size))
+	// The server writes the last chunk.
+	_ = o.control.SetWriteDeadline(time.Now().Add(o.timeout))
+
+	return err
 }
 
 func (o *eventWriter) write(b []byte) error {
 	// A writer without deadlines, as in tests, has no slow client either.
-	_ = o.control.SetWriteDeadline(time.Now().Add(eventTimeout))
+	_ = o.control.SetWriteDeadline(time.Now().Add(o.timeout))
 
 	if _, err := o.w.Write(b); err != nil {
 		return err
 	}
 
-	return o.control.Flush()
+	if err := o.control.Flush(); err != nil {
+		return err
+	}
+
+	// HTTP/2 resets a stream whose deadline passes, even if nothing waits to be written.
+	_ = o.control.SetWriteDeadline(time.Time{})
+
+	return nil
 }

@@ -37,7 +37,7 @@ func watch(t *testing.T, snap *gpu.Snapshot) *watched {
 	t.Helper()
 
 	w := &watched{published: publish(snap)}
-	w.node = NewNode(w.published, history.New(), log.NewNopLogger())
+	w.node = NewNode(w.published, history.New(time.Minute), log.NewNopLogger())
 	handler := testHandler(Options{State: true, Node: w.node}, w.published, newRegistry(t), freshRegistry())
 
 	for _, view := range w.node.stream.views {
@@ -302,7 +302,7 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		snaps := publish(later(1))
 		lines := new(logged)
-		node := NewNode(snaps, history.New(), lines)
+		node := NewNode(snaps, history.New(time.Minute), lines)
 		server := newServer(node.Stream, log.NewNopLogger())
 		client, conn := net.Pipe()
 		l := &pipeListener{conns: make(chan net.Conn, 1), closed: make(chan struct{})}
@@ -332,6 +332,59 @@ func TestSlowWatcherIsDropped(t *testing.T) {
 		_ = server.Close()
 		_ = client.Close()
 	})
+}
+
+// TestHTTP2StreamOutlivesTheTimeout: the time for accepting an event is no limit for the time between two.
+func TestHTTP2StreamOutlivesTheTimeout(t *testing.T) {
+	node := NewNode(publish(later(1)), history.New(time.Minute), log.NewNopLogger())
+	node.stream.timeout = 20 * time.Millisecond
+	node.stream.views[viewDocument].heartbeatAfter = 60 * time.Millisecond
+
+	server := httptest.NewUnstartedServer(node.Stream)
+	server.EnableHTTP2 = true
+	server.StartTLS()
+	t.Cleanup(server.Close)
+	t.Cleanup(node.Close)
+
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	answer, err := server.Client().Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+
+	cmptest.Equal(t, "protocol", answer.Proto, "HTTP/2.0")
+	events := bufio.NewReader(answer.Body)
+	nextEvent(t, events) // how long to wait before the next connection
+	nextEvent(t, events) // the node
+
+	for range 3 {
+		cmptest.Equal(t, "after it", nextEvent(t, events), ": no new reading\n")
+	}
+}
+
+// TestNothingIsKeptWithoutWatchers: the last client that leaves takes the event and its Snapshot along.
+func TestNothingIsKeptWithoutWatchers(t *testing.T) {
+	w := watch(t, later(1))
+	source := w.node.stream.views[viewDocument]
+	r := w.open(t, pathStream, "identity")
+	nextEvent(t, r)
+	nextEvent(t, r)
+
+	if err := w.end(); err != nil { // it waits for the streams
+		t.Error(err)
+	}
+
+	source.mu.Lock()
+	defer source.mu.Unlock()
+
+	if source.last != nil || source.snap != nil {
+		t.Error("the source keeps an event")
+	}
 }
 
 // TestEventsAreNotTooOften: the first event comes at once, those after it a second apart however often we poll.
@@ -385,7 +438,7 @@ func benchmarkStream(b *testing.B, encode func(*bytes.Buffer, *gpu.Snapshot) err
 
 	for range 50 {
 		client := &discard{}
-		watchers = append(watchers, &eventWriter{coding: codingGzip, w: client, control: http.NewResponseController(client)})
+		watchers = append(watchers, &eventWriter{coding: codingGzip, timeout: time.Minute, w: client, control: http.NewResponseController(client)})
 	}
 
 	b.ReportAllocs()

@@ -28,11 +28,12 @@ func (c *call) getNode() error    { return c.answerNode(c.s.o.Node) }
 func (c *call) getHistory() error { return c.answerNode(c.s.o.NodeHistory) }
 
 func (c *call) streamNode() error {
-	if !c.s.streams.tryOpen(c.identity.name) {
-		return c.refuseForNow(5, "too many streams are open")
+	// They have slots of their own: who watches the node must not keep others from following an operation.
+	if !c.s.nodeStreams.tryOpen(c.identity.name) {
+		return c.refuseForNow(5, "too many streams of the node are open")
 	}
 
-	defer c.s.streams.closeOne(c.identity.name)
+	defer c.s.nodeStreams.closeOne(c.identity.name)
 
 	return c.answerNode(c.s.o.NodeStream)
 }

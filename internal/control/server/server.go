@@ -118,7 +118,7 @@ type limits struct {
 	newConnsPerAddress        int
 	knownConns                int // of one listener: connections of callers
 	knownConnsPerCaller       int
-	streams, streamsPerActor  int
+	streams, streamsPerActor  int     // of operations, and as many of the node
 	callsPerSecond            float64 // of one actor
 	callsBurst                float64
 	changesPerSecond          float64 // calls of one actor that start a change
@@ -147,20 +147,21 @@ func defaultLimits() limits {
 
 // server handles API requests; each listener adds its own authenticator.
 type server struct {
-	o        Options
-	backend  Backend
-	logger   log.Logger
-	limits   limits
-	audit    *auditLog
-	actors   *buckets
-	changes  *buckets
-	lines    *buckets
-	fails    *buckets
-	reviewed *reviewedTokens
-	replays  *replays
-	streams  *streams
-	plans    *planQueue
-	router   http.Handler
+	o           Options
+	backend     Backend
+	logger      log.Logger
+	limits      limits
+	audit       *auditLog
+	actors      *buckets
+	changes     *buckets
+	lines       *buckets
+	fails       *buckets
+	reviewed    *reviewedTokens
+	replays     *replays
+	streams     *streams
+	nodeStreams *streams
+	plans       *planQueue
+	router      http.Handler
 }
 
 func newServer(o Options, backend Backend, logger log.Logger, l limits) *server {
@@ -170,15 +171,16 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 
 	s := &server{
 		o: o, backend: backend, logger: logger, limits: l,
-		audit:    &auditLog{w: o.Audit},
-		actors:   newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
-		changes:  newBuckets(l.changesPerSecond, l.changesBurst, o.Now),
-		lines:    newBuckets(l.linesPerSecond, l.linesBurst, o.Now),
-		fails:    newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
-		reviewed: newReviewedTokens(o.Now),
-		replays:  newReplays(o.Now),
-		streams:  newStreams(l.streams, l.streamsPerActor),
-		plans:    newPlanQueue(l.plans, l.plansPerCaller),
+		audit:       &auditLog{w: o.Audit},
+		actors:      newBuckets(l.callsPerSecond, l.callsBurst, o.Now),
+		changes:     newBuckets(l.changesPerSecond, l.changesBurst, o.Now),
+		lines:       newBuckets(l.linesPerSecond, l.linesBurst, o.Now),
+		fails:       newBuckets(l.failuresPerSecond, l.failuresBurst, o.Now),
+		reviewed:    newReviewedTokens(o.Now),
+		replays:     newReplays(o.Now),
+		streams:     newStreams(l.streams, l.streamsPerActor),
+		nodeStreams: newStreams(l.streams, l.streamsPerActor),
+		plans:       newPlanQueue(l.plans, l.plansPerCaller),
 	}
 	if o.Observer != nil {
 		s.audit.observe = o.Observer.Audited
