@@ -156,7 +156,7 @@ test-crash: toolchain
 .PHONY: test-e2e
 test-e2e: toolchain
 	@echo "==> end to end: the built binary on simulated nodes, byte for byte against testdata/golden"
-	go test -race -count=1 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
+	go test -race -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -skip '$(LONG)' ./cmd/... || { echo "where the change of a golden is meant, run: make golden, and review the difference"; exit 1; }
 
 .PHONY: test-hardware
 test-hardware: build ## print what check-node says and what this node's driver answers where nvml.h is open, and hold the driver contract against this node's own GPUs, reading only; it fails if there are none

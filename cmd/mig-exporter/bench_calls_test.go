@@ -56,6 +56,8 @@ const (
 
 // TestCallsOfTheBench holds what polls of h100-56 at 1 Hz keep the node's users waiting with, or may.
 func TestCallsOfTheBench(t *testing.T) {
+	t.Parallel()
+
 	rates := callsPerSecond(t, benchNode(t, benchGPUs), 300)
 	t.Logf("calls a second: %v", rates)
 

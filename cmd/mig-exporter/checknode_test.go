@@ -147,6 +147,8 @@ func checkNodeArgs(t *testing.T, scenario string) []string {
 // TestCheckNodeChangesNothing: of the driver it calls functions that read alone, and it writes no file, even with the
 // flags of partition control.
 func TestCheckNodeChangesNothing(t *testing.T) {
+	t.Parallel()
+
 	root := t.TempDir()
 	state := filepath.Join(root, "state")
 	args := append(checkNodeArgs(t, "node: {}\ngpus: [{model: H100-SXM5-80GB, mig: true, layout: [3g.40gb@0]}]"),

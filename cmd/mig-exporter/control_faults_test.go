@@ -43,6 +43,8 @@ func TestAStepFails(t *testing.T) {
 
 // A rollback that fails leaves the node degraded, until it succeeds.
 func TestTheRollbackFails(t *testing.T) {
+	t.Parallel()
+
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
 	out := c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
@@ -64,6 +66,8 @@ func TestTheRollbackFails(t *testing.T) {
 
 // A GPU whose operation cannot be rolled back can be changed again once its current layout is accepted.
 func TestAccept(t *testing.T) {
+	t.Parallel()
+
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 10s, gpu: 0, kind: change-fails, on: create-gi, after: 1, times: 99, error: unknown}]\n"))
 	c.must(4, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")
@@ -86,6 +90,8 @@ func TestAccept(t *testing.T) {
 
 // While a change hangs in the driver, metrics of the other GPUs go on, and nothing else is begun.
 func TestAChangeHangs(t *testing.T) {
+	t.Parallel()
+
 	c := controlNode(t, write(t, "s.yaml", faultyRepartition+
 		"faults: [{for: 60s, gpu: 0, kind: hang, on: create-gi, after: 1}]\n"),
 		"--control.call-timeout=1s", "--poll.interval=100ms")
@@ -115,6 +121,8 @@ func TestAChangeHangs(t *testing.T) {
 // TestOneControllerPerNode: a second program on the same state folder serves metrics and is read-only, does no harm
 // to the first, and takes over when the first has ended.
 func TestOneControllerPerNode(t *testing.T) {
+	t.Parallel()
+
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	c.idle() // it listens before it has locked the state folder
@@ -153,6 +161,8 @@ func (c *controlled) expectNote(note string) {
 // TestStateFolderThatCannotBeUsed: metrics are served, plans are answered, changes are refused with the reason; and
 // all is well without a restart when the folder can be used.
 func TestStateFolderThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
+
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "state"), []byte("in the way"), 0o600); err != nil {
 		t.Fatal(err)
@@ -208,6 +218,8 @@ func TestAuditLogThatCannotBeWritten(t *testing.T) {
 // TestStateFolderReplaced: it is deleted under the running program, before an operation and after it; the lock alone;
 // and all of it is moved away. The operations that come are on disk, in the new folder.
 func TestStateFolderReplaced(t *testing.T) {
+	t.Parallel()
+
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=7") // the folder is in use then
@@ -237,6 +249,8 @@ func TestStateFolderReplaced(t *testing.T) {
 
 // TestSocketThatIsTaken: metrics are served, partition control is off, and serves when the path is free.
 func TestSocketThatIsTaken(t *testing.T) {
+	t.Parallel()
+
 	dir := t.TempDir()
 
 	socket := filepath.Join(dir, "c.sock")
@@ -265,6 +279,8 @@ func TestSocketThatIsTaken(t *testing.T) {
 // TestDamagedState: with damaged documents nothing is changed until the operator has accepted the current layout, and
 // everything that asks is answered.
 func TestDamagedState(t *testing.T) {
+	t.Parallel()
+
 	scenario := write(t, "s.yaml", faultyRepartition)
 	c := controlNode(t, scenario)
 	c.must(0, "apply", "--yes", "--gpus", "0", "--devices", "1g.5gb=4")

@@ -12,8 +12,12 @@ import (
 // TestStateFolderOfOthers: a state folder that another user can have prepared or can change is not used. Metrics are
 // served, changes are refused with the path and what was expected; once it is corrected, all is well without a restart.
 func TestStateFolderOfOthers(t *testing.T) {
+	t.Parallel()
+
 	for name, c := range unsafeFolders() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+
 			dir := t.TempDir()
 			state := filepath.Join(dir, "state")
 
@@ -108,6 +112,8 @@ func TestAuditLogIsALink(t *testing.T) {
 // TestLostState: documents that are missing beside others that show that they were there are not taken for a new
 // folder. One that vanished whole is.
 func TestLostState(t *testing.T) {
+	t.Parallel()
+
 	for name, c := range map[string]struct {
 		lose     func(state string) error
 		readOnly bool

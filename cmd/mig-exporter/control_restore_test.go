@@ -21,6 +21,8 @@ gpus:
 // client. The fourth is restored all the same; the others are shown with the reason, and restored when that is gone or
 // an operator asks.
 func TestRestoreBesideBadGPUs(t *testing.T) {
+	t.Parallel()
+
 	healthy := strings.ReplaceAll(fourGPUs, "FOREIGN", "")
 	c := controlNode(t, write(t, "healthy.yaml", healthy))
 	c.must(0, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")
@@ -86,6 +88,8 @@ func (c *controlled) expectInstances(want map[string]int) {
 
 // TestForgetLayout: the layout of a GPU that was taken out is asked for in each boot, until it is forgotten.
 func TestForgetLayout(t *testing.T) {
+	t.Parallel()
+
 	two := strings.Join(strings.SplitAfter(strings.ReplaceAll(fourGPUs, "FOREIGN", ""), "\n")[:6], "")
 	c := controlNode(t, write(t, "two.yaml", two))
 	c.must(0, "apply", "--yes", "--gpus", "all", "--devices", "3g.20gb=2")

@@ -9,6 +9,8 @@ import (
 // TestAGPUThatHangsCostsOneGPUByDCGM: a GPU that hangs blocks the whole host engine. Where the others have GPM the
 // driver reports their activity until the engine answers again; those without have none.
 func TestAGPUThatHangsCostsOneGPUByDCGM(t *testing.T) {
+	t.Parallel()
+
 	p := faultyNode(t, `
 gpus:
 - {model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}
@@ -150,6 +152,8 @@ faults: [{at: 20s, for: 10s, kind: dcgm-down}, {at: 70s, kind: dcgm-restart}]
 // the driver first: its first sample has nothing to be compared with. A stop so short that the last values still count
 // costs nothing.
 func TestNoGapWhenDCGMGoesOn(t *testing.T) {
+	t.Parallel()
+
 	for _, tt := range []struct {
 		name, faults, sources string
 		gap                   int // the second without activity
@@ -160,6 +164,8 @@ func TestNoGapWhenDCGMGoesOn(t *testing.T) {
 		{"blocked by a GPU", "{at: 20s, for: 10s, gpu: 2, kind: hang}", "dgd", 20, nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+
 			p := faultyNode(t, `
 gpus: [{model: H100-80GB, mig: true, layout: ["3g.40gb@0"]}, {model: H100-80GB}, {model: H100-80GB}]
 workloads: [{name: w, memory: 1GiB, sm: 20}]

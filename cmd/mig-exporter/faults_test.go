@@ -220,6 +220,8 @@ faults: [{for: 1m, gpu: 1, kind: hang}, {at: 70s, gpu: 1, kind: xid, xid: 31}, {
 
 // TestScrapesWhileAPollWaits: no scrape waits for a driver call that hangs, nor does SIGTERM.
 func TestScrapesWhileAPollWaits(t *testing.T) {
+	t.Parallel()
+
 	scenario := write(t, "hung.yaml", strings.Replace(hungScenario, "50ms", "10s", 1))
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+scenario, "--poll.interval=10m",
 		"--poll.timeout=1h")

@@ -128,6 +128,8 @@ func (n *stepNode) eachStep(count func(op mig.StepOp, calls uint64)) {
 // TestAStepCostsTheNodeFewCalls: a step reads the GPU that it changes, and so does what its event wakes: what it
 // costs doesn't depend on how many GPUs the node has.
 func TestAStepCostsTheNodeFewCalls(t *testing.T) {
+	t.Parallel()
+
 	for _, test := range []struct{ model, layout string }{
 		{denseModel, denseLayout},
 		{"A100-40GB", `["1g.5gb@0", "1g.5gb@1", "1g.5gb@2", "1g.5gb@3", "1g.5gb@4", "1g.5gb@5", "1g.5gb@6"]`},

@@ -80,6 +80,8 @@ func (p *program) expectNotifications(from *net.UnixConn, wanted ...string) {
 // systemd does not restart the program again and again. A reload is reported, and a restart on a socket of systemd loses
 // no scrape.
 func TestServiceOfAHungDriver(t *testing.T) {
+	t.Parallel()
+
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

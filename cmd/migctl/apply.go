@@ -12,11 +12,11 @@ import (
 )
 
 const (
-	followRetry    = time.Second // between attempts to reach a server that went away: it may be restarting
-	followAttempts = 60          // in a row without news
+	followRetry    = time.Second // between attempts to reach a server that may be restarting
+	followAttempts = 60          // how many in a row without an event
 )
 
-// operationError is the error of an operation that did not succeed. Its outcome has been shown.
+// operationError says that an operation did not succeed; migctl has shown its outcome already.
 type operationError struct {
 	code  int
 	state api.OperationState
@@ -61,6 +61,7 @@ func (s *session) applyPlan(ctx context.Context) error {
 	return s.startOperation(ctx, http.MethodPost, "/operations", request)
 }
 
+// planToApply fetches the plan that the command line names, or makes one.
 func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 	var plan api.Plan
 	if s.opts.Plan != "" {
@@ -162,15 +163,15 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 	}
 }
 
-// follower shows the events of one operation, stream after stream: a stream ends early if the server restarts, or drops
-// a slow reader.
+// follower shows the events of one operation, stream after stream: a stream ends early if the server restarts, or
+// drops a slow reader.
 type follower struct {
 	session  *session
 	id       string
 	shown    progress
 	seen     int  // the number of the last event that was shown
 	failures int  // streams since then that ended early
-	lost     bool // the last of them because the server did not answer
+	lost     bool // the last one ended since the server did not answer
 }
 
 // showEvents shows the events that follow those seen, until the stream ends. It returns how that ended.
@@ -182,7 +183,7 @@ func (f *follower) showEvents(ctx context.Context) error {
 		f.failures = 0
 		f.lost = false
 
-		// This may last: fetchEnded finds out whether it still does, and we inform the operator now.
+		// The operation may stay stuck for long: we end the stream, and fetchEnded finds out whether it still is.
 		if e.State == api.Stuck {
 			stop()
 		}
@@ -203,7 +204,7 @@ func (f *follower) triesAgain(err error) bool {
 		return false
 	}
 
-	// The first failure may concern the stream alone.
+	// After the first failure only the stream may be lost.
 	f.lost = errors.As(err, new(*unreachable))
 	if f.lost && f.failures == 2 {
 		f.session.page.para("", yellow, connectionLost+" Trying to follow it again for a minute.")
@@ -212,7 +213,7 @@ func (f *follower) triesAgain(err error) bool {
 	return true
 }
 
-// writeInterrupted says what becomes of the operation when the operator stops migctl.
+// writeInterrupted says that the operation goes on after the operator has stopped migctl.
 func (f *follower) writeInterrupted() {
 	if f.lost {
 		f.session.writeLost(f.id)

@@ -32,7 +32,7 @@ type client struct {
 	timeout time.Duration
 }
 
-// unreachable is the error of an address at which mig-exporter's control API does not answer.
+// unreachable says that mig-exporter's control API does not answer at an address.
 type unreachable struct {
 	address string
 	err     error
@@ -41,7 +41,7 @@ type unreachable struct {
 func (e *unreachable) Error() string { return fmt.Sprintf("cannot reach %s: %v", e.address, e.err) }
 func (e *unreachable) Unwrap() error { return e.err }
 
-// maxAnswer bounds an answer. That of a node of 16 GPUs with 7 instances each has 300 KB.
+// maxAnswer bounds an answer. A node of 16 GPUs with 7 instances each answers with 300 KB.
 const maxAnswer = 32 << 20
 
 func newClient(o *options) (*client, error) {
@@ -124,12 +124,13 @@ func tlsConfig(o *options) (*tls.Config, error) {
 
 func (c *client) close() { c.http.CloseIdleConnections() }
 
-// getDocument asks for a document and returns it as the server wrote it.
+// getDocument fetches a document and returns it as the server wrote it.
 func (c *client) getDocument(ctx context.Context, path string) ([]byte, error) {
 	return c.request(ctx, http.MethodGet, path, nil, "")
 }
 
-// sendDocument sends a document, or none if request is nil, and decodes the answer.
+// sendDocument sends a document, or none if request is nil, and decodes the answer. key is an Idempotency-Key, or
+// empty.
 func (c *client) sendDocument(
 	ctx context.Context,
 	method, path string,
@@ -154,7 +155,7 @@ func (c *client) sendDocument(
 	return c.decodeAnswer(data, answer)
 }
 
-// fetch asks for a document and decodes it.
+// fetch fetches a document and decodes it.
 func (c *client) fetch(ctx context.Context, path string, answer any) error {
 	data, err := c.getDocument(ctx, path)
 	if err != nil {
@@ -175,8 +176,8 @@ func (c *client) decodeAnswer(data []byte, answer any) error {
 	return nil
 }
 
-// request makes one request. With an idempotency key it repeats it once if the connection broke; the server executes
-// it once.
+// request makes one request. With an Idempotency-Key it repeats the request once if the connection broke: the server
+// executes it only once.
 func (c *client) request(
 	ctx context.Context,
 	method, path string,
@@ -304,5 +305,5 @@ func (c *client) readProblem(res *http.Response) error {
 	return &p
 }
 
-// errForeign is the error of an address at which another server than mig-exporter's control API answers.
+// errForeign says that another server than mig-exporter's control API answers at an address.
 var errForeign = errors.New("this does not seem to be mig-exporter's control address")

@@ -113,12 +113,33 @@ func (c columns) id(uuid string) string {
 	return shortUUID(uuid)
 }
 
+// drawNode draws the node's line, what is wrong with the node, its GPUs and the words that need an explanation. list
+// says which operations block GPUs.
 func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
-	c := tableColumns(wide)
 	if wide {
 		p.width = 0
 	}
 
+	drawNodeHead(p, node)
+	writeControl(p, list)
+	writeUnread(p, &node.doc)
+	writeLostUnrestored(p, node, list)
+
+	for i := range node.doc.GPUs {
+		g := &node.doc.GPUs[i]
+		// GPUs without MIG take a line each and stand together.
+		if i == 0 || isMIG(g) || isMIG(&node.doc.GPUs[i-1]) {
+			p.line()
+		}
+
+		drawGPU(p, node, g, list, tableColumns(wide))
+	}
+
+	writeLegend(p, node)
+	writeUnmatched(p, node.doc.Node.UnmatchedDevices)
+}
+
+func drawNodeHead(p *page, node *nodeView) {
 	p.line(
 		text("Node ").in(dim),
 		text("%s", orUnknown(node.doc.Node.Hostname)).in(bold),
@@ -147,22 +168,10 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 	if why := node.doc.Node.HoldersIncomplete; why != "" {
 		p.para("! ", yellow, "not all holders of devices are known: "+why)
 	}
+}
 
-	writeControl(p, list)
-	writeUnread(p, &node.doc)
-	writeLostUnrestored(p, node, list)
-	stranded := false
-
-	for i := range node.doc.GPUs {
-		g := &node.doc.GPUs[i]
-		if i == 0 || isMIG(g) || isMIG(&node.doc.GPUs[i-1]) {
-			p.line()
-		}
-
-		drawGPU(p, node, g, list, c)
-		stranded = stranded || g.Capacity != nil && g.Capacity.MemorySlices.Stranded > 0 && isMIG(g)
-	}
-
+// writeLegend explains those words that the page shows.
+func writeLegend(p *page, node *nodeView) {
 	if node.hasUnconfirmed() {
 		p.line()
 		p.para("? = unconfirmed: ", yellow,
@@ -180,17 +189,24 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 		)
 	}
 
-	if stranded {
+	if slices.ContainsFunc(node.doc.GPUs, hasStranded) {
 		p.line()
 		p.para("stranded: ", yellow, "slices that no profile can use beside the existing instances.")
 	}
+}
 
-	if len(node.doc.Node.UnmatchedDevices) > 0 {
+func hasStranded(g nodedoc.GPU) bool {
+	return isMIG(&g) && g.Capacity != nil && g.Capacity.MemorySlices.Stranded > 0
+}
+
+// writeUnmatched names the devices that pods hold and the node doesn't have.
+func writeUnmatched(p *page, devices []nodedoc.Unmatched) {
+	if len(devices) > 0 {
 		p.line()
 	}
 
-	for i := range node.doc.Node.UnmatchedDevices {
-		d := &node.doc.Node.UnmatchedDevices[i]
+	for i := range devices {
+		d := &devices[i]
 		p.para(
 			"! ",
 			yellow,
@@ -230,7 +246,7 @@ func unreadText(doc *nodedoc.Document) string {
 	return ""
 }
 
-// writeLostUnrestored names the GPUs that are not restored and that the node's document does not have.
+// writeLostUnrestored names the GPUs without their layouts that the node's document does not have: drawGPU can't.
 func writeLostUnrestored(p *page, node *nodeView, list *api.Operations) {
 	for i := range list.Unrestored {
 		u := &list.Unrestored[i]
@@ -257,13 +273,42 @@ func sourceErrorText(src *nodedoc.SourceState) string {
 	return t
 }
 
-// staleAfter is the age, at the time of the document, from which readings of a GPU are called old.
+// staleAfter is the age from which we call a GPU's readings old, at the time of the document.
 const staleAfter = 10 * time.Second
 
+// drawGPU draws a GPU's line and what is wrong with it; with MIG on, also the axis and the table of its instances.
 func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c columns) {
-	now := node.doc.Time
 	drawGPUHead(p, node, g, c)
+	writeGPUState(p, g, list, node.doc.Time)
 
+	if !isMIG(g) {
+		return
+	}
+
+	slots := node.slots(g)
+	p.drawAxis(axisOf(g).Units, slots)
+
+	if len(g.GPUInstances) == 0 {
+		return
+	}
+
+	if slots == nil {
+		p.para(
+			"  ",
+			dim,
+			"The placements are not known: the driver reports them to privileged processes only.",
+		)
+	}
+
+	p.line(span{tableHead(p, c), dim})
+
+	for i := range g.GPUInstances {
+		drawInstance(p, node, &g.GPUInstances[i], c)
+	}
+}
+
+// writeGPUState writes why a GPU is blocked, closed, silent or about to change.
+func writeGPUState(p *page, g *nodedoc.GPU, list *api.Operations, now time.Time) {
 	if list.Blocked[g.UUID] != "" {
 		p.para("  ! ", red, blockedText(list, g.UUID))
 	}
@@ -302,34 +347,9 @@ func drawGPU(p *page, node *nodeView, g *nodedoc.GPU, list *api.Operations, c co
 	}
 
 	writeErrors(p, "  ", g.Errors)
-
-	if !isMIG(g) {
-		return
-	}
-
-	slots := node.slots(g)
-	p.drawAxis(axisOf(g).Units, slots)
-
-	if slots == nil && len(g.GPUInstances) > 0 {
-		p.para(
-			"  ",
-			dim,
-			"The placements are not known: the driver reports them to privileged processes only.",
-		)
-	}
-
-	if len(g.GPUInstances) == 0 {
-		return
-	}
-
-	p.line(span{tableHead(p, c), dim})
-
-	for i := range g.GPUInstances {
-		drawInstance(p, node, &g.GPUInstances[i], c)
-	}
 }
 
-// releasedText says that the exporter has let go of a GPU.
+// releasedText says since when the exporter keeps a GPU closed, and how to end that.
 func releasedText(r *nodedoc.Release, now time.Time) string {
 	text := fmt.Sprintf("released %s ago: the exporter keeps it closed and reads nothing of it",
 		now.Sub(r.Since).Round(time.Second))
@@ -340,7 +360,7 @@ func releasedText(r *nodedoc.Release, now time.Time) string {
 	return text + "; migctl reacquire opens it again"
 }
 
-// drawGPUHead draws the line of a GPU. A GPU without MIG has no other.
+// drawGPUHead draws a GPU's line. Without MIG the line also says what uses the GPU.
 func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	use := ""
 	useColor := plain
@@ -393,7 +413,7 @@ func writeErrors(p *page, indent string, errs []nodedoc.Error) {
 	}
 }
 
-// slots returns what the axis of a GPU shows; nil if placements are not known.
+// slots returns the instances as the axis of a GPU shows them, or nil if their placements are not known.
 func (v *nodeView) slots(g *nodedoc.GPU) []slot {
 	slots := make([]slot, 0, len(g.GPUInstances))
 	for i := range g.GPUInstances {
@@ -429,7 +449,7 @@ func tableHead(p *page, c columns) string {
 	)
 }
 
-// instanceCells lays out a line of an instance.
+// instanceCells makes a line of the table: each cell as wide as its column.
 func instanceCells(p *page, c columns, cells [8]string) string {
 	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
 		p.right(cells[3], 2) + "  " +
@@ -437,6 +457,8 @@ func instanceCells(p *page, c columns, cells [8]string) string {
 		p.cell(cells[7], c.use)
 }
 
+// drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that has all
+// slices of its GPU instance shares that one's line.
 func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	cells := [...]string{
 		strconv.Itoa(int(inst.ID)), orUnknown(inst.Profile), placeText(inst.Placement), "", "",
@@ -468,16 +490,12 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	for i := range inst.ComputeInstances {
 		ci := &inst.ComputeInstances[i]
 		if !whole {
-			p.line(text("  "), span{instanceCells(p, c, [...]string{
-				"",
-				" " + orUnknown(ci.Profile),
-				placeText(ci.Placement),
-				strconv.Itoa(int(ci.ID)),
-				c.id(string(ci.UUID)),
-				"",
-				percentText(ci.Activity.SM),
-				node.useOf(&ci.Use).summary(),
-			}), useColorOf(node.useOf(&ci.Use))})
+			use := node.useOf(&ci.Use)
+			cells := [...]string{
+				"", " " + orUnknown(ci.Profile), placeText(ci.Placement), strconv.Itoa(int(ci.ID)),
+				c.id(string(ci.UUID)), "", percentText(ci.Activity.SM), use.summary(),
+			}
+			p.line(text("  "), span{instanceCells(p, c, cells), useColorOf(use)})
 		}
 
 		if !ci.Up {

@@ -9,11 +9,11 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// nodeView is the document of a node with what is needed to show it.
+// nodeView is a node's document with what we derive from it to draw it.
 type nodeView struct {
 	doc nodedoc.Document
-	// kubelet is set if the node has a kubelet: its list is not complete, or reports of any device whether it is
-	// allocated. Then a device that is reported neither allocated nor free is unknown.
+	// kubelet is set if the node has a kubelet: the document says whether a device is allocated, or that the holders are
+	// incomplete. Then we don't know the use of a device that is reported neither allocated nor free.
 	kubelet bool
 }
 
@@ -24,7 +24,7 @@ func newNodeView(n nodedoc.Document) *nodeView {
 	return v
 }
 
-// deviceUse is the use of a device, with kubelet of its nodeView.
+// deviceUse is the use of a device, with the kubelet of its nodeView.
 type deviceUse struct {
 	nodedoc.Use
 	kubelet bool
@@ -68,7 +68,7 @@ func (u deviceUse) users() []string {
 	return all
 }
 
-// confirmedIdle is the use of a device that is free by an operator's confirmation alone.
+// confirmedIdle is the summary of a device that counts as free only since an operator has confirmed it.
 const confirmedIdle = "idle (confirmed)"
 
 // summary describes the use of the device in one cell.
@@ -84,7 +84,7 @@ func (u deviceUse) summary() string {
 		return confirmedIdle
 	case u.Processes.Present():
 		return "idle"
-	case u.Allocated.Present(): // no container has it; what else may run on it is not known
+	case u.Allocated.Present(): // no container has it; a process outside of pods may run on it
 		return "not allocated"
 	}
 
@@ -103,8 +103,8 @@ func (u deviceUse) podNames() string {
 	return strings.Join(all, ", ")
 }
 
-// unconfirmedMark returns the mark before the pod of holder i, empty if a container of the pod is confirmed to hold
-// the device. It comes first, since what follows may be cut.
+// unconfirmedMark returns the mark before the pod of holder i. It is empty if the pod has a container that certainly
+// holds the device. The mark comes first, since the end of a cell may be cut off.
 func (u deviceUse) unconfirmedMark(i int) string {
 	h := &u.Holders[i]
 	if slices.ContainsFunc(u.Holders, func(o nodedoc.Holder) bool {
@@ -117,7 +117,7 @@ func (u deviceUse) unconfirmedMark(i int) string {
 	return "? "
 }
 
-// hasUnconfirmed reports whether the drawing of the node has a pod with a mark.
+// hasUnconfirmed reports whether the drawing shows a pod with unconfirmedMark.
 func (v *nodeView) hasUnconfirmed() bool {
 	return v.showsUse(func(u deviceUse) bool {
 		return slices.ContainsFunc(u.users(), func(t string) bool {
@@ -126,20 +126,20 @@ func (v *nodeView) hasUnconfirmed() bool {
 	})
 }
 
-// showsUse reports whether the drawing of the node shows a device whose use is of a kind.
-func (v *nodeView) showsUse(kind func(deviceUse) bool) bool {
+// showsUse reports whether the drawing shows a device whose use matches.
+func (v *nodeView) showsUse(matches func(deviceUse) bool) bool {
 	return slices.ContainsFunc(v.doc.GPUs, func(g nodedoc.GPU) bool {
-		return !isMIG(&g) && kind(v.useOf(&g.Use)) ||
+		return !isMIG(&g) && matches(v.useOf(&g.Use)) ||
 			slices.ContainsFunc(g.GPUInstances, func(i nodedoc.Instance) bool {
-				return kind(v.instanceUse(&i)) ||
+				return matches(v.instanceUse(&i)) ||
 					slices.ContainsFunc(i.ComputeInstances, func(c nodedoc.ComputeInstance) bool {
-						return kind(v.useOf(&c.Use))
+						return matches(v.useOf(&c.Use))
 					})
 			})
 	})
 }
 
-// instanceUse returns the use of a GPU instance and of all parts of it.
+// instanceUse returns the use of a GPU instance and all of its compute instances together.
 func (v *nodeView) instanceUse(i *nodedoc.Instance) deviceUse {
 	use := v.useOf(&i.Use)
 	use.Holders = slices.Clone(use.Holders)
@@ -186,13 +186,13 @@ func axisOf(g *nodedoc.GPU) nodedoc.Axis {
 	return axis
 }
 
-// sameGPU reports whether a word names a GPU: its index, UUID or PCI bus id.
+// sameGPU reports whether word is a GPU's index, UUID or PCI bus id.
 func sameGPU(word string, g *nodedoc.GPU) bool {
 	return word == fmt.Sprint(g.Index) || strings.EqualFold(word, string(g.UUID)) ||
 		g.PCIBusID != "" && strings.EqualFold(shortBusID(word), shortBusID(g.PCIBusID))
 }
 
-// shortBusID drops a domain of zeros, which is written with four digits, with eight or not at all.
+// shortBusID drops a domain of zeros: "00000000:65:00.0" and "0000:65:00.0" are "65:00.0".
 func shortBusID(id string) string {
 	domain, rest, ok := strings.Cut(id, ":")
 	if ok && strings.Contains(rest, ":") && strings.Trim(domain, "0") == "" {

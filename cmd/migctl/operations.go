@@ -205,7 +205,7 @@ func writeSteps(p *page, steps []api.OperationStep) {
 			p.line(text("       was %s", st.UUID).in(dim))
 		}
 
-		if st.Done != nil && st.Done.UUID != "" && strings.HasPrefix(string(st.Op), "create") {
+		if st.Done != nil && st.Done.UUID != "" && !st.Destroys() {
 			p.line(text("       is  %s", st.Done.UUID).in(dim))
 		}
 

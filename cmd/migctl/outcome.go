@@ -187,18 +187,19 @@ func writeInstances(p *page, g *api.OperationGPU) {
 func writeCreated(p *page, op *api.Operation) {
 	for i := range op.Steps {
 		st := &op.Steps[i]
-		if st.Done != nil && st.Done.UUID != "" && st.State == api.StepDone &&
-			strings.HasPrefix(string(st.Op), "create") {
-			slices := ""
-			if c, ok := st.Compute.Get(); ok {
-				slices = ", slices " + c.String()
-			}
-
-			p.line(
-				span{"  + " + string(st.Done.UUID), green},
-				text("  %s at %s%s", st.Profile, st.Placement, slices),
-			)
+		if st.Done == nil || st.Done.UUID == "" || st.State != api.StepDone || st.Destroys() {
+			continue
 		}
+
+		part := ""
+		if c, ok := st.Compute.Get(); ok {
+			part = ", slices " + c.String()
+		}
+
+		p.line(
+			span{"  + " + string(st.Done.UUID), green},
+			text("  %s at %s%s", st.Profile, st.Placement, part),
+		)
 	}
 }
 
@@ -261,7 +262,7 @@ func writeAdvice(p *page, op *api.Operation) {
 	}
 }
 
-// writeInterrupted says why an operation has left a GPU as it is: another client was there, or may have been while
+// writeInterrupted says why an operation has left a GPU as it is: another client has changed it, or may have while
 // mig-exporter did not run.
 func writeInterrupted(p *page, op *api.Operation) {
 	problem := api.Problem{Type: api.LayoutChanged}
@@ -284,7 +285,7 @@ func writeUndo(p *page, op *api.Operation) {
 	}
 }
 
-// writeUnsettled says what an operator does about an operation that the kubelet or a hook has not followed.
+// writeUnsettled says what to do about an operation that waits for the kubelet or for hooks that have failed.
 func writeUnsettled(p *page, op *api.Operation) {
 	p.para(
 		"",

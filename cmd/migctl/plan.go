@@ -84,6 +84,7 @@ func writePlan(p *page, plan *api.Plan) {
 	}
 }
 
+// writePlanGPU draws the axis of a GPU, before and after if the plan changes it, and lists its instances.
 func writePlanGPU(p *page, g *api.PlanGPU) {
 	p.line(span{gpuTitle(p, g.Index, g.Name, g.UUID), bold})
 
@@ -100,14 +101,14 @@ func writePlanGPU(p *page, g *api.PlanGPU) {
 
 	for i := range g.Before {
 		if g.Before[i].Fate == api.Destroy {
-			writeInstance(p, "-", red, &g.Before[i], g.Before[i].Compute)
+			writeInstance(p, "-", red, &g.Before[i])
 		}
 	}
 
 	for i := range g.After {
 		inst := &g.After[i]
 		if inst.Fate == api.Create {
-			writeInstance(p, "+", green, inst, inst.Compute)
+			writeInstance(p, "+", green, inst)
 			continue
 		}
 
@@ -159,6 +160,8 @@ func planSlots(instances []api.Instance) []slot {
 	return slots
 }
 
+// keptInstance returns the instance that is kept at a placement, as it was before. If there is none, it returns an
+// empty one.
 func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 	if i := slices.IndexFunc(before,
 		func(b api.Instance) bool { return b.Placement == at && b.Fate == api.Keep }); i >= 0 {
@@ -169,13 +172,7 @@ func keptInstance(before []api.Instance, at gpu.Placement) *api.Instance {
 }
 
 // writeInstance shows a GPU instance that is destroyed or created, with its compute instances.
-func writeInstance(
-	p *page,
-	sign string,
-	c color,
-	inst *api.Instance,
-	computes []api.ComputeInstance,
-) {
+func writeInstance(p *page, sign string, c color, inst *api.Instance) {
 	t := fmt.Sprintf("%s %s at %s", sign, inst.Profile, inst.Placement)
 	if id, ok := inst.ID.Get(); ok {
 		t += fmt.Sprintf(", GPU instance %d", id)
@@ -185,17 +182,17 @@ func writeInstance(
 		t += fmt.Sprintf(", for demand %d", n+1)
 	}
 
-	if len(computes) == 1 && computes[0].UUID != "" {
-		t += ", " + string(computes[0].UUID)
+	if len(inst.Compute) == 1 && inst.Compute[0].UUID != "" {
+		t += ", " + string(inst.Compute[0].UUID)
 	}
 
 	p.line(span{"  " + t, c})
 
-	if len(computes) > 1 || len(computes) == 0 {
-		writeComputes(p, sign, c, computes)
+	if len(inst.Compute) != 1 { // the line above has an only one
+		writeComputes(p, sign, c, inst.Compute)
 	}
 
-	writeHolds(p, "      ", holdsOf(inst, computes))
+	writeHolds(p, "      ", holdsOf(inst.Holders, inst.Compute))
 }
 
 // writeKept shows a GPU instance that is kept, and its compute instances if there are several or some change.
@@ -218,19 +215,19 @@ func writeKept(p *page, inst, before *api.Instance) {
 		list []api.ComputeInstance
 	}{{"-", red, api.Destroy, before.Compute}, {"+", green, api.Create, inst.Compute},
 		{"=", dim, api.Keep, inst.Compute}} {
-		changed := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
+		computes := slices.DeleteFunc(slices.Clone(side.list), func(c api.ComputeInstance) bool {
 			return c.Fate != side.fate
 		})
 		// The line of the GPU instance has its only compute instance already.
 		isListed := side.fate == api.Keep && len(inst.Compute) == 1
-		if len(changed) == 0 || isListed {
+		if len(computes) == 0 || isListed {
 			continue
 		}
 
-		writeComputes(p, side.sign, side.c, changed)
+		writeComputes(p, side.sign, side.c, computes)
 
 		if side.fate == api.Destroy {
-			writeHolds(p, "      ", holdsOf(&api.Instance{}, changed))
+			writeHolds(p, "      ", holdsOf(nil, computes))
 		}
 	}
 }
@@ -252,9 +249,10 @@ func writeComputes(p *page, sign string, c color, computes []api.ComputeInstance
 	}
 }
 
-// holdsOf returns all holders of a GPU instance and of compute instances of it, each once.
-func holdsOf(inst *api.Instance, computes []api.ComputeInstance) []api.Hold {
-	holds := slices.Clone(inst.Holders)
+// holdsOf returns the holders of a GPU instance and its compute instances, each once.
+func holdsOf(ofInstance []api.Hold, computes []api.ComputeInstance) []api.Hold {
+	holds := slices.Clone(ofInstance)
+
 	for i := range computes {
 		for _, h := range computes[i].Holders {
 			if !slices.Contains(holds, h) {

@@ -150,5 +150,5 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 	}
 }
 
-// errDeclined is the error of a question that the operator answered with no.
+// errDeclined says that the operator has answered a question with no.
 var errDeclined = errors.New("nothing was done")

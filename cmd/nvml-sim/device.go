@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// deviceCalls answer what a device is.
+// deviceCalls returns the calls about identity, inventory and modes of a device.
 func deviceCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetUUID": readText(
@@ -98,23 +98,24 @@ func readInventory[T any](value func(s *sim.GPUState) T) call {
 	return readValue(gpu.ReadingInventory, value)
 }
 
-// readText answers with a text, in a buffer that is the second argument. MIG devices are not supported if slice is nil.
+// readText answers with the text of a GPU or a MIG device, in a buffer that is the second argument. With a nil ofMIG,
+// MIG devices are not supported.
 func readText(
 	reading gpu.Reading,
-	whole func(s *sim.GPUState) string,
-	slice func(s *sim.GPUState, d *sim.MIGDevice) string,
+	ofGPU func(s *sim.GPUState) string,
+	ofMIG func(s *sim.GPUState, d *sim.MIGDevice) string,
 ) call {
-	gpuText := func(s *sim.GPUState, a args) result { return putText(a, 1, whole(s)) }
+	gpuText := func(s *sim.GPUState, a args) result { return putText(a, 1, ofGPU(s)) }
 
 	var migText migAnswer
-	if slice != nil {
-		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, slice(s, d)) }
+	if ofMIG != nil {
+		migText = func(s *sim.GPUState, d *sim.MIGDevice, a args) result { return putText(a, 1, ofMIG(s, d)) }
 	}
 
 	return readDevice(reading, gpuText, migText, 1)
 }
 
-// partNumber makes a number of NVIDIA's form out of the device id.
+// partNumber makes up a part number in NVIDIA's format from the device id.
 func partNumber(s *sim.GPUState) string {
 	return fmt.Sprintf("900-2%04X-0000-000", s.PCI.DeviceID>>16)
 }
@@ -130,11 +131,11 @@ func architecture(s *sim.GPUState) uint32 {
 	return C.SIM_NVML_DEVICE_ARCH_AMPERE
 }
 
-// addressingBranch is the first driver branch that is assumed to have the function; nvidia-smi of older ones reads the
-// mode in another way.
+// addressingBranch is the first driver branch that we take to have the function (unverified); older nvidia-smi read
+// the mode in another way.
 const addressingBranch = 580
 
-// addressingMode answers none, as nvidia-smi shows of an H100: page tables are not shared and system memory is not
+// addressingMode answers none, as nvidia-smi shows for an H100: page tables are not shared, and system memory is not
 // mirrored.
 func addressingMode(_ *sim.GPUState, a args) result {
 	m := at[C.sim_nvmlDeviceAddressingMode_v1_t](a, 1)
@@ -175,7 +176,7 @@ func pciInfo(s *sim.GPUState) C.sim_nvmlPciInfo_t {
 	return info
 }
 
-// oldPCIInfo writes the first bytes of the struct: it was shorter before its third version.
+// oldPCIInfo writes the first size bytes of the struct: the earlier versions end there.
 func oldPCIInfo(size uintptr) call {
 	return readGPU(gpu.ReadingInventory, func(s *sim.GPUState, a args) result {
 		return putStart(a, 1, pciInfo(s), size)
@@ -225,7 +226,7 @@ func attributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return put(a, 1, attributesOf(d))
 }
 
-// oldAttributes writes what the struct had before its second version, the counts that come first.
+// oldAttributes writes the fields that the first version of the struct has.
 func oldAttributes(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 	return putStart(
 		a,

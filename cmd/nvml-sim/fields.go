@@ -14,13 +14,13 @@ func fieldCalls() map[string]call {
 	}
 }
 
-// allLinks is the scope of a field that is a total over all NVLinks.
+// allLinks is the scope that asks for the total over all NVLinks.
 const allLinks = 0xFFFFFFFF
 
-// recoveryBranch is the first driver branch that is assumed to know the recovery action (unverified).
+// recoveryBranch is the first driver branch that we take to know the recovery action (unverified).
 const recoveryBranch = 565
 
-// rawOverhead is the ratio of all bytes on NVLink, those of the protocol included, to those of data.
+// rawOverhead is how many bytes cross an NVLink for one byte of data, protocol included.
 const rawOverhead = 1.125
 
 // The types of the values of most fields (nvmlValueType_t).
@@ -29,19 +29,21 @@ const (
 	unsignedLong C.int = C.SIM_NVML_VALUE_TYPE_UNSIGNED_LONG_LONG
 )
 
-// field is how a field id is answered.
+// field says how we answer a field id.
 type field struct {
-	reading gpu.Reading
-	kind    C.int // nvmlValueType_t
+	reading gpu.Reading // the field fails when this reading does
+	kind    C.int       // nvmlValueType_t
 	value   func(s *sim.GPUState, scope uint32) (uint64, result)
 }
 
-// fieldValues answers each field with a code of its own; the call succeeds if the GPU can be read.
+// fieldValues answers nvmlDeviceGetFieldValues: the call succeeds if the GPU can be read, and each field has a return
+// code of its own.
 func fieldValues(l *library, h handle, a args) result {
-	switch {
-	case int32(a.uint(1)) <= 0:
+	if int32(a.uint(1)) <= 0 {
 		return invalidArgument
-	case h.kind == aMIGDevice:
+	}
+
+	if h.kind == aMIGDevice {
 		return notSupported
 	}
 
@@ -67,24 +69,24 @@ func fieldValues(l *library, h handle, a args) result {
 
 		v.valueType = f.kind
 
-		now, err := l.node.Read(h.gpu, f.reading)
+		state, err := l.node.Read(h.gpu, f.reading)
 		if err != nil {
 			v.nvmlReturn = C.int(l.failed(err))
 			continue
 		}
 
-		number, ret := f.value(&now, uint32(v.scopeId))
+		number, ret := f.value(&state, uint32(v.scopeId))
 		v.nvmlReturn = C.int(ret)
 
 		if ret == success {
-			v.value = C.sim_u64(number) // a union: on a little-endian machine good for 32 bits too
+			v.value = C.sim_u64(number) // a union: on a little-endian machine this sets 32-bit members too
 		}
 	}
 
 	return success
 }
 
-// unanswered returns the code of a field without a value here: one that nvml.h defines is not supported.
+// unanswered returns the code for a field that we have no value of: notSupported if nvml.h defines the field.
 func unanswered(id uint32) result {
 	if id == 0 || id >= C.SIM_NVML_FI_MAX || id == C.SIM_NVML_FI_DEV_GET_GPU_RECOVERY_ACTION {
 		return invalidArgument // the recovery action is unknown to drivers before recoveryBranch
@@ -183,7 +185,7 @@ func fields(branch int) map[uint32]field {
 	return known
 }
 
-// addLinkFields adds the number of links, and what is counted for each of them from NVLink 5 on.
+// addLinkFields adds the number of links, and the counters that each link has from NVLink 5 on.
 func addLinkFields(known map[uint32]field) {
 	known[C.SIM_NVML_FI_DEV_NVLINK_LINK_COUNT] = field{gpu.ReadingNVLink, unsignedInt, linkCount}
 
@@ -200,8 +202,8 @@ func addLinkFields(known map[uint32]field) {
 	}
 }
 
-// addPowerFields adds the fields 185 to 192. Their scope is the GPU; only GPUs that are not simulated have those of
-// module and memory.
+// addPowerFields adds the fields 185 to 192. Their scope is the GPU: no GPU that we simulate has the scopes module and
+// memory.
 func addPowerFields(known map[uint32]field) {
 	limit := func(s *sim.GPUState) uint64 { return uint64(milli(s.LimitWatts)) }
 	for id, value := range map[uint32]func(s *sim.GPUState) uint64{
@@ -218,7 +220,7 @@ func addPowerFields(known map[uint32]field) {
 	known[C.SIM_NVML_FI_DEV_POWER_INSTANT] = field{gpu.ReadingPower, unsignedInt, draw}
 	known[C.SIM_NVML_FI_DEV_POWER_AVERAGE] = field{gpu.ReadingPower, unsignedInt,
 		func(s *sim.GPUState, scope uint32) (uint64, result) {
-			if s.Architecture == sim.Ampere { // the simulated ones are GA100, which has no average (nvml.h)
+			if s.Architecture == sim.Ampere { // we simulate GA100 only, which has no average (nvml.h)
 				return 0, notSupported
 			}
 
@@ -226,7 +228,7 @@ func addPowerFields(known map[uint32]field) {
 		}}
 }
 
-// draw answers with the power that the driver reports.
+// draw returns the power that the driver reports, in milliwatts.
 func draw(s *sim.GPUState, scope uint32) (uint64, result) {
 	watts, ok := s.ReportedWatts.Get()
 	if !ok {
@@ -236,7 +238,7 @@ func draw(s *sim.GPUState, scope uint32) (uint64, result) {
 	return ofGPU(func(*sim.GPUState) uint64 { return uint64(milli(watts)) })(s, scope)
 }
 
-// addRowFields adds the fields 142 to 145, which say the same as nvmlDeviceGetRemappedRows.
+// addRowFields adds the fields 142 to 145, which have what nvmlDeviceGetRemappedRows returns.
 func addRowFields(known map[uint32]field) {
 	for id, value := range map[uint32]func(rows gpu.RemappedRows) uint64{
 		C.SIM_NVML_FI_DEV_REMAPPED_COR:     func(rows gpu.RemappedRows) uint64 { return rows.Correctable },
@@ -259,7 +261,7 @@ func addRowFields(known map[uint32]field) {
 	}
 }
 
-// ofGPU answers in the scope of the GPU alone.
+// ofGPU returns a field's value for the scope GPU; the other scopes are not supported.
 func ofGPU(value func(s *sim.GPUState) uint64) func(s *sim.GPUState, scope uint32) (uint64, result) {
 	return func(s *sim.GPUState, scope uint32) (uint64, result) {
 		switch {
@@ -273,13 +275,13 @@ func ofGPU(value func(s *sim.GPUState) uint64) func(s *sim.GPUState, scope uint3
 	}
 }
 
-// none is the counter of errors that the simulation does not have.
+// none is a counter of errors that never happen here.
 func none(*sim.GPUState) uint64 { return 0 }
 
 // pcieBytes is a counter of 32 bits: it wraps.
 func pcieBytes(s *sim.GPUState) uint64 { return uint64(uint32(s.PCIeBytes)) }
 
-// unscoped returns a field that has no scope and that every GPU has.
+// unscoped returns a field that every GPU has and that ignores the scope.
 func unscoped(reading gpu.Reading, kind C.int, value func(s *sim.GPUState) uint64) field {
 	return field{
 		reading,
@@ -297,7 +299,7 @@ func memoryTemperature(s *sim.GPUState, _ uint32) (uint64, result) {
 	return uint64(celsius), success
 }
 
-// nvlinkKiB returns a counter in KiB, of one link or of all.
+// nvlinkKiB returns a counter in KiB, whose scope is one link or allLinks. GPUs that count by link don't have it.
 func nvlinkKiB(overhead float64) field {
 	return field{
 		gpu.ReadingNVLink,
@@ -338,7 +340,7 @@ func linkCount(s *sim.GPUState, _ uint32) (uint64, result) {
 	return uint64(s.NVLinks), success
 }
 
-// byLink returns a counter of the link that is the scope.
+// byLink returns a counter whose scope is one link.
 func byLink(value func(s *sim.GPUState) uint64) field {
 	return field{
 		gpu.ReadingNVLink,

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// library is the state of the loaded library. The first nvmlInit that succeeds starts the node, which lives as long as
-// the process, as a driver outlives its clients.
+// library is the state of the loaded library. The first nvmlInit that succeeds starts the node, which then runs until
+// the process ends, like a driver that outlives its clients.
 type library struct {
 	getenv func(string) string
 	calls  []call // by number
@@ -22,7 +22,7 @@ type library struct {
 	mu        sync.Mutex
 	users     int // calls of nvmlInit less those of nvmlShutdown
 	client    *sim.Client
-	files     map[int]*os.File // of the simulated GPUs that are open, by index
+	files     map[int]*os.File // of the GPUs that are open, by index, see openDevice
 	lastError string           // the last line on stderr
 	node      *sim.Node
 	sets      map[int]*eventSet
@@ -56,8 +56,8 @@ func newLibrary(getenv func(string) string) *library {
 	return l
 }
 
-// whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not supported.
-// The others cost what the scenario says, but for waiting for events, which holds no lock.
+// whileInitialized refuses calls of a function before nvmlInit and after nvmlShutdown. A nil function is not
+// supported. Each call takes as long as the scenario says, except a wait for events.
 func whileInitialized(name string, do call) call {
 	waits := strings.HasPrefix(name, "nvmlEventSetWait") || name == "nvmlSystemEventSetWait"
 
@@ -80,7 +80,7 @@ func whileInitialized(name string, do call) call {
 	}
 }
 
-// tables returns what an initialized library answers, by the names of nvml.h.
+// tables returns the functions that need nvmlInit, by their names in nvml.h.
 func tables() map[string]call {
 	all := make(map[string]call)
 	for _, table := range []map[string]call{
@@ -95,7 +95,7 @@ func tables() map[string]call {
 	return all
 }
 
-// initCalls are the functions that can be called at any time.
+// initCalls returns the functions that clients can call at any time.
 func initCalls() map[string]call {
 	return map[string]call{
 		"nvmlInit":          (*library).init,
@@ -112,7 +112,7 @@ const initFlagNoAttach = 1 << 1
 
 func (l *library) initWithFlags(a args) result { return l.begin(a.uint(0)&initFlagNoAttach == 0) }
 
-// begin initialises the library, and attaches all GPUs if attach is set.
+// begin initializes the library, and attaches all GPUs if attach is set.
 func (l *library) begin(attach bool) result {
 	if !l.start() {
 		return driverNotLoaded
@@ -130,7 +130,7 @@ func (l *library) begin(attach bool) result {
 	return success
 }
 
-// start starts the node unless it runs, and reports whether it does. Why it does not is written to stderr.
+// start starts the node unless it runs, and reports whether it runs then. If not, it writes the reason to stderr.
 func (l *library) start() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -152,7 +152,7 @@ func (l *library) start() bool {
 }
 
 // devicesVariable names a folder with files nvidia0, nvidia1 and so on, by minor number, which stand for the device
-// nodes of the GPUs: the library keeps those of attached GPUs open, so that /proc/self/fd shows them.
+// nodes of the GPUs: while a GPU is attached, the library keeps its file open, so that /proc/self/fd shows it.
 const devicesVariable = "MIG_SIM_DEVICES"
 
 // openDevice opens or closes the file that stands for the device node of a GPU.
@@ -178,7 +178,7 @@ func (l *library) openDevice(index int, open bool) {
 	l.files[index] = file
 }
 
-// failed returns NVML's code for an error of the node. What is wrong with the state file is written to stderr, too.
+// failed returns NVML's code for an error of the node. It also writes an error of the state file to stderr.
 func (l *library) failed(err error) result {
 	if errors.Is(err, sim.ErrState) {
 		l.mu.Lock()
@@ -189,7 +189,8 @@ func (l *library) failed(err error) result {
 	return resultOf(err)
 }
 
-// printError writes to stderr what a return code cannot say, unless it is the same as the last time. It requires l.mu.
+// printError writes an error to stderr that a return code cannot express, unless it is the same as the last time. The
+// caller holds l.mu.
 func (l *library) printError(err error) {
 	if err.Error() == l.lastError {
 		return
@@ -227,21 +228,21 @@ type (
 	migAnswer func(s *sim.GPUState, d *sim.MIGDevice, a args) result
 )
 
-// ofMIGDevice answers about a MIG device what answer says of its GPU.
+// ofMIGDevice gives the same answer about a MIG device as about its GPU.
 func (answer gpuAnswer) ofMIGDevice(s *sim.GPUState, _ *sim.MIGDevice, a args) result {
 	return answer(s, a)
 }
 
-// readGPU answers about the GPU of the first argument, and does not support MIG devices. The pointers are the arguments
-// that must not be NULL.
+// readGPU answers about the GPU in the first argument, and does not support MIG devices. pointers are the indexes of
+// the arguments that must not be NULL.
 func readGPU(reading gpu.Reading, answer gpuAnswer, pointers ...int) call {
 	return readDevice(reading, answer, nil, pointers...)
 }
 
-// readDevice answers about the GPU or the MIG device of the first argument. What has no answer is not supported.
-func readDevice(reading gpu.Reading, whole gpuAnswer, slice migAnswer, pointers ...int) call {
+// readDevice answers about the GPU or the MIG device in the first argument. With a nil answer it is not supported.
+func readDevice(reading gpu.Reading, ofGPU gpuAnswer, ofMIG migAnswer, pointers ...int) call {
 	return notNull(onHandle(func(l *library, h handle, a args) result {
-		if h.kind == aGPU && whole == nil || h.kind == aMIGDevice && slice == nil {
+		if h.kind == aGPU && ofGPU == nil || h.kind == aMIGDevice && ofMIG == nil {
 			return notSupported
 		}
 
@@ -251,7 +252,7 @@ func readDevice(reading gpu.Reading, whole gpuAnswer, slice migAnswer, pointers 
 		}
 
 		if h.kind == aGPU {
-			return whole(&s, a)
+			return ofGPU(&s, a)
 		}
 
 		d, ok := s.Device(h.instance, h.compute)
@@ -259,6 +260,6 @@ func readDevice(reading gpu.Reading, whole gpuAnswer, slice migAnswer, pointers 
 			return invalidArgument
 		}
 
-		return slice(&s, d, a)
+		return ofMIG(&s, d, a)
 	}, aGPU, aMIGDevice), pointers...)
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// memoryCalls answer about memory and its errors.
+// memoryCalls returns the calls about memory and its errors.
 func memoryCalls() map[string]call {
 	return map[string]call{
 		"nvmlDeviceGetMemoryInfo": notNull(beforeBranch(
@@ -60,8 +60,8 @@ func beforeBranch(branch int, old, now call) call {
 // missingFunction answers as go-nvml does for a function that the library does not export.
 func missingFunction(*library, args) result { return functionNotFound }
 
-// newMemory is the first driver branch that reports reserved memory. The old call counts it in the total and as used
-// since (the latter is unverified).
+// newMemory is the first driver branch that reports reserved memory. Since then, the old call counts reserved memory
+// in the total and as used (the latter is unverified).
 const newMemory = 510
 
 // memory answers about all of a GPU's memory, which requires privileges if MIG is on (nvml.h).
@@ -128,7 +128,8 @@ func migMemory2(_ *sim.GPUState, d *sim.MIGDevice, a args) result {
 // bar1 answers with a window as large as the memory, rounded up to a power of two; the driver uses 1 MiB of it.
 func bar1(s *sim.GPUState, a args) result { return putBAR1(a, bar1Size(s), 1<<20) }
 
-// migBAR1 answers with the same share as of the memory, less 1 MiB: a 3g.20gb of an A100 shows 32767 MiB.
+// migBAR1 answers with the MIG device's share of memory, applied to the window, less 1 MiB: a 3g.20gb of an A100 shows
+// 32767 MiB.
 func migBAR1(s *sim.GPUState, d *sim.MIGDevice, a args) result {
 	axis := 0
 	for _, f := range s.Profiles {
@@ -148,7 +149,7 @@ func putBAR1(a args, total, used uint64) result {
 	})
 }
 
-// readECC answers about the errors of the severity and the lifetime that the second and the third argument name.
+// readECC answers about errors; the second argument names their severity, the third their lifetime.
 func readECC(answer func(count uint64, a args) result, pointer int) call {
 	return readGPU(gpu.ReadingECC, func(s *sim.GPUState, a args) result {
 		count, ret := eccErrors(s, a.uint(1), a.uint(2))
@@ -238,10 +239,10 @@ func remappedRows2(rows gpu.RemappedRows, a args) result {
 	})
 }
 
-// banks is how many banks of memory nvidia-smi shows of an A100 or H100.
+// banks is how many memory banks nvidia-smi shows for an A100 or H100.
 const banks = 640
 
-// rowHistogram answers that every bank has all of its spare rows, but for as many banks as rows were remapped.
+// rowHistogram answers as if each remapped row was in a bank of its own; the other banks have all of their spare rows.
 func rowHistogram(rows gpu.RemappedRows, a args) result {
 	used := min(rows.Correctable+rows.Uncorrectable, banks)
 	return put(

@@ -12,14 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// activity has the time at which each instance was active last; a Snapshot has only the present.
+// activity remembers when each instance was last active, which a Snapshot doesn't say.
 type activity struct {
 	mu   sync.Mutex
 	last map[gpu.DeviceID]time.Time
 	seen uint64 // generation of the last Snapshot
 }
 
-// observe updates the times by a Snapshot, and drops instances that it does not have.
+// observe updates the times from a Snapshot, and drops instances that it does not have.
 func (a *activity) observe(s *gpu.Snapshot) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -96,7 +96,8 @@ const (
 	allActivity                // also activity that could not be read
 )
 
-// activityOf returns the check for an instance that is to be destroyed; own if the operation has created it.
+// activityOf returns the check for an instance that we are about to destroy. own says that the operation has created
+// it.
 func activityOf(own bool) activityCheck {
 	if own {
 		return seenActivity
@@ -150,9 +151,9 @@ func (e *Engine) addLastPoll(u *usage, g mig.GPULayout, check activityCheck) {
 	e.addActivity(u, g, &s.GPUs[at], s.Time, check)
 }
 
-// readAnew reads those of some GPUs at once that the last cycle of the loop has not read: while calls of the driver are
-// dear, or slow, readings are apart, and what began to run since the last one is in none. What cannot be read stays as
-// old as it is.
+// readAnew polls the GPUs that the poller's last cycle has left out. While driver calls are expensive
+// or slow, the poller reads GPUs less often, and a program may have started since. A GPU that cannot be read keeps
+// its old reading.
 func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	s := e.o.Poller.Current()
 	if s == nil {
@@ -180,8 +181,8 @@ func (e *Engine) readAnew(ctx context.Context, gpus []mig.GPULayout) {
 	_ = e.o.Poller.PollGPUs(ctx, old...) // addLastPoll says of which GPUs the readings are too old
 }
 
-// pollAndAdd is addLastPoll, after a poll if there was none yet, as right after the start, and after a reading if the
-// last one is old and activity counts.
+// pollAndAdd is addLastPoll, but it polls first if nothing was polled yet, as right after the start, and, if activity
+// counts, if the last reading is old.
 func (e *Engine) pollAndAdd(ctx context.Context, u *usage, g mig.GPULayout, check activityCheck) {
 	if e.o.Poller.Current() == nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -232,7 +233,7 @@ func (e *Engine) addJobs(u *usage, g mig.GPULayout, s *gpu.Snapshot) {
 	}
 }
 
-// polledInstance returns an instance as the last poll has read it, or nil if that has not seen it.
+// polledInstance returns an instance as the last poll has read it, or nil if the poll has not seen it.
 func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	at := slices.IndexFunc(polled.Instances, func(p gpu.GPUInstance) bool {
 		return p.ID == i.ID && p.Placement.Or(i.Placement) == i.Placement &&
@@ -245,6 +246,8 @@ func polledInstance(polled *gpu.GPU, i mig.Instance) *gpu.GPUInstance {
 	return &polled.Instances[at]
 }
 
+// addActivity adds a hold to each instance that was active within the last IdleFor and, with allActivity, to those
+// whose activity is not known.
 func (e *Engine) addActivity(
 	u *usage,
 	g mig.GPULayout,
@@ -292,15 +295,15 @@ func (e *Engine) addActivity(
 	}
 }
 
-// wasRead reports whether the last reading of a GPU has found what runs on an instance and all of its compute
-// instances: since then, the layout alone may have been read.
+// wasRead reports whether an instance and all of its compute instances existed at the last reading of their GPU. If
+// not, we have only read that they exist.
 func wasRead(g *gpu.GPU, i *gpu.GPUInstance) bool {
 	return !i.Since.After(g.LastRead) && !slices.ContainsFunc(i.ComputeInstances,
 		func(c gpu.ComputeInstance) bool { return c.Since.After(g.LastRead) })
 }
 
-// activityFailed reports whether an error is of a reading that shows what is active. That processes are hidden in
-// this PID namespace is no failure of the poll: addProcesses decides what it means.
+// activityFailed reports whether a reading that shows activity has failed. Processes that are hidden from our PID
+// namespace are no failure: addProcesses decides what they mean.
 func activityFailed(r gpu.ReadError) bool {
 	return r.Reading == gpu.ReadingActivity ||
 		r.Reading == gpu.ReadingProcesses && !errors.Is(r.Err, gpu.ErrPIDNamespace)

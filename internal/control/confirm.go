@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance of it. At has the indices
-// of the GPU's instances.
+// namedDevice is a device that an operator names: a GPU, a GPU instance or a compute instance. at has its indices in
+// g.
 type namedDevice struct {
 	g  mig.GPULayout
 	at gpu.DeviceIndex
@@ -21,7 +21,7 @@ type namedDevice struct {
 
 // ConfirmFree records that an operator confirmed that no container holds a device: a GPU ("GPU-<uuid>"), a GPU
 // instance ("GPU-<uuid>/<GPU instance>") or a MIG device ("MIG-<uuid>"). It changes no GPU, and so is allowed in plan
-// mode. What is seen to use the device overrules the operator: a container that the kubelet lists, and a process.
+// mode. It refuses if the kubelet lists a container for the device, or if a process uses it.
 func (e *Engine) ConfirmFree(
 	ctx context.Context,
 	by Actor,
@@ -133,8 +133,8 @@ func (u *usage) findDevice(device string) (namedDevice, bool) {
 	return namedDevice{}, false
 }
 
-// unconfirmedAssignments returns the assignments that may hold a device or a part of it and nothing beside it. It is
-// a problem if something is seen to use the device, or if an assignment may hold more than the device.
+// unconfirmedAssignments returns the assignments that may hold a device or a part of it. It returns a problem if
+// something certainly uses the device, or if an assignment may hold more than the device.
 func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Problem) {
 	if users := u.holdsOn(t); len(users) > 0 {
 		return nil, t.refusal(users, "it is in use")
@@ -166,7 +166,7 @@ func (u *usage) unconfirmedAssignments(t namedDevice) ([]gpu.Assignment, *api.Pr
 	return within, nil
 }
 
-// refusal returns the problem of a device that cannot be confirmed to be free.
+// refusal returns the problem that says why an operator cannot confirm that a device is free.
 func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	p := problemf(
 		api.Busy,
@@ -188,8 +188,8 @@ func (t namedDevice) refusal(holders []api.Hold, why string) *api.Problem {
 	return p
 }
 
-// holdsOn are the containers that the kubelet lists for a device, and the processes that run on it or have it open.
-// Monitoring programs are not users.
+// holdsOn returns the containers that the kubelet lists for a device, and the processes that run on it or have it
+// open, except monitoring programs.
 func (u *usage) holdsOn(t namedDevice) []api.Hold {
 	var all []api.Hold
 	if t.at.Instance == gpu.Whole {
@@ -228,8 +228,8 @@ func (t namedDevice) overlaps(d gpu.DeviceIndex) bool {
 	return same(t.at.Instance, d.Instance) && same(t.at.Compute, d.Compute)
 }
 
-// contains reports whether a device of the GPU is t or a part of it. A GPU instance is a part of its only compute
-// instance.
+// contains reports whether a device of the GPU is t or a part of it. If a GPU instance has only one compute instance,
+// both count as the same device.
 func (t namedDevice) contains(d gpu.DeviceIndex) bool {
 	switch {
 	case t.at.Instance == gpu.Whole:
@@ -242,9 +242,9 @@ func (t namedDevice) contains(d gpu.DeviceIndex) bool {
 	}
 }
 
-// refs are the references that a confirmation of t is about: to the GPU, or to each compute instance; and to the GPU
-// instance by its placement if it is without compute instances, or if all of them are in free or in t. That one still
-// counts when the compute instances have been destroyed.
+// refs returns the devices that a confirmation of t is about: the GPU, or each compute instance in t. If all compute
+// instances of the GPU instance are in t or in free, it adds the GPU instance by its placement: that confirmation
+// still counts after the compute instances were destroyed.
 func (t namedDevice) refs(free []gpu.DeviceRef) []gpu.DeviceRef {
 	if t.at.Instance == gpu.Whole {
 		return []gpu.DeviceRef{{GPU: t.g.UUID}}

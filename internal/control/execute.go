@@ -15,14 +15,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// grace is how long an operation may continue after shutdown was requested: well below the stop timeout of a service
-// manager. What is unfinished then is left to the next start, as after a crash.
+// grace is how long an operation may go on after shutdown was requested: well below the stop timeout of a service
+// manager. The next start finishes what is left then, as after a crash.
 const grace = 7 * time.Second
 
-// lastSave is how long after the grace period outcomes can still be saved.
+// lastSave is how much longer than grace we can still save outcomes.
 const lastSave = time.Second
 
-// withGrace is a context that ends grace after ctx.
+// withGrace returns a context that ends a grace period after ctx.
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	graceCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -33,8 +33,8 @@ func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	return graceCtx, func() { stop(); cancel() }
 }
 
-// deferToRestart leaves an operation to the next start if there is no time left: the state folder has all that it
-// needs.
+// deferToRestart leaves an operation to the next start if ctx has ended, and reports whether it did. The state folder
+// has all that the next start needs.
 func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 	if ctx.Err() == nil {
 		return false
@@ -50,7 +50,7 @@ func (e *Engine) deferToRestart(ctx context.Context, op *operation) bool {
 }
 
 // executeOperation executes the current operation until it ends, waits for the kubelet, or waits for an operator.
-// When ctx ends, it skips what can be left to the next start.
+// A grace period after ctx ends, it leaves the rest to the next start.
 func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -69,9 +69,10 @@ func (e *Engine) executeOperation(ctx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// clearCurrent drops the current operation. One whose steps are done waits for the kubelet in its own goroutine.
+// clearCurrent makes room for the next operation. If all steps of op are done, a goroutine goes on to wait until the
+// kubelet shows its devices.
 func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
-	follows := op.status() == api.Settling
+	settling := op.status() == api.Settling
 
 	e.endChanges(op)
 	e.recordRestore(op)
@@ -87,12 +88,12 @@ func (e *Engine) clearCurrent(ctx context.Context, op *operation) {
 			b.cleared = nil
 		}
 
-		if !follows {
+		if !settling {
 			op.in(b).endEvents()
 		}
 	})
 
-	if follows {
+	if settling {
 		e.following.Go(func() { e.awaitFollowers(ctx, op) })
 	}
 
@@ -147,8 +148,8 @@ func (e *Engine) commit(op *operation) error {
 	return err
 }
 
-// doStep performs one step. It saves the step before it calls the driver, and the outcome afterwards. After an error,
-// op.gpuChange(s.GPU) has what we know of the GPU.
+// doStep performs one step. It saves the step before it calls the driver, and the outcome afterwards. Whether the step
+// failed or not, op.gpuChange(s.GPU) then has the instances that we expect on the GPU.
 func (e *Engine) doStep(
 	ctx context.Context,
 	op *operation,
@@ -192,9 +193,9 @@ const (
 	firstRetryDelay = 250 * time.Millisecond // before the second try; it doubles
 )
 
-// performStep performs a step. A GPU instance can be in use for a moment after its compute instances are gone: a
-// destruction is tried again, and each try checks again that nothing holds it. Any step of a rollback is tried again,
-// as long as the GPU is as it was.
+// performStep performs a step, and repeats one that may succeed a moment later: a destruction, since a GPU instance
+// can be in use for a moment after its compute instances are gone, and any step of a rollback. Each try checks again
+// that nothing holds what the step destroys.
 func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, force []string,
 	rollback bool) (*mig.Done, error) {
 	for n := 1; ; n++ {
@@ -239,8 +240,8 @@ func (e *Engine) performOnce(ctx context.Context, op *operation, s mig.Step, for
 	return done, err
 }
 
-// recordOutcome records the outcome of a step. It changes what the operation expects of the GPU only to what was
-// read, and only if that is what the step leads to.
+// recordOutcome records the outcome of a step: out is the GPU as it was read after the call, err the call's error. It
+// replaces c.Expected only if the step leads to the instances that were read.
 func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.Done, error) {
 	after, verified := s.Verify(c.Expected, out.Instances)
 	reported := err == nil || errors.Is(err, mig.ErrNotAsAsked) // the driver reported success
@@ -252,7 +253,7 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 	case errors.Is(err, mig.ErrNotTried):
 		c.Pending = nil
 		return nil, err
-	case !out.Read: // it stays pending: neither done nor not done
+	case !out.Read: // the step stays pending: the driver may have performed it
 		return nil, cmp.Or(err, gpu.ErrDriver)
 	case mig.SameInstances(out.Instances, c.Expected) && !(reported && !s.Destroys()):
 		c.Pending = nil
@@ -271,7 +272,7 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 		}
 
 		return &out.Done, nil
-	default: // also what was created and no longer exists
+	default: // also if the driver has created an instance that no longer exists
 		c.Pending = nil
 		c.Changed = c.Changed || !isRefused(err)
 
@@ -279,8 +280,8 @@ func (c *gpuChange) recordOutcome(s mig.Step, out mig.Outcome, err error) (*mig.
 	}
 }
 
-// isRefused reports whether the driver has certainly not done what it was asked for: a change that looks like it is
-// another client's.
+// isRefused reports whether the driver has certainly not performed a step. If the GPU looks as if it had, another
+// client has changed it.
 func isRefused(err error) bool {
 	if errors.Is(err, mig.ErrNotAsAsked) {
 		return false
@@ -305,7 +306,7 @@ func newForeignError(id gpu.UUID, out mig.Outcome) *foreignError {
 	return f
 }
 
-// knownInstances copies instances that were read: the copy is never nil.
+// knownInstances copies instances that were read. The copy is never nil, which stands for unknown instances.
 func knownInstances(list []mig.Instance) []mig.Instance {
 	return append([]mig.Instance{}, list...)
 }
@@ -334,9 +335,9 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// checkHolders returns an error if, right before a destruction, anything holds what the step destroys. What the last
-// poll knows of activity counts for compute instances: nothing is active if there is none any more. Of one that
-// the operation has created itself, which the poll may not have seen yet, only activity that was seen counts.
+// checkHolders returns an error if anything holds what the step is about to destroy. The last poll's activity counts
+// for compute instances only: a GPU instance goes when it has none left that could be active. If own, the operation
+// has created the compute instance, and the poll may not have seen it yet: only activity that was seen counts.
 func (e *Engine) checkHolders(
 	ctx context.Context,
 	c *gpuChange,
@@ -372,7 +373,7 @@ func (e *Engine) checkHolders(
 	return withHint(problem)
 }
 
-// gpu finds a GPU that could be read.
+// gpu returns a GPU's layout, or why it was not read.
 func (u *usage) gpu(id gpu.UUID) (mig.GPULayout, error) {
 	return findGPU(u.gpus, u.unreadable, id)
 }
@@ -393,8 +394,8 @@ func findGPU(
 	return mig.GPULayout{}, fmt.Errorf("%s is gone: %w", id, gpu.ErrLost)
 }
 
-// verify reads all GPUs of the operation once more: each must be as the operation has left it, and that is as planned.
-// From then on the operation changes nothing.
+// verify reads all GPUs of the operation once more, and returns an error unless each is as the operation has left it
+// and has the planned layout. After it has returned nil, the operation changes nothing.
 func (e *Engine) verify(ctx context.Context, op *operation) error {
 	seen := e.marks()
 

@@ -13,10 +13,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// collectFacts returns what a plan depends on, one fact in a line, in words that can be shown to an operator when
-// they differ: the node and its boot, the driver, what other clients are known to have changed, every instance of the
-// plan's GPUs and the pods and jobs that hold it, every holder of what is to be destroyed, and the plan itself. UUIDs
-// alone would not do: they are the same for the same placement.
+// collectFacts returns what a plan depends on, as lines that we show to an operator if they have changed when the plan
+// is applied: the node and its boot, the driver, the number of changes by other clients, every instance of the plan's
+// GPUs and the pods and jobs that hold it, every holder of an instance that goes, and the plan itself. UUIDs are not
+// enough: an instance that replaces another in the same placement gets the same one.
 func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 	list := []string{"node " + e.o.Hostname, "boot " + e.o.BootID}
 	generations := map[gpu.UUID]uint64{}
@@ -86,14 +86,15 @@ func (u *usage) instanceFacts(g mig.GPULayout, i mig.Instance, gone map[instance
 	return list
 }
 
-// holdFacts are the pods and jobs on an instance; if it is to be destroyed, all its holders.
+// holdFacts returns facts about the pods and jobs that hold an instance. If the instance is gone after the plan, it
+// returns facts about all holders.
 func holdFacts(name string, holds []api.Hold, gone bool) []string {
 	var list []string
 
 	for _, h := range holds {
 		if gone || h.Kind == api.HoldPod || h.Kind == api.HoldJob {
 			what := h.What
-			if h.Unconfirmed() { // the reason may be in other words each time
+			if h.Unconfirmed() { // without the reason, whose words may differ each time
 				what, _, _ = strings.Cut(what, ": ")
 			}
 
@@ -152,7 +153,7 @@ func gpusOfRules(gpus []mig.GPULayout, wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-// mayConcern reports whether a spec may be about a GPU of which only the facts are known, without its PCI device.
+// mayConcern reports whether a spec may be about a GPU of which we know only the facts, not its PCI device.
 func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	return len(wanted.Demand) > 0 || slices.ContainsFunc(wanted.Rules, func(r mig.Rule) bool {
 		r.PCIDevices = nil
@@ -160,9 +161,9 @@ func mayConcern(wanted mig.Spec, f gpu.Facts) bool {
 	})
 }
 
-// listNamed lists the GPUs that a request names; nil if it may be about any GPU, or names one that the last Snapshot
-// lacks or could not read: the driver has to say which there are. An index is that of the last Snapshot, which the
-// operator sees.
+// listNamed lists the GPUs that a request names. It returns nil if the request may be about any GPU, or names one
+// that the last Snapshot doesn't have or could not read: then we have to ask the driver. An index means the last
+// Snapshot's, which the operator sees.
 func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	s := e.o.Poller.Current()
 	if s == nil || len(wanted.Demand) > 0 {
@@ -192,7 +193,7 @@ func (e *Engine) listNamed(wanted mig.Spec) []gpu.UUID {
 	return list
 }
 
-// findNamed returns the GPU of a Snapshot that a name is for, nil if there is none that was read.
+// findNamed returns the GPU of a Snapshot that name means, nil if there is none or it could not be read.
 func findNamed(s *gpu.Snapshot, name string) *gpu.GPU {
 	for n := range s.GPUs {
 		if g := &s.GPUs[n]; g.Up && g.UUID != "" && mig.Names(name, &g.Facts) {

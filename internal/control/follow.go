@@ -14,12 +14,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// followInterval is the time between two looks at the kubelet by an operation that waits for it.
+// followInterval is how often an operation that waits for the kubelet asks it.
 const followInterval = time.Second
 
-// awaitFollowers waits until a Snapshot has the new layout, the hooks have run, the device plugin was restarted and the
-// kubelet offers the new devices. None of that undoes the change: an operation that has to wait for longer than the
-// settle timeout is unsettled. It blocks only the operation's GPUs. When ctx ends, the rest is left to the next start.
+// awaitFollowers polls the new layout, runs the hooks, restarts the device plugin and waits until the kubelet offers
+// the new devices. The change stays even if they fail: after the settle timeout the operation is unsettled. Meanwhile
+// other GPUs can be changed. When ctx ends, awaitFollowers leaves the rest to the next start.
 func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -60,8 +60,8 @@ func (e *Engine) awaitFollowers(ctx context.Context, op *operation) {
 	e.reportState()
 }
 
-// endOperation closes an operation. If its end cannot be saved, the engine is read-only, and tries again. One that is
-// unsettled keeps what it waits for, and its cordon as long as the kubelet may offer devices that do not exist.
+// endOperation closes an operation. If it cannot save the end, the engine is read-only, and tries again. An unsettled
+// operation keeps the node cordoned as long as the kubelet may offer devices that do not exist.
 func (e *Engine) endOperation(
 	ctx context.Context,
 	op *operation,
@@ -84,7 +84,8 @@ func (e *Engine) endOperation(
 	e.countOperation(op, state)
 }
 
-// end sets the last state of an operation. Of one that has committed, the layouts are remembered.
+// end sets the last state of an operation, and remembers its layouts if it has committed. An unsettled operation keeps
+// what it waits for.
 func (b *book) end(op *operation, state api.OperationState, p *api.Problem) {
 	o := op.in(b)
 
@@ -138,8 +139,8 @@ func (e *Engine) logEnd(op *operation, state api.OperationState) {
 	level.Warn(e.o.Logger).Log(append(line, "warnings", strings.Join(warnings, "; "))...)
 }
 
-// awaitOffered waits until the kubelet offers what an operation has made, for the settle timeout at most, or until the
-// operator ends the wait. It returns what is still waited for, and false if ctx has ended before.
+// awaitOffered blocks until the kubelet offers the devices that an operation has created, the operator ends the wait,
+// or the settle timeout is over. It returns what the operation still waits for, and false if ctx has ended before.
 func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []string, over bool) {
 	s := &kubeletWait{e: e, op: op}
 	expected := e.expectedLayouts(ctx, op)
@@ -160,7 +161,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 			return nil, true
 		}
 
-		// What a look that was cut short says is not why the operation waits.
+		// If the wait ended during this look, its calls may have failed for that reason only.
 		cut := waitCtx.Err() != nil
 		if !cut || waits == nil {
 			waits = missing
@@ -200,19 +201,19 @@ type kubeletWait struct {
 	refusal   string
 }
 
-// look restarts the device plugin if that is still to be done, and returns what is waited for before pods can be given
-// exactly the devices that exist; nil if nothing is. now are the operation's GPUs as they are.
+// look restarts the device plugin unless it has done so, and returns what has to happen before the kubelet gives pods
+// exactly the devices that exist; nil if nothing has. now are the operation's GPUs as the operation has left them.
 func (s *kubeletWait) look(ctx context.Context, now []mig.GPULayout) []string {
 	waits := s.awaitPlugin(ctx)
 	return append(waits, s.awaitKubelet(ctx, now)...)
 }
 
 // awaitKubelet returns what the kubelet has to change so that it can give out every MIG device that the operation has
-// created, and none that it has destroyed: a pod that is given one of those has no device.
+// created, and none that it has destroyed.
 func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []string {
 	e := s.e
 	if e.o.Assignments == nil {
-		return nil // by the operator's choice
+		return nil // the operator has told us not to ask the kubelet
 	}
 
 	o := s.op.copy()
@@ -227,8 +228,8 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 		return nil
 	}
 
-	// Where all devices are given by DRA claims, the kubelet offers none. With a device plugin an empty list means that
-	// the plugin has not registered yet.
+	// If pods get all devices by DRA claims, the kubelet offers none. With a device plugin, an empty list means that the
+	// plugin has not registered yet.
 	if err == nil && len(list) == 0 && e.o.DevicePlugin == nil && e.usesOnlyClaims(ctx) {
 		return nil
 	}
@@ -238,8 +239,8 @@ func (s *kubeletWait) awaitKubelet(ctx context.Context, now []mig.GPULayout) []s
 	return waitingFor(missing, stale, err)
 }
 
-// expectedLayouts returns the GPUs of an operation as it has left them. Minor numbers, and a GPU whose mode was
-// changed, are read again.
+// expectedLayouts returns the GPUs of an operation as it has left them. It reads their minor numbers again, and the
+// whole GPU if the operation has changed its MIG mode.
 func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULayout {
 	// If this fails, references by minor number match nothing.
 	live, _, _ := e.readLayouts(ctx, op.gpus...)
@@ -268,8 +269,8 @@ func (e *Engine) expectedLayouts(ctx context.Context, op *operation) []mig.GPULa
 	return list
 }
 
-// EndSettling ends the wait for the kubelet of an operation that settles, and makes one succeed that is unsettled: the
-// operator says that nothing is left to be done.
+// EndSettling ends an operation's wait for the kubelet. An unsettled operation becomes succeeded: the operator says
+// that nothing is left to be done.
 func (e *Engine) EndSettling(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -329,7 +330,7 @@ func (e *Engine) readAllocatable(ctx context.Context) ([]gpu.Offer, error) {
 func (e *Engine) usesOnlyClaims(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
-	list, _ := e.o.Assignments.List(ctx) // what it has returned before is as good
+	list, _ := e.o.Assignments.List(ctx) // after an error, the list from before is good enough
 	all := slices.Concat(list.List, list.Unreadable)
 
 	return len(all) > 0 &&
@@ -360,8 +361,8 @@ func waitingFor(missing, stale []string, failed error) []string {
 	return list
 }
 
-// setWaiting records what an operation waits for, and adds an event if that has changed. An operation that has
-// succeeded meanwhile, by an operator's word, waits for nothing.
+// setWaiting records what an operation waits for, and adds an event if that has changed. It does nothing if an
+// operator has ended the wait and the operation has succeeded.
 func (op *operation) setWaiting(list []string) {
 	op.change(func(o *entry) {
 		if o.Operation.State == api.Succeeded || slices.Equal(o.Operation.WaitsFor, list) {

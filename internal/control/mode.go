@@ -10,12 +10,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// modeWarning is what an operator must know before a MIG mode is asked for.
+// modeWarning warns an operator before a MIG mode is set.
 const modeWarning = "the driver itself may unbind or reset the device for this, and its minor number may change; the " +
 	"GPU is never reset by this program"
 
-// SetMode asks for a MIG mode of an unused GPU without instances. It never resets the GPU: if the mode waits for
-// that, the operation's result says so.
+// SetMode begins an operation that sets the MIG mode of an unused GPU without instances. It never resets the GPU. If
+// the mode needs a reset to come into force, the operation's result says so.
 func (e *Engine) SetMode(
 	ctx context.Context,
 	by Actor,
@@ -40,12 +40,12 @@ func (e *Engine) SetMode(
 
 	defer e.releaseReservation()
 
-	c, err := e.collectUsage(ctx, needsNoOther, id)
+	u, err := e.collectUsage(ctx, needsNoOther, id)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 
-	g, err := c.gpu(id)
+	g, err := u.gpu(id)
 	if err != nil {
 		return nil, problemf(api.NotFound, "no GPU %s can be read on this node", id)
 	}
@@ -55,22 +55,24 @@ func (e *Engine) SetMode(
 		return nil, problemf(api.ModeDiffers, "GPU %d (%s) has no MIG mode", g.Index, id)
 	}
 
-	b := e.newRecord(ctx, api.VerbMode, by.Name, nil)
-	b.TakeOver = r.TakeOver
-	b.Operation.Mode = &api.ModeResult{
+	started := e.newRecord(ctx, api.VerbMode, by.Name, nil)
+	started.TakeOver = r.TakeOver
+	started.Operation.Mode = &api.ModeResult{
 		GPU:     id,
 		Wanted:  r.Enabled,
 		Current: current,
 		Pending: g.Pending.Or(current),
-		Holders: c.whole[id],
+		Holders: u.whole[id],
 	}
 
-	b.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
+	started.Operation.GPUs = []api.OperationGPU{{GPU: id, State: api.Pending}}
+
+	// An operation without steps changes nothing and succeeds.
 	if current == r.Enabled && g.Pending.Or(current) == r.Enabled {
-		return e.acceptOperation(b, doSteps)
+		return e.acceptOperation(started, doSteps)
 	}
 
-	if p := c.checkModeChange(g); p != nil {
+	if p := u.checkModeChange(g); p != nil {
 		return nil, p
 	}
 
@@ -78,13 +80,13 @@ func (e *Engine) SetMode(
 		return nil, p
 	}
 
-	b.Operation.Warnings = append(slices.Clone(c.warnings), modeWarning)
+	started.Operation.Warnings = append(slices.Clone(u.warnings), modeWarning)
 
-	return e.acceptOperation(b, doMode)
+	return e.acceptOperation(started, doMode)
 }
 
-// checkModeChange returns a problem if instances or users of the GPU prevent another mode. Monitoring programs are no
-// users; if the driver cannot do it with them, it says so, and they are named in the result.
+// checkModeChange returns a problem if the GPU has instances or users. Monitoring programs are no users: if the driver
+// refuses because of them, the operation's result names them.
 func (u *usage) checkModeChange(g mig.GPULayout) *api.Problem {
 	if len(g.Instances) > 0 {
 		p := problemf(
@@ -157,7 +159,7 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	case isTimeout(err):
 		op.setGPU(id, api.Stuck, err, nil)
 		e.markDegraded(op, err)
-	case isBusy(err): // nothing was asked for
+	case isBusy(err): // we did not call the driver
 		e.endOperation(ctx, op, api.Failed, failureProblem(err))
 	case err != nil: // the mode may have been set
 		e.endModeFromDriver(ctx, op, err)
@@ -166,7 +168,7 @@ func (e *Engine) changeMode(ctx context.Context, op *operation) {
 	}
 }
 
-// checkModeFree returns an error if the GPU is used right before the change.
+// checkModeFree returns an error if the GPU is in use; we call it right before the change.
 func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 	u, err := e.readUsage(ctx, id)
 	if err != nil {
@@ -187,7 +189,7 @@ func (e *Engine) checkModeFree(ctx context.Context, id gpu.UUID) error {
 	return nil
 }
 
-// callSetMode releases the GPU, asks for the mode and resumes what was released.
+// callSetMode stops profiling, which keeps the GPU open, sets the mode, and resumes profiling.
 func (e *Engine) callSetMode(ctx context.Context, id gpu.UUID, on bool) (mig.ModeChange, error) {
 	if e.o.Profiling != nil {
 		callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
@@ -237,8 +239,8 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	op.addNote("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
 
 	if r.Current == r.Wanted {
-		// The hooks and the device plugin have to follow. It is saved with the history: after a crash before that, the
-		// next start reads the mode again.
+		// The hooks and the device plugin come next. We need not save this state yet: after a crash, the next start reads
+		// the mode from the driver.
 		op.setGPU(r.GPU, api.Settling, nil, nil)
 		op.setState(api.Settling, "the mode is in force")
 

@@ -11,17 +11,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// task is what is to be done of an operation.
+// task says what executeOperation does with an operation.
 type task int
 
 const (
 	doSteps    task = iota
-	doRollback      // roll back, or try it again
-	doResume        // finish what the last process has left
+	doRollback      // roll back, maybe not for the first time
+	doResume        // finish an operation of the last process
 	doMode
 )
 
-// operation is an operation that this process knows. Its fields never change; what does is its entry in the book.
+// operation is an operation that this process knows. Its fields never change, except entry, which the lock of state
+// guards.
 type operation struct {
 	id    string
 	verb  api.Verb
@@ -31,7 +32,7 @@ type operation struct {
 	entry entry
 }
 
-// entry is what changes of an operation: its record, its events, and what executing it needs.
+// entry is the part of an operation that changes: its record, its events, and what executing it needs.
 type entry struct {
 	record
 	now    func() time.Time
@@ -44,14 +45,15 @@ type entry struct {
 	// leaves it out.
 	inSlots bool
 	task    task
-	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any more.
+	// offered is set once the kubelet has offered the new layout, or the node has none: the cordon is not needed any
+	// more.
 	offered bool
-	watched bool // a goroutine watches whether the operation, which is unsettled, is cured
+	watched bool // the operation is unsettled, and a goroutine watches whether it can still succeed
 	// retryable is set if the engine itself retries an operation that could not be finished, see retry.
 	retryable bool
 	retry     backoff
-	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence is why it
-	// was left alone for too long to be finished; empty if it was not.
+	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence says why we
+	// must not finish such an operation, see longAbsence.
 	resumes bool
 	absence string
 	counted bool // as degraded or stuck, for the observer
@@ -72,7 +74,7 @@ func (e *Engine) newOperation(r record) *operation {
 	return op
 }
 
-// pendingSteps are steps that were not tried yet.
+// pendingSteps returns steps as an operation shows them before it tries them.
 func pendingSteps(steps []mig.Step) []api.OperationStep {
 	list := make([]api.OperationStep, 0, len(steps))
 	for _, s := range steps {
@@ -82,7 +84,7 @@ func pendingSteps(steps []mig.Step) []api.OperationStep {
 	return list
 }
 
-// Operation finds an operation that is kept.
+// Operation returns an operation that we remember, or a problem.
 func (e *Engine) Operation(id string) (*api.Operation, error) {
 	op, p := e.findOperation(id)
 	if p != nil {
@@ -103,7 +105,7 @@ func (e *Engine) findOperation(id string) (*operation, *api.Problem) {
 	return op, nil
 }
 
-// Operations lists those that are kept, the latest first.
+// Operations lists the operations that we remember, the latest first.
 func (e *Engine) Operations() *api.Operations {
 	return read(e.state, func(b *book) *api.Operations {
 		list := &api.Operations{
@@ -124,10 +126,10 @@ func (e *Engine) Operations() *api.Operations {
 	})
 }
 
-// Events delivers the events of an operation with a Seq above after: first those that there were, then those that
-// come. The channel is closed when no more will come: at the operation's end, when it waits for an operator, or with
-// ctx. A slow reader delays nothing. Seq starts anew with the process: a reader that asks for events after a Seq
-// that has not been reached gets all.
+// Events delivers the events of an operation with a Seq above after: first the past ones, then new ones as they come.
+// It closes the channel at the operation's end, when the operation waits for an operator, or when ctx ends. A slow
+// reader delays nothing. Seq starts again with the process: a reader that asks for events after a Seq that we have
+// not reached gets all.
 func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.Event, error) {
 	op, p := e.findOperation(id)
 	if p != nil {
@@ -177,7 +179,7 @@ func (e *Engine) Events(ctx context.Context, id string, after int) (<-chan api.E
 	return out, nil
 }
 
-// eventsAfter are the events with a Seq above after that are kept.
+// eventsAfter returns the remembered events with a Seq above after.
 func (o *entry) eventsAfter(after int) []api.Event {
 	if after > o.seq {
 		after = 0
@@ -188,7 +190,7 @@ func (o *entry) eventsAfter(after int) []api.Event {
 	return o.events[max(after-first, 0):]
 }
 
-// maxEvents is how many events of an operation are kept: more than one without trouble has.
+// maxEvents is how many events of an operation we remember: more than an operation without trouble has.
 const maxEvents = 4096
 
 func (o *entry) addEvent(ev api.Event) {
@@ -229,8 +231,8 @@ func (op *operation) status() (now api.OperationState) {
 	return now
 }
 
-// setGPU changes the state of one GPU of an operation. err is why it is not as planned, or nil; current are the
-// instances to be shown for it.
+// setGPU changes the state of one GPU of an operation. err says why the GPU is not as planned, or is nil. The
+// operation shows current as the GPU's instances; nil stands for unknown ones.
 func (op *operation) setGPU(id gpu.UUID, state api.OperationState, err error, current []mig.Instance) {
 	op.change(func(o *entry) {
 		g := &o.Operation.GPUs[slices.Index(op.gpus, id)]
@@ -256,8 +258,8 @@ func (op *operation) gpuChange(id gpu.UUID) (c gpuChange) {
 	return c
 }
 
-// setChange replaces what the operation does to a GPU. Only the goroutine that executes the operation, or that has the
-// reservation for it, calls it.
+// setChange replaces what the operation does to a GPU. Call it only in the goroutine that executes the operation or
+// has the reservation for it.
 func (op *operation) setChange(c gpuChange) {
 	op.change(func(o *entry) { *o.gpuChange(c.GPU) = c })
 }
@@ -307,7 +309,7 @@ func (op *operation) addNote(format string, args ...any) {
 	op.change(func(o *entry) { o.addEvent(api.Event{Kind: api.EventNote, Text: text}) })
 }
 
-// addWarning is addNote for what the operation's document keeps.
+// addWarning is addNote, and adds the sentence to the warnings in the operation's document.
 func (op *operation) addWarning(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 

@@ -33,9 +33,10 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 
 	only := e.listNamed(wanted)
 
-	c, node, p := e.solve(ctx, wanted, r.Force, only)
+	// If the spec names GPUs, we read only those; if something seems to be missing then, we read all.
+	u, node, p := e.solve(ctx, wanted, r.Force, only)
 	if p != nil && len(only) > 0 && mayBeElsewhere(p) {
-		c, node, p = e.solve(ctx, wanted, r.Force, nil)
+		u, node, p = e.solve(ctx, wanted, r.Force, nil)
 	}
 
 	if p != nil {
@@ -44,7 +45,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 
 	for _, id := range gpusOfSteps(node.Steps) {
 		if p := e.blockedGPU(id); p != nil {
-			c.warnings = append(c.warnings, "the plan cannot be applied now: "+p.Detail)
+			u.warnings = append(u.warnings, "the plan cannot be applied now: "+p.Detail)
 		}
 	}
 
@@ -53,13 +54,13 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, p
 	}
 
-	n := e.buildPlan(c, node, r, owners)
+	n := e.buildPlan(u, node, r, owners)
 	e.plans.add(by.Name, n)
 
 	return n.plan, nil
 }
 
-// solve reads all GPUs, or only some, and returns the cheapest plan for them, with what was read.
+// solve reads all GPUs, or only those named, and returns what it has read and the cheapest plan for them.
 func (e *Engine) solve(
 	ctx context.Context,
 	wanted mig.Spec,
@@ -69,36 +70,36 @@ func (e *Engine) solve(
 	*api.Problem) {
 	concerns := func(f gpu.Facts) bool { return mayConcern(wanted, f) }
 
-	c, err := e.collectUsage(ctx, concerns, only...)
+	u, err := e.collectUsage(ctx, concerns, only...)
 	if err != nil {
 		return nil, mig.NodePlan{}, driverProblem(err)
 	}
 
-	if p := c.markBusy(force); p != nil {
+	if p := u.markBusy(force); p != nil {
 		return nil, mig.NodePlan{}, p
 	}
 
-	node, err := mig.PlanNode(ctx, c.gpus, wanted)
+	node, err := mig.PlanNode(ctx, u.gpus, wanted)
 	if err != nil {
-		for id := range c.unreadable { // it may be about one of those
+		for id := range u.unreadable { // the spec may need one of these
 			if p := e.blockedGPU(id); p != nil {
 				return nil, mig.NodePlan{}, p
 			}
 		}
 
-		return nil, mig.NodePlan{}, c.planProblem(err)
+		return nil, mig.NodePlan{}, u.planProblem(err)
 	}
 
-	return c, node, nil
+	return u, node, nil
 }
 
-// mayBeElsewhere reports whether a problem can say that something does not exist which is only on another GPU than
-// those that were read: a name, or an instance that force names.
+// mayBeElsewhere reports whether the cause of a problem may be that we did not read all GPUs: a named GPU, or an
+// instance that force names, may be on another one.
 func mayBeElsewhere(p *api.Problem) bool {
 	return p.Type == api.BadSpec || p.Type == api.Unavailable
 }
 
-// buildPlan returns the API's plan of a planner's result.
+// buildPlan makes the API's plan from the planner's result.
 func (e *Engine) buildPlan(
 	u *usage,
 	node mig.NodePlan,
@@ -121,7 +122,7 @@ func (e *Engine) buildPlan(
 		plan.Steps = []mig.Step{}
 	}
 
-	gone := placesDestroyed(node.Steps)
+	destroyed := placesDestroyed(node.Steps)
 	plan.Warnings = append(plan.Warnings, u.warnOfProcesses(plan.Forced)...)
 	n := &planned{plan: plan}
 
@@ -134,12 +135,9 @@ func (e *Engine) buildPlan(
 				Index:     g.Index,
 				Name:      g.Name,
 				AxisUnits: axisLength(g.Profiles),
-				Before: u.describeInstances(
-					g,
-					gone,
-				),
-				After: describeLayout(knownInstances(pg.After)),
-				Left:  pg.Left,
+				Before:    u.describeInstances(g, destroyed),
+				After:     describeLayout(knownInstances(pg.After)),
+				Left:      pg.Left,
 			},
 		)
 		n.after = append(n.after, layout{GPU: g.UUID, Instances: withoutIDs(pg.After)})
@@ -151,7 +149,7 @@ func (e *Engine) buildPlan(
 	return n
 }
 
-// axisLength is the length of the placement axis: the furthest that any placement reaches.
+// axisLength returns the length of the placement axis in units: where the last placement ends.
 func axisLength(profiles []gpu.Profile) int {
 	units := 0
 
@@ -186,7 +184,8 @@ func gpusOfPlan(p *api.Plan) []gpu.UUID {
 	return list
 }
 
-// checkOwners returns a problem if other controllers manage the GPUs, or may manage them, unless they are taken over.
+// checkOwners returns which other controllers manage the GPUs. Unless takeOver is set, it returns a problem if any
+// do, or if the cluster does not answer.
 func (e *Engine) checkOwners(
 	ctx context.Context,
 	gpus []gpu.UUID,
@@ -219,7 +218,7 @@ func (e *Engine) askOwners(ctx context.Context) ownership {
 	return ownership{owners, err}
 }
 
-// check is checkOwners by an answer.
+// check is checkOwners with an answer of the cluster.
 func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem) {
 	if len(gpus) == 0 {
 		return nil, nil
@@ -249,7 +248,7 @@ func (o ownership) check(gpus []gpu.UUID, takeOver bool) ([]string, *api.Problem
 	return list, nil
 }
 
-// PlanByID returns a plan that this process has made.
+// PlanByID returns a recent plan of this process.
 func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 	n, p := e.plans.get(id)
 	if p != nil {
@@ -259,7 +258,7 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 	return n.plan, nil
 }
 
-// Layouts lists the named layouts that the node knows, by name, and the GPUs that each is for.
+// Layouts lists the node's named layouts by name, with the GPUs that each applies to.
 func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
 	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
 

@@ -62,12 +62,12 @@ func titleAndStatus(t api.ProblemType) (title string, status int) {
 	}
 }
 
-// isTimeout reports whether an error is a driver call that has not returned in time.
+// isTimeout reports whether an error says that a driver call has not returned in time.
 func isTimeout(err error) bool {
 	return errors.Is(err, gpu.ErrTimeout) || errors.Is(err, context.DeadlineExceeded)
 }
 
-// driverProblem returns the problem document of GPUs that could not be read.
+// driverProblem returns the problem for an error of reading the GPUs.
 func driverProblem(err error) *api.Problem {
 	if isTimeout(err) {
 		return problemf(
@@ -79,7 +79,7 @@ func driverProblem(err error) *api.Problem {
 	return problemf(api.Unavailable, "the GPUs cannot be read: %s", reasonText(err))
 }
 
-// planProblem returns the problem document of an error of the planner.
+// planProblem returns the problem for an error of the planner.
 func (u *usage) planProblem(err error) *api.Problem {
 	var (
 		profile    *mig.ProfileError
@@ -102,7 +102,7 @@ func (u *usage) planProblem(err error) *api.Problem {
 		return withHint(p)
 	case errors.As(err, &mode):
 		return problemf(api.ModeDiffers, "%s", mode)
-	case errors.As(err, &selector) && len(u.unreadable) > 0: // it may be one of those
+	case errors.As(err, &selector) && len(u.unreadable) > 0: // the selector may mean an unreadable GPU
 		return problemf(api.Unavailable, "%s; %s", selector, strings.Join(u.warnings, "; "))
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
 		// The client has disconnected, or shutdown began.
@@ -123,7 +123,7 @@ func (u *usage) blocker(g mig.GPULayout, i mig.Instance) api.Blocker {
 	}
 }
 
-// plannersBlocker describes what the planner names: an instance, or a compute instance of it.
+// plannersBlocker describes an instance or compute instance that the planner names.
 func (u *usage) plannersBlocker(b mig.Blocking) api.Blocker {
 	g := u.gpus[b.GPU]
 	i := g.Instances[b.Instance]
@@ -152,7 +152,7 @@ func (u *usage) holders(g mig.GPULayout, i mig.Instance) []api.Hold {
 	return list
 }
 
-// instanceName is the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
+// instanceName returns the name of an instance in requests: its MIG UUID if it has exactly one compute instance.
 func instanceName(g mig.GPULayout, i mig.Instance) string {
 	if len(i.ComputeInstances) == 1 && i.ComputeInstances[0].UUID != "" {
 		return string(i.ComputeInstances[0].UUID)

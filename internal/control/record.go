@@ -14,7 +14,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// record is an operation as it is on disk: its document, and all that finishing it after a crash needs.
+// record is an operation as it is on disk: its document, and what the next start needs to finish it after a crash.
 type record struct {
 	Operation api.Operation `json:"operation"`
 	// Revision grows with every save: of two copies on disk the one with the higher revision counts.
@@ -24,9 +24,9 @@ type record struct {
 	Written time.Time `json:"written"`
 	Boot    string    `json:"boot"`
 	Driver  string    `json:"driver"`
-	// Changes are what the operation does to its GPUs, as Operation.GPUs.
+	// Changes say what the operation does to its GPUs, in the order of Operation.GPUs.
 	Changes []gpuChange `json:"parts,omitempty"`
-	// Untouched are GPUs that had the layout asked for: they are remembered for a restore.
+	// Untouched are GPUs that had the requested layout already: a restore needs them, too.
 	Untouched []layout `json:"untouched,omitempty"`
 	Force     []string `json:"force,omitempty"`
 	TakeOver  bool     `json:"takeOver,omitempty"`
@@ -42,24 +42,24 @@ type record struct {
 // replaced, never modified.
 type gpuChange struct {
 	GPU gpu.UUID `json:"gpu"`
-	// Before are the instances that existed when the operation was accepted, After those that it is to lead to, without
-	// ids.
+	// Before are the instances that existed when the operation was accepted, After those that it shall create or keep,
+	// without ids.
 	Before []mig.Instance `json:"before"`
 	After  []mig.Instance `json:"after"`
-	// Expected are the instances as the operation has left them. Pending is the step that was begun last, as long as it
-	// is not known whether it was done.
+	// Expected are the instances as the operation has left them. Pending is the last step that was begun, as long as we
+	// don't know whether it was done.
 	Expected []mig.Instance `json:"expected"`
 	Pending  *mig.Step      `json:"pending,omitempty"`
 	// Changed says that a step of the operation was done on this GPU, or may have been.
 	Changed bool `json:"changed,omitempty"`
-	// View is where the view of the GPU had got to when the operation was accepted, or has read it last.
+	// View is the mark of the GPU from when the operation was accepted or has last read the GPU.
 	View mark `json:"view,omitzero"`
 
 	changing bool          // the operation has begun to change the GPU, see beginChanges
-	facts    mig.GPULayout // of the GPU, as read last; without a meaning for its instances
+	facts    mig.GPULayout // the GPU as read last; ignore its instances
 }
 
-// live is the GPU with the instances that are expected on it.
+// live returns the GPU with the instances that we expect on it.
 func (c *gpuChange) live() mig.GPULayout {
 	g := c.facts
 	g.UUID = c.GPU
@@ -93,7 +93,7 @@ func (r *record) clone() record {
 	return c
 }
 
-// document is the operation for a caller. The record is a copy of its own.
+// document returns the operation for a caller. It modifies r, which must be a copy.
 func (r *record) document() *api.Operation {
 	r.Operation.Cordoned = r.Cordoned
 	return &r.Operation
@@ -138,12 +138,12 @@ func (r *record) gpusWith(is func(s api.OperationState) bool) []gpu.UUID {
 	return list
 }
 
-// history is everything else that is on disk.
+// history is what is on disk besides the operation in the slots.
 type history struct {
 	// Operations are those that are over, that settle, or that wait to be retried, oldest first.
 	Operations []record `json:"operations"`
-	// Layouts are what operations have made of the GPUs, for a restore. Restored is the boot whose restore was begun,
-	// Unrestored what is left of it.
+	// Layouts are the committed layouts of GPUs, for a restore. Restored is the boot in which a restore was begun,
+	// Unrestored what is left to restore.
 	Layouts    []layout     `json:"layouts,omitempty"`
 	Restored   string       `json:"restored,omitempty"`
 	Unrestored []unrestored `json:"unrestored,omitempty"`
@@ -151,16 +151,16 @@ type history struct {
 	SlotsUsed bool `json:"slotsUsed,omitempty"`
 }
 
-// maxOperations is how many operations that are over are remembered.
+// maxOperations is how many operations we remember after their end.
 const maxOperations = 64
 
-// storeError wraps the error of a document that could not be saved. Nothing is done that is not on disk.
+// storeError says that a document could not be saved. We do nothing that is not on disk.
 type storeError struct{ err error }
 
 func (e storeError) Error() string { return "state folder: " + e.err.Error() }
 func (e storeError) Unwrap() error { return e.err }
 
-// saveOperation puts the current operation on disk. If it cannot, the engine is read-only.
+// saveOperation saves the current operation in the slots. If it cannot, the engine is read-only.
 func (e *Engine) saveOperation(op *operation) error {
 	err := e.save(func() error {
 		document, err := op.encode()
@@ -177,8 +177,8 @@ func (e *Engine) saveOperation(op *operation) error {
 	return err
 }
 
-// save has the store write a document. If the state folder was replaced, the document is saved in the new one, after
-// the history. An error makes the engine read-only.
+// save calls document, which saves one in the store. If the state folder was replaced, save first saves the history in
+// the new one, then calls document again. An error makes the engine read-only.
 func (e *Engine) save(document func() error) error {
 	err := e.useStore(func() error {
 		err := document()
@@ -206,8 +206,8 @@ func (e *Engine) save(document func() error) error {
 // errStoreHangs says that a call of the store has not returned. What it writes may still get on disk.
 var errStoreHangs = errors.New("its disk has not answered in time")
 
-// useStore makes calls of the store, one goroutine after the other. A call that has not returned within the call
-// timeout, or when Run has to return, counts as failed: it is abandoned, and no other is made until it returns.
+// useStore calls the store, one goroutine at a time, and blocks for the call timeout at most, or until Run has to
+// return. It then abandons the call and returns errStoreHangs; no other call begins until that call returns.
 func (e *Engine) useStore(call func() error) error {
 	if err := e.takeStore(); err != nil {
 		return err
@@ -244,8 +244,8 @@ func (e *Engine) abandonCall(returned <-chan error) error {
 	}
 }
 
-// takeStore waits for the turn to call the store. Calls that are slow but return are waited for, however many there
-// are; one that was abandoned gets another call timeout.
+// takeStore blocks until no other goroutine uses the store. It waits for calls that are slow but return, however many
+// there are, and gives one that was abandoned another call timeout.
 func (e *Engine) takeStore() error {
 	for {
 		select {
@@ -271,9 +271,9 @@ func (op *operation) encode() ([]byte, error) {
 	return json.Marshal(o.record)
 }
 
-// reserveRoom makes room on disk for all that an operation will have to save, its rollback included. A step takes
-// about 300 bytes in the document, one of the rollback and its result twice that, and a rollback has at most as many
-// steps as the operation and the layout before together; four times the first document bounds them.
+// reserveRoom reserves disk space for all that an operation will have to save, including its rollback. A step takes
+// about 300 bytes in the document, a rollback step with its result twice that. A rollback has at most as many steps as
+// the operation and the previous layout together. Four times the first document is enough for all.
 func (e *Engine) reserveRoom(op *operation) error {
 	return e.save(func() error {
 		document, err := op.encode()
@@ -290,9 +290,9 @@ const (
 	reserveBase   = 64 << 10
 )
 
-// markSlotsUsed records in the history, before the first operation of a state folder does anything, that the slots have
-// it: until it is over, the history has no operation that would show what the slots must have. Without that record no
-// step may begin.
+// markSlotsUsed records in the history that the slots have an operation. The first operation of a state folder calls
+// it before its first step: while that operation runs, nothing else in the history shows that the slots must have
+// one.
 func (e *Engine) markSlotsUsed() error {
 	known := false
 
@@ -313,7 +313,7 @@ func (e *Engine) markSlotsUsed() error {
 	return err
 }
 
-// saveHistory puts everything but the operation that the slots have on disk. If it cannot, the engine is read-only.
+// saveHistory saves everything but the operation in the slots. If it cannot, the engine is read-only.
 func (e *Engine) saveHistory() error { return e.save(e.writeHistory) }
 
 func (e *Engine) writeHistory() error {
@@ -325,7 +325,7 @@ func (e *Engine) writeHistory() error {
 	return e.o.Store.SaveHistory(document)
 }
 
-// reopenStore takes up a state folder that was replaced, and saves the history there. useStore calls it.
+// reopenStore opens the folder that has replaced the state folder, and saves the history there. Call it in useStore.
 func (e *Engine) reopenStore() error {
 	docs, err := e.o.Store.Open()
 	if err != nil {

@@ -16,19 +16,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// errInterrupted is why an operation that a crash has left is rolled back.
+// errInterrupted is why we roll back an operation that a crash has left.
 var errInterrupted = errors.New("the exporter stopped in the middle of the operation")
 
-// maxAway is how long after the last save an operation that a crash has left may still be finished: later another
-// client is too likely to have been at work, whatever the instances look like.
+// maxAway is how long after its last save we still finish an operation that a crash has left. Later, another client is
+// too likely to have changed the GPUs, even if the instances look the same.
 const maxAway = 10 * time.Minute
 
-// recoverOperations reads the state folder and finishes what a crash has left, by commit or rollback; after a reboot it
-// restores the layouts that were committed, if that is asked for. It does nothing once the folder was read; before
-// that it can be called again. That a rollback fails, or that the folder cannot be used, is a state of the engine.
+// recoverOperations reads the state folder and finishes what a crash has left, by commit or rollback. After a reboot
+// it restores the committed layouts, if so configured. Call it again until it has read the folder; from then on it
+// does nothing. A rollback that fails and a folder that cannot be used are states of the engine, not errors.
 func (e *Engine) recoverOperations(ctx context.Context) {
 	due := false
-	hangs := e.storeHangs.Load() // it would hold up what Run does otherwise
+	hangs := e.storeHangs.Load() // waiting for the store would hold up Run
 
 	e.state.update(func(b *book) {
 		due = !b.loaded && !hangs
@@ -53,8 +53,8 @@ func (e *Engine) recoverOperations(ctx context.Context) {
 	open := e.unfinished()
 
 	for _, op := range open {
-		// What is resumed overwrites the slots: the operation that they have must be in the history first, or be the
-		// only one. The one before may have ended without a way to save that.
+		// To resume an operation we overwrite the slots. The operation in them must be in the history first, unless it
+		// is the only one: the last process may have been unable to save how it ended.
 		saved := len(open) < 2 || e.saveHistory() == nil
 		if isDegraded(op.status()) && !saved {
 			op.change(func(o *entry) { o.retryable = true })
@@ -103,7 +103,7 @@ func (e *Engine) load(ctx context.Context) error {
 		docs, err = e.o.Store.Open()
 		return err
 	})
-	if err != nil { // docs may still be written to
+	if err != nil { // an abandoned call may still write to docs
 		return err
 	}
 
@@ -153,8 +153,8 @@ func (e *Engine) load(ctx context.Context) error {
 	return nil
 }
 
-// decodeDocuments decodes the history and the last operation, whose ID is empty if there is none. It marks as damaged
-// in docs what cannot be read.
+// decodeDocuments decodes the history and the last operation; without one, last has an empty ID. In docs it marks the
+// documents that are damaged.
 func decodeDocuments(docs *Documents) (h history, last *record) {
 	if docs.History != nil && json.Unmarshal(docs.History, &h) != nil {
 		docs.HistoryDamaged = true
@@ -167,8 +167,8 @@ func decodeDocuments(docs *Documents) (h history, last *record) {
 		last = &record{}
 	}
 
-	// We save an operation in the slots before the history has it, or says that they are used: a history with
-	// operations and empty slots means that one was lost.
+	// We save an operation in the slots before the history has it or says that they are used. If the history does, and
+	// the slots are empty, an operation was lost.
 	if h.usesSlots() && last.Operation.ID == "" {
 		docs.OperationDamaged = true
 	}
@@ -179,7 +179,7 @@ func decodeDocuments(docs *Documents) (h history, last *record) {
 // usesSlots reports whether an operation was ever saved in the slots.
 func (h *history) usesSlots() bool { return h.SlotsUsed || len(h.Operations) > 0 }
 
-// withLast returns the operations of the history with the last one, which may be newer there or in its slot.
+// withLast returns the operations of the history and the last one. If both have it, the higher revision counts.
 func withLast(records []record, last *record) []record {
 	if last.Operation.ID == "" {
 		return records
@@ -200,9 +200,9 @@ func withLast(records []record, last *record) []record {
 	return records
 }
 
-// assessDamage returns an operation for the operator to accept if a document is damaged, and the GPUs are not provably
-// as the readable ones say. The slots are written in turn, so that the older one says what was done before the newer
-// one was written: if the GPUs are as it says, nothing was done after it.
+// assessDamage returns an operation for the operator to accept if a document is damaged, unless the readable ones
+// prove that no operation was under way. We write the slots in turn. If the newer one is damaged and the GPUs are as
+// the older one says, nothing was done after that.
 func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record) *record {
 	if !docs.OperationDamaged && !docs.HistoryDamaged {
 		return nil
@@ -219,11 +219,11 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 		level.Warn(e.o.Logger).Log("msg", "cannot compare the GPUs with the state folder", "err", err)
 	}
 
-	what := "the state of the last operation cannot be read, and GPUs are not as the one before says"
+	finding := "the state of the last operation cannot be read, and GPUs are not as the one before says"
 	var suspect []gpu.UUID
 
 	if docs.HistoryDamaged || last.Operation.ID == "" {
-		what = "the state of operations is missing or cannot be read"
+		finding = "the state of operations is missing or cannot be read"
 
 		for _, g := range gpus {
 			suspect = append(suspect, g.UUID)
@@ -244,7 +244,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 
 	r := &record{Operation: e.newHeader(api.VerbRecovery, "system"), Boot: e.o.BootID}
 	r.Operation.State = api.Degraded
-	r.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", what)
+	r.Operation.Error = problemf(api.ReadOnly, "%s: an operation may have been under way", finding)
 
 	for _, id := range suspect {
 		r.Operation.GPUs = append(r.Operation.GPUs, api.OperationGPU{
@@ -257,7 +257,7 @@ func (e *Engine) assessDamage(ctx context.Context, docs Documents, last *record)
 	return r
 }
 
-// resume finishes an operation that was not over when the last process ended.
+// resume makes an unfinished operation of the last process the current one, and finishes it.
 func (e *Engine) resume(ctx, graceCtx context.Context, op *operation) {
 	e.state.update(func(b *book) {
 		b.current = op
@@ -267,8 +267,7 @@ func (e *Engine) resume(ctx, graceCtx context.Context, op *operation) {
 	e.clearCurrent(ctx, op)
 }
 
-// resumeOperation ends an operation of the last process by commit or rollback, or has it wait for what it takes to
-// decide that.
+// resumeOperation commits or rolls back an operation of the last process, or defers it until we can decide which.
 func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	if e.endWithoutDriver(ctx, op) {
 		return
@@ -289,7 +288,7 @@ func (e *Engine) resumeOperation(ctx context.Context, op *operation) {
 	case op.verb == api.VerbMode:
 		e.endModeFromDriver(ctx, op, errInterrupted)
 	case lost != "" && o.Operation.State == api.Degraded:
-		// An operator may still ask for its rollback, if the GPUs are as it was left.
+		// An operator may still ask for its rollback, if the GPUs are as the operation has left them.
 	case lost != "":
 		e.endInterrupted(ctx, op, lost)
 	case !e.o.Apply:
@@ -320,8 +319,8 @@ func (e *Engine) commitOrRollBack(ctx context.Context, op *operation) {
 	e.startRollback(ctx, op, errInterrupted)
 }
 
-// endWithoutDriver ends an operation if what the state folder says is enough for that, or if it only waits for the
-// kubelet. It reports whether that is so.
+// endWithoutDriver ends an operation if its record alone says how, and reports whether there is nothing left to do:
+// also if the operation only waits for the kubelet.
 func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	o := op.copy()
 	begun := o.changed() ||
@@ -331,7 +330,7 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 
 	switch {
 	case o.Operation.State == api.Settling && rebooted:
-		// Nothing of it survived the reboot; a restore creates its layout.
+		// Its instances did not survive the reboot; a restore creates them again.
 		e.endOperation(ctx, op, api.Succeeded, nil)
 	case o.Operation.State == api.Settling:
 	case !isMode && !begun && !isDegraded(o.Operation.State):
@@ -354,8 +353,8 @@ func (e *Engine) endWithoutDriver(ctx context.Context, op *operation) bool {
 	return true
 }
 
-// resumeRefusal returns why an operation that a crash has left cannot be known to be the last that has changed its
-// GPUs; it is empty if it can. The driver version must be known.
+// resumeRefusal returns why another client may have changed the GPUs of an operation that a crash has left, or "". The
+// driver version must be known.
 func (e *Engine) resumeRefusal(o *entry) string {
 	if o.Driver != e.polledDriver() {
 		return cmp.Or(
@@ -367,8 +366,8 @@ func (e *Engine) resumeRefusal(o *entry) string {
 	return o.absence
 }
 
-// longAbsence returns why there was no process for too long after the last save of an operation, or "". That ends when
-// this process began: what it waits for afterwards does not count.
+// longAbsence returns "" unless the exporter was away for more than maxAway between an operation's last save and the
+// start of this process, or the clock was set back. The time that this process waits does not count.
 func (e *Engine) longAbsence(written time.Time) string {
 	away := e.began.Sub(written)
 	if away < -time.Minute {
@@ -437,7 +436,7 @@ func (e *Engine) endInterrupted(ctx context.Context, op *operation, why string) 
 	e.endOperation(ctx, op, state, problem)
 }
 
-// deferToApply leaves an operation to a start with --control.mode=apply.
+// deferToApply leaves an operation to the next start with --control.mode=apply.
 func (e *Engine) deferToApply(op *operation) {
 	p := problemf(
 		api.PlanOnly,

@@ -15,12 +15,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// startTimeout is how long a request waits until what the last process left is finished.
+// startTimeout is how long a request waits until we have finished what the last process left.
 const startTimeout = 10 * time.Second
 
-// reserve reserves the engine's one current operation for a request that is being checked, until releaseReservation.
-// Other operations must not block any of the GPUs; retried is the one that is to be taken up again, which does not
-// block itself.
+// reserve reserves the engine's one current operation for a request, so that we can check it; the caller ends that
+// with releaseReservation. It blocks for up to twice startTimeout. It returns a problem if another operation blocks
+// any of the GPUs; retried, if not nil, is the operation to resume, which does not block itself.
 func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UUID) *api.Problem {
 	select { // a request that comes right after the start waits, instead of being refused
 	case <-e.started:
@@ -47,8 +47,8 @@ func (e *Engine) reserve(ctx context.Context, retried *operation, gpus ...gpu.UU
 	return nil
 }
 
-// awaitCleared waits while the current operation has nothing left to do, but its end is still being written: the client
-// may have seen that it has ended.
+// awaitCleared blocks while we still save the end of an operation that has nothing left to do: a client may have seen
+// that it has ended, and ask for the next one.
 func (e *Engine) awaitCleared(ctx context.Context) {
 	var cleared chan struct{}
 
@@ -91,7 +91,7 @@ func (e *Engine) claimReservation(retried *operation) (p *api.Problem) {
 	return p
 }
 
-// refuse returns why no request can be checked now, nil if one can.
+// refuse returns why we can check no request now, or nil.
 func (b *book) refuse(retried *operation) *api.Problem {
 	switch {
 	case b.current != nil:
@@ -169,8 +169,8 @@ func blockedProblem(op *operation, id gpu.UUID) *api.Problem {
 	return p
 }
 
-// repairStore makes the engine usable again if a state folder that could not be written can be written now. A call of
-// the store that hangs is not waited for.
+// repairStore makes the engine usable again if the state folder can be written again. It does not wait for a store
+// call that hangs.
 func (e *Engine) repairStore() {
 	due := read(e.state, func(b *book) bool {
 		return b.unusable != "" && b.loaded && !b.damaged && b.current == nil
@@ -189,8 +189,8 @@ func (e *Engine) repairStore() {
 	e.reportState()
 }
 
-// stateText describes why a state folder cannot be used, without a path of the node unless that is what an operator has
-// to correct.
+// stateText describes why a state folder cannot be used. It names a path of the node only if an operator has to
+// correct its rights.
 func stateText(err error) string {
 	var errno syscall.Errno
 	switch {

@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// restoreOnce begins the restore of a boot, and tries all GPUs that are due. It is called before requests are accepted;
-// afterwards restoreLater tries again what failed.
+// restoreOnce begins the restore of this boot, and tries all GPUs that are due. Recovery calls it before we accept
+// requests; afterwards restoreLater repeats what failed.
 func (e *Engine) restoreOnce(ctx context.Context) {
 	e.beginRestore()
 
@@ -23,11 +23,12 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 		return
 	}
 
-	// Once for all GPUs: an API server that does not answer delays the start by one request only.
+	// We ask once for all GPUs, so that an API server that does not answer delays the start by one request only.
 	owners := e.askOwners(ctx)
 
 	for _, id := range due {
-		// If the last one is not in the history, the next would overwrite its slots: restoreLater goes on.
+		// If we could not save the last restore in the history, the next one would overwrite the slots that have it.
+		// restoreLater goes on.
 		if ctx.Err() != nil || e.Reason() != "" {
 			return
 		}
@@ -36,8 +37,8 @@ func (e *Engine) restoreOnce(ctx context.Context) {
 	}
 }
 
-// restoreLater tries the GPUs again that are due, one at a time: in between, requests have their turn. It begins the
-// restore of a boot that could not be begun before, since the state folder could not be used.
+// restoreLater repeats the GPUs that are due, one at a time, so that requests have their turn in between. If the state
+// folder could not be used at the start, it begins the restore of this boot.
 func (e *Engine) restoreLater(ctx context.Context) {
 	late := read(e.state, func(b *book) bool { return b.isRestoreDue(e.o.BootID) && !b.recovering })
 	if late {
@@ -62,8 +63,8 @@ func (e *Engine) restoreLater(ctx context.Context) {
 	}
 }
 
-// restoreGPU gives one GPU the layout again that operations have made. Whatever becomes of it, no other GPU is
-// concerned. The caller has the reservation, or is the recovery.
+// restoreGPU gives one GPU its committed layout again; if that fails, other GPUs are not affected. The caller holds
+// the reservation, or is the recovery.
 func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) {
 	graceCtx, cancel := withGrace(ctx)
 	defer cancel()
@@ -82,7 +83,7 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 		return
 	}
 
-	// Of automatic attempts the last one is kept: those of a GPU that always fails must not displace all operations.
+	// We keep only the last automatic attempt: a GPU that always fails must not push all operations out of the history.
 	e.dropAttempt(id)
 
 	op, p := e.addOperation(*r, doSteps)
@@ -95,16 +96,16 @@ func (e *Engine) restoreGPU(ctx context.Context, id gpu.UUID, owners ownership) 
 	e.clearCurrent(ctx, op)
 }
 
-// restoring is by whom, and how, a GPU is restored.
+// restoring says who restores a GPU, and how.
 type restoring struct {
 	by       string
 	takeOver bool
-	asked    bool       // by an operator: instances that belong to the layout may be there
-	owners   *ownership // nil: the cluster is to be asked
+	asked    bool       // by an operator: the GPU may have some instances of the layout already
+	owners   *ownership // nil: newRestore asks the cluster
 }
 
-// newRestore returns the operation that restores the layout of a GPU, without parts if the GPU has it; or why that
-// cannot be done. It never destroys anything: a GPU with instances of another client is left as it is.
+// newRestore returns the operation that restores the layout of a GPU, without changes if the GPU has it already, or
+// why we can't restore it. A restore never destroys anything: it refuses a GPU with another client's instances.
 func (e *Engine) newRestore(
 	ctx context.Context,
 	id gpu.UUID,
@@ -163,7 +164,7 @@ func (e *Engine) newRestore(
 	return &r, "", nil
 }
 
-// layoutToRestore returns the layout that operations have made of a GPU.
+// layoutToRestore returns the committed layout of a GPU.
 func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
 	wanted := read(e.state, func(b *book) *layout { return b.findLayout(id) })
 	if wanted == nil {
@@ -177,7 +178,7 @@ func (e *Engine) layoutToRestore(id gpu.UUID) (layout, *api.Problem) {
 	return *wanted, nil
 }
 
-// findLayout returns a copy of the layout that operations have made of a GPU, nil if there is none.
+// findLayout returns a copy of the committed layout of a GPU, nil if there is none.
 func (b *book) findLayout(id gpu.UUID) *layout {
 	for _, l := range b.layouts {
 		if l.GPU == id {
@@ -225,8 +226,8 @@ func placesText(list []mig.Instance) string {
 	return strings.Join(names, ", ")
 }
 
-// Restore gives a GPU the layout again that operations have made, as an operation of its own. It destroys nothing. It
-// can be asked for at any time, also without --control.restore.
+// Restore begins an operation that gives a GPU its committed layout again. It destroys nothing. Operators can ask for
+// it at any time, also without --control.restore.
 func (e *Engine) Restore(
 	ctx context.Context,
 	by Actor,
@@ -259,8 +260,8 @@ func (e *Engine) Restore(
 	return e.acceptOperation(*started, doSteps)
 }
 
-// ForgetLayout forgets the layout that operations have made of a GPU, so that it is not restored: of a GPU that was
-// taken out of the node, or whose present layout is to stay. It changes no GPU.
+// ForgetLayout forgets the committed layout of a GPU, so that we don't restore it: the GPU was taken out of the node,
+// or shall keep its current layout. It changes no GPU.
 func (e *Engine) ForgetLayout(
 	ctx context.Context,
 	by Actor,

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// matches reports whether instances are those that the operation has left, before or after the step that is pending.
+// matches reports whether live are the instances that the operation has left, before or after its pending step.
 func (c *gpuChange) matches(live []mig.Instance) bool {
 	if mig.SameInstances(live, c.Expected) {
 		return true
@@ -27,8 +27,8 @@ func (c *gpuChange) matches(live []mig.Instance) bool {
 	return ok
 }
 
-// Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. One of the verb
-// recovery makes damaged documents of the state folder good.
+// Accept closes an operation that could not be rolled back, and leaves its GPUs as they are. If the operation's verb
+// is recovery, Accept replaces the damaged documents of the state folder.
 func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -63,8 +63,8 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	o := op.copy()
 	for _, id := range o.openGPUs() {
 		op.setGPU(id, api.Accepted, nil, instancesOn(gpus, id))
-		e.views.end(id)        // a call that had not returned has kept it
-		e.views.addForeign(id) // what stands there is not known to be any operation's
+		e.views.end(id)        // a driver call that hung may have left it begun
+		e.views.addForeign(id) // the instances may be another client's
 	}
 
 	if op.verb == api.VerbRecovery {
@@ -86,7 +86,7 @@ func (e *Engine) Accept(ctx context.Context, by Actor, id string) (*api.Operatio
 	return e.Operation(id)
 }
 
-// acceptDamage writes all documents again. What was not over is accepted with them.
+// acceptDamage saves all documents again, and accepts all operations that were not over.
 func (e *Engine) acceptDamage(ctx context.Context, op *operation) (*api.Operation, error) {
 	var open []*operation
 
@@ -146,17 +146,17 @@ func (e *Engine) retryProblem(op *operation, what string) *api.Problem {
 	return nil
 }
 
-// hasHungCall reports whether a driver call for a GPU has not returned: what it does when it returns is unknown.
+// hasHungCall reports whether a driver call for a GPU has not returned after its timeout. It may still change the GPU.
 func (e *Engine) hasHungCall(id gpu.UUID) bool {
 	h, ok := e.o.Actuator.(Hanging)
 	return ok && h.Hung(id)
 }
 
-// maxBackoff is the longest time between two attempts to take an operation up again. One that fails each time must
-// not keep the driver and the disk busy.
+// maxBackoff is the longest time between two attempts to resume an operation. If each fails, they must not keep the
+// driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// backoff is when something is tried again. The wait doubles with each attempt.
+// backoff says when we try something again. The wait doubles with each attempt.
 type backoff struct {
 	next time.Time
 	wait time.Duration
@@ -169,7 +169,7 @@ func (b *backoff) postpone(now time.Time, first, longest time.Duration) {
 	b.next = now.Add(b.wait)
 }
 
-// retryDegraded resumes an operation whose driver call has returned, or for which there is room on disk again: at
+// retryDegraded resumes one operation whose driver call has returned, or that can be saved again: the first time at
 // once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
 	var due []*operation
@@ -202,8 +202,8 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 }
 
-// retry resumes the rollback of an operation. Unless an operator has asked for it, the GPUs whose calls have not
-// returned are left out.
+// retry resumes the rollback of an operation. If an operator has asked for it, it fails while a driver call has not
+// returned; else it rolls back the other GPUs.
 func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Operation, error) {
 	if op.verb == api.VerbRecovery {
 		return nil, problemf(
@@ -249,8 +249,8 @@ func (e *Engine) retry(ctx context.Context, op *operation, asked bool) (*api.Ope
 	return e.Operation(op.id)
 }
 
-// reviewDegraded ends operations that could not be rolled back on those of their GPUs that another client has changed
-// since: they are never rolled back there. It is called with the reservation held.
+// reviewDegraded ends operations on those GPUs where they could not be rolled back and another client has made changes
+// since: they are never rolled back there. The caller holds the reservation.
 func (e *Engine) reviewDegraded(ctx context.Context, gpus []gpu.UUID) {
 	left := read(e.state, func(b *book) []*operation {
 		return b.list(func(o *entry) bool { return o.Operation.State == api.Degraded })

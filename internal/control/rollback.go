@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Rollback restores the layout before an operation that has succeeded or is unsettled, as an operation of its own; or
-// resumes the rollback of one that is degraded or stuck.
+// Rollback begins an operation that restores the layout before operation id, if that has succeeded or is unsettled. If
+// it is degraded or stuck, Rollback resumes its rollback instead.
 func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operation, error) {
 	if p := e.mayApply(by); p != nil {
 		return nil, p
@@ -70,18 +70,19 @@ func (e *Engine) Rollback(ctx context.Context, by Actor, id string) (*api.Operat
 	return e.acceptOperation(*r, doSteps)
 }
 
-// newRollback returns the operation that restores the layout before another one. It destroys what is idle, on GPUs
-// that nothing has changed since.
+// newRollback returns the operation that restores the layout before another one. It refuses if an instance that would
+// go is in use, or if anything has changed the GPUs since.
 func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.Problem) {
-	c, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
+	u, err := e.collectUsage(ctx, needsNoOther, op.gpus...)
 	if err != nil {
 		return nil, driverProblem(err)
 	}
 
 	o := op.copy()
 
-	c.marks = e.marks() // those before the reading would miss what came in between
-	if p := c.checkView(&o.record); p != nil {
+	// collectUsage takes its marks before it reads the GPUs: with those we would miss a change in between.
+	u.marks = e.marks()
+	if p := u.checkView(&o.record); p != nil {
 		return nil, p
 	}
 
@@ -90,7 +91,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 	var live []mig.GPULayout
 
 	for _, change := range o.Changes {
-		g, err := c.gpu(change.GPU)
+		g, err := u.gpu(change.GPU)
 		if err != nil {
 			return nil, problemf(api.Unavailable, "%s cannot be read", change.GPU)
 		}
@@ -107,7 +108,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 
 		for _, s := range list {
 			if s.Destroys() {
-				blocking = append(blocking, c.listBlockers(g, s, nil)...)
+				blocking = append(blocking, u.listBlockers(g, s, nil)...)
 			}
 		}
 
@@ -133,7 +134,7 @@ func (e *Engine) newRollback(ctx context.Context, op *operation) (*record, *api.
 		r.addGPU(g, o.Changes[n].Before)
 	}
 
-	r.setViews(c.marks)
+	r.setViews(u.marks)
 
 	return &r, nil
 }
@@ -170,7 +171,7 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 		"gpu", foreign.gpu,
 	)
 
-	if foreign.current == nil { // it was changing all the time
+	if foreign.current == nil { // the GPU kept changing while it was read
 		if g, err := e.readGPU(ctx, foreign.gpu); err == nil {
 			foreign.current = knownInstances(g.Instances)
 		}
@@ -181,8 +182,8 @@ func (e *Engine) markForeign(ctx context.Context, op *operation, err error) {
 	op.setGPU(foreign.gpu, state, foreign, foreign.current)
 }
 
-// rollBack restores the previous layout of every GPU of the operation, from what the operation has left there, and
-// leaves alone those that another client has changed. A GPU on which it fails is degraded or stuck; the others go on.
+// rollBack restores the previous layout of each GPU of the operation, except of those that another client has changed.
+// If it fails on a GPU, that one becomes degraded or stuck, and rollBack goes on with the others.
 func (e *Engine) rollBack(ctx context.Context, op *operation) {
 	if e.deferToRestart(ctx, op) {
 		return
@@ -271,8 +272,8 @@ func (op *operation) addRollbackStep(s mig.Step) stepRef {
 	return at
 }
 
-// reconcile reads a GPU. It returns an error unless the GPU is as the operation has left it, before or after the step
-// that is pending.
+// reconcile reads a GPU and records whether its pending step was done. It returns an error unless the GPU is as the
+// operation has left it, before or after that step.
 func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) error {
 	if e.hasHungCall(id) {
 		return &unreadError{
@@ -288,7 +289,7 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 	c := op.gpuChange(id)
 	c.facts = g
 
-	// After a change by others it can have the same instances again: they are not the operation's.
+	// Another client may have destroyed the operation's instances and created equal ones.
 	byOthers := !c.changing && e.isChangedByOthers(&c)
 	ended := api.StepFailed
 
@@ -296,7 +297,7 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 	case byOthers || !c.matches(g.Instances):
 		err = &foreignError{gpu: id, current: knownInstances(g.Instances)}
 		c.Changed = c.Changed || c.Pending != nil
-	case !mig.SameInstances(g.Instances, c.Expected):
+	case !mig.SameInstances(g.Instances, c.Expected): // the GPU is as after the pending step
 		c.Expected, _ = c.Pending.Verify(c.Expected, g.Instances)
 		c.Changed = true
 		ended = api.StepDone
@@ -307,8 +308,8 @@ func (e *Engine) reconcile(ctx context.Context, op *operation, id gpu.UUID) erro
 	return err
 }
 
-// endPendingStep replaces what the operation does to a GPU, and records what became of the step that was pending there,
-// which may be of a former process.
+// endPendingStep stores c without a pending step, and sets the state of the step that was running on its GPU, maybe in
+// a former process.
 func (op *operation) endPendingStep(c gpuChange, state api.StepState) {
 	c.Pending = nil
 
@@ -385,13 +386,13 @@ func (e *Engine) markDegraded(op *operation, err error) {
 	}
 }
 
-// unreadError says that a GPU could not be read: its instances are unknown, not other ones.
+// unreadError says that a GPU could not be read: unlike after a foreignError, its instances may be as expected.
 type unreadError struct{ err error }
 
 func (u *unreadError) Error() string { return u.err.Error() }
 func (u *unreadError) Unwrap() error { return u.err }
 
-// finishRollback ends an operation of which no GPU is left unfinished.
+// finishRollback ends an operation once each of its GPUs has its final state.
 func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 	state := api.RolledBack
 	o := op.copy()
@@ -405,7 +406,7 @@ func (e *Engine) finishRollback(ctx context.Context, op *operation) {
 
 	op.change(func(o *entry) {
 		if o.Cause != nil {
-			o.Operation.Error = o.Cause // not why a former attempt has failed
+			o.Operation.Error = o.Cause // instead of the error of a former attempt
 		}
 	})
 
@@ -441,7 +442,7 @@ func (e *Engine) listReplaced(ctx context.Context, op *operation) {
 		}
 
 		want := c.before()
-		if o.Operation.State == api.Settling { // the layout after, of a rollback, had UUIDs once
+		if o.Operation.State == api.Settling { // a rollback's After has the UUIDs that its instances had once
 			want = c.after()
 		}
 

@@ -11,29 +11,30 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unrestored is a GPU whose layout is to be restored in this boot, and is not yet.
+// unrestored is a GPU whose layout we have to restore in this boot, and have not yet.
 type unrestored struct {
 	GPU       gpu.UUID          `json:"gpu"`
 	Reason    api.RestoreReason `json:"reason"`
 	Detail    string            `json:"detail"`
 	Operation string            `json:"operation,omitempty"` // the last that tried it
-	// Left says that it is not tried again until an operator asks for it: another client works on the GPU, and that its
-	// instances have gone does not show that it has finished.
+	// Left says that we don't try again until an operator asks for it: another client works on the GPU. Even if its
+	// instances are gone, it may not have finished.
 	Left bool `json:"left,omitempty"`
 
 	retry backoff
 }
 
-// Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps, and hooks have run:
-// those come at growing intervals. Looking whether an obstacle is gone costs a reading.
+// Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps and run hooks, so
+// we wait up to maxRestoreBackoff. To look whether an obstacle is gone costs only a reading: maxLookBackoff.
 const (
 	minRestoreBackoff = 10 * time.Second
 	maxLookBackoff    = time.Minute
 	maxRestoreBackoff = 30 * time.Minute
 )
 
-// beginRestore lists, once in a boot, the GPUs whose layout is to be restored; those that an earlier process of the
-// boot has left are due again. If the boot is not known, it waits: a boot without a name is not another boot.
+// beginRestore lists, once in a boot, the GPUs whose layouts we have to restore; GPUs that an earlier process of this
+// boot has left are due again. If the boot's name is not known, it lists none: this may be the boot of the last
+// restore.
 func (e *Engine) beginRestore() {
 	due := false
 	now := e.o.Now()
@@ -48,7 +49,7 @@ func (e *Engine) beginRestore() {
 			b.unrestored = nil
 		}
 
-		for n := range b.unrestored { // what kept the last process from it may be gone
+		for n := range b.unrestored { // the obstacles that the last process met may be gone
 			b.unrestored[n].retry.next = now
 		}
 
@@ -67,12 +68,12 @@ func (e *Engine) beginRestore() {
 	e.reportState()
 }
 
-// isRestoreDue reports whether the restore of a boot is to be begun.
+// isRestoreDue reports whether to begin the restore of a boot.
 func (b *book) isRestoreDue(boot string) bool {
 	return b.restoredBoot != boot && boot != "" && b.unusable == "" && b.current == nil
 }
 
-// dueRestores lists the GPUs whose restore is to be tried now.
+// dueRestores lists the GPUs to restore now.
 func (e *Engine) dueRestores() (list []gpu.UUID) {
 	now := e.o.Now()
 
@@ -100,13 +101,13 @@ func (b *book) findUnrestored(id gpu.UUID) *unrestored {
 	return &b.unrestored[at]
 }
 
-// dropUnrestored records that a GPU has the layout that is asked for.
+// dropUnrestored records that there is nothing left to restore on a GPU.
 func (b *book) dropUnrestored(id gpu.UUID) {
 	b.unrestored = slices.DeleteFunc(b.unrestored, func(u unrestored) bool { return u.GPU == id })
 }
 
-// postponeRestore records why a GPU is not restored, and when it is tried again. by is the operation that failed, ""
-// if none was begun.
+// postponeRestore records why a GPU is not restored, and when to try again. by is the id of the operation that failed,
+// "" if none was begun.
 func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, by string) {
 	now := e.o.Now()
 	found := false
@@ -136,7 +137,8 @@ func (e *Engine) postponeRestore(id gpu.UUID, reason api.RestoreReason, detail, 
 	e.reportState()
 }
 
-// postpone reports whether the reason, the detail or the operation is another than before.
+// postpone records the reason and the next try. It reports whether the reason, the detail or the operation has
+// changed.
 func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, by string) bool {
 	longest := maxLookBackoff
 	if reason == api.NotDone {
@@ -157,8 +159,8 @@ func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, b
 	return news
 }
 
-// recordRestore records what an operation of the verb restore has made of its GPUs. What the next start finishes is
-// recorded by that.
+// recordRestore records how an operation of the verb restore has ended for its GPUs. If the next start has to finish
+// the operation, it does nothing: that start records the end.
 func (e *Engine) recordRestore(op *operation) {
 	if op.verb != api.VerbRestore {
 		return
@@ -226,7 +228,7 @@ func (b *book) listUnrestored() []api.Unrestored {
 	return list
 }
 
-// describeWanted returns instances that are to be created for the API.
+// describeWanted describes instances for the API as if a plan created them.
 func describeWanted(instances []mig.Instance) []api.Instance {
 	wanted := knownInstances(copyInstances(instances))
 	for n := range wanted {

@@ -12,9 +12,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// unit is a GPU instance, or a compute instance of it, by the driver's present ids. It is no
-// gpu.DeviceID: we read usage anew from the driver, which knows no generations, and must find a hold
-// whatever generation the last Snapshot has.
+// unit names a GPU instance, or a compute instance of it, by the driver's current ids. It is no gpu.DeviceID: we read
+// usage anew from the driver, which knows no generations, and must find a hold whatever generation the last Snapshot
+// has.
 type unit struct {
 	gpu      gpu.UUID
 	instance gpu.InstanceID
@@ -27,9 +27,9 @@ type usage struct {
 	gpus       []mig.GPULayout
 	unreadable map[gpu.UUID]error
 	holds      map[unit][]api.Hold
-	whole      map[gpu.UUID][]api.Hold // of GPUs as a whole: these block a change of their MIG mode
+	whole      map[gpu.UUID][]api.Hold // on GPUs as a whole: these block a change of the MIG mode
 	pods       gpu.Assignments         // the known assignments of devices to containers
-	marks      map[gpu.UUID]mark       // of the GPUs, before anything was read
+	marks      map[gpu.UUID]mark       // from before anything was read
 	warnings   []string
 }
 
@@ -59,8 +59,8 @@ func (e *Engine) readGPU(ctx context.Context, id gpu.UUID) (mig.GPULayout, error
 	return findGPU(gpus, unreadable, id)
 }
 
-// fillPlacements gives the compute instances of all instances their placements, so that all code compares the same
-// ones.
+// fillPlacements gives each compute instance whose placement the driver does not report the one that we assume, so
+// that all code compares the same placements.
 func fillPlacements(instances []mig.Instance) {
 	for n := range instances {
 		instances[n].FillComputePlacements()
@@ -80,8 +80,8 @@ func (e *Engine) readUsage(ctx context.Context, only ...gpu.UUID) (*usage, error
 	return u, nil
 }
 
-// collectHolders collects what holds the instances of GPUs: processes, open files and pods, each read now. Each check
-// that fails is a hold of its own.
+// collectHolders reads which processes, open files and pods hold the instances of GPUs. A check that fails counts as a
+// hold.
 func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usage {
 	u := &usage{gpus: gpus, holds: map[unit][]api.Hold{}, whole: map[gpu.UUID][]api.Hold{}}
 	for _, g := range gpus {
@@ -94,8 +94,8 @@ func (e *Engine) collectHolders(ctx context.Context, gpus []mig.GPULayout) *usag
 	return u
 }
 
-// collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their instances, also what the last
-// poll found: activity and batch jobs.
+// collectUsage reads the layouts of GPUs, as readNode does, and collects what holds their instances, including the
+// activity and batch jobs of the last poll.
 func (e *Engine) collectUsage(
 	ctx context.Context,
 	needed func(gpu.Facts) bool,
@@ -140,9 +140,8 @@ func (u *usage) addToUnit(of unit, h api.Hold) {
 	}
 }
 
-// addToDevice adds a hold to the device of a GPU that a reference means. Of a device that does not exist (any more)
-// it adds it to its GPU instance, or to the whole GPU if that does not exist either: the device may be any. A minor
-// number may be that of a GPU whose own is not known.
+// addToDevice adds a hold to the device of g that ref means. If the device does not exist (any more), ref may mean any
+// device in its GPU instance, which gets the hold; or the whole GPU, if the GPU instance does not exist either.
 func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	d, match := resolve(g, ref)
 	switch {
@@ -157,8 +156,8 @@ func (u *usage) addToDevice(g mig.GPULayout, ref gpu.DeviceRef, h api.Hold) {
 	}
 }
 
-// resolve returns the device of a GPU that a reference means, or may mean by a minor number if the GPU's own is not
-// known.
+// resolve returns the device of g that ref means. If we don't know the minor number of g, any minor number may be its
+// own.
 func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	if ref.Minor.Present() && !g.Minor.Present() {
 		ref.Minor = gpu.None[int]()
@@ -168,12 +167,12 @@ func resolve(g mig.GPULayout, ref gpu.DeviceRef) (gpu.DeviceIndex, gpu.Match) {
 	return devicesOf(g).Resolve(ref)
 }
 
-// processCheck names the check of the processes in holds that say that it has failed.
+// processCheck names the check for processes in a hold that says that the check has failed.
 const processCheck = "processes"
 
-// addProcesses adds the processes that the driver lists on a GPU. Outside of the host's PID namespace it may leave out
-// others. What was found of the open files stands in for them then: a process that uses the GPU has a file of it open,
-// and the driver itself refuses to destroy what a process runs on. Without that, what runs on the GPU is not known.
+// addProcesses adds the processes that the driver lists on a GPU. If we don't run in the host's PID namespace, the
+// driver may leave out others. Then we rely on the open files: a process that uses the GPU has one of its files open,
+// and the driver itself destroys nothing that a process runs on. If the files are not known, the GPU counts as held.
 func (e *Engine) addProcesses(ctx context.Context, u *usage, g mig.GPULayout, filesKnown bool) {
 	callCtx, cancel := context.WithTimeout(ctx, e.o.CallTimeout)
 	defer cancel()
@@ -250,9 +249,8 @@ func hasInstance(list []Handle, pid uint32) bool {
 	)
 }
 
-// isMonitor reports whether a program is a monitoring program: it keeps every GPU of a node open and never computes
-// on it. Were they holders, no GPU of a cluster could be repartitioned. Names are cut to 15 characters, as the kernel
-// does.
+// isMonitor reports whether a program keeps every GPU of a node open and never computes on it. If these were holders,
+// no GPU of a cluster could be repartitioned. The kernel cuts the names of commands to 15 characters.
 func isMonitor(command string) bool {
 	for _, name := range []string{"nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nvidia-device-plugin",
 		"nvidia-smi",
@@ -270,7 +268,7 @@ func unknownHold(check string, err error) api.Hold {
 	return api.Hold{Kind: api.HoldUnknown, What: check + ": " + reasonText(err)}
 }
 
-// reasonText describes a failure in words that an answer may have: no paths of the node.
+// reasonText describes a failure for an answer of the API, without paths of the node.
 func reasonText(err error) string {
 	if text := refusalText(err); text != "" {
 		return text

@@ -9,18 +9,17 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ownEvents is how long after the last reading of an operation the driver's reports of a GPU still count as those of
-// the operation's own changes: they carry no author, and come a little late.
+// ownEvents is how long after an operation has last read a GPU we still count the driver's reports as the operation's
+// own changes: the driver doesn't say who made a change, and reports it a little late.
 const ownEvents = 2 * time.Second
 
-// mark is where the view of a GPU's layout has got to. What is compared with it later (a plan, an operation that is
-// over) still holds if unbroken says so.
+// mark says which changes of a GPU's layout we have seen. A plan or an operation keeps the mark of its GPU. It still
+// holds as long as broken finds nothing between its mark and the current one.
 type mark struct {
-	// Process names the process whose view it is. It is empty if that saw no changes of the GPU: the driver does not
-	// report them.
+	// Process names the process that has seen the changes. It is empty if the driver does not report changes of the GPU.
 	Process string `json:"process,omitempty"`
-	// Foreign counts the changes that no operation of this process has made, Gaps the times at which reports of the
-	// driver may have been lost.
+	// Foreign counts the changes that no operation of this process has made, Gaps how often reports of the driver may
+	// have been lost.
 	Foreign uint64 `json:"foreign,omitempty"`
 	Gaps    uint64 `json:"gaps,omitempty"`
 }
@@ -43,7 +42,7 @@ func (m mark) broken(now mark) string {
 	}
 }
 
-// views follows which changes of the GPUs' layouts are the operations' own. It is a mig.LayoutWatcher, so its methods
+// views counts the changes of GPUs' layouts that are not the operations' own. It is a mig.LayoutWatcher: its methods
 // never block. It is safe for concurrent use.
 type views struct {
 	now     func() time.Time
@@ -58,12 +57,12 @@ type gpuViews map[gpu.UUID]*gpuView
 // gpuView is the view of one GPU.
 type gpuView struct {
 	foreign, gaps uint64
-	watched       bool // the driver's reports of changes are received
-	// changing is set while an operation changes the GPU; what is reported before ownUntil is its own, too.
+	watched       bool // the driver reports changes
+	// changing is set while an operation changes the GPU. Changes reported before ownUntil count as its own, too.
 	changing bool
 	ownUntil time.Time
-	// polled is the layout generation of the last Snapshot; 0 before the first. unpolled is set until a Snapshot has all
-	// that an operation has changed.
+	// polled is the layout generation of the last Snapshot; 0 before the first. unpolled is set from an operation's first
+	// change until a Snapshot has all of its changes.
 	polled   uint64
 	unpolled bool
 }
@@ -83,7 +82,7 @@ func (v gpuViews) of(id gpu.UUID) *gpuView {
 	return g
 }
 
-// isOwn reports whether a change that is noticed now counts as that of an operation.
+// isOwn reports whether a change that we notice now counts as an operation's.
 func (g *gpuView) isOwn(now time.Time) bool { return g.changing || now.Before(g.ownUntil) }
 
 // LayoutChanged implements mig.LayoutWatcher. A report that names no known GPU may be about any.
@@ -126,7 +125,8 @@ func (v *views) begin(id gpu.UUID) {
 	g.unpolled = true
 }
 
-// end notes that an operation has read a GPU for the last time, and changes it no more. It does nothing if none was.
+// end notes that an operation has read a GPU for the last time and changes it no more. It does nothing if no operation
+// was changing the GPU.
 func (v *views) end(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -145,7 +145,7 @@ func (v *views) isChanging(id gpu.UUID) bool {
 	return v.gpus.of(id).changing
 }
 
-// addForeign notes a change by another client that was found by reading.
+// addForeign counts a change by another client that we have found by reading the GPU.
 func (v *views) addForeign(id gpu.UUID) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -153,7 +153,7 @@ func (v *views) addForeign(id gpu.UUID) {
 	v.gpus.of(id).foreign++
 }
 
-// observe compares the layouts of a Snapshot with those of the one before: a driver may fail to report a change.
+// observe compares a Snapshot's layouts with the last Snapshot's, since a driver may fail to report a change.
 func (v *views) observe(s *gpu.Snapshot) {
 	if s == nil {
 		return
@@ -169,8 +169,8 @@ func (v *views) observe(s *gpu.Snapshot) {
 	}
 }
 
-// observe compares a reading with the one before. One that began before an operation's changes were over may have any
-// of them; the first after that is not compared.
+// observe compares a reading with the last one. A reading that began before an operation's last change may have some
+// of its changes: we don't compare it, nor the first one after it.
 func (g *gpuView) observe(seen *gpu.GPU) {
 	own := g.changing || !seen.LastRead.After(g.ownUntil)
 	if !own && !g.unpolled && g.polled != 0 && g.polled != seen.MIG.LayoutGeneration {
@@ -183,7 +183,7 @@ func (g *gpuView) observe(seen *gpu.GPU) {
 	}
 }
 
-// marks returns the present mark of every GPU.
+// marks returns the current mark of every GPU.
 func (v *views) marks() map[gpu.UUID]mark {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -196,7 +196,7 @@ func (v *views) marks() map[gpu.UUID]mark {
 	return list
 }
 
-// mark returns the present mark of a GPU.
+// mark returns the current mark of a GPU.
 func (v *views) mark(id gpu.UUID) mark {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -213,21 +213,21 @@ func (g *gpuView) mark(process string) mark {
 	return m
 }
 
-// marks returns the present marks of all GPUs, with what the last Snapshot has shown.
+// marks returns the current marks of all GPUs, after it has looked at the last Snapshot.
 func (e *Engine) marks() map[gpu.UUID]mark {
 	e.views.observe(e.o.Poller.Current())
 	return e.views.marks()
 }
 
-// beginChanges notes that an operation changes a GPU from now on, unless it has begun before. It returns an error if
-// another client has changed the GPU since the operation was accepted, or could not be rolled back.
+// beginChanges notes that an operation changes a GPU from now on; call it before each step. It returns an error if
+// another client has changed the GPU since the operation was accepted, or since it could not be rolled back.
 func (e *Engine) beginChanges(op *operation, id gpu.UUID) error {
 	c := op.gpuChange(id)
 	if c.changing {
 		return nil
 	}
 
-	// The order matters: a report that comes in between counts as foreign, and one that comes later as the operation's.
+	// The order matters: a report before begin counts as another client's, one after it as the operation's.
 	e.views.observe(e.o.Poller.Current())
 	e.views.begin(id)
 
@@ -241,15 +241,15 @@ func (e *Engine) beginChanges(op *operation, id gpu.UUID) error {
 	return nil
 }
 
-// isChangedByOthers reports whether another client is known to have changed a GPU since the operation has seen it
-// last. It is false if that is not known: the instances decide then.
+// isChangedByOthers reports whether we know that another client has changed a GPU since the operation has last seen
+// it. If we don't know, the caller compares the instances.
 func (e *Engine) isChangedByOthers(c *gpuChange) bool {
 	now := e.views.mark(c.GPU)
 	return c.View.Process != "" && c.View.Process == now.Process && c.View.Foreign != now.Foreign
 }
 
-// endChanges notes that an operation has read its GPUs for the last time, and binds it to that view of them. Those of
-// which a call has not returned stay its own.
+// endChanges notes that an operation has read its GPUs for the last time, and stores their marks in it. It leaves out
+// GPUs with a driver call that has not returned: changes of these still count as the operation's.
 func (e *Engine) endChanges(op *operation) {
 	for _, id := range op.gpus {
 		if op.gpuState(id) != api.Stuck {

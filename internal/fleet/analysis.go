@@ -43,33 +43,33 @@ func Analyze(ctx context.Context, c *Client, o Options) (*Report, error) {
 	return a.report(), nil
 }
 
-// analysis is what is known of a fleet while its history is queried.
+// analysis collects what we learn of a fleet from its history.
 type analysis struct {
 	client  *Client
 	options Options
 	end     time.Time
 	gpus    []*device // by cluster, node and UUID
-	// holdersKnown are the clusters of which the history names holders of GPUs.
+	// holdersKnown has the clusters whose history names holders of GPUs.
 	holdersKnown map[string]bool
 	models       models // guarded by mu
 	servers      map[podKey]*advise.ServerHistory
 
 	mu    sync.Mutex
-	nodes [][]*device // those that remain to be queried
-	chunk int         // GPUs to query at once; a node is not divided
-	done  int
+	nodes [][]*device // that remain to be queried, each with its GPUs
+	chunk int         // how many GPUs to query at once; a node is not divided
+	done  int         // GPUs queried
 }
 
 // device is a GPU of the fleet.
 type device struct {
 	uuid, cluster, node, name string
-	modelCount                int // models that it had
+	modelCount                int // names of models that its series have had
 	dialect                   *dialect
-	samples                   float64 // of the series that cluster and name are taken from, which has the most
+	samples                   float64 // in the series that cluster and name come from; no other has more
 	history                   *history
 	answer                    GPU
-	first, last               time.Time // of what is known, by step; zero if there is nothing
-	untold                    bool      // whether anything held it is not known, unlike of others in its cluster
+	first, last               time.Time // of its history, by step; zero without one
+	holderUnknown             bool      // nothing says whether pods or jobs held it; of other GPUs in the cluster we know
 }
 
 // maxPoints is how many points a query may return: well below the 50 million samples that a query may load by default
@@ -110,7 +110,7 @@ func (a *analysis) listGPUs(ctx context.Context) error {
 	return nil
 }
 
-// nothingFound says that there is no GPU in the history.
+// nothingFound returns the error that there is no GPU in the history.
 func (a *analysis) nothingFound() error {
 	var families []string
 	for _, d := range dialects() {
@@ -141,20 +141,16 @@ func (a *analysis) nothingFound() error {
 	}
 }
 
-// listWindow adds the GPUs of a part of the window, in two halves if that is too much at once.
+// listWindow adds to found the GPUs of a part of the window, in two halves if that is too much for one query.
 func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, window time.Duration,
 	found map[string]*device) error {
-	places := []string{a.options.ClusterLabel}
+	labels := []string{a.options.ClusterLabel}
 	for _, l := range placeLabels() {
-		places = append(places, string(l))
+		labels = append(labels, string(l))
 	}
 
-	query := render(
-		d.inventory,
-		strings.Join(a.options.Match, ","),
-		window,
-		strings.Join(places, ", "),
-	)
+	match := strings.Join(a.options.Match, ",")
+	query := render(d.inventory, match, window, strings.Join(labels, ", "))
 
 	rows, err := a.client.vector(ctx, query, end)
 	if isTooMuch(err) && window >= 2*time.Hour {
@@ -178,7 +174,7 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 		a.addRow(d, row, found)
 	}
 
-	query = render(d.holders, strings.Join(a.options.Match, ","), window, a.options.ClusterLabel)
+	query = render(d.holders, match, window, a.options.ClusterLabel)
 
 	clusters, err := a.client.vector(ctx, query, end)
 	for _, row := range clusters {
@@ -188,12 +184,11 @@ func (a *analysis) listWindow(ctx context.Context, d *dialect, end time.Time, wi
 	return err
 }
 
-// addRow adds a GPU, or what else is known of it. The latest rows come first, and the labels with the most samples of
-// those count.
+// addRow adds a GPU to found, or to a found GPU the labels of another series. The labels of the series with the most
+// samples count; of equal ones the first, since we list the latest days first. A GPU keeps the dialect in which it was
+// found.
 func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*device) {
 	uuid := string(row.Metric[d.uuid])
-	name := string(row.Metric[d.model])
-
 	if uuid == "" {
 		return
 	}
@@ -208,6 +203,7 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 		return
 	}
 
+	name := string(row.Metric[d.model])
 	if name != "" && name != g.name {
 		g.modelCount++
 	}
@@ -231,8 +227,8 @@ func (a *analysis) addRow(d *dialect, row *model.Sample, found map[string]*devic
 	}
 }
 
-// formNodes makes the list of nodes to query: their GPUs are queried together, since a pod holds GPUs of one
-// node. Names that two exporters have for the GPUs of one node make two of it.
+// formNodes lists the nodes to query. We query the GPUs of a node together, since a pod holds GPUs of one node. A node
+// that two exporters serve, each some of its GPUs, is listed twice.
 func (a *analysis) formNodes() {
 	for _, d := range dialects() {
 		for _, g := range a.gpus {
@@ -253,14 +249,16 @@ func (a *analysis) formNodes() {
 	}
 }
 
-// queriers is how many chunks are queried at once: one is read while the server evaluates the other.
+// queriers is how many chunks we query at once: we read one while the server evaluates the other.
 const queriers = 2
 
 // queryAll queries the history of all GPUs.
 func (a *analysis) queryAll(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+
 	a.progress(0)
+
 	var wait sync.WaitGroup
 
 	errs := make([]error, queriers)
@@ -297,8 +295,8 @@ func rankCanceled(err error) int {
 	return 0
 }
 
-// nextNodes returns the next nodes of one exporter, as many as may be queried at once but one at least; none at the
-// end.
+// nextNodes takes the next nodes from the list: as many of one exporter as we may query at once, but at least one. It
+// returns none at the end.
 func (a *analysis) nextNodes() [][]*device {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -320,7 +318,7 @@ func (a *analysis) nextNodes() [][]*device {
 	return taken
 }
 
-// queryNodes queries the history of nodes, in two halves if that is too much at once.
+// queryNodes queries the history of nodes, in two halves if that is too much at once; later chunks are smaller then.
 func (a *analysis) queryNodes(ctx context.Context, nodes [][]*device) error {
 	gpus := slices.Concat(nodes...)
 
@@ -354,7 +352,7 @@ func (a *analysis) progress(more int) {
 	}
 }
 
-// selectors returns the matchers that select GPUs.
+// selectors returns the label matchers of a query for gpus, which have the same dialect.
 func (a *analysis) selectors(gpus []*device) string {
 	uuids := make([]string, 0, len(gpus))
 	for _, g := range gpus {
@@ -366,12 +364,12 @@ func (a *analysis) selectors(gpus []*device) string {
 	return strings.Join(append(slices.Clone(a.options.Match), own), ",")
 }
 
-// steps is the range of the means: each covers the step before it.
+// steps returns the range of the means, each of which covers the step before it.
 func (a *analysis) steps() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(step), End: a.end, Step: step}
 }
 
-// hours is the range of the maxima of memory.
+// hours returns the range of the hourly maxima of memory.
 func (a *analysis) hours() v1.Range {
 	return v1.Range{Start: a.end.Add(-a.options.Window).Add(hour), End: a.end, Step: hour}
 }

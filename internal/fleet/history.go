@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// history is what is known of a GPU in the window. Means are NaN if there is no sample.
+// history is what Prometheus knows of a GPU in the window. Means are NaN without a sample.
 type history struct {
 	start time.Time // of the window
 	place string    // cluster and node
@@ -18,7 +18,7 @@ type history struct {
 	busy, sms, bandwidth []float32
 	held                 []bool
 	holders              []uint8         // how many: 0, 1, or 2 for more
-	pods                 map[podKey]bool // that held it, without their cluster; without a name what is no pod
+	pods                 map[podKey]bool // that held it, without their cluster; holders that are no pod have no name
 	namespaces           map[string]int  // steps that each held it
 	memory               []float64       // by hour, in bytes; NaN if there is no sample
 
@@ -27,19 +27,20 @@ type history struct {
 	media              map[string]mediaUse // by engine
 	engines            map[string]*engineSteps
 	mig, shared, multi bool
-	told               bool // it is known whether anything held it
+	told               bool // the exporter knew whether anything held it
 	advised            advised
 	job                string // what shows that a pod that held it is part of a job; empty if nothing does
-	// owner is that of the pod that holds it at the end of the window, until the step ownedUntil; empty if there is none,
+	// owner owns the pod that holds the GPU at the end of the window, until the step ownedUntil; empty if there is none,
 	// or it is not known.
 	owner      string
 	ownedUntil int
-	// arrived: the last holder came within the window. stayed: some holder that did had the GPU for an hour.
+	// arrived is set if the last holder came within the window, stayed if some holder came within it and had the GPU for
+	// an hour.
 	arrived, stayed bool
 }
 
-// engineSteps says how busy the media engines of a kind were in each step of five minutes, as shares of all of them; 0
-// if they were not used, or that is unknown.
+// engineSteps says how busy the media engines of a kind were in each step, as a share of all of them; 0 if they were
+// not used or we don't know.
 type engineSteps struct {
 	mean, most []float32
 }
@@ -75,7 +76,7 @@ func newHistory(start time.Time, window time.Duration) *history {
 	return h
 }
 
-// unknownMeans returns means of which none is known.
+// unknownMeans returns a NaN for each step.
 func unknownMeans(steps int) []float32 {
 	means := make([]float32, steps)
 	for i := range means {
@@ -125,7 +126,7 @@ type querier struct {
 	err       error
 }
 
-// facts evaluates an expression at the end of the window.
+// facts evaluates an expression at the end of the window, and calls set for each GPU that has a result.
 func (q *querier) facts(template string, set func(*history, *model.Sample)) {
 	if q.err != nil || template == "" {
 		return
@@ -274,9 +275,9 @@ func (h *history) engineOf(name string) *engineSteps {
 	return e
 }
 
-// means fills in what is not known yet of a mean of GPUs. Series are not aggregated by the server, which would take it
-// longer than all the rest. A GPU with several of them in a step, as when its pod or its exporter is replaced, is asked
-// for again: a mean of means would not weigh them by their samples.
+// means queries a mean and fills it in where the slice that known returns has NaN. First it queries each series,
+// since the server would take longer to aggregate them than for all the rest. If a GPU has several series in a step,
+// as after its pod or its exporter was replaced, it queries that GPU's mean over all samples.
 func (q *querier) means(of measure, gpus []*device, known func(*history) []float32) {
 	steps := q.of.steps()
 	count := int(q.of.options.Window / step)
@@ -308,12 +309,12 @@ func (q *querier) means(of measure, gpus []*device, known func(*history) []float
 	}
 }
 
-// unlike returns the GPUs for which something does not hold.
-func unlike(gpus []*device, holds func(*history) bool) []*device {
+// unlike returns the GPUs whose histories do not match.
+func unlike(gpus []*device, matches func(*history) bool) []*device {
 	var list []*device
 
 	for _, g := range gpus {
-		if !holds(g.history) {
+		if !matches(g.history) {
 			list = append(list, g)
 		}
 	}
@@ -321,7 +322,7 @@ func unlike(gpus []*device, holds func(*history) bool) []*device {
 	return list
 }
 
-// isComplete reports whether busy time is known of every step.
+// isComplete reports whether every step has a busy time.
 func (h *history) isComplete() bool { return !slices.ContainsFunc(h.busy, isNaN) }
 
 // isSeen reports whether busy time was ever read.

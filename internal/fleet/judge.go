@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The reasons that only a history in Prometheus has, besides those of package advise.
+// The reasons that only a history in Prometheus gives, besides package advise's.
 const (
 	ReasonMIGMode      advise.Reason = "mig-mode"
 	ReasonModelUnknown advise.Reason = "model-unknown"
@@ -19,7 +19,7 @@ const (
 	ReasonGone         advise.Reason = "gone"
 )
 
-// ReasonText returns a sentence on a reason.
+// ReasonText returns a sentence that explains a reason.
 func ReasonText(r advise.Reason, o advise.Options) string {
 	switch r {
 	case ReasonFree:
@@ -87,7 +87,7 @@ func (a *analysis) summarize(g *device) GPU {
 		return answer
 	}
 
-	h.addLinks(facts, known.Profiles)
+	h.addUses(facts, known.Profiles)
 	isMixed := a.addServerOf(g, facts)
 
 	if h.sawStart() {
@@ -108,7 +108,7 @@ func (a *analysis) summarize(g *device) GPU {
 	return answer
 }
 
-// reasonNotJudged returns why the history of a GPU is not enough to judge it: ReasonNone if it is.
+// reasonNotJudged returns why we cannot judge a GPU by its history, or ReasonNone.
 func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 	switch {
 	case g.history.mig:
@@ -126,36 +126,37 @@ func (a *analysis) reasonNotJudged(g *device, modelKnown bool) advise.Reason {
 	return advise.ReasonNone
 }
 
-// assumeHeld takes a GPU for held all the time if it is not known whether anything held it: no series of a pod, a job
-// or a process is evidence only if the exporter can see them.
+// assumeHeld takes a GPU for held all the time if the history doesn't say whether anything held it: that no pod, job
+// or process has a series means something only if the exporter can see them.
 func (a *analysis) assumeHeld(g *device) {
 	known := a.holdersKnown[g.cluster]
-	g.untold = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
+	g.holderUnknown = known && g.dialect.told != "" && !g.history.told && !g.history.isHeld()
 
-	if !known || g.untold {
+	if !known || g.holderUnknown {
 		g.history.holdAlways()
 	}
 }
 
-// record returns the evidence on the GPU, and in how many steps it was held. A step without any sample between two in
-// which it was held is a gap.
+// record returns the evidence on the GPU, and in how many steps it was held. A gap in the samples counts as held if
+// the GPU was held before it and after it.
 func (h *history) record() (record *advise.Record, held int) {
-	first := slices.Index(h.held, true)
+	first := max(slices.Index(h.held, true), 0)
 	last := -1
 
-	for at, held := range h.held {
-		if held {
+	for at, isHeld := range h.held {
+		if isHeld {
 			last = at
 		}
 	}
 
-	since := h.start.Add(time.Duration(max(first, 0)) * step)
+	// If only the first scrapes are missing, seven days of history still count as a week.
+	since := h.start.Add(time.Duration(first) * step)
 	if since.Before(h.start.Add(hour)) {
-		since = h.start // the history of seven days is one of a week, if its first scrapes are missing, too
+		since = h.start
 	}
 
 	record = advise.NewRecord(since, step, time.Duration(len(h.held))*step)
-	for at := max(first, 0); at <= last; at++ {
+	for at := first; at <= last; at++ {
 		known := !isNaN(h.busy[at])
 		if !h.held[at] && known {
 			continue
@@ -186,14 +187,11 @@ func (h *history) enginesAt(at int) []advise.WindowEngines {
 
 	for _, name := range engineNames() {
 		if e := h.engines[name]; e != nil && e.most[at] > 0 {
-			list = append(
-				list,
-				advise.WindowEngines{
-					Engine: name,
-					Mean:   float64(e.mean[at]),
-					Most:   float64(e.most[at]),
-				},
-			)
+			list = append(list, advise.WindowEngines{
+				Engine: name,
+				Mean:   float64(e.mean[at]),
+				Most:   float64(e.most[at]),
+			})
 		}
 	}
 
@@ -202,10 +200,10 @@ func (h *history) enginesAt(at int) []advise.WindowEngines {
 
 func engineNames() []string { return []string{"encoder", "decoder", "jpeg", "ofa"} }
 
-// stepsPerHour is how many steps have one maximum of memory.
+// stepsPerHour is how many steps share one maximum of memory.
 const stepsPerHour = int(hour / step)
 
-// optOf returns a value that is absent if it is NaN.
+// optOf returns v, or nothing if v is NaN.
 func optOf(v float64) gpu.Opt[float64] {
 	if math.IsNaN(v) {
 		return gpu.None[float64]()
@@ -214,14 +212,14 @@ func optOf(v float64) gpu.Opt[float64] {
 	return gpu.Some(v)
 }
 
-// minMediaSeen is the share of scrapes that must have the use of media engines, as much as an Advisor wants of its
-// readings.
+// minMediaSeen is the share of scrapes that must have the use of a media engine. The Advisor of a node asks for the
+// same share of its readings.
 const minMediaSeen = 0.95
 
-// addLinks adds what was seen of NVLink, of media engines, and of other holders and GPUs. Engines that were used, in no
-// step in which something held the GPU, are a use of unknown quantity. Kinds that the model does not have need not be
-// read.
-func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
+// addUses adds to f how the GPU was used besides its busy time: NVLink, media engines, several holders, several GPUs.
+// Engines that were used only while nothing held the GPU count as used by an unknown amount. An engine that the model
+// does not have need not be read.
+func (h *history) addUses(f *advise.Facts, profiles []gpu.Profile) {
 	f.Shared = h.shared
 	f.MultiGPU = h.multi || h.job != ""
 	f.NVLink = h.nvlink > advise.LinkFloor
@@ -241,14 +239,14 @@ func (h *history) addLinks(f *advise.Facts, profiles []gpu.Profile) {
 	}
 }
 
-// holdAlways takes a GPU for held whenever it is seen: there is no telling.
+// holdAlways takes a GPU for held in each step that has a sample.
 func (h *history) holdAlways() {
 	for at, v := range h.busy {
 		h.held[at] = !isNaN(v)
 	}
 }
 
-// firstSeen returns the start of the first step of which anything is known; zero if there is none.
+// firstSeen returns the start of the first step with a sample, or zero.
 func (h *history) firstSeen() time.Time {
 	at := slices.IndexFunc(h.busy, func(v float32) bool { return !isNaN(v) })
 	if at < 0 {
@@ -258,7 +256,7 @@ func (h *history) firstSeen() time.Time {
 	return h.start.Add(time.Duration(at) * step)
 }
 
-// lastSeen returns the end of the last step of which anything is known; zero if there is none.
+// lastSeen returns the end of the last step with a sample, or zero.
 func (h *history) lastSeen() time.Time {
 	for at := len(h.busy) - 1; at >= 0; at-- {
 		if !isNaN(h.busy[at]) {
@@ -269,7 +267,7 @@ func (h *history) lastSeen() time.Time {
 	return time.Time{}
 }
 
-// mainNamespace returns the namespace that held the GPU for the longest time.
+// mainNamespace returns the namespace that held the GPU longest, by name if several did.
 func (h *history) mainNamespace() string {
 	best := ""
 	most := 0

@@ -7,53 +7,51 @@ import (
 	"github.com/prometheus/common/model"
 )
 
-// dialect is how an exporter names what is asked. Expressions are templates: $sel are label matchers, $w is the
-// window. All but inventory and holders are by GPU.
+// dialect has the names and PromQL expressions for one exporter. Expressions are templates: $sel stands for label
+// matchers, $w for the window. All but inventory and holders have one result for each GPU.
 type dialect struct {
 	name        string // of the exporter
-	family      string // what every GPU has a series of
+	family      string // a metric that every GPU has
 	uuid, model model.LabelName
 
-	// inventory counts samples by GPU, model, and the labels that say where it is.
+	// inventory counts samples by GPU, model, and the labels that say where the GPU is.
 	inventory string
-	// holders has a value for each cluster of which it is known what holds GPUs.
+	// holders has a value for each cluster whose history says what holds GPUs.
 	holders string
-	// At the end of the window: total memory in bytes; the largest NVLink rate in bytes per second; the largest use of
-	// media engines and the share of the scrapes that have it, by engine; and what has a value only if it was so at any
-	// time, MIG mode.
+	// At the end of the window. total is memory in bytes, nvlink the largest rate in bytes per second. media is, by
+	// engine, the largest use, mediaSeen the share of scrapes that have it. mig has a value if MIG mode was ever on.
 	total, nvlink, media, mediaSeen, mig string
-	// told has a value for each GPU of which it was known at any time of the window whether anything holds it; empty if
-	// the exporter does not say that it isn't.
+	// told has a value for each GPU if the exporter knew at any time of the window whether anything holds it. It is empty
+	// if the exporter's series don't show whether it knows.
 	told string
-	// engines are, at steps of five minutes, how busy media engines were that were used at all, by engine: means, and
-	// the largest samples.
+	// engines and enginesMost are, at steps of five minutes and by engine, the mean and the largest use of the media
+	// engines that were used at all.
 	engines, enginesMost string
-	// What the right-sizing advisor says at the end of the window: the profile of a candidate, or the reason for which the
-	// GPU is none.
+	// advised has the right-sizing advisor's result at the end of the window: the profile of a candidate, or the reason
+	// why the GPU is none.
 	advised string
-	// At steps of five minutes: means of busy time, of utilization for the steps without it, and of what kernels use of
-	// SMs and memory bandwidth.
+	// At steps of five minutes: means of busy time, of utilization for the steps without busy time, and of the use of SMs
+	// and memory bandwidth by kernels.
 	busy, utilization, sms, bandwidth measure
-	// held are series of what holds the GPU, at the same steps; used one that says that something does, if nothing else
-	// is known.
+	// held are series of what holds the GPU, at the same steps. If there is none, used says whether anything does.
 	held []string
 	used string
-	// memory is the largest use of an hour in bytes, at steps of an hour.
+	// memory is the largest use in each hour, in bytes.
 	memory string
 }
 
-// measure is a gauge of which means are asked.
+// measure is a gauge whose means we query.
 type measure struct {
 	family, selector string // the selector begins with $sel
-	factor           string // to a ratio
+	factor           string // from the gauge to a ratio
 }
 
-// perSeries is an expression for the mean of each series.
+// perSeries returns an expression for the mean of each series.
 func (m measure) perSeries() string {
 	return "avg_over_time(" + m.family + "{" + m.selector + "}[5m])" + m.factor
 }
 
-// perGPU is an expression for the mean of all samples of a GPU.
+// perGPU returns an expression for the mean of all samples of each GPU.
 func (m measure) perGPU(uuid model.LabelName) string {
 	sum := func(function string) string {
 		return "sum by (" + string(uuid) + ") (" + function +
@@ -63,13 +61,13 @@ func (m measure) perGPU(uuid model.LabelName) string {
 	return sum("sum_over_time") + " / " + sum("count_over_time") + m.factor
 }
 
-// step is the time of which means are asked, hour the one of maxima of memory.
+// We query means over a step, and maxima of memory over an hour.
 const (
 	step = 5 * time.Minute
 	hour = time.Hour
 )
 
-// placeLabels are those that may name a GPU's node, the best first.
+// placeLabels returns the labels that may name a GPU's node, the best first.
 func placeLabels() []model.LabelName {
 	return []model.LabelName{
 		"node",
@@ -81,7 +79,7 @@ func placeLabels() []model.LabelName {
 	}
 }
 
-// dialects are the exporters that are known. A GPU that two of them serve is asked for under the first one's names.
+// dialects returns the exporters that we know. If two of them serve a GPU, we query the first.
 func dialects() []dialect {
 	return []dialect{native(), dcgm(oldNames()), dcgm(newNames())}
 }
@@ -124,12 +122,12 @@ func native() dialect {
 	}
 }
 
-// dcgmNames are what differs between the releases of dcgm-exporter.
+// dcgmNames has what differs between the releases of dcgm-exporter: metrics and units.
 type dcgmNames struct {
-	release                                  string
-	used, free, utilization, encoder, decode string
-	busy, sms, bandwidth, nvlink             string
-	mebibytes, percent, megabytes            string // factors to bytes, ratios and bytes
+	release                                   string
+	used, free, utilization, encoder, decoder string
+	busy, sms, bandwidth, nvlink              string
+	mebibytes, percent, megabytes             string // factors to bytes, ratios and bytes; empty if not needed
 }
 
 func oldNames() dcgmNames {
@@ -139,7 +137,7 @@ func oldNames() dcgmNames {
 		free:        "DCGM_FI_DEV_FB_FREE",
 		utilization: "DCGM_FI_DEV_GPU_UTIL",
 		encoder:     "DCGM_FI_DEV_ENC_UTIL",
-		decode:      "DCGM_FI_DEV_DEC_UTIL",
+		decoder:     "DCGM_FI_DEV_DEC_UTIL",
 		busy:        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
 		sms:         "DCGM_FI_PROF_SM_ACTIVE",
 		bandwidth:   "DCGM_FI_PROF_DRAM_ACTIVE",
@@ -157,7 +155,7 @@ func newNames() dcgmNames {
 		free:        "DCGM_FI_DEV_FB_FREE_BYTES",
 		utilization: "DCGM_FI_DEV_GPU_UTIL_RATIO",
 		encoder:     "DCGM_FI_DEV_ENC_UTIL_RATIO",
-		decode:      "DCGM_FI_DEV_DEC_UTIL_RATIO",
+		decoder:     "DCGM_FI_DEV_DEC_UTIL_RATIO",
 		busy:        "DCGM_FI_PROF_GR_ENGINE_UTIL_RATIO",
 		sms:         "DCGM_FI_PROF_SM_UTIL_RATIO",
 		bandwidth:   "DCGM_FI_PROF_DRAM_UTIL_RATIO",
@@ -165,8 +163,8 @@ func newNames() dcgmNames {
 	}
 }
 
-// dcgm makes the dialect of a release. There pods are on the series of their GPUs, which end with them; the pod of
-// the exporter itself, which Prometheus adds to series that have none, is no holder.
+// dcgm returns the dialect of a release. dcgm-exporter puts a pod on the series of its GPUs, which end with the pod.
+// To series without a pod Prometheus may add the exporter's own, which is no holder.
 func dcgm(n dcgmNames) dialect {
 	mean := func(family, factor string) measure { return measure{family, `$sel,GPU_I_ID=""`, factor} }
 	most := func(family string) string {
@@ -181,7 +179,7 @@ func dcgm(n dcgmNames) dialect {
 				name + `", "", "")`
 		}
 
-		return of("encoder", n.encoder) + " or " + of("decoder", n.decode)
+		return of("encoder", n.encoder) + " or " + of("decoder", n.decoder)
 	}
 	exported := n.used + `{$sel,GPU_I_ID="",exported_pod!=""}`
 	own := n.used + `{$sel,GPU_I_ID="",exported_pod="",pod!="",pod!~".*exporter.*"}`
@@ -196,7 +194,7 @@ func dcgm(n dcgmNames) dialect {
 		total: `max by (UUID) (last_over_time(` + n.used + `{$sel,GPU_I_ID=""}[$w]) + last_over_time(` + n.free +
 			`{$sel,GPU_I_ID=""}[$w]))` + n.mebibytes,
 		nvlink:      most(n.nvlink) + n.megabytes + " or on (UUID) " + most("DCGM_FI_PROF_NVLINK_TX_BYTES"),
-		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decode),
+		media:       engine("encoder", n.encoder) + " or " + engine("decoder", n.decoder),
 		engines:     engines("avg_over_time"),
 		enginesMost: engines("max_over_time"),
 		mig:         `max by (UUID) (present_over_time(` + n.used + `{$sel,GPU_I_ID!=""}[$w]))`,
@@ -212,7 +210,7 @@ func dcgm(n dcgmNames) dialect {
 	}
 }
 
-// render fills in a template.
+// render fills in an expression of a dialect.
 func render(template, selectors string, window time.Duration, places string) string {
 	if selectors == "" {
 		template = strings.ReplaceAll(template, "$sel,", "")

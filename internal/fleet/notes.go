@@ -20,7 +20,7 @@ const coarser = "The rules are those of migctl recommend, the evidence is coarse
 type counts struct {
 	blind, links, unheld, unpriced int
 	advised                        int
-	untold, gone, unseen           int
+	holderUnknown, gone, unseen    int
 	byReplica, ownerless, hidden   int
 	first, last                    time.Time      // start and end of the steps in which any GPU has a sample
 	exporters                      map[string]int // GPUs that are known under an exporter's names alone
@@ -37,7 +37,7 @@ func (a *analysis) count(r *Report) counts {
 		c.links += count(answer.NVLinkUnread)
 		c.advised += count(answer.Advised)
 		c.unheld += count(!a.holdersKnown[g.cluster])
-		c.untold += count(g.untold)
+		c.holderUnknown += count(g.holderUnknown)
 		c.exporters[g.dialect.name]++
 
 		c.gone += count(!g.last.After(a.end.Add(-hour)))
@@ -152,10 +152,10 @@ func (a *analysis) notes(r *Report) []string {
 		c.unheld,
 	)
 	add(
-		c.untold,
+		c.holderUnknown,
 		"%d GPUs count as held all the time: the history has neither nvidia_gpu_allocated nor "+
 			"nvidia_gpu_processes of them, as if mig-exporter saw no kubelet and only the processes of its own PID namespace.",
-		c.untold,
+		c.holderUnknown,
 	)
 	add(
 		r.Fleet.NotChecked,

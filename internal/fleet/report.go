@@ -10,43 +10,43 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// Report is what is recommended for a fleet.
+// Report has the recommendations for a fleet.
 type Report struct {
 	APIVersion  string    `json:"apiVersion"`
 	Prometheus  string    `json:"prometheus"`
 	Time        time.Time `json:"time"` // the end of the window
 	WindowHours float64   `json:"windowHours"`
 	Nodes       int       `json:"nodes"`
-	// Groups are the GPUs by cluster, model and namespace. Totals are those by cluster and model, with the slices of all
-	// namespaces packed together.
+	// Groups has the GPUs by cluster, model and namespace, Totals by cluster and model, with the slices of all namespaces
+	// packed together.
 	Groups []Group `json:"groups"`
 	Totals []Group `json:"totals"`
 	Fleet  Group   `json:"fleet"` // the sum of Totals
 	GPUs   []GPU   `json:"gpus"`
-	// Notes say what could not be seen, and how far the answer can be relied on.
+	// Notes say what we could not see, and how reliable the recommendations are.
 	Notes []string `json:"notes"`
 
 	options advise.Options
 }
 
-// ReasonText returns a sentence on a reason.
+// ReasonText returns a sentence that explains a reason.
 func (r *Report) ReasonText(reason advise.Reason) string { return ReasonText(reason, r.options) }
 
-// Group is what is recommended for GPUs of one kind.
+// Group sums up the recommendations for the GPUs of one kind.
 type Group struct {
 	Cluster   string `json:"cluster"`
 	Model     string `json:"model"`
 	Namespace string `json:"namespace"` // that held the GPU for the longest time; empty if none did
 	GPUs      int    `json:"gpus"`
-	// Slices counts the GPUs of which a slice would do, FreedGPUs how many fewer GPUs they need then.
+	// Slices counts the GPUs whose workload a slice would do for. In slices, these workloads need FreedGPUs fewer GPUs.
 	Slices    int `json:"slices"`
 	FreedGPUs int `json:"freedGpus"`
-	// GPUHoursPerWeek are the hours a week for which the freed GPUs are held today.
+	// GPUHoursPerWeek is how many hours a week the freed GPUs are held today.
 	GPUHoursPerWeek float64 `json:"gpuHoursPerWeek"`
-	// CostPerWeek is what these cost; absent without a price.
+	// CostPerWeek is the price of these hours; absent without a price.
 	CostPerWeek *float64 `json:"costPerWeek,omitempty"`
-	// Provisional and NotChecked count Slices with evidence of less than seven days, and with profiles that lack media
-	// engines of which the use cannot be read. Idle counts those that were held and ran nothing.
+	// Of Slices, Provisional counts those with evidence of less than seven days, NotChecked those whose profile lacks
+	// media engines whose use cannot be read, Idle those that were held and ran nothing.
 	Provisional int `json:"provisional,omitempty"`
 	NotChecked  int `json:"mediaNotChecked,omitempty"`
 	Idle        int `json:"idle,omitempty"`
@@ -59,7 +59,7 @@ type Group struct {
 // ReasonFree counts GPUs that nothing held.
 const ReasonFree advise.Reason = "free"
 
-// GPU is what is recommended for a GPU.
+// GPU is the recommendation for one GPU.
 type GPU struct {
 	UUID      string `json:"uuid"`
 	Cluster   string `json:"cluster,omitempty"`
@@ -67,20 +67,20 @@ type GPU struct {
 	Model     string `json:"model"`
 	Exporter  string `json:"exporter"`
 	Namespace string `json:"namespace,omitempty"`
-	// Namespaces is how many held it.
+	// Namespaces is how many namespaces held it.
 	Namespaces int `json:"namespaces"`
-	// Owner is that of the pod that holds it at the end of the window, "vision/Deployment/resnet".
+	// Owner owns the pod that holds it at the end of the window: "vision/Deployment/resnet".
 	Owner string `json:"owner,omitempty"`
 	// ByReplica: another replica of the owner decided, since a patch moves all of them.
 	ByReplica bool          `json:"byReplica,omitempty"`
 	Action    advise.Action `json:"action"`
 	Reason    advise.Reason `json:"reason,omitempty"`
-	// Explanation says in a sentence what the action follows from.
+	// Explanation is a sentence that says why.
 	Explanation string `json:"explanation,omitempty"`
 	Profile     string `json:"recommendedProfile,omitempty"`
 	// Decided is the figure of the slice that is nearest to its limit.
 	Decided *advise.Decided `json:"decidedBy,omitempty"`
-	// Gain is what the slice brings, packed with those of all GPUs of the cluster and model.
+	// Gain is how much the slice saves if it is packed with all slices of the cluster and model.
 	Gain *advise.Gain `json:"gain,omitempty"`
 	// Provisional and NotChecked are as in advise.Recommendation.
 	Provisional bool `json:"provisional,omitempty"`
@@ -88,7 +88,7 @@ type GPU struct {
 	Advised    bool `json:"advised,omitempty"`
 	NotChecked bool `json:"mediaNotChecked,omitempty"`
 	Idle       bool `json:"idle,omitempty"`
-	// StretchP95 is absent of a GPU on which nothing ran: it is unknown.
+	// StretchP95 is absent if nothing ran on the GPU.
 	StretchP95 *advise.Stretch `json:"stretchP95,omitempty"`
 
 	ObservedHours    float64         `json:"observedHours"` // while it was held
@@ -100,20 +100,20 @@ type GPU struct {
 	Kernels          *advise.Kernels `json:"kernelsP95,omitempty"` // absent if nothing ran or their activity is unread
 	MemoryBytes      float64         `json:"memoryMaxBytes,omitempty"`
 	MemoryTrend      float64         `json:"memoryTrendBytesPerDay,omitempty"`
-	// MediaUse says how many media engines were used, of each kind that was: P99 is of the largest samples of five minutes
-	// each, and the busiest time the five minutes with the largest mean.
+	// MediaUse says, for each kind of media engines that was used, how many were. P99 is over the largest samples of five
+	// minutes each; the busiest time is the five minutes with the largest mean.
 	MediaUse []advise.MediaUse `json:"mediaUse,omitempty"`
-	// Server is what the inference server of its pods says, if Prometheus scrapes it, and StartWith how to start it in
-	// the slice.
+	// Server has what the inference server of its pods reports, if Prometheus scrapes it. StartWith says how to start it
+	// in the slice.
 	Server    *advise.ServerEvidence  `json:"server,omitempty"`
 	StartWith *advise.PredictedServer `json:"predictedServer,omitempty"`
-	// ActivityUnread and NVLinkUnread: SM or DRAM activity, and NVLink's traffic, are not in the history.
+	// ActivityUnread is set if SM or DRAM activity is not in the history, NVLinkUnread if NVLink's traffic isn't.
 	ActivityUnread bool `json:"activityUnread,omitempty"`
 	NVLinkUnread   bool `json:"nvlinkUnread,omitempty"`
 
 	model   mig.Model
 	byLabel bool // only labels or an owner show that its pod is part of a job
-	// fits is the profile that does by the history, where the advisor of the node says that it gains nothing.
+	// fits is the profile that would do by the history if the node's advisor says that it gains nothing.
 	fits string
 }
 
@@ -153,7 +153,7 @@ func (g *GPU) addEvidence(f *advise.Facts, nvlinkUnread bool, r advise.Recommend
 	}
 }
 
-// report sums up.
+// report makes the report, after all GPUs were judged.
 func (a *analysis) report() *Report {
 	r := &Report{
 		APIVersion:  "mig-exporter/v1",
@@ -185,7 +185,8 @@ func (a *analysis) report() *Report {
 	return r
 }
 
-// group divides GPUs by cluster, model and namespace, the most freed ones first within a cluster and model.
+// group sums up GPUs by cluster, model and namespace. Within a cluster and model the group that frees most GPUs comes
+// first.
 func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 	members := map[Key][]*GPU{}
 
@@ -205,10 +206,7 @@ func (a *analysis) group(gpus []GPU, namespace func(*GPU) string) []Group {
 			cmp.Compare(a.Cluster, b.Cluster),
 			cmp.Compare(a.Model, b.Model),
 			cmp.Compare(b.FreedGPUs, a.FreedGPUs),
-			cmp.Compare(
-				b.Slices,
-				a.Slices,
-			),
+			cmp.Compare(b.Slices, a.Slices),
 			cmp.Compare(b.GPUs, a.GPUs),
 			cmp.Compare(a.Namespace, b.Namespace),
 		)
@@ -241,7 +239,7 @@ func (a *analysis) sum(key Key, list []*GPU) Group {
 			continue
 		}
 
-		// A slice whose profile is not known is taken for a whole GPU.
+		// A slice whose profile is not known takes a whole GPU.
 		if known = g.model; g.Profile != "" {
 			wanted = append(wanted, g.Profile)
 		} else {

@@ -115,8 +115,8 @@ const (
 // podKey names a pod of a cluster.
 type podKey struct{ cluster, namespace, pod string }
 
-// queryServers finds what inference servers say in the window, a day at a time. Without an answer nothing is known of
-// them; a server that cannot evaluate a query because it is too much does not know, either.
+// queryServers queries what inference servers report in the window, a day at a time. It skips queries that are too
+// much for Prometheus: then we know nothing of the servers.
 func (a *analysis) queryServers(ctx context.Context) error {
 	a.servers = map[podKey]*advise.ServerHistory{}
 	by := a.options.ClusterLabel + ", namespace, pod"
@@ -155,7 +155,7 @@ func (a *analysis) queryServers(ctx context.Context) error {
 		return err
 	}
 
-	// The present name is read last: it wins, also over a series that a pod had earlier in the window.
+	// We read the current name last: it wins, also over a series that a pod had earlier in the window.
 	for _, label := range []model.LabelName{formerWeightsLabel, weightsLabel} {
 		for _, row := range rows {
 			if s := a.servers[a.podOf(row)]; s != nil && row.Metric[label] != "" {
@@ -192,7 +192,7 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	}
 
 	if s.Kind != kind {
-		s.Kind = "" // of two servers it is not known which one holds the cache
+		s.Kind = "" // with two servers we don't know which one holds the cache
 	}
 
 	switch string(row.Metric["figure"]) {
@@ -209,8 +209,8 @@ func (a *analysis) addServer(kind gpu.ServerKind, row *model.Sample) {
 	}
 }
 
-// addServerOf adds what is known of the server on a GPU, from all pods that held it. It reports whether something else
-// held it, too: a pod that has none, or one of another kind. Then what the server says is not the need of all.
+// addServerOf adds to f what the servers in all pods that held a GPU report. It reports whether a pod without a server
+// held it, too, or one with a server of another kind: then the servers don't say how much all of them need.
 func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	var all *advise.ServerHistory
 	others := false
@@ -243,6 +243,6 @@ func (a *analysis) addServerOf(g *device, f *advise.Facts) (isMixed bool) {
 	return others
 }
 
-// mixedText explains why a GPU stays of which one pod's server says nothing of the others.
+// mixedText explains why a GPU stays whole if one pod's server says nothing about the others.
 const mixedText = "an inference server reserves memory, and held it for only a part of the window: what the others " +
 	"need cannot be told from what it reserves"

@@ -8,9 +8,9 @@ import (
 
 // arrangement is how compute instances of wanted sizes are placed in a GPU instance.
 type arrangement struct {
-	computes []ComputeInstance // by placement
-	gone     []int             // indexes of present compute instances that are destroyed
-	busy     []int             // of these, those that must not be
+	computes  []ComputeInstance // by placement
+	destroyed []int             // indexes of the existing compute instances that it destroys
+	busy      []int             // the busy ones among destroyed
 }
 
 // unknownStart is the start of a compute instance's placement that the driver does not report.
@@ -29,11 +29,10 @@ func computeSizes(ofInstance int) []int {
 	return append(sizes, ofInstance)
 }
 
-// arrange finds places for compute instances of the given sizes, which fit together. Of all ways it takes the one that
-// destroys the fewest that may not go, then the fewest of all. New ones are placed where the driver would let them on
-// any GPU if that is possible, at multiples of 2 and 4 slices; then the larger and the earlier have lower placements.
-// ok is false if a present GPU instance (nil: a new one) cannot be kept because the placements of its compute instances
-// are not known.
+// arrange finds placements for compute instances of the given sizes in slices, whose sum fits, in an existing GPU
+// instance or, with nil, in a new one. It takes the arrangement that destroys the fewest busy compute instances, then
+// the fewest of all, then the one with the most new ones at multiples of 2 and 4 slices, where any driver allows them;
+// then larger ones come first. ok is false if existing cannot be kept, since we don't know the placements in it.
 func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement, ok bool) {
 	a := arranger{ofInstance: ofInstance, sizes: slices.Clone(sizes)}
 	slices.SortFunc(a.sizes, func(x, y int) int { return y - x })
@@ -52,11 +51,11 @@ func arrange(ofInstance int, sizes []int, existing *Instance) (best arrangement,
 
 	a.arrangeRest(0)
 
-	return a.arrangement(), a.best != nil
+	return a.bestArrangement(), a.best != nil
 }
 
-// computePlace returns the placement of a compute instance. That of one with all slices of its GPU instance is always
-// known.
+// computePlace returns the placement of a compute instance. If it has all slices of its GPU instance, we know the
+// placement even if the driver does not report it.
 func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	if !c.Placement.Present() && c.Slices == ofInstance {
 		return gpu.Some(gpu.Placement{Size: c.Slices})
@@ -65,7 +64,7 @@ func computePlace(ofInstance int, c ComputeInstance) gpu.Opt[gpu.Placement] {
 	return c.Placement
 }
 
-// keptWhole keeps an instance as it is, if it has the sizes that are wanted.
+// keptWhole returns the arrangement that changes nothing, and false if existing does not have the wanted sizes.
 func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bool) {
 	var has []int
 	for _, c := range existing.ComputeInstances {
@@ -81,7 +80,7 @@ func keptWhole(ofInstance int, sizes []int, existing *Instance) (arrangement, bo
 	return arrangement{computes: asItIs(ofInstance, existing)}, true
 }
 
-// asItIs returns the present compute instances of an instance by placement.
+// asItIs returns the existing compute instances by placement.
 func asItIs(ofInstance int, existing *Instance) []ComputeInstance {
 	list := slices.Clone(existing.ComputeInstances)
 	for i := range list {
@@ -106,11 +105,12 @@ type arranger struct {
 	existing   *Instance
 	places     []gpu.Placement // of the existing compute instances
 
-	chosen   []gpu.Placement
+	chosen   []gpu.Placement // of the first sizes
 	best     []gpu.Placement
-	bestCost [3]int
+	bestCost [3]int // busy ones destroyed, all destroyed, new ones not aligned; the first counts most
 }
 
+// arrangeRest tries all placements of the sizes that have none yet. taken are the units of the chosen ones.
 func (a *arranger) arrangeRest(taken uint64) {
 	n := len(a.chosen)
 	if n == len(a.sizes) {
@@ -135,7 +135,7 @@ func (a *arranger) arrangeRest(taken uint64) {
 
 // judgeArrangement keeps the arrangement if it is better than the best so far.
 func (a *arranger) judgeArrangement() {
-	var c [3]int
+	var c [3]int // as bestCost
 
 	for i, place := range a.places {
 		if slices.Contains(a.chosen, place) {
@@ -143,7 +143,7 @@ func (a *arranger) judgeArrangement() {
 		}
 
 		c[1]++
-		if a.pinned(i) {
+		if a.isBusy(i) {
 			c[0]++
 		}
 	}
@@ -160,12 +160,12 @@ func (a *arranger) judgeArrangement() {
 	}
 }
 
-func (a *arranger) pinned(i int) bool {
+func (a *arranger) isBusy(i int) bool {
 	return a.existing.Busy || a.existing.ComputeInstances[i].Busy
 }
 
-// alignment is the number of slices at whose multiples a compute instance can certainly be placed: by NVIDIA's open
-// kernel modules any start will do, by its emulated GPUs (go-nvml) only these.
+// alignment returns the number of slices at whose multiples every driver places a compute instance: NVIDIA's open
+// kernel modules take any start, its emulated GPUs (go-nvml) only these.
 func alignment(size int) int {
 	for _, power := range []int{1, 2, 4} {
 		if size <= power {
@@ -176,7 +176,8 @@ func alignment(size int) int {
 	return 8
 }
 
-func (a *arranger) arrangement() arrangement {
+// bestArrangement returns the best arrangement found; the zero arrangement if there was none.
+func (a *arranger) bestArrangement() arrangement {
 	var list arrangement
 
 	for _, at := range a.best {
@@ -194,8 +195,8 @@ func (a *arranger) arrangement() arrangement {
 			continue
 		}
 
-		list.gone = append(list.gone, i)
-		if a.pinned(i) {
+		list.destroyed = append(list.destroyed, i)
+		if a.isBusy(i) {
 			list.busy = append(list.busy, i)
 		}
 	}

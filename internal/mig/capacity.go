@@ -8,9 +8,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Placed is the profile and the placement of a GPU instance. Its profile is the one with its id, or with its name if
-// the id belongs to a profile of another name. An instance of no known profile still occupies its placement and, if
-// its name can be parsed, compute slices.
+// Placed is the profile and the placement of a GPU instance. If a profile has its ProfileID and another its Profile,
+// the name counts. An instance of an unknown profile still occupies its placement and, if we can parse its name,
+// compute slices.
 type Placed struct {
 	ProfileID uint32
 	Profile   string
@@ -19,12 +19,12 @@ type Placed struct {
 
 // CapacityOf returns what could still be created on a GPU with these profiles, given all of its instances.
 //
-// How many of a profile there can be follows from its placements, the GPU's compute slices, its engines and the rule
-// that one instance at most has media extensions (+me, +me.all), not from MaxInstances, which drivers report wrongly
-// for A30. Profiles without placements are left out. Totals are those of the largest profile.
+// How many instances of a profile fit follows from its placements, the GPU's compute slices and engines, and the rule
+// that at most one instance has media extensions (+me, +me.all). We don't use MaxInstances, which drivers report
+// wrongly for A30. Profiles without placements are left out. The largest profile has the GPU's totals.
 //
-// Free memory slices are those that an instance of some profile, created now, could have; the other unused ones are
-// stranded. Free compute slices are as many as the best further instances together could have; the rest is stranded.
+// A memory slice is free if an instance of some profile, created now, could have it; other unused ones are stranded.
+// As many compute slices are free as the best further instances together could have; the rest is stranded.
 func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	shape := shapeOf(profiles)
 	empty := newOccupancy(shape, profiles, nil)
@@ -57,8 +57,8 @@ func CapacityOf(profiles []gpu.Profile, placed []Placed) gpu.Capacity {
 	return c
 }
 
-// FreePlacements lists where one more instance of the profile could be created now, in the profile's order. It is empty
-// if the GPU's compute slices, engines or its one instance with media extensions are taken, too.
+// FreePlacements lists where one more instance of the profile could be created now, in the profile's order. It is
+// empty if the GPU's compute slices, engines or its one instance with media extensions are taken, too.
 func FreePlacements(profiles []gpu.Profile, placed []Placed, profile gpu.Profile) []gpu.Placement {
 	return newOccupancy(shapeOf(profiles), profiles, placed).free(profile)
 }
@@ -72,7 +72,8 @@ type shape struct {
 // maxUnits is the number of units of a placement axis that fit the sets below; the longest known has 12.
 const maxUnits = 64
 
-// shapeOf takes the end of the last placement and the slices and engines of the largest profile.
+// shapeOf derives the shape from a GPU's profiles: the axis ends with the last placement, and the largest profile has
+// all slices and engines.
 func shapeOf(profiles []gpu.Profile) shape {
 	s := shape{engines: engineTotals(profiles)}
 	for _, p := range profiles {
@@ -85,7 +86,7 @@ func shapeOf(profiles []gpu.Profile) shape {
 	return s
 }
 
-// units is the set of axis units of a placement; none for one that is not on an axis of up to maxUnits.
+// units returns the set of axis units of a placement, 2:2 as 0b1100; 0 if it is not on an axis of up to maxUnits.
 func units(p gpu.Placement) uint64 {
 	if p.Start < 0 || p.Size <= 0 || p.Start >= maxUnits || p.Size > maxUnits-p.Start {
 		return 0
@@ -94,13 +95,13 @@ func units(p gpu.Placement) uint64 {
 	return (1<<p.Size - 1) << p.Start
 }
 
-// occupancy is what the instances of a GPU leave.
+// occupancy is what the instances of a GPU take and leave.
 type occupancy struct {
 	shape
-	units   uint64 // occupied
-	compute int    // slices that are not taken
-	media   bool   // the one instance with media extensions exists
-	left    engineCounts
+	units   uint64       // taken
+	compute int          // slices left
+	media   bool         // the one instance with media extensions exists
+	left    engineCounts // engines left
 }
 
 func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
@@ -120,7 +121,7 @@ func newOccupancy(s shape, profiles []gpu.Profile, placed []Placed) occupancy {
 	return o
 }
 
-// profileOf finds an instance's profile; for an unknown one it returns what the name says.
+// profileOf finds an instance's profile, see Placed. For an unknown one it returns what the name says.
 func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	byID := slices.IndexFunc(
 		profiles,
@@ -146,8 +147,8 @@ func profileOf(profiles []gpu.Profile, instance Placed) gpu.Profile {
 	return gpu.Profile{Name: instance.Profile, ComputeSlices: n.Slices}
 }
 
-// hasMediaExtensions reports whether the profile is one of those of which a GPU can have a single instance: all of them
-// want its only OFA engine. NVML's enum decides if a driver reports no names.
+// hasMediaExtensions reports whether the profile has media extensions. A GPU can have only one such instance, since
+// each takes its only OFA engine. We look at NVML's enum first, since a driver may report no names.
 func hasMediaExtensions(p gpu.Profile) bool {
 	switch p.Enum {
 	case enum1SliceMedia, enum2SliceMedia, enum1SliceAllMedia, enum2SliceAllMedia:
@@ -167,7 +168,7 @@ const (
 	enum2SliceAllMedia = 16
 )
 
-// creatable reports whether one more instance of the profile is possible, at any placement.
+// creatable reports whether compute slices and engines are left for an instance of the profile.
 func (o occupancy) creatable(p gpu.Profile) bool {
 	return p.ComputeSlices <= o.compute && !(o.media && hasMediaExtensions(p)) &&
 		o.left.cover(countsOf(p))
@@ -190,8 +191,8 @@ func (o occupancy) free(p gpu.Profile) []gpu.Placement {
 	return free
 }
 
-// count is how many instances of the profile alone could be created: the most intervals of which no two overlap are
-// found by taking whichever ends first.
+// count returns how many instances of the profile alone could be created. Taking the free placement that ends first,
+// again and again, gives the most placements that don't overlap.
 func (o occupancy) count(p gpu.Profile) int {
 	free := o.free(p)
 	slices.SortFunc(free, func(a, b gpu.Placement) int { return cmp.Compare(a.End(), b.End()) })
@@ -217,8 +218,9 @@ func (o occupancy) count(p gpu.Profile) int {
 	return min(n, o.left.times(countsOf(p)))
 }
 
-// bestCompletion is the most compute slices that further instances together could take. Going along the axis, it keeps
-// for every unit the sets of sums that can be reached there, one set for each combination of what else instances take.
+// bestCompletion returns the most compute slices that further instances together could take. It goes along the axis
+// and keeps, at every unit, which sums of slices the instances before it can have: reached[u][t] has bit n set if
+// instances below unit u can have n slices and take t of the rest.
 func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	within := uint64(1)<<(o.compute+1) - 1
 
@@ -231,15 +233,19 @@ func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 
 	starts := o.startingAt(profiles) // without media extensions if an existing instance has them
 	for u := range o.axis {
-		for so, sums := range reached[u] {
-			reached[u+1][so] |= sums
+		for before, sums := range reached[u] {
+			reached[u+1][before] |= sums // unit u stays free
+
 			for _, next := range starts[u] {
-				if so.media && next.media || !so.left.cover(next.engines) {
+				if before.media && next.media || !before.left.cover(next.engines) {
 					continue
 				}
 
-				then := taken{media: so.media || next.media, left: so.left.without(next.engines)}
-				reached[u+next.size][then] |= sums << next.compute & within
+				after := taken{
+					media: before.media || next.media,
+					left:  before.left.without(next.engines),
+				}
+				reached[u+next.size][after] |= sums << next.compute & within
 			}
 		}
 	}
@@ -252,10 +258,10 @@ func (o occupancy) bestCompletion(profiles []gpu.Profile) int {
 	return most
 }
 
-// taken is what further instances take besides units and compute slices.
+// taken says what further instances take besides units and compute slices.
 type taken struct {
 	media bool
-	left  engineCounts // what they leave
+	left  engineCounts // engines left
 }
 
 // candidate is an instance that could begin at a unit.

@@ -9,8 +9,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Need asks for a number of further instances of at least so much memory and so many SMs, of whichever profile, each
-// with one compute instance of all its slices.
+// Need asks for Count further instances of any profile with at least MemoryBytes and SMs, each with one compute
+// instance of all its slices.
 type Need struct {
 	MemoryBytes uint64
 	SMs         int
@@ -18,19 +18,19 @@ type Need struct {
 }
 
 const (
-	// maxDemand bounds how many instances one demand can ask for, maxParts in how many ways it can be split up between
-	// GPUs: the search is exact.
+	// maxDemand bounds how many instances one demand can ask for, maxParts in how many ways GPUs can share it: the
+	// search goes through all of them.
 	maxDemand = 64
 	maxParts  = 4096
 )
 
-// metBy reports whether an instance of a profile is enough.
+// metBy reports whether an instance of the profile meets the need.
 func (n Need) metBy(p gpu.Profile) bool {
 	return p.MemoryBytes >= n.MemoryBytes && p.SMs >= n.SMs && len(p.Placements) > 0
 }
 
-// planDemand finds room for further instances on the GPUs that are in MIG mode. Existing instances stay, except idle
-// instances that are in the way. Of equally good ways it takes the one that uses the first GPUs.
+// planDemand finds room for further instances on the GPUs that are in MIG mode. It destroys existing instances only if
+// they are idle and in the way. Of equally good ways it takes the one that uses the first GPUs.
 func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) {
 	total := 0
 
@@ -94,25 +94,26 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 	return d.planned(best), nil
 }
 
-// demand goes from GPU to GPU, and keeps for every part of the demand that can be met so far the best way to. A part
-// is a number whose digits, in mixed bases, say how many instances of each kind it has.
+// demand goes from GPU to GPU and remembers, for every part of the demand, the best way to meet it with the GPUs so
+// far. A part is a number whose digits, in mixed bases, say how many instances of each kind it has: with kinds of 2
+// and 3 instances, part 7 = 1 + 2*3 has one instance of the first kind and two of the second.
 type demand struct {
 	watch *watch
 	gpus  []GPULayout
 	inMIG []int // indexes of the GPUs in MIG mode
 	kinds []kind
 	parts int // number of parts; the last is the whole
-	// packed are the digits of each part in fields of their own, each with a spare bit above it, and spare those bits.
+	// packed has, for each part, its digits in bit fields with a spare bit above each. spare has the spare bits set.
 	packed []uint64
 	spare  uint64
-	known  map[string][]*option // by likeness
+	known  map[string][]*option // the options of a GPU, by its likeness
 }
 
-// kind is all needs that the same profiles meet.
+// kind joins the needs that the same profiles meet.
 type kind struct {
-	fits  [][]*searchProfile // for each GPU
-	needs []int              // index of the need, for each of its instances
-	base  int                // of its digit
+	fits  [][]*searchProfile // for each GPU in MIG mode
+	needs []int              // for each instance the index of its need
+	base  int                // what one instance adds to the number of a part
 }
 
 func (k kind) fitsNowhere() bool {
@@ -189,14 +190,14 @@ func (d *demand) pack() {
 	}
 }
 
-// digit is how many instances of a kind a part has.
+// digit returns how many instances of a kind a part has.
 func (d *demand) digit(part, kind int) int {
 	k := d.kinds[kind]
 	return part / k.base % (len(k.needs) + 1)
 }
 
-// options returns the best way of one GPU to meet each part of the demand, nil if it cannot. What meets a part meets
-// every smaller one.
+// options returns, for each part of the demand, the best way for one GPU to meet it, nil if it cannot. If the GPU
+// meets a part, it meets every smaller one.
 func (d *demand) options(at int, p busyPolicy) []*option {
 	g := d.seenBy(p, at)
 	groups := d.groups(at)
@@ -235,10 +236,10 @@ func (d *demand) options(at int, p busyPolicy) []*option {
 	return list
 }
 
-// items are the instances of a part, and how many of them each group of kinds has: parts with the same numbers are
-// met in the same ways.
+// items returns the instances of a part. counts has how many each group of kinds has: a GPU meets parts with the same
+// counts in the same way.
 func (d *demand) items(at int, groups [][]int, part int) (items []item, counts string) {
-	var of []byte
+	var byGroup []byte
 
 	for group, kinds := range groups {
 		before := len(items)
@@ -249,14 +250,14 @@ func (d *demand) items(at int, groups [][]int, part int) (items []item, counts s
 			}
 		}
 
-		of = append(of, byte(len(items)-before)) // a demand is of no more than maxDemand
+		byGroup = append(byGroup, byte(len(items)-before)) // at most maxDemand
 	}
 
-	return items, string(of)
+	return items, string(byGroup)
 }
 
-// groups are the kinds that the same profiles of one GPU meet, side by side: other GPUs of a mixed node tell them
-// apart, and to try their instances in every order would cost as many times more as there are orders.
+// groups joins the kinds that the same profiles of one GPU meet; only other GPUs of a mixed node tell them apart. The
+// search takes the instances of a group as equal, which saves it from trying them in every order.
 func (d *demand) groups(at int) [][]int {
 	var groups [][]int
 
@@ -274,7 +275,8 @@ func (d *demand) groups(at int) [][]int {
 	return groups
 }
 
-// possible reports whether each part that is smaller by one instance can be met, and the axis is long enough.
+// possible reports whether a GPU may meet a part: it meets each part with one instance less, and it has at least as
+// many units, most, as the part has instances.
 func (d *demand) possible(list []*option, part, most int) bool {
 	total := 0
 
@@ -288,7 +290,7 @@ func (d *demand) possible(list []*option, part, most int) bool {
 	return true
 }
 
-// planned says what becomes of the GPUs that are touched.
+// planned returns the layouts of the GPUs that the best options change.
 func (d *demand) planned(best []*option) []PlannedGPU {
 	var list []PlannedGPU
 	met := make([]int, len(d.kinds))
@@ -327,7 +329,8 @@ func (d *demand) planned(best []*option) []PlannedGPU {
 	return list
 }
 
-// infeasible returns the reason: if busy instances are in the way, it names the fewest that would have to be destroyed.
+// infeasible returns the error that says why the demand cannot be met. If busy instances are in the way, it names the
+// fewest that would have to be destroyed.
 func (d *demand) infeasible(total int) error {
 	problem := &InfeasibleError{GPU: -1}
 	if d.solve(ignoreBusy) == nil {

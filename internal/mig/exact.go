@@ -13,34 +13,41 @@ import (
 type exact struct {
 	gpu    *GPULayout
 	own    []*searchProfile // profiles of the existing instances
-	all    []*searchProfile
-	wanted []wanted // one entry for each instance, equal ones side by side
-	kept   map[[2]int]*arrangement
+	ranked []*searchProfile // all profiles, the largest first
+	wanted []wanted         // one entry for each instance, equal ones side by side
+
+	// kept remembers what keeps returns for an existing instance and a group of wanted ones, by both indexes.
+	kept map[[2]int]*arrangement
 
 	best     []fitted
 	bestCost cost
 }
 
-// wanted is a GPU instance that there shall be.
+// wanted is a GPU instance that the layout must have.
 type wanted struct {
-	group   int
+	group   int // the same for equal instances
 	profile *searchProfile
-	sizes   []int // of its compute instances, descending
+	sizes   []int // of its compute instances in slices, descending
 }
 
 // planExact plans one GPU for a rule's wants. Of several equally good layouts it takes the one whose largest instance
-// is at the most preferred place, then the next. position is the GPU's index in the list planned for.
+// has the most preferred placement, then the next. Errors and the plan name the GPU by position.
 func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, error) {
 	list, err := resolve(g, position, wants)
 	if err != nil {
 		return PlannedGPU{}, err
 	}
 
-	e := &exact{gpu: g, own: g.profilesOfInstances(), all: searchProfiles(g.Profiles), wanted: list,
-		kept: map[[2]int]*arrangement{}}
+	e := &exact{
+		gpu:    g,
+		own:    g.profilesOfInstances(),
+		ranked: rankedProfiles(g.Profiles),
+		wanted: list,
+		kept:   map[[2]int]*arrangement{},
+	}
 	s := search{watch: w, judgeLayout: e.judgeLayout}
-	slicesWanted := 0
 	shape := shapeOf(g.Profiles)
+	slicesWanted := 0
 
 	for _, each := range list {
 		s.items = append(s.items, item{group: each.group, fits: []*searchProfile{each.profile}})
@@ -51,20 +58,23 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 		s.placeItems(newOccupancy(shape, g.Profiles, nil))
 	}
 
-	switch {
-	case e.best == nil:
-		return PlannedGPU{}, &InfeasibleError{GPU: position,
+	if e.best == nil {
+		return PlannedGPU{}, &InfeasibleError{
+			GPU: position,
 			Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
-				g.Index, describe(wants), g.Name, whyNot(list, shape))}
-	case e.bestCost.busy > 0:
+				g.Index, describe(wants), g.Name, whyNot(list, shape)),
+		}
+	}
+
+	if e.bestCost.busy > 0 {
 		return PlannedGPU{}, e.blocked(position, wants)
 	}
 
 	return planned(g, position, e.after()), nil
 }
 
-// whyNot returns which of the wanted profiles has no placements that the driver reports, or of which engines there
-// are too few.
+// whyNot returns the end of an error's text: which wanted profile has no placements, or of which engines there are too
+// few. It is empty if the instances only don't fit beside each other.
 func whyNot(list []wanted, s shape) string {
 	var need [len(engineCounts{})]int
 	for _, w := range list {
@@ -92,15 +102,8 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 
 	s := shapeOf(g.Profiles)
 	for _, w := range wants {
-		at := slices.IndexFunc(g.Profiles, func(p gpu.Profile) bool { return p.Name == w.Profile })
-		if at < 0 {
-			at = slices.IndexFunc(
-				g.Profiles,
-				func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == w.Profile },
-			)
-		}
-
-		if at < 0 {
+		p, ok := findProfile(g.Profiles, w.Profile)
+		if !ok {
 			return nil, &ProfileError{
 				GPU:     position,
 				Index:   g.Index,
@@ -109,8 +112,6 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 				Offers:  offers(g.Profiles),
 			}
 		}
-
-		p := g.Profiles[at]
 
 		sizes, err := sizesOf(p, w.ComputeInstances)
 		if err != nil {
@@ -131,20 +132,34 @@ func resolve(g *GPULayout, position int, wants []Want) ([]wanted, error) {
 	})
 
 	for i := 1; i < len(list); i++ {
-		list[i].group = list[i-1].group
-
 		a := list[i-1]
+		b := &list[i]
 
-		b := list[i]
+		b.group = a.group
 		if !a.profile.same(b.profile) || !slices.Equal(a.sizes, b.sizes) {
-			list[i].group++
+			b.group++
 		}
 	}
 
 	return list, nil
 }
 
-// sizesOf checks the sizes of compute instances against what an instance of the profile can have.
+// findProfile finds a profile by its name or, if no profile has that name, by its ID in decimal.
+func findProfile(profiles []gpu.Profile, name string) (gpu.Profile, bool) {
+	at := slices.IndexFunc(profiles, func(p gpu.Profile) bool { return p.Name == name })
+	if at < 0 {
+		at = slices.IndexFunc(profiles, func(p gpu.Profile) bool { return fmt.Sprint(p.ID) == name })
+	}
+
+	if at < 0 {
+		return gpu.Profile{}, false
+	}
+
+	return profiles[at], true
+}
+
+// sizesOf returns the wanted sizes of compute instances, descending; nil asks for one with all slices. It returns an
+// error if an instance of the profile can't have them.
 func sizesOf(p gpu.Profile, computes []int) ([]int, error) {
 	if computes == nil {
 		return []int{p.ComputeSlices}, nil
@@ -214,14 +229,15 @@ func describe(wants []Want) string {
 	return strings.Join(parts, ", ")
 }
 
-// judgeLayout keeps a layout that is better than the best so far; of equal ones the first, the most preferred one. How
-// many are created follows from how many are destroyed, and so does whether the GPU is touched.
+// judgeLayout keeps a layout that is better than the best so far. Of equal layouts the first remains, whose placements
+// are the most preferred. We count only what is destroyed: how much is created follows from that.
 func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	var c cost
 	for i := range e.gpu.Instances {
 		c = c.plus(e.costOf(chosen, i))
 	}
 
+	// We look for the largest profile that is left only if the layout is not worse already.
 	bound := cost{
 		busy:      e.bestCost.busy,
 		instances: e.bestCost.instances,
@@ -231,7 +247,7 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 		return
 	}
 
-	_, rank := o.largest(e.all)
+	_, rank := o.largest(e.ranked)
 	c.left = -rank
 
 	if e.best == nil || c.compare(e.bestCost) < 0 {
@@ -240,11 +256,11 @@ func (e *exact) judgeLayout(o occupancy, chosen []fitted) {
 	}
 }
 
-// costOf returns the cost of what a layout does to a present instance.
+// costOf returns the cost of what a layout does to an existing instance.
 func (e *exact) costOf(chosen []fitted, existing int) cost {
 	instance := &e.gpu.Instances[existing]
 	if a := e.keeps(chosen, existing); a != nil {
-		return cost{busy: len(a.busy), computes: len(a.gone)}
+		return cost{busy: len(a.busy), computes: len(a.destroyed)}
 	}
 
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
@@ -255,13 +271,13 @@ func (e *exact) costOf(chosen []fitted, existing int) cost {
 	return c
 }
 
-// inUse reports whether anything of an instance is busy: then it cannot go as a whole.
+// inUse reports whether the instance or one of its compute instances is busy: then we cannot destroy it.
 func (i *Instance) inUse() bool {
 	return i.Busy ||
 		slices.ContainsFunc(i.ComputeInstances, func(c ComputeInstance) bool { return c.Busy })
 }
 
-// keeps returns how a present instance is kept in a layout, nil if it is destroyed.
+// keeps returns how a layout arranges the compute instances of an existing instance, or nil if it destroys that.
 func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
 	own := e.own[existing]
 	at := e.gpu.Instances[existing].Placement
@@ -286,21 +302,22 @@ func (e *exact) keeps(chosen []fitted, existing int) *arrangement {
 	return kept
 }
 
-// after is the best layout.
+// after returns the instances of the best layout: those that are kept, then the new ones.
 func (e *exact) after() []Instance {
 	var list []Instance
 
-	keeps := map[gpu.Placement]bool{}
+	kept := map[gpu.Placement]bool{}
+
 	for i, instance := range e.gpu.Instances {
 		if a := e.keeps(e.best, i); a != nil {
-			keeps[instance.Placement] = true
+			kept[instance.Placement] = true
 			instance.ComputeInstances = a.computes
 			list = append(list, instance)
 		}
 	}
 
 	for _, f := range e.best {
-		if !keeps[f.at] {
+		if !kept[f.at] {
 			a, _ := arrange(f.profile.ComputeSlices, e.wanted[f.item].sizes, nil)
 			list = append(
 				list,
@@ -316,7 +333,7 @@ func placedAt(f fitted) Placed {
 	return Placed{ProfileID: f.profile.ID, Profile: f.profile.Name, Placement: f.at}
 }
 
-// blocked names the fewest busy instances that would have to go.
+// blocked returns an error that names the busy instances that the best layout destroys; no layout destroys fewer.
 func (e *exact) blocked(position int, wants []Want) error {
 	problem := &InfeasibleError{GPU: position, FitsEmpty: true}
 
@@ -346,7 +363,7 @@ func (e *exact) blocked(position int, wants []Want) error {
 	return problem
 }
 
-// names lists the instances of a GPU that are in the way.
+// names lists instances as "3g.20gb@4:4, compute instance 1 of 2g.10gb@2:2".
 func (g *GPULayout) names(blocking []Blocking) string {
 	var parts []string
 

@@ -2,11 +2,11 @@ package mig
 
 import "slices"
 
-// option is the best way of one GPU to have some further instances.
+// option is the best way for one GPU to take some further instances.
 type option struct {
 	cost
 	fits []kindFitted
-	gone uint64 // existing instances that are destroyed
+	gone uint64 // bit i: existing instance i is destroyed
 }
 
 // kindFitted is an instance that meets a need of a kind.
@@ -15,15 +15,15 @@ type kindFitted struct {
 	kind int
 }
 
-// of is the option for items of the same groups, which may be of other kinds; nil stays nil.
+// of returns the option for other items of the same groups: only the kinds differ. nil stays nil.
 func (o *option) of(items []item) *option {
 	if o == nil {
 		return nil
 	}
 
 	same := *o
-
 	same.fits = slices.Clone(o.fits)
+
 	for i := range same.fits {
 		same.fits[i].kind = items[same.fits[i].item].kind
 	}
@@ -39,15 +39,15 @@ type fitting struct {
 	items  []item
 	*room
 	best  *option
-	bound weight // of the best
+	bound weight // of best
 }
 
 // room is what all searches on one GPU have in common.
 type room struct {
 	own    []*searchProfile // profiles of the existing instances
-	ranked []*searchProfile // all of them, the largest first
-	start  occupancy        // by what stays in any case
-	inWay  []obstacle       // the other instances
+	ranked []*searchProfile // all profiles, the largest first
+	start  occupancy        // with the instances that must stay
+	inWay  []obstacle       // the instances that need not
 }
 
 // obstacle is an existing instance that may be destroyed.
@@ -56,9 +56,9 @@ type obstacle struct {
 	weight weight // of its destruction
 }
 
-// roomOf returns what a policy leaves of a GPU.
+// roomOf returns the room on a GPU if a policy decides which instances must stay.
 func roomOf(g *GPULayout, p busyPolicy) room {
-	r := room{own: g.profilesOfInstances(), ranked: byRank(searchProfiles(g.Profiles)),
+	r := room{own: g.profilesOfInstances(), ranked: rankedProfiles(g.Profiles),
 		start: newOccupancy(shapeOf(g.Profiles), g.Profiles, nil)}
 	for i := range g.Instances {
 		instance := &g.Instances[i]
@@ -76,8 +76,8 @@ func roomOf(g *GPULayout, p busyPolicy) room {
 	return r
 }
 
-// withoutExisting returns profiles without the placements at which there is such an instance already: destroyed and
-// created again it would be no further one.
+// withoutExisting returns copies of profiles without the placements where such an instance exists already: to destroy
+// it and create it again would not add one.
 func (r *room) withoutExisting(
 	g *GPULayout,
 	p busyPolicy,
@@ -86,7 +86,6 @@ func (r *room) withoutExisting(
 	list := make([]*searchProfile, 0, len(profiles))
 	for _, profile := range profiles {
 		left := *profile
-
 		left.Placements = nil
 		left.sets = nil
 
@@ -119,6 +118,7 @@ func (r *room) existing(g *GPULayout, p busyPolicy) []int {
 	return list
 }
 
+// findBest returns the best option for the items, nil if they don't fit.
 func (f *fitting) findBest() *option {
 	s := search{
 		watch:       f.watch,
@@ -132,11 +132,15 @@ func (f *fitting) findBest() *option {
 	return f.best
 }
 
-// isHopeless reports whether no layout that goes on from here is better than the best so far: it destroys at least the
-// instances that are in the way of what was chosen, and leaves no more room than there is now.
+// isHopeless reports whether every layout with the instances in o is worse than the best so far: each destroys at
+// least the existing instances that overlap them, and leaves no more room than o has.
 func (f *fitting) isHopeless(o occupancy) bool {
-	if f.best == nil || f.policy == ignoreBusy {
-		return f.best != nil
+	if f.best == nil {
+		return false
+	}
+
+	if f.policy == ignoreBusy {
+		return true // any layout will do
 	}
 
 	least := cost{touched: 1}.weight()
@@ -147,7 +151,7 @@ func (f *fitting) isHopeless(o occupancy) bool {
 		}
 	}
 
-	// The room decides last, and is the dearest to find out.
+	// The room that is left counts last, and takes longest to find out.
 	if least.busyInstances != f.bound.busyInstances {
 		return least.busyInstances > f.bound.busyInstances
 	}
@@ -156,19 +160,21 @@ func (f *fitting) isHopeless(o occupancy) bool {
 		return least.computesTouched > f.bound.computesTouched
 	}
 
-	return -o.rankLeft(f.ranked) >= int(f.bound.left)
+	_, rank := o.largest(f.ranked)
+
+	return -rank >= int(f.bound.left)
 }
 
-// judgeLayout tries which instances can stay beside those that were chosen.
+// judgeLayout destroys the instances that overlap the chosen ones, and tries which of the others can stay.
 func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	start := cost{touched: min(len(chosen), 1)}
 	var gone uint64
-	var room [16]int // for most GPUs
-	may := room[:0]
+	var buffer [16]int // saves an allocation for most GPUs
+	may := buffer[:0]
 
 	for i := range f.gpu.Instances {
 		switch instance := &f.gpu.Instances[i]; {
-		case f.policy == keepBusy && instance.inUse(): // exists already
+		case f.policy == keepBusy && instance.inUse(): // o has it from the start
 		case units(instance.Placement)&o.units != 0:
 			gone |= 1 << i
 			start = start.plus(f.gpu.costOf(i))
@@ -180,7 +186,7 @@ func (f *fitting) judgeLayout(o occupancy, chosen []fitted) {
 	f.tryKeeping(o, chosen, may, start, gone)
 }
 
-// costOf is what the destruction of an instance costs.
+// costOf returns the cost of destroying an instance.
 func (g *GPULayout) costOf(i int) cost {
 	instance := &g.Instances[i]
 	c := cost{instances: 1, computes: len(instance.ComputeInstances)}
@@ -192,7 +198,7 @@ func (g *GPULayout) costOf(i int) cost {
 	return c
 }
 
-// tryKeeping tries both to keep and to destroy each of the instances that may stay.
+// tryKeeping tries both to keep and to destroy each of the instances that may stay, and stores the best way.
 func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, gone uint64) {
 	if f.watch.step() {
 		return
@@ -216,7 +222,7 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 		i := may[0]
 		rest := may[1:]
 
-		// What exists can exist, whatever the profiles suggest.
+		// With nothing chosen, the existing instances fit: they exist, whatever the profiles say.
 		if len(chosen) == 0 || o.has(f.own[i]) {
 			f.tryKeeping(
 				o.with(f.own[i], units(f.gpu.Instances[i].Placement)),
@@ -227,14 +233,16 @@ func (f *fitting) tryKeeping(o occupancy, chosen []fitted, may []int, c cost, go
 			)
 		}
 
-		if len(chosen) > 0 { // nothing goes for nothing
+		if len(chosen) > 0 { // else nothing needs to go
 			f.tryKeeping(o, chosen, rest, c.plus(f.gpu.costOf(i)), gone|1<<i)
 		}
 
 		return
 	}
 
-	c.left = -o.rankLeft(f.ranked)
+	_, rank := o.largest(f.ranked)
+	c.left = -rank
+
 	if f.best == nil || c.compare(f.best.cost) < 0 {
 		f.bound = c.weight()
 		f.best = &option{cost: c, gone: gone}

@@ -23,7 +23,7 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 	var plan NodePlan
 	var err error
 
-	w := &watch{gone: ctx.Done()}
+	w := &watch{done: ctx.Done()}
 	if len(spec.Demand) > 0 {
 		plan.GPUs, err = planDemand(w, gpus, spec.Demand)
 	} else {
@@ -157,11 +157,8 @@ func planned(g *GPULayout, position int, after []Instance) PlannedGPU {
 		all = append(all, a.Placed)
 	}
 
-	left, _ := newOccupancy(
-		shapeOf(g.Profiles),
-		g.Profiles,
-		all,
-	).largest(searchProfiles(g.Profiles))
+	o := newOccupancy(shapeOf(g.Profiles), g.Profiles, all)
+	left, _ := o.largest(rankedProfiles(g.Profiles))
 
 	return PlannedGPU{GPU: position, After: after, Left: left}
 }

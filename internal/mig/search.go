@@ -8,12 +8,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// searchProfile is a profile made ready for the search: its placements are in the order of preference.
+// searchProfile is a profile as the search needs it, with its placements in the order of preference.
 type searchProfile struct {
 	gpu.Profile
-	media   bool // of which a GPU can have one
+	media   bool // with media extensions: only one instance on a GPU can have them
 	engines engineCounts
-	sets    []uint64 // units of each of its placements; none for one that is not on an axis
+	sets    []uint64 // the units of each placement, see units; 0 for a placement off the axis
 }
 
 func newSearchProfile(p gpu.Profile, s shape) *searchProfile {
@@ -38,7 +38,15 @@ func searchProfiles(profiles []gpu.Profile) []*searchProfile {
 	return list
 }
 
-// profilesOfInstances are those of the existing instances.
+// rankedProfiles returns the profiles of a GPU, the largest first.
+func rankedProfiles(profiles []gpu.Profile) []*searchProfile {
+	list := searchProfiles(profiles)
+	slices.SortStableFunc(list, func(a, b *searchProfile) int { return b.rank() - a.rank() })
+
+	return list
+}
+
+// profilesOfInstances returns the profile of each existing instance.
 func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	var list []*searchProfile
 
@@ -50,26 +58,26 @@ func (g *GPULayout) profilesOfInstances() []*searchProfile {
 	return list
 }
 
-// item is a GPU instance to find room for, of any one of some profiles. Items that are equal on the GPU have the same
-// group and are adjacent in a list of them.
+// item is a GPU instance to find room for. Items that are equal on the GPU have the same group and are adjacent in
+// their list.
 type item struct {
 	group int
-	kind  int // of a demand
-	fits  []*searchProfile
+	kind  int              // index of the kind of need in a demand
+	fits  []*searchProfile // any of these will do
 }
 
-// fitted is where an item went.
+// fitted is the profile and placement that the search has chosen for an item.
 type fitted struct {
 	item    int
 	profile *searchProfile
 	at      gpu.Placement
-	choice  int // position of the profile and placement among those that the item can have
+	choice  int // the number of the profile and placement among all that the item can have
 }
 
-// watch ends a search when its context ends. It looks once in stepsPerCheck steps, since a step takes far less time
-// than that.
+// watch ends a search when its context ends. A step is so short that we look at the context only once in stepsPerCheck
+// steps.
 type watch struct {
-	gone    <-chan struct{}
+	done    <-chan struct{} // of the context
 	steps   int
 	stopped bool
 }
@@ -86,7 +94,7 @@ func (w *watch) count(steps int) bool {
 	w.steps += steps
 	if w.steps/stepsPerCheck != checks && !w.stopped {
 		select {
-		case <-w.gone:
+		case <-w.done:
 			w.stopped = true
 		default:
 		}
@@ -99,20 +107,20 @@ func (w *watch) count(steps int) bool {
 type search struct {
 	watch *watch
 	items []item
-	// isHopeless reports whether no layout that begins with the chosen instances can matter; nil: each may.
+	// isHopeless reports whether no layout that begins with the chosen instances can be the best. It may be nil.
 	isHopeless func(occupancy) bool
-	// judgeLayout is called with each layout, in a fixed order: that of the items' profiles and of the preference for
-	// their placements, for the first item first. It must not keep the list.
+	// judgeLayout is called with each layout. The order is fixed: the first item's first profile at its most preferred
+	// placement comes first, and the last item changes fastest. judgeLayout must not keep the list.
 	judgeLayout func(occupancy, []fitted)
 
-	chosen []fitted
-	least  []atLeast // of the items from each on; placeItems sets it
+	chosen []fitted  // of the first items
+	least  []atLeast // at n, what items[n:] need; placeItems sets it
 }
 
 // atLeast is what some items take at least, whichever of their profiles they get.
 type atLeast struct{ units, compute int }
 
-// leastNeeds returns what the items from each on need, and nothing for the end of the list.
+// leastNeeds returns at each n what items[n:] need.
 func leastNeeds(items []item) []atLeast {
 	list := make([]atLeast, len(items)+1)
 	for n := len(items) - 1; n >= 0; n-- {
@@ -133,8 +141,8 @@ func leastNeeds(items []item) []atLeast {
 	return list
 }
 
-// placeItems gives each item in turn each of its free placements. Of equal items the later one has the later choice:
-// their order makes no difference.
+// placeItems gives the next item each of its free placements in turn, and calls itself for the items after it. Of two
+// equal items the second gets later choices only, since swapping them makes no other layout.
 func (s *search) placeItems(o occupancy) {
 	if s.watch.step() {
 		return
@@ -160,7 +168,7 @@ func (s *search) placeItems(o occupancy) {
 		from = s.chosen[n-1].choice + 1
 	}
 
-	first := 0 // choice of the profile
+	first := 0 // the choice of p's first placement
 
 	for _, p := range s.items[n].fits {
 		if o.has(p) {
@@ -180,17 +188,17 @@ func (s *search) placeItems(o occupancy) {
 	}
 }
 
-// has reports whether one more instance is possible, at any placement.
+// has reports whether compute slices and engines are left for an instance of p. It doesn't look at placements.
 func (o *occupancy) has(p *searchProfile) bool {
 	return p.ComputeSlices <= o.compute && !(o.media && p.media) && o.left.cover(p.engines)
 }
 
-// unitsLeft is how many units of the axis are not occupied.
+// unitsLeft returns how many units of the axis are free.
 func (o *occupancy) unitsLeft() int { return o.axis - bits.OnesCount64(o.units&(1<<o.axis-1)) }
 
 func (o *occupancy) isFree(set uint64) bool { return set != 0 && set&o.units == 0 }
 
-// with is the occupancy with one more instance, on a set of units.
+// with returns the occupancy with one more instance, on a set of units.
 func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 	o.units |= set
 	o.compute -= p.ComputeSlices
@@ -203,14 +211,9 @@ func (o occupancy) with(p *searchProfile, set uint64) occupancy {
 // rank orders profiles by memory slices and then by compute slices.
 func (c *searchProfile) rank() int { return c.MemorySlices*maxUnits + c.ComputeSlices }
 
-// byRank sorts profiles, the largest first.
-func byRank(profiles []*searchProfile) []*searchProfile {
-	slices.SortStableFunc(profiles, func(a, b *searchProfile) int { return b.rank() - a.rank() })
-	return profiles
-}
-
-// rankLeft is the rank of the largest profile that could still be created, of profiles by rank; 0 if none could.
-func (o *occupancy) rankLeft(ranked []*searchProfile) int {
+// largest returns the name and rank of the largest of the ranked profiles that could still be created; "" and 0 if
+// none could.
+func (o *occupancy) largest(ranked []*searchProfile) (name string, rank int) {
 	for _, p := range ranked {
 		if !o.has(p) {
 			continue
@@ -218,39 +221,24 @@ func (o *occupancy) rankLeft(ranked []*searchProfile) int {
 
 		for _, set := range p.sets {
 			if o.isFree(set) {
-				return p.rank()
+				return p.Name, p.rank()
 			}
 		}
 	}
 
-	return 0
+	return "", 0
 }
 
-// largest is the largest profile that could still be created, by memory slices and then by compute slices, and its
-// rank.
-func (o occupancy) largest(profiles []*searchProfile) (name string, rank int) {
-	for _, p := range profiles {
-		if size := p.rank(); size > rank && o.has(p) &&
-			slices.ContainsFunc(p.sets, o.isFree) {
-			name = p.Name
-			rank = size
-		}
-	}
-
-	return name, rank
-}
-
-// same reports whether two profiles are one.
+// same reports whether c and d are the same profile.
 func (c *searchProfile) same(d *searchProfile) bool { return c.ID == d.ID && c.Name == d.Name }
 
-// cost of a way to get what is wanted, in the order in which its fields count; less is better. That of several GPUs
-// together adds up, but for left, of which the least counts: so the best way of a whole is made of best ways of its
-// parts.
+// cost tells how bad a plan is; less is better, and earlier fields count first. The cost of several GPUs is the sum,
+// and the least left. So the best plan for all GPUs consists of the best plans for each.
 type cost struct {
-	busy      int // instances that may not go
+	busy      int // busy instances destroyed
 	instances int // GPU instances destroyed
 	computes  int // compute instances destroyed
-	touched   int // GPUs
+	touched   int // GPUs changed
 	left      int // minus the rank of the largest profile that can be placed afterwards
 }
 

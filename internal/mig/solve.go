@@ -6,16 +6,16 @@ import (
 	"strings"
 )
 
-// busyPolicy says which of the present instances a search may destroy.
+// busyPolicy says which of the existing instances a search may destroy.
 type busyPolicy int
 
 const (
-	keepBusy    busyPolicy = iota // idle ones
-	replaceBusy                   // all, but only in place of a busy one there may be another of its kind
-	ignoreBusy                    // all: whether there is a way on empty GPUs, not which is the best
+	keepBusy    busyPolicy = iota // idle ones; it must not create an equal one in the same place
+	replaceBusy                   // all; it may create an equal one only in the place of a busy one
+	ignoreBusy                    // all: we ask whether there is a way on empty GPUs, not for the best one
 )
 
-// seenBy returns a GPU as a search by a policy sees it.
+// seenBy returns a GPU as a search with a policy sees it.
 func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
 	g := &d.gpus[d.inMIG[at]]
 	if p != ignoreBusy {
@@ -28,8 +28,8 @@ func (d *demand) seenBy(p busyPolicy, at int) *GPULayout {
 	return &empty
 }
 
-// weight is a cost in a form that adds up and compares in few operations: its fields but the last, two to a number.
-// Each is a number of instances or GPUs of one node, far below 2^32.
+// weight is a cost that we can add and compare in few operations: it has two fields of the cost in one number. Each
+// is a count of instances or GPUs of one node, far below 2^32.
 type weight struct {
 	busyInstances   uint64
 	computesTouched uint64
@@ -65,17 +65,17 @@ func (w *weight) isLess(v *weight) bool {
 	return w.left < v.left
 }
 
-// way is how a part of the demand is met by the first GPUs.
+// way says how the GPUs so far meet a part of the demand.
 type way struct {
 	weight
-	met int32 // part that the GPUs before the last of them meet; -1 if there is no way
-	own int32 // part that the last of them meets
+	met int32 // the part that the GPUs before the last one meet; -1 if there is no way
+	own int32 // the part that the last one meets
 }
 
-// ways are the best ways of the first GPUs, by part.
+// ways has the best way to meet each part with the GPUs so far.
 type ways struct {
-	list []way
-	met  []int // the parts for which there is one, ascending
+	list []way // by part
+	met  []int // the parts that they can meet, ascending
 }
 
 func (d *demand) newWays() ways {
@@ -87,7 +87,7 @@ func (d *demand) newWays() ways {
 	return w
 }
 
-// listMet lists the parts that are met, once all ways have been added.
+// listMet fills met, after all ways have been added.
 func (w *ways) listMet() {
 	for part := range w.list {
 		if w.list[part].met >= 0 {
@@ -96,7 +96,7 @@ func (w *ways) listMet() {
 	}
 }
 
-// solve returns the best way to meet the whole demand, as the options of each GPU; nil for none.
+// solve returns the option of each GPU in the best way to meet the whole demand; nil if there is no way.
 func (d *demand) solve(p busyPolicy) []*option {
 	whole := d.parts - 1
 	before := d.newWays()
@@ -121,7 +121,7 @@ func (d *demand) solve(p busyPolicy) []*option {
 		layers = append(layers, before)
 
 		if p == ignoreBusy && before.list[whole].met >= 0 {
-			break // the other GPUs can do nothing
+			break // the other GPUs can do nothing better
 		}
 	}
 
@@ -129,6 +129,7 @@ func (d *demand) solve(p busyPolicy) []*option {
 		return nil
 	}
 
+	// We go back from the last GPU: each way says which part the GPUs before it meet.
 	best := make([]*option, len(d.inMIG))
 	part := whole
 
@@ -141,7 +142,8 @@ func (d *demand) solve(p busyPolicy) []*option {
 	return best
 }
 
-// likeness is the same for GPUs that have the same options by a policy. Policies differ only in what is in use.
+// likeness returns a key that is the same for GPUs with the same options. The policy is in it only if something is in
+// use: otherwise all give the same options.
 func (d *demand) likeness(p busyPolicy, at int) string {
 	g := d.seenBy(p, at)
 
@@ -160,8 +162,8 @@ func (d *demand) likeness(p busyPolicy, at int) string {
 	return key.String()
 }
 
-// join adds a GPU. Of equally good ways the one stays that has more done by the GPUs before. Of the last GPU only the
-// ways to meet the whole demand count.
+// join returns the best ways with one more GPU, whose options are given. Of equally good ways it takes the one in
+// which the GPUs before meet more. For the last GPU it looks only for ways to meet the whole demand.
 func (d *demand) join(before ways, options []*option, last bool) ways {
 	next := d.newWays()
 
@@ -211,8 +213,8 @@ func (d *demand) join(before ways, options []*option, last bool) ways {
 	return next
 }
 
-// addable reports whether two parts together are not more than the whole: no digit of it is borrowed from its spare
-// bit.
+// addable reports whether two parts together are no more than the whole. We subtract all digits at once: if one would
+// be negative, its spare bit is gone.
 func (d *demand) addable(a, b int) bool {
 	whole := d.packed[d.parts-1]
 	return ((whole|d.spare)-d.packed[a]-d.packed[b])&d.spare == d.spare

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputePlacements returns the placements of the compute instances of i, in their order. One that the driver does
-// not report is taken to be the first free one, by id, which is where drivers create compute instances.
+// ComputePlacements returns the placement of each compute instance of i. If the driver does not report one, we take
+// the first free one, since that is where drivers create compute instances.
 func ComputePlacements(i Instance) []gpu.Placement {
 	placements := make([]gpu.Placement, len(i.ComputeInstances))
 	var taken []gpu.Placement
@@ -54,10 +54,10 @@ func (s Step) IndexIn(list []Instance) int {
 // Destroys reports whether the step destroys an instance, rather than creating one.
 func (s Step) Destroys() bool { return s.Op == DestroyCompute || s.Op == DestroyInstance }
 
-// StepsTo returns the steps that give a GPU the instances wanted: they destroy compute instances, then GPU instances;
-// they create GPU instances, then compute instances. Instances are the same if they have the same profile and
-// placement, whatever their ids, and the wanted one is not New; compute instances whose placement the driver does not
-// report are the same by their ids.
+// StepsTo returns the steps that give a GPU the instances wanted, in the order in which they can be done: destroy
+// compute instances, destroy GPU instances, create GPU instances, create compute instances. A wanted instance that is
+// not New exists already if one has its profile and placement, whatever the ids. Compute instances without a reported
+// placement are compared by their ids.
 func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	var destroyComputes, destroyInstances, createInstances, createComputes []Step
 
@@ -95,7 +95,7 @@ func StepsTo(g *GPULayout, wanted []Instance) []Step {
 	return slices.Concat(destroyComputes, destroyInstances, createInstances, createComputes)
 }
 
-// in returns the instance of a list that is in the same place, nil if there is none.
+// in returns the instance of a list with the same profile and placement, nil if there is none.
 func (i *Instance) in(list []Instance) *Instance {
 	at := slices.IndexFunc(list, func(o Instance) bool {
 		return o.ProfileID == i.ProfileID && o.Placement == i.Placement && o.New == i.New
@@ -130,13 +130,13 @@ func (g *GPULayout) destroyCompute(instance *Instance, c ComputeInstance) Step {
 	return s
 }
 
-// Verify returns the instances of a GPU after a step, by those that were read before and after it. It reports false if
-// the step did not lead from one to the other, or if anything else has changed. A MIG UUID that one of the readings
+// Verify returns the instances of a GPU after a step, given those read before and after it. It reports false if the
+// step does not lead from one to the other, or if anything else has changed. A MIG UUID that one of the readings
 // lacks is taken from the other.
 func (s Step) Verify(before, read []Instance) ([]Instance, bool) {
 	from := s.IndexIn(before)
 	if s.Op == DestroyInstance && from >= 0 && len(before[from].ComputeInstances) > 0 {
-		return nil, false
+		return nil, false // its compute instances had to go first
 	}
 
 	after := AfterStep(before, s, s.doneIn(read))
@@ -175,8 +175,8 @@ func (s Step) doneIn(list []Instance) Done {
 	return d
 }
 
-// AfterStep returns the instances of a GPU as s leaves them if it does what it says and nothing else changes. The ids
-// of what it creates are those of d. It does not modify before.
+// AfterStep returns the instances of a GPU after s if nothing else changes. A created instance gets its ids from d.
+// AfterStep does not modify before.
 func AfterStep(before []Instance, s Step, d Done) []Instance {
 	after := slices.Clone(before)
 	at := s.IndexIn(after)

@@ -64,7 +64,7 @@ func (t *trackedGPU) applyProfiling(g *gpu.GPU, at time.Time) {
 // the total.
 func (t *trackedGPU) countAnomalies(g *gpu.GPU, at time.Time) {
 	above := 0
-	for d := range g.Devices() {
+	for d := range g.DistinctDevices() {
 		above += countAboveOne(&d.Activity)
 	}
 

@@ -79,19 +79,29 @@ func TestRollUpNeedsEveryInstance(t *testing.T) {
 	}
 }
 
+// TestWhatCannotBeIsPassedOnAndCounted: a compute instance that is all of its GPU instance repeats its ratios, and does
+// not count again.
 func TestWhatCannotBeIsPassedOnAndCounted(t *testing.T) {
 	tr := newTestGPU()
 	g := profiledGPU(gpu.Some(0.5), gpu.Some(0.5))
-	g.Instances[0].Activity.SM, g.Instances[1].ComputeInstances[0].Activity.SM = gpu.Some(1.2), gpu.Some(1.1)
 	g.InvalidActivity = 3
+
+	split := &g.Instances[0]
+	split.ComputeInstances[0].Activity.SM = gpu.Some(1.1)
+	split.ComputeInstances[1].Activity.SM = gpu.Some(1.1)
+
+	whole := &g.Instances[1]
+	whole.Activity.SM = gpu.Some(1.2)
+	whole.ComputeInstances[0].Activity.SM = gpu.Some(1.2)
+
 	tr.recordReading(g, time.Unix(1, 0))
 
-	if got := tr.last.Instances[0].Activity.SM; got != gpu.Some(1.2) {
+	if got := tr.last.Instances[1].Activity.SM; got != gpu.Some(1.2) {
 		t.Errorf("an activity of 1.2 was made %v", got)
 	}
 
-	if got := tr.totals.ActivityAnomalies.Or(gpu.Counter{}); got.Value != 5 || !got.Since.Equal(time.Unix(1, 0)) {
-		t.Errorf("counted %+v; want 2 above 1 and 3 invalid", got)
+	if got := tr.totals.ActivityAnomalies.Or(gpu.Counter{}); got.Value != 6 || !got.Since.Equal(time.Unix(1, 0)) {
+		t.Errorf("counted %+v; want 3 above 1 and 3 invalid", got)
 	}
 
 	plain := migGPU()

@@ -16,13 +16,14 @@ import (
 )
 
 const (
-	// cacheTTL is how long a token and its rights are not reviewed again: a right that is withdrawn ends so much later.
+	// cacheTTL is how long we don't review a token and its rights again: after a right was withdrawn, it still counts so
+	// long.
 	cacheTTL = 10 * time.Second
 	// maxCached is the maximum number of cached tokens, maxToken the maximum length of a token in bytes.
 	maxCached = 1000
 	maxToken  = 16 << 10
-	// maxReviews is how many tokens are reviewed at once, with seven requests each: a caller with many tokens must not use
-	// this program to flood the API server.
+	// maxReviews is how many tokens we review at once, with seven requests each: a caller with many tokens must not flood
+	// the API server through this program.
 	maxReviews = 8
 )
 
@@ -48,8 +49,8 @@ type user struct {
 	Extra  map[string][]string `json:"extra"`
 }
 
-// Actor returns the owner of a token and its rights on this node, by a TokenReview and a SubjectAccessReview for each
-// verb. The result is cached for ten seconds.
+// Actor returns the owner of a token and its rights on this node: it makes a TokenReview, and a SubjectAccessReview
+// for each verb. It caches the result for cacheTTL.
 //
 // The error wraps gpu.ErrNoPermission if the token is invalid or not for this program, and gpu.ErrUnavailable if the
 // API server does not answer or does not let this program review tokens: then it contains a *kubeapi.RefusedError,
@@ -104,8 +105,7 @@ func actorName(name string) string {
 	return "user:" + name
 }
 
-// Known returns what Actor would without asking the API server: the actor of a token that was reviewed within the
-// last ten seconds.
+// Known returns the actor of a token that Actor has reviewed within cacheTTL. It does not ask the API server.
 func (c *Cluster) Known(token string) (control.Actor, bool) {
 	return c.recall(sha256.Sum256([]byte(token)))
 }
@@ -183,7 +183,7 @@ func (c *Cluster) reviewToken(ctx context.Context, token string) (user, error) {
 }
 
 // hasAudience reports whether a token is for one of the configured audiences. An API server without support for
-// audiences returns none; its tokens are accepted only if none is configured.
+// audiences returns none: then we accept tokens only if none is configured.
 func (c *Cluster) hasAudience(audiences []string) bool {
 	return len(c.opts.Audiences) == 0 ||
 		slices.ContainsFunc(

@@ -36,17 +36,17 @@ type Finder struct {
 
 var _ control.Handles = (*Finder)(nil)
 
-// New returns a Finder for the host's /proc at a path. hidden is why this process may not see all processes of the host
-// (pidns.CheckInitial); nil if it does.
+// New returns a Finder for the host's /proc at a path. hidden says why this process may not see all processes of the
+// host (pidns.CheckInitial); nil if it sees them.
 func New(proc string, hidden error) *Finder { return &Finder{proc: proc, hidden: hidden} }
 
-// Open implements control.Handles: sorted by process, then by instance. A node without /proc/driver/nvidia has no
-// files of GPUs, so none is open, unless that may be what this process does not see.
+// Open implements control.Handles. It sorts by process, then by instance. A node without /proc/driver/nvidia has no
+// files of GPUs, so none is open, unless this process may not see all of /proc.
 //
-// With an error, any process may hold the GPU. It wraps gpu.ErrNoPermission if this process may not see all
-// processes of the host (root with CAP_SYS_PTRACE, in the host's PID namespace; gpu.ErrPIDNamespace as well if
-// that is it), gpu.ErrNotFound if the driver does not report the files of the GPU, and gpu.ErrTimeout if ctx has
-// ended.
+// After an error, any process may hold the GPU. The error wraps gpu.ErrNoPermission if this process may not see all
+// processes of the host, for which it must be root with CAP_SYS_PTRACE in the host's PID namespace (and
+// gpu.ErrPIDNamespace if it is in another one), gpu.ErrNotFound if the driver does not report the files of the GPU,
+// and gpu.ErrTimeout if ctx has ended.
 func (f *Finder) Open(ctx context.Context, g mig.GPULayout) ([]control.Handle, error) {
 	_, err := os.Stat(f.proc) // a wrong path must not look like a node without a driver
 	if err == nil {
@@ -213,7 +213,7 @@ func withSentinel(err error) error {
 	return fmt.Errorf("%w: %w", err, gpu.ErrUnavailable)
 }
 
-// holding is the files of a GPU that one process has open.
+// holding collects the files of a GPU that one process has open.
 type holding struct {
 	whole     bool
 	instances []control.Handle
@@ -234,8 +234,8 @@ func (h *holding) addFile(files gpuFiles, target string) {
 	}
 }
 
-// handles returns the handles of a process. It omits a GPU instance of which a compute instance is open, and the GPU
-// if any of its instances is.
+// handles returns the handles of a process, the most specific ones only: not the GPU if an instance is open, and not a
+// GPU instance if one of its compute instances is.
 func (h *holding) handles() []control.Handle {
 	if len(h.instances) == 0 {
 		if h.whole {

@@ -81,13 +81,13 @@ func (c *call) admitCaller(a authenticator) error {
 	return nil
 }
 
-// authenticate returns the caller's identity. Credentials that can be checked without asking another program are
-// checked first, and calls with a valid one are not limited by address: many callers may share one. Every other call
-// takes a token of the address's bucket; for a bearer token that the API server has to review, before it is asked.
+// authenticate returns the caller's identity. First it checks the credentials that it can check without asking another
+// program. Calls with valid ones are not limited by address, which many callers may share. Every other call takes a
+// token from its address's bucket; if the API server has to review a bearer token, before we ask the API server.
 //
-// The trade-off concerns tokens that were not reviewed yet: while a client floods an address with wrong tokens, a
-// valid new token from the same address competes with them for one review in two seconds. It is not locked out for
-// good: a successful review returns what it took from the bucket, the token is then remembered for an hour (see
+// This is hard on bearer tokens that were not reviewed yet: while a client sends a flood of wrong ones, a valid new
+// one from the same address competes with them for one review in two seconds. It is not locked out for good: a
+// successful review returns what it took from the bucket, we then remember the token for an hour (see
 // reviewedTokens), and at the latest two seconds after the flood there is a review for it.
 func (c *call) authenticate(a authenticator) (identity, error) {
 	id, err := a.identifyCaller(c.r)
@@ -129,7 +129,7 @@ func (c *call) authenticate(a authenticator) (identity, error) {
 // server accepts; without rights it gets no more resources than a caller without credentials.
 func (i identity) powerless() bool { return i.method != "peer" && i.rights == (control.Rights{}) }
 
-// closeConnection has the connection closed after the answer: the limited number of connections is for known callers.
+// closeConnection makes the server close the connection after the answer, so that known callers can have it.
 func (c *call) closeConnection() { c.w.Header().Set("Connection", "close") }
 
 // refuseForNow refuses a call that the client may repeat after wait seconds.
@@ -143,8 +143,8 @@ const (
 	maxReviewed = 1024
 )
 
-// reviewedTokens remembers, by their hashes, tokens that the API server has found to belong to callers with rights.
-// They are reviewed again, but their calls are not limited by address. It is safe for concurrent use.
+// reviewedTokens remembers the hashes of tokens whose owners have rights, as the API server said in a review. The API
+// server reviews them again, but calls with them are not limited by address. It is safe for concurrent use.
 type reviewedTokens struct {
 	now   func() time.Time
 	mu    sync.Mutex

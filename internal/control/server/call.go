@@ -28,7 +28,7 @@ type call struct {
 	body     []byte
 	turn     *planTicket // of a call for a plan
 	entry    auditEntry
-	// begun is set once the audit log has the line that precedes a change.
+	// begun says that the audit log has the line that precedes a change.
 	begun bool
 }
 
@@ -62,15 +62,16 @@ func (w *responseRecorder) Write(b []byte) (int, error) {
 // Unwrap lets http.ResponseController reach the connection.
 func (w *responseRecorder) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
-// newHandler returns the handler of a listener whose callers are authenticated by a.
+// newHandler returns the handler of a listener. It authenticates callers with a.
 func (s *server) newHandler(a authenticator) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		begun := s.o.Now()
+		start := s.o.Now()
 		c := &call{s: s, w: &responseRecorder{ResponseWriter: w}, r: r}
-		c.entry = auditEntry{Time: begun, From: a.from(r), Request: "unknown path"}
+		c.entry = auditEntry{Time: start, From: a.from(r), Request: "unknown path"}
 		c.w.Header().Set("Cache-Control", "no-store")
 		c.w.Header().Set("X-Content-Type-Options", "nosniff")
-		defer c.logAnswer(begun)
+
+		defer c.logAnswer(start)
 		defer func() {
 			if broken := recover(); broken != nil {
 				c.answerPanic(broken)
@@ -86,7 +87,7 @@ func (s *server) newHandler(a authenticator) http.Handler {
 	})
 }
 
-// answerRoute checks the call and answers it as the route does.
+// answerRoute checks the caller's right, reads the body and lets the route answer.
 func (c *call) answerRoute(to *route) error {
 	changes := c.r.Method != http.MethodGet && c.r.Method != http.MethodHead
 	c.entry.Request = to.pattern
@@ -161,7 +162,7 @@ func (c *call) requireForceAndTakeOver(force []string, takeOver bool) error {
 	return nil
 }
 
-// answerOnce answers a call that has an Idempotency-Key, with the stored answer if the key was used before.
+// answerOnce lets the route answer the first call with an Idempotency-Key, and repeats that answer for the next ones.
 func (c *call) answerOnce(key string, to *route) error {
 	if len(key) > maxKey || len(c.r.Header.Values("Idempotency-Key")) > 1 {
 		return problem(
@@ -182,7 +183,7 @@ func (c *call) answerOnce(key string, to *route) error {
 	case full:
 		return problem(api.Unavailable, http.StatusServiceUnavailable,
 			"too many calls with an Idempotency-Key are in flight")
-	case stored == nil:
+	case stored == nil: // the first call
 		c.w.keep = new(bytes.Buffer)
 		defer func() {
 			status := c.w.status
@@ -223,8 +224,8 @@ func (c *call) answerOnce(key string, to *route) error {
 	return c.logClientGone(err)
 }
 
-// logChange writes to the audit log that a change is about to be made. A change that cannot be logged is refused, and
-// so is one too many of its caller, whose lines are limited with its changes.
+// logChange writes to the audit log that a change is about to be made. It refuses a change that it cannot log, and
+// those that come faster than a caller may make them: this limits the caller's lines in the log as well.
 func (c *call) logChange() error {
 	if wait, ok := c.s.changes.takeToken(c.caller()); !ok {
 		return c.refuseForNow(wait, "too many changes")
@@ -248,8 +249,8 @@ func (c *call) logChange() error {
 	return nil
 }
 
-// systemReason returns the operating system's description of an error, without a path of the node unless that is what
-// an operator has to correct.
+// systemReason returns the operating system's description of an error. It names a path of the node only if an operator
+// has to correct its rights.
 func systemReason(err error) string {
 	if errors.Is(err, privatedir.ErrUnsafe) {
 		return err.Error()
@@ -263,10 +264,10 @@ func systemReason(err error) string {
 	return "it failed"
 }
 
-// logAnswer writes to the audit log how the call was answered. Reads that were not refused are only counted. A change
-// always gets a line. The lines of other calls are limited for each caller and status (limits.linesBurst and
-// linesPerSecond), since their number is not; the next line says how many calls it stands for.
-func (c *call) logAnswer(begun time.Time) {
+// logAnswer writes to the audit log how the call was answered. Reads that were not refused it only counts. A change
+// always gets a line. Callers can make any number of other calls: for each caller and status, limits.linesBurst and
+// linesPerSecond limit the lines, and the next line says how many calls it stands for.
+func (c *call) logAnswer(start time.Time) {
 	e := c.entry
 	if status := c.w.status; e.Verb == verbRead && status != http.StatusForbidden &&
 		status != http.StatusTooManyRequests {
@@ -292,7 +293,7 @@ func (c *call) logAnswer(begun time.Time) {
 	e.Phase = "end"
 	e.Time = c.s.o.Now()
 	e.Status = c.w.status
-	e.Seconds = e.Time.Sub(begun).Seconds()
+	e.Seconds = e.Time.Sub(start).Seconds()
 
 	if err := c.s.audit.write(e, false); err != nil {
 		_ = level.Error(c.s.logger).Log(
@@ -353,7 +354,7 @@ func (c *call) respond(status int, document any) error {
 	return c.logClientGone(err)
 }
 
-// logClientGone logs, at level debug, that the answer could not be written. It returns nil, as a route does that has
+// logClientGone logs, at level debug, that the answer could not be written. It always returns nil: the call counts as
 // answered.
 func (c *call) logClientGone(err error) error {
 	if err != nil {
@@ -371,7 +372,7 @@ func (c *call) actor() control.Actor {
 	return control.Actor{Name: c.identity.name, Rights: c.identity.rights}
 }
 
-// awaitTurn blocks until the plan may be computed, the wait is too long or ctx ends.
+// awaitTurn blocks until the plan may be computed. It returns an error after limits.planWait, or if ctx ends.
 func (c *call) awaitTurn(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, c.s.limits.planWait)
 	defer cancel()
@@ -386,12 +387,12 @@ func (c *call) awaitTurn(ctx context.Context) error {
 	return nil
 }
 
-// readContext returns the context for a call of the backend that changes nothing; it ends when the client disconnects.
+// readContext returns the context for a backend call that changes nothing. It ends when the client disconnects.
 func (c *call) readContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(c.r.Context(), c.s.limits.call)
 }
 
-// changeContext returns the context for a call of the backend that changes something. It does not end when the client
+// changeContext returns the context for a backend call that changes something. It does not end when the client
 // disconnects, so that a change is either accepted or refused.
 func (c *call) changeContext() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(c.r.Context()), c.s.limits.call)

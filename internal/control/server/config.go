@@ -42,7 +42,7 @@ type configRights struct {
 	Rights []verb `range:"1..7" expected:"some of read, plan, apply, mode, force, take-over, release"`
 }
 
-// configTokens are given by their hashes; the file has nothing that admits a caller.
+// configTokens has the hashes of tokens: the file alone admits no caller.
 type configTokens []configToken
 
 type configToken struct {
@@ -56,11 +56,11 @@ type tokenHash [sha256.Size]byte
 // loaded is the configuration, read and checked.
 type loaded struct {
 	certificate tls.Certificate
-	clientCA    *x509.CertPool // nil: no certificates are asked for
+	clientCA    *x509.CertPool // nil: we ask clients for no certificate
 	clients     map[string]control.Rights
 	tokens      []knownToken
 	kubernetes  bool
-	files       []stamp // what it was read from, as it was before
+	files       []stamp // the files that it was read from, from before we read them
 }
 
 type knownToken struct {
@@ -75,8 +75,8 @@ func CheckConfig(path string) error {
 	return err
 }
 
-// loadConfig reads the configuration and the files that it names. With an error, the result has the files alone that
-// were looked at.
+// loadConfig reads the configuration and the files that it names. If that fails, the result has only the stamps of the
+// files that it has looked at.
 func loadConfig(path string) (*loaded, error) {
 	c := &loaded{clients: make(map[string]control.Rights)}
 	var doc *configDocument
@@ -97,7 +97,7 @@ func loadConfig(path string) (*loaded, error) {
 	return c, nil
 }
 
-// stamp takes note of files before they are read. It is an error if one is no regular file.
+// stamp notes the state of files before we read them. It returns an error if one is no regular file.
 func (c *loaded) stamp(paths ...string) error {
 	var errs []error
 
@@ -173,7 +173,7 @@ func (t *configToken) FinishYAML(r *strictyaml.Reader, n *strictyaml.Node, key s
 	}
 }
 
-// key is the client as certificates name it.
+// key returns the client's key in loaded.clients: "uri:..." or "cn:...", as byCertificate looks it up.
 func (c *configClient) key() string {
 	if c.URI != "" {
 		return "uri:" + c.URI
@@ -182,7 +182,7 @@ func (c *configClient) key() string {
 	return "cn:" + c.CN
 }
 
-// DecodeYAML reads the tokens. Errors do not show the value of one, which may be a secret.
+// DecodeYAML reads the tokens. Errors do not show a token's value, which may be a secret.
 func (t *configTokens) DecodeYAML(r *strictyaml.Reader, n *strictyaml.Node, key string) {
 	notMapping := func(item *strictyaml.Node) bool { return item.Kind == strictyaml.ScalarNode }
 	if n.Kind != strictyaml.SequenceNode || slices.ContainsFunc(n.Content, notMapping) {
@@ -270,7 +270,7 @@ func (d *configDocument) loadTLS(dir string, c *loaded) error {
 	return nil
 }
 
-// cause takes off the operation and the path, which are said already.
+// cause drops the operation and the path from an error of package os: our messages have them already.
 func cause(err error) error {
 	var p *os.PathError
 	if errors.As(err, &p) {

@@ -16,19 +16,19 @@ import (
 )
 
 // connPool bounds the open connections of a listener. A connection is new until a call on it has a valid credential;
-// then it belongs to that caller. New connections and those of callers are limited separately.
+// then it belongs to that caller. New connections and callers' connections have separate limits.
 //
-// A new connection is always accepted; if it is one too many, the oldest new one of the address that has most of them
-// is closed. An address with one new connection loses it only if there are as many addresses as places, so one
-// address does not starve another. A caller that shares the address of a flood is served if its handshake and first
-// call take less time than the flood needs to open perAddress connections.
+// The pool accepts every new connection. If that is one too many, it closes the oldest new one of the address that has
+// most of them. An address with one new connection loses it only if there are as many addresses as places, so one
+// address does not starve another. A caller at the address of a flood is served if its handshake and first call take
+// less time than the flood needs to open perAddress connections.
 type connPool struct {
 	fresh, perAddress int // limits of new connections, in total and of one address
 	known, perCaller  int // limits of callers' connections, in total and of one caller
 
 	mu       sync.Mutex
-	waiting  []*pooledConn  // the new ones, the oldest first
-	callers  map[string]int // connections, by caller
+	waiting  []*pooledConn  // new connections, the oldest first
+	callers  map[string]int // number of connections, by caller
 	admitted int            // sum of callers
 }
 
@@ -61,8 +61,8 @@ func (l *pooledListener) Accept() (net.Conn, error) {
 	return l.pool.add(conn, originOf(conn)), nil
 }
 
-// originOf returns the key by which new connections are counted: the remote address, or the user of a unix socket's
-// peer.
+// originOf returns the key under which we count new connections: the remote address, or the peer's user on a unix
+// socket.
 func originOf(conn net.Conn) string {
 	unix, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -77,7 +77,7 @@ func originOf(conn net.Conn) string {
 	return fmt.Sprintf("uid:%d", p.uid)
 }
 
-// pooledConn is a connection in a pool, from which it is removed when it is closed.
+// pooledConn is a connection in a pool. Close removes it from the pool.
 type pooledConn struct {
 	net.Conn
 	pool    *connPool
@@ -113,7 +113,7 @@ func (p *connPool) add(conn net.Conn, address string) *pooledConn {
 	return c
 }
 
-// chooseVictim returns the connection to close because a new one of address is one too many, or nil. p.mu is held.
+// chooseVictim returns the connection to close if a new one from address is one too many, or nil. p.mu is held.
 func (p *connPool) chooseVictim(address string) *pooledConn {
 	count := make(map[string]int)
 	for _, c := range p.waiting {

@@ -64,14 +64,14 @@ func (c *call) readBody(limit int64, optional bool) error {
 	return nil
 }
 
-// field is one key of a body: what its value is stored in, and whether it is required.
+// field says what the value of a body's key is stored in, and whether the key is required.
 type field struct {
 	into     any
 	required bool
 }
 
-// decodeBody decodes the body strictly, as an object of these fields. It is an error, which names the key, if a key
-// is unknown, repeated at any depth, null, of another type or in another case; and if anything follows the object.
+// decodeBody decodes the body strictly, as an object of these fields. It returns an error that names the key if a key
+// is unknown or in another case, repeated at any depth, null, or of another type; and if anything follows the object.
 func (c *call) decodeBody(fields map[string]field) error {
 	if err := checkJSON(c.body); err != nil {
 		return problem(api.Malformed, http.StatusBadRequest, "the body: %s", err)

@@ -57,20 +57,20 @@ var (
 	errCannotCheck   = errors.New("credentials cannot be checked")
 )
 
-// reviewTimeout bounds the API server's review for one call.
+// reviewTimeout is how long a call waits for the API server to review its token.
 const reviewTimeout = 5 * time.Second
 
 // authenticator identifies the callers of a listener. Errors wrap those above.
 type authenticator interface {
-	// identifyCaller asks no other program. With errUnreviewed, the identity has nothing but the token to review.
+	// identifyCaller asks no other program. If the error is errUnreviewed, the identity has only the token to review.
 	identifyCaller(r *http.Request) (identity, error)
 	// review asks the API server for the identity of a token.
 	review(ctx context.Context, token string) (identity, error)
-	// from returns the remote by which failed authentications are counted.
+	// from returns the remote under which we count failed authentications.
 	from(r *http.Request) string
 }
 
-// rightOf returns where the right of a verb is kept.
+// rightOf returns a pointer to the right of a verb in r.
 func rightOf(r *control.Rights, v verb) *bool {
 	switch v {
 	case verbRead:
@@ -170,8 +170,8 @@ func (d *tlsAuthenticator) review(ctx context.Context, token string) (identity, 
 	return identity{name: actor.Name, method: "kube", rights: actor.Rights}, nil
 }
 
-// byCertificate verifies the certificate against the current configuration: the connection may be older than that, or
-// outlive the certificate.
+// byCertificate verifies the certificate with the current configuration for each call, since a connection may be older
+// than the configuration, or outlive the certificate.
 func byCertificate(config *loaded, chain []*x509.Certificate) (identity, error) {
 	if config.clientCA == nil {
 		return identity{}, errNoCredentials

@@ -51,10 +51,10 @@ type Backend interface {
 
 var _ Backend = (*control.Engine)(nil)
 
-// Reviewer asks the Kubernetes API server whose token it is, and which rights its owner has on the partitions of this
-// node. The error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server did
-// not answer, or that it does not let this program review tokens: then errors.As finds an error whose method Refusal
-// names the missing right.
+// Reviewer asks the Kubernetes API server who the owner of a token is, and which rights it has on the partitions of
+// this node. The error wraps gpu.ErrNoPermission if the token is invalid. Any other error means that the API server
+// did not answer, or that it does not let this program review tokens: then errors.As finds an error whose method
+// Refusal names the missing right.
 type Reviewer interface {
 	// Known returns the actor of a token that was reviewed a moment ago, without another request.
 	Known(token string) (control.Actor, bool)
@@ -88,14 +88,14 @@ type Options struct {
 	// Recommendations returns the last report about right-sizing, or the part of it about one GPU; nil if there is none
 	// yet. If it is nil, right-sizing is off.
 	Recommendations func(gpu.UUID) any
-	// Releaser lets go of GPUs; nil if that is not possible here.
+	// Releaser closes GPUs in the exporter and opens them again; if it is nil, requests for that are refused.
 	Releaser Releaser
 	// Current returns the last Snapshot, in which GPUs are found by index or PCI bus id.
 	Current func() *gpu.Snapshot
 	// Audit receives a line of JSON for each call that changes something or is refused; see NewAudit. If it has a method
 	// Sync, that is called before a change begins.
 	Audit io.Writer
-	// Observer, if not nil, counts calls that are not in the audit log.
+	// Observer, if not nil, counts reads and lines of the audit log.
 	Observer Observer
 	// ShutdownTimeout is how long calls in flight may take after the context has ended.
 	ShutdownTimeout time.Duration
@@ -185,7 +185,7 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 	}
 
 	s.router = newRouter(routes())
-	if backend == nil {
+	if backend == nil { // see ServeReleases
 		s.router = newRouter(releaseRoutes())
 	}
 
@@ -193,14 +193,14 @@ func newServer(o Options, backend Backend, logger log.Logger, l limits) *server 
 }
 
 // Serve serves the API on both listeners until ctx ends. It then stops listening, ends the event streams, waits up to
-// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that, or the error
-// because of which it could not start or continue.
+// ShutdownTimeout for calls in flight and closes the remaining connections. It returns nil after that. It returns an
+// error if it cannot start or if a listener fails.
 func Serve(ctx context.Context, o Options, backend Backend, logger log.Logger) error {
 	return newServer(o, backend, logger, defaultLimits()).listenAndServe(ctx)
 }
 
-// ServeReleases serves, until ctx ends, the part of the API that needs no partition control, for root alone: GPUs are
-// released and reacquired on the socket of the options. Errors are those of Serve.
+// ServeReleases is like Serve without a backend: root alone can release and reacquire GPUs on the socket of the
+// options.
 func ServeReleases(ctx context.Context, o Options, logger log.Logger) error {
 	o.AllowGID = -1
 	o.ListenAddress = ""
@@ -320,7 +320,7 @@ func (s *server) newHTTPServer(h http.Handler) *http.Server {
 	return server
 }
 
-// serve serves until ctx ends or a listener fails, then shuts all servers down and waits for them.
+// serve blocks until ctx ends or a listener fails, then shuts all servers down and waits for them.
 func (s *server) serve(ctx context.Context, listeners []apiListener) error {
 	ended := make(chan error, len(listeners))
 	addresses := make([]net.Addr, 0, len(listeners))

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// Resolve says a spec in the planner's terms. layouts are those that the node knows by name; a spec that brings its own
-// mig-configs is about those alone. Errors are *strictyaml.Error.
+// Resolve turns a spec into the planner's terms. layouts has the node's named layouts; if the spec brings its own
+// mig-configs, Resolve looks only there. Errors are *strictyaml.Error.
 func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) {
 	if err := checkForm(s); err != nil {
 		return mig.Spec{}, err
@@ -38,7 +38,7 @@ func Resolve(s api.Spec, layouts map[string][]api.LayoutRule) (mig.Spec, error) 
 	return resolved, nil
 }
 
-// Rules says a layout in the planner's terms. Errors are *strictyaml.Error.
+// Rules turns a layout into the planner's terms. Errors are *strictyaml.Error.
 func Rules(layout []api.LayoutRule) ([]mig.Rule, error) {
 	rules, err := resolveRules("rules", layout)
 	if err != nil {
@@ -87,7 +87,7 @@ func known(layouts map[string][]api.LayoutRule) string {
 	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
 }
 
-// checkLayouts holds each layout to what the planner takes.
+// checkLayouts returns an error if the planner cannot take one of the layouts.
 func checkLayouts(layouts map[string][]api.LayoutRule) *strictyaml.Error {
 	for _, name := range slices.Sorted(maps.Keys(layouts)) {
 		if _, err := resolveRules(strictyaml.Join("mig-configs", name), layouts[name]); err != nil {
@@ -163,7 +163,7 @@ func resolveRules(key string, layout []api.LayoutRule) ([]mig.Rule, *strictyaml.
 	return rules, nil
 }
 
-// pciDevice reads a PCI device id with the vendor's below it, in eight hexadecimal digits.
+// pciDevice parses a PCI device id as NVIDIA's files write it: 0x20B010DE is device 20B0 of vendor 10DE.
 func pciDevice(s string) (uint32, bool) {
 	digits, ok := strings.CutPrefix(strings.ToLower(s), "0x")
 	n, err := strconv.ParseUint(digits, 16, 32)

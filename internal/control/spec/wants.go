@@ -13,8 +13,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// wants says counts by profile in the planner's terms. Keys are names or ids of profiles, or names of compute
-// instances such as 1c.3g.20gb: those of one profile share as few GPU instances as possible.
+// wants turns counts by profile into the planner's terms. Keys are names or ids of profiles, or names of compute
+// instances such as 1c.3g.20gb: these share as few 3g.20gb instances as possible.
 func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if len(devices) > maxKinds {
 		return nil, wrong(key, "has %d profiles; expected at most %d", len(devices), maxKinds)
@@ -79,7 +79,7 @@ func wants(key string, devices map[string]api.DeviceRequest) ([]mig.Want, *stric
 	return list, nil
 }
 
-// wantsOf says a request for instances of a profile in the planner's terms.
+// wantsOf turns a request for instances of a profile into the planner's terms.
 func wantsOf(key, profile string, request api.DeviceRequest) ([]mig.Want, *strictyaml.Error) {
 	if request.Each == nil {
 		want, err := wantOf(key, profile, request)
@@ -130,7 +130,7 @@ func wantOf(key, profile string, request api.DeviceRequest) (mig.Want, *strictya
 	return mig.Want{Profile: profile, Count: request.Count, ComputeInstances: sizes}, err
 }
 
-// partsOf returns the sizes of the compute instances that a request under a name such as 1c.3g.20gb is for.
+// partsOf returns the sizes of compute instances that a request under a name such as 1c.3g.20gb asks for.
 func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *strictyaml.Error) {
 	switch {
 	case request.Each != nil:
@@ -161,7 +161,7 @@ func partsOf(key string, name mig.Name, request api.DeviceRequest) ([]int, *stri
 	return slices.Repeat([]int{name.Part}, request.Count), nil
 }
 
-// computeSizes reads "1c", "2c"; nil stays nil.
+// computeSizes returns the sizes that texts such as "1c" and "2c" name; nil stays nil.
 func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	if compute == nil {
 		return nil, nil
@@ -191,7 +191,8 @@ func computeSizes(key string, compute []string) ([]int, *strictyaml.Error) {
 	return sizes, nil
 }
 
-// pack puts compute instances into as few GPU instances of so many slices as possible: first the larger of equally few.
+// pack puts compute instances of the given sizes into as few GPU instances of slicesEach slices as possible, larger
+// ones first.
 func pack(sizes []int, slicesEach int) [][]int {
 	p := packer{room: slicesEach, known: map[string][][]int{}}
 
@@ -208,14 +209,14 @@ func pack(sizes []int, slicesEach int) [][]int {
 	return p.best(p.counts)
 }
 
-// packer tries everything once.
+// packer tries all ways to pack.
 type packer struct {
-	room          int
-	sizes, counts []int // sizes that there are, descending, and how many of each
-	known         map[string][][]int
+	room          int                // slices of a GPU instance
+	sizes, counts []int              // the different sizes, descending, and how many there are of each
+	known         map[string][][]int // results of best, by counts
 }
 
-// best is the shortest list of instances that takes so many of each size.
+// best returns the shortest list of GPU instances that takes counts compute instances of each size.
 func (p *packer) best(counts []int) [][]int {
 	first := slices.IndexFunc(counts, func(n int) bool { return n > 0 })
 	if first < 0 {
@@ -246,7 +247,8 @@ func (p *packer) best(counts []int) [][]int {
 	return best
 }
 
-// fillInstance completes an instance in every way to which nothing more can be added.
+// fillInstance adds compute instances in every way until none fits any more, and calls done with each result. It uses
+// sizes[from:] of which left has some.
 func (p *packer) fillInstance(
 	instance []int,
 	from, room int,

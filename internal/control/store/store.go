@@ -1,6 +1,6 @@
-// Package store keeps the documents of partition control in a state folder: that of the operation under way in two
-// preallocated slots that are written in turn, and the history in one file that is replaced atomically. A document
-// that was saved is on disk, and a crash or a power cut loses at most the one that was being written.
+// Package store keeps the documents of partition control in a state folder. For the operation under way it has two
+// preallocated slots, which it writes in turn; the history is one file, which it replaces atomically. A document that
+// was saved is on disk. A crash or a power cut loses at most the one that was being written.
 package store
 
 import (
@@ -53,8 +53,8 @@ func New(dir string) *Store { return &Store{dir: dir} }
 
 // Open locks the folder, creates missing files and reads the documents. It may be called again after any error; it
 // then refuses a folder whose documents are not those that were saved last. Errors are ErrLocked,
-// control.ErrStateForeign, privatedir.ErrUnsafe if another user can have prepared or can change the folder or a file in
-// it, and those of the file system. After an error nothing can be saved.
+// control.ErrStateForeign, privatedir.ErrUnsafe if another user may have written the folder or a file in it, or still
+// can, and errors of the file system. After an error nothing can be saved.
 func (s *Store) Open() (control.Documents, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -98,6 +98,7 @@ func (s *Store) openFiles() (control.Documents, error) {
 		return control.Documents{}, err
 	}
 
+	// If we have used the folder before, it must have our last documents, or none.
 	found := fingerprint{true, sha256.Sum256(docs.Operation), sha256.Sum256(docs.History)}
 	empty := docs.Operation == nil && docs.History == nil && !docs.OperationDamaged &&
 		!docs.HistoryDamaged
@@ -114,8 +115,8 @@ func (s *Store) openFiles() (control.Documents, error) {
 	return docs, nil
 }
 
-// readDocuments reads the slots and the history. The history is written before room is made in the slots for the first
-// time: if there is room and no history, it was lost.
+// readDocuments reads the slots and the history. We write a history before we first make room in the slots: if they
+// have room and there is no history, it was lost.
 func (s *Store) readDocuments() (docs control.Documents, err error) {
 	if docs.Operation, docs.OperationDamaged, err = s.readSlots(); err != nil {
 		return docs, err
@@ -189,8 +190,8 @@ func (s *Store) readSlots() (newest []byte, damaged bool, err error) {
 		}
 	}
 
-	// It had the previous document or the next one. After a crash within the first save it had none; then nothing was
-	// done yet, and the GPUs are as the document says.
+	// An unused slot has lost the previous document or the next one, since the first save writes both slots. If that
+	// save crashed in between, nothing was lost, but nothing was done either: the GPUs are as the document says.
 	if empty := s.slots[(s.sequence+1)%2]; s.sequence > 0 && empty.unused {
 		damaged = true
 	}
@@ -216,10 +217,9 @@ func (s *Store) Reserve(size int) error {
 	return nil
 }
 
-// SaveOperation writes the operation's document to the older slot and blocks until it is on disk; the first document of
-// a folder goes to both slots, so that from then on a slot without a document is one that has lost it. After an error
-// the last document remains, and the next call tries again. Errors are control.ErrStateReplaced and those of the file
-// system.
+// SaveOperation writes the operation's document to the older slot and blocks until it is on disk. The first document
+// of a folder goes to both slots: from then on, a slot without a document has lost it. After an error the last
+// document remains, and the next call tries again. Errors are control.ErrStateReplaced and errors of the file system.
 func (s *Store) SaveOperation(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -255,7 +255,8 @@ func (s *Store) writeSlot(document []byte) error {
 	return nil
 }
 
-// SaveHistory replaces the history and blocks until it is on disk. After an error, one of the two remains.
+// SaveHistory replaces the history and blocks until it is on disk. After an error, the old one or the new one is
+// there.
 func (s *Store) SaveHistory(document []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -315,7 +316,8 @@ func (s *Store) checkFiles() error {
 	return nil
 }
 
-// Close closes and unlocks the folder. If a call hangs in it, that is left to the end of the process.
+// Close closes and unlocks the folder. While another call hangs on the disk, Close returns an error: the folder is
+// then unlocked when the process ends.
 func (s *Store) Close() error {
 	if !s.mu.TryLock() {
 		return errors.New("close state folder: a call has not returned from its disk")

@@ -10,7 +10,7 @@ import (
 
 const mebi = 1 << 20
 
-// gpuOf returns which GPU an entity is or is a part of; of is nil for a GPU itself.
+// gpuOf returns the index of an entity's GPU, and the entity's member if it is an instance.
 func (e *Engine) gpuOf(entity Entity) (index int, of *Member, ok bool) {
 	if entity.Level == GPU {
 		return int(entity.ID), nil, int(entity.ID) < e.node.Count()
@@ -44,8 +44,8 @@ func (s *Session) Device(index int) (sim.GPUState, error) {
 	return state, nil
 }
 
-// readDevice reads a field of the node or of a GPU. An instance silently gets its GPU's, but for its name and the
-// memory, which are its own.
+// readDevice reads a field of the node or of a GPU. Without saying so, DCGM answers for an instance with its GPU's
+// value, except for its name and its memory.
 func (e *Engine) readDevice(v *Value) {
 	f, known := e.meta[v.Field]
 	if !known {
@@ -76,7 +76,7 @@ func (e *Engine) readDevice(v *Value) {
 	}
 
 	v.Micros = s.Time.UnixMicro()
-	v.setBlank(notSupported) // unless it is simulated
+	v.setBlank(notSupported) // remains if we don't simulate the field
 
 	if of == nil || !v.fillInstance(&s, of) {
 		v.fillDevice(&s)
@@ -95,7 +95,7 @@ func (v *Value) setFlag(on bool) {
 // BusID is a GPU's address as DCGM writes it.
 func BusID(p sim.PCI) string { return fmt.Sprintf("%08X:%02X:%02X.0", p.Domain, p.Bus, p.Device) }
 
-// Brand is the brand of all GPUs that can be simulated.
+// Brand is the brand of all simulated GPUs.
 const Brand = "NVIDIA"
 
 func (e *Engine) fillNode(v *Value) {
@@ -113,7 +113,7 @@ func (e *Engine) fillNode(v *Value) {
 	}
 }
 
-// fillDevice fills in what is simulated of a GPU.
+// fillDevice sets v to a GPU's value of the field, if we simulate that.
 func (v *Value) fillDevice(s *sim.GPUState) {
 	switch {
 	case v.Field < 100:
@@ -126,12 +126,12 @@ func (v *Value) fillDevice(s *sim.GPUState) {
 		v.fillECC(s)
 	case v.Field <= 396:
 		v.fillRemapped(s)
-	case v.Field <= 439: // errors of NVLink: there are none
+	case v.Field <= 439: // NVLink errors, which we don't simulate
 		if s.NVLinks > 0 {
 			v.setInt(0)
 		}
 
-	case v.Field == 500, v.Field == 526: // no virtualization, no license for it
+	case v.Field == 500, v.Field == 526: // virtualization mode and license: none
 		v.setInt(0)
 	}
 }
@@ -240,7 +240,7 @@ func (v *Value) fillUsage(s *sim.GPUState) {
 	}
 }
 
-// fillMemory fills in a field of the framebuffer, by its bytes.
+// fillMemory sets v to a framebuffer field in MiB, or to the used ratio; its arguments are in bytes.
 func (v *Value) fillMemory(total, used, reserved uint64) {
 	switch v.Field {
 	case 250:
@@ -290,31 +290,34 @@ func (v *Value) fillRemapped(s *sim.GPUState) {
 	}
 }
 
-// fillInstance fills in what an instance has of its own, and reports whether the field is such. Memory is read by a
-// compute instance's handle: without one there is a blank. What is reserved is 0 (seen on DCGM 4.5.3).
+// fillInstance sets v if the field is one that instances have values of their own for, and reports whether it is: name
+// and memory. DCGM reads memory by a compute instance's handle, so that without one there is a blank; none is reserved
+// (seen on DCGM 4.5.3).
 func (v *Value) fillInstance(s *sim.GPUState, of *Member) bool {
-	if v.Field != 50 && (v.Field < 250 || v.Field > 254) {
+	isName := v.Field == 50
+	if !isName && (v.Field < 250 || v.Field > 254) {
 		return false
 	}
 
+	v.setBlank(noValue)
+
 	i, ok := s.Instance(of.Instance)
-	if !ok || v.Field != 50 && len(i.ComputeInstances) == 0 {
-		v.setBlank(noValue)
+	if !ok {
 		return true
 	}
 
-	if v.Field != 50 {
-		v.fillMemory(i.Profile.MemoryBytes, i.MemoryUsed, 0)
-		return true
-	}
-
-	v.Text = i.Profile.Name
-	if of.Entity.Level == ComputeInstance {
-		v.setBlank(noValue)
-
-		if c, ok := i.Compute(of.Compute); ok {
-			v.Text = c.Profile
+	if !isName {
+		if len(i.ComputeInstances) > 0 {
+			v.fillMemory(i.Profile.MemoryBytes, i.MemoryUsed, 0)
 		}
+
+		return true
+	}
+
+	if of.Entity.Level != ComputeInstance {
+		v.Text = i.Profile.Name
+	} else if c, ok := i.Compute(of.Compute); ok {
+		v.Text = c.Profile
 	}
 
 	return true
@@ -327,9 +330,9 @@ const (
 	fieldLinkTraffic      = 449 // sent and received, over all links, in MB/s
 )
 
-// readXID reads the last XID since the field was first watched. Before the first XID there is no data: XIDs come by
-// events, and no sample is ever taken (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did not look
-// at the status made 0 of it). An XID of a GPU instance is reported for that instance, not for its GPU (seen on DCGM
+// readXID reads the last XID since the field was first watched. Before the first XID the status is NoData, since DCGM
+// has XIDs from events and takes no samples (NVIDIA/DCGM#141, NVIDIA/dcgm-exporter#646 and #700; exporters that did
+// not look at the status served 0). DCGM reports an XID of a GPU instance for that instance, not for its GPU (seen on
 // 4.5.3).
 func (e *Engine) readXID(v *Value) {
 	v.Status = NoData
@@ -374,8 +377,8 @@ func (e *Engine) xids(index int, of *Member, sinceMicros int64) []Value {
 	return list
 }
 
-// readLinkTraffic reads what went over NVLink in the last interval, 0 before there is one: KiB/s divided by 1000,
-// which DCGM calls MB/s (DcgmCacheManager.cpp). There is no value without links.
+// readLinkTraffic reads the mean NVLink traffic of the last interval, 0 before there is one: KiB/s divided by 1000,
+// which DCGM calls MB/s (DcgmCacheManager.cpp). A GPU without links has no value.
 func (e *Engine) readLinkTraffic(v *Value) {
 	index, _, ok := e.gpuOf(v.Entity)
 
@@ -390,12 +393,13 @@ func (e *Engine) readLinkTraffic(v *Value) {
 
 	if s := e.samples[Entity{GPU, uint32(index)}]; s != nil && s.taken > 1 {
 		received, _ := sim.GPM(s.from, s.last, 60)
-
 		sent, _ := sim.GPM(s.from, s.last, 61)
-		if v.setBlank(noValue); !math.IsNaN(received + sent) {
-			v.setInt(uint64((received + sent) * 1024 / 1000))
-		}
 
 		v.Micros = s.at.UnixMicro()
+		v.setBlank(noValue)
+
+		if total := received + sent; !math.IsNaN(total) {
+			v.setInt(uint64(total * 1024 / 1000))
+		}
 	}
 }

@@ -1,6 +1,6 @@
-// Package hostengine is a DCGM host engine over the simulated node, with DCGM's habits: entity ids of its own that
-// are assigned again, a hierarchy that lags behind the driver, watches that must exist before there are values,
-// blanks with a good status. What a comment calls unverified follows DCGM's headers and reports, not a measurement.
+// Package hostengine simulates a DCGM host engine over the simulated node, with DCGM's habits: it has its own entity
+// ids and reuses them, its hierarchy lags behind the driver, it has values only of watched fields, and blanks have
+// the status OK. A comment says "unverified" if we have it from DCGM's headers and reports and did not measure it.
 package hostengine
 
 import (
@@ -34,7 +34,7 @@ const (
 	ModuleNotLoaded       Code = -33
 )
 
-// Error is DCGM's text; the codes without one here are answered with the general one.
+// Error returns DCGM's text for the code.
 func (c Code) Error() string {
 	texts := map[Code]string{
 		OK:                    "Success",
@@ -73,8 +73,8 @@ const (
 	ComputeInstance Level = 5
 )
 
-// Entity is what has values. Its id is DCGM's: of a GPU its index, of an instance assigned again after every layout
-// change.
+// Entity is a GPU or an instance that fields have values of. A GPU's ID is its index; an instance gets another ID with
+// every layout change.
 type Entity struct {
 	Level Level
 	ID    uint32
@@ -90,7 +90,8 @@ type Member struct {
 	ProfileID      uint32
 	Slices         int
 
-	// What the hierarchy does not have: the places of the instance and of its GPU instance, and the profile of that.
+	// DCGM does not report these. place is the instance's own placement; giPlace and giProfile belong to its GPU
+	// instance, or to itself if it is one.
 	place, giPlace gpu.Placement
 	giProfile      uint32
 }
@@ -99,22 +100,22 @@ type Member struct {
 const (
 	maxGroups   = 64 // two of them are the engine's own
 	minInterval = 100 * time.Millisecond
-	// lag is for how long the hierarchy does not show a change: at most 1 s (seen on DCGM 4.5.3).
+	// lag is how late the hierarchy shows a change: up to 1 s (seen on DCGM 4.5.3).
 	lag = time.Second
 )
 
-// maxSampleAge returns the age at which a sample of profiling is dropped: three intervals, but 3 s at least (GetMaxAge
-// of one sample with a slack of 200 %: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
+// maxSampleAge returns the age at which DCGM drops a profiling sample: three intervals, but at least 3 s (GetMaxAge of
+// one sample with a slack of 200 %: DcgmGpmManagerEntity::AddWatcher of DCGM 4).
 func maxSampleAge(interval time.Duration) time.Duration { return 3 * max(interval, time.Second) }
 
-// Kind is how an engine is run.
+// Kind says in which process an engine runs.
 type Kind int
 
 // The kinds of engines.
 const (
-	// Embedded is one within its client's process: it begins with the first session and ends with the last.
+	// Embedded engines run in their client's process, from its first session to its last.
 	Embedded Kind = iota
-	// Remote is one in a process of its own, which outlives its clients.
+	// Remote engines run in a process of their own and outlive their clients.
 	Remote
 )
 
@@ -127,16 +128,16 @@ type Engine struct {
 	nvml *sim.Client      // an embedded engine uses NVML, and so keeps all GPUs open
 
 	mu       sync.Mutex
-	restarts int // of the node's, that have been seen
-	life     int // grows with every beginning
+	restarts int // how many restarts of the node's host engine this one has followed
+	life     int // grows when the engine begins; sessions of an earlier life are invalid
 	began    bool
-	mode     []bool // MIG mode by GPU when an embedded engine began: it follows no change of that
-	trees    []tree
+	mode     []bool // MIG mode of each GPU when an embedded engine began: it does not follow later changes
+	trees    []tree // by GPU
 	freeIDs  map[Level][]uint32
 	nextID   map[Level]uint32
-	sessions int // since the beginning
-	opened   int // of them, not closed yet
-	lastID   uintptr
+	sessions int     // how many were ever opened
+	opened   int     // how many are open
+	lastID   uintptr // of a group or field group
 	groups   map[uintptr]*group
 	fields   map[uintptr]*fieldGroup
 	watches  map[watchKey]*watch
@@ -144,7 +145,7 @@ type Engine struct {
 	health   map[uintptr]*healthWatch // by group
 
 	entered time.Time // when the call that holds the lock began
-	stalled sim.Stop  // the last time in which the engine could not sample, since it was stopped or a call hung
+	stalled sim.Stop  // when the engine could last not sample, see noteStall
 }
 
 // group is a named set of entities.
@@ -160,7 +161,7 @@ type fieldGroup struct {
 	ids     []uint16
 }
 
-// New makes an engine, which is started by the first session.
+// New returns an engine. The first session starts it.
 func New(node *sim.Node, kind Kind) *Engine {
 	e := &Engine{node: node, kind: kind, meta: make(map[uint16]Field), nvml: node.NewClient(nil)}
 	for _, f := range Fields() {
@@ -177,13 +178,13 @@ type Session struct {
 	life   int // of the engine when it was opened
 }
 
-// Open connects to a remote engine, or starts an embedded one. Without root's rights that fails if a GPU is in MIG
-// mode.
+// Open connects to a remote engine, or starts an embedded one unless it runs. Without root's rights an embedded engine
+// does not start if a GPU is in MIG mode.
 func (e *Engine) Open() (*Session, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 
-	if err := e.alive(); err != nil {
+	if err := e.begin(); err != nil {
 		return nil, err
 	}
 
@@ -193,8 +194,9 @@ func (e *Engine) Open() (*Session, error) {
 	return &Session{engine: e, number: e.sessions, life: e.life}, nil
 }
 
-// alive lets the faults of the moment have their way, and starts again after a restart.
-func (e *Engine) alive() error {
+// begin starts the engine if it has not begun, or again after a restart. It blocks while the node's host engine is
+// stopped, and returns an error while that is down.
+func (e *Engine) begin() error {
 	e.node.AwaitHostEngine()
 
 	state := e.node.HostEngine()
@@ -215,7 +217,7 @@ func (e *Engine) alive() error {
 	}
 
 	if e.kind == Embedded {
-		e.nvml.End() // of the engine before a restart
+		e.nvml.End() // NVML is still open from before the restart
 
 		if err := e.nvml.Begin(true); err != nil {
 			return NVMLError
@@ -239,7 +241,7 @@ func (e *Engine) alive() error {
 	return nil
 }
 
-// modes are the MIG modes of the GPUs as an embedded engine begins.
+// modes reads the MIG mode of each GPU for an embedded engine. One that cannot be read counts as off.
 func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 	mode := make([]bool, e.node.Count())
 	for i := range mode {
@@ -260,7 +262,7 @@ func (e *Engine) modes(nonRoot bool) ([]bool, error) {
 	return mode, nil
 }
 
-// beginCall begins a call of a session; where err is nil the engine is locked.
+// beginCall is lockEngine, and fails if the versions of a remote engine and its client differ.
 func (s *Session) beginCall() error {
 	err := s.lockEngine()
 	if err == nil && s.engine.node.HostEngine().Mismatch {
@@ -271,12 +273,12 @@ func (s *Session) beginCall() error {
 	return err
 }
 
-// lockEngine locks the engine for a session that is still valid; where err is nil the engine is locked.
+// lockEngine locks the engine for a call and begins it if necessary. After an error it is not locked.
 func (s *Session) lockEngine() error {
 	e := s.engine
 	e.mu.Lock()
 	e.entered = e.node.Now()
-	err := e.alive()
+	err := e.begin()
 	e.noteStall()
 
 	if err == nil && s.life != e.life {
@@ -293,11 +295,11 @@ func (s *Session) lockEngine() error {
 // The versions of DCGM that the simulated node has.
 const (
 	Version = "4.5.3"
-	// otherVersion is that of a remote engine which does not fit its clients.
+	// otherVersion is too old for the clients.
 	otherVersion = "4.2.3"
 )
 
-// Version returns the engine's version of DCGM. An embedded engine has its library's.
+// Version returns the engine's version of DCGM. An embedded engine has the version of its library.
 func (s *Session) Version() (string, error) {
 	if err := s.lockEngine(); err != nil {
 		return "", err
@@ -312,7 +314,7 @@ func (s *Session) Version() (string, error) {
 	return Version, nil
 }
 
-// Close ends the session with its groups, field groups and watches, and an embedded engine with its last session.
+// Close ends the session with its groups, field groups and watches. An embedded engine ends with its last session.
 func (s *Session) Close() {
 	if s.lockEngine() != nil {
 		return

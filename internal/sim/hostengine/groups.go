@@ -11,10 +11,10 @@ const (
 	AllNVSwitches uintptr = 0x7ffffffe
 )
 
-// ownSession is the number of no session: what the engine has by itself does not end with one.
+// ownSession marks the engine's own groups, which end with no session.
 const ownSession = -1
 
-// ownGroups makes the groups that the engine has by itself. They count: clients can have 62 of 64.
+// ownGroups returns the groups that the engine has by itself. They count towards maxGroups: clients can have 62.
 func (e *Engine) ownGroups() map[uintptr]*group {
 	all := &group{session: ownSession, name: "DCGM_ALL_SUPPORTED_GPUS"}
 	for i := range e.node.Count() {
@@ -142,7 +142,7 @@ func (s *Session) DestroyFieldGroup(id uintptr) error {
 	return nil
 }
 
-// Counts are how much of everything there is, for tests.
+// Counts returns how many groups, field groups and watches clients have, for tests.
 func (e *Engine) Counts() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

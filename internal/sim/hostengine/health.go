@@ -49,11 +49,12 @@ const (
 // healthWatch is the health check of a group.
 type healthWatch struct {
 	systems HealthSystems
-	// for how long clocks had been held down at the last check, by GPU; a GPU that was not checked yet is missing
+	// power and thermal have, for each GPU, how long its clocks had been held down by the last check. A GPU that was not
+	// checked yet is missing.
 	power, thermal map[uint32]time.Duration
 }
 
-// SetHealth watches the systems of a group in place of those that were watched before.
+// SetHealth watches these systems of a group, and no others.
 func (s *Session) SetHealth(groupID uintptr, systems HealthSystems) error {
 	if err := s.beginCall(); err != nil {
 		return err
@@ -92,9 +93,8 @@ func (s *Session) Health(groupID uintptr) (HealthSystems, error) {
 	return 0, nil
 }
 
-// CheckHealth returns what is wrong with the GPUs of a group. A group without watches has no incidents. Clocks that
-// were held down are an incident if that was after the last check, so the first check never finds one
-// (dcgmHealthCheck: dcgm_agent.h).
+// CheckHealth returns what is wrong with the GPUs of a group in the systems that are watched. Clocks that were held
+// down since the last check are an incident, so the first check never finds one (dcgmHealthCheck: dcgm_agent.h).
 func (s *Session) CheckHealth(groupID uintptr) ([]Incident, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -191,7 +191,7 @@ func (w *healthWatch) check(of Entity, s *sim.GPUState) []Incident {
 	return list
 }
 
-// grew stores a GPU's time and reports whether it is more than at the last check, if there was one.
+// grew stores a GPU's time and reports whether it has grown since the last check; false at the first one.
 func grew(last map[uint32]time.Duration, id uint32, now time.Duration) bool {
 	before, checked := last[id]
 	last[id] = now

@@ -13,12 +13,12 @@ import (
 type tree struct {
 	members []Member
 	known   bool
-	seen    int             // the number of the GPU's next event when it was last found to be the driver's
-	changed time.Time       // when the driver's tree became another one; zero: they are the same
-	gone    map[Entity]bool // the members that the driver's tree has no longer
+	seen    int             // the number of the GPU's next event when this tree was last the driver's
+	changed time.Time       // since when the driver's tree differs; zero if it doesn't
+	gone    map[Entity]bool // members that the driver's tree no longer has
 }
 
-// Hierarchy lists the GPU instances and compute instances, each GPU instance before its own.
+// Hierarchy lists the GPU instances, each followed by its compute instances.
 func (s *Session) Hierarchy() ([]Member, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -42,10 +42,10 @@ func (e *Engine) followAll() {
 		e.follow(i)
 	}
 
-	e.noteStall() // a GPU that hangs blocks the loop
+	e.noteStall() // reading a GPU that hangs has blocked
 }
 
-// follow brings a GPU's hierarchy up to date, some time after the driver's tree has changed.
+// follow brings a GPU's hierarchy up to date, but only lag after the driver's tree has changed.
 func (e *Engine) follow(index int) {
 	t := &e.trees[index]
 	_, next := e.node.History(index, math.MaxInt)
@@ -73,7 +73,7 @@ func (e *Engine) follow(index int) {
 
 		return
 	case t.changed.IsZero() || s.Time.Before(t.changed):
-		t.changed = e.changedSince(index, t.seen, s.Time)
+		t.changed = e.firstChange(index, t.seen, s.Time)
 	}
 
 	if s.Time.Sub(t.changed) >= lag {
@@ -104,8 +104,8 @@ func (m *Member) in(s *sim.GPUState) bool {
 	return ok && c.Placement == m.place
 }
 
-// changedSince returns when a GPU's tree changed first, by its events from a number on; now if they do not show it.
-func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
+// firstChange returns the time of the first MIG change among a GPU's events from a number on, or now without one.
+func (e *Engine) firstChange(index, from int, now time.Time) time.Time {
 	events, _ := e.node.History(index, from)
 	for _, event := range events {
 		if event.Kind == gpu.EventMIGChange {
@@ -116,7 +116,7 @@ func (e *Engine) changedSince(index, from int, now time.Time) time.Time {
 	return now
 }
 
-// sameTree compares identities and places: an instance that was created again in the place of an equal one is equal.
+// sameTree compares ids, profiles and placements: an instance that replaces an equal one counts as the same.
 func sameTree(members []Member, s *sim.GPUState) bool {
 	var now []Member
 
@@ -135,8 +135,8 @@ func sameTree(members []Member, s *sim.GPUState) bool {
 	})
 }
 
-// adopt takes the driver's tree over. All instances of the GPU get new ids: those that are free by now, the lowest
-// first, so that an id comes to stand for another instance soon.
+// adopt takes over the driver's tree. It gives all instances of the GPU new entity ids, the lowest free ones first: as
+// in DCGM, an id soon stands for another instance.
 func (e *Engine) adopt(index int, s *sim.GPUState) {
 	t := &e.trees[index]
 	for _, m := range t.members {
@@ -147,7 +147,7 @@ func (e *Engine) adopt(index int, s *sim.GPUState) {
 	*t = tree{known: true}
 	device := Entity{GPU, uint32(index)}
 
-	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first: ids move from one instance to another
+	for i := len(s.Instances) - 1; i >= 0; i-- { // the last first, so that ids move to other instances
 		gi := &s.Instances[i]
 		m := Member{
 			Entity:    e.newEntity(GPUInstance),
@@ -197,7 +197,7 @@ func (e *Engine) newEntity(level Level) Entity {
 	return Entity{level, e.nextID[level] - 1}
 }
 
-// member finds an instance in the hierarchy as it is seen now.
+// member finds an instance in the hierarchy.
 func (e *Engine) member(of Entity) (Member, bool) {
 	for i := range e.trees {
 		for _, m := range e.trees[i].members {

@@ -9,7 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
-// watchKey is what is watched: the fields of a field group on the entities of a group.
+// watchKey identifies a watch, by the ids of its group of entities and of its field group.
 type watchKey struct{ group, fields uintptr }
 
 // watch keeps the values of some fields up to date.
@@ -20,16 +20,16 @@ type watch struct {
 	since    time.Time // when it began
 }
 
-// sampled is the profiling of one entity: counters, and the mean over the last interval.
+// sampled holds the last two profiling samples of one entity. Values are means over the interval between them.
 type sampled struct {
 	last   sim.Counters
-	from   sim.Counters // the counters before those
-	taken  int          // samples so far, up to those that a value needs
-	filled bool         // there is an interval that gives values
-	at     time.Time    // its end
+	from   sim.Counters // the counters before last
+	taken  int          // samples so far, at most samplesForValue
+	filled bool         // there are values
+	at     time.Time    // the end of their interval
 }
 
-// Value is dcgmFieldValue_v2: one value of one field. Text is that of a string field.
+// Value is dcgmFieldValue_v2: one value of one field.
 type Value struct {
 	Entity Entity
 	Field  uint16
@@ -38,10 +38,10 @@ type Value struct {
 	Micros int64 // when it was sampled
 	Int    int64
 	Float  float64
-	Text   string
+	Text   string // of a string field
 }
 
-// The blanks of DCGM (dcgm_structs.h): values that say that there is none.
+// The blanks of DCGM (dcgm_structs.h), which stand for a value that DCGM doesn't have.
 const (
 	IntBlank          = 0x7ffffffffffffff0
 	IntNotSupported   = IntBlank + 2
@@ -54,13 +54,13 @@ const (
 	TextNotSupported = "<<<NOT_SUPPORTED>>>"
 )
 
-// The blanks by their number, which is how much they are above the first of them.
+// The kinds of blanks, for setBlank: each adds its number to the first blank.
 const (
 	noValue      = 0
 	notSupported = 2
 )
 
-// Watch begins to sample. Profiling needs rights, and the GPUs' support.
+// Watch begins to sample fields of a group's entities. It returns an error if one of them cannot be profiled.
 func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error {
 	if err := s.beginCall(); err != nil {
 		return err
@@ -70,8 +70,8 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	defer e.mu.Unlock()
 
 	g := e.groups[groupID]
-
 	fields := e.fields[fieldsID]
+
 	if g == nil || fields == nil {
 		return NotConfigured
 	}
@@ -82,7 +82,7 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 		}
 
 		for _, of := range g.entities {
-			if err := e.profiles(of); err != nil {
+			if err := e.checkProfiling(of); err != nil {
 				return err
 			}
 		}
@@ -99,22 +99,23 @@ func (s *Session) Watch(groupID, fieldsID uintptr, interval time.Duration) error
 	return nil
 }
 
-// profiles returns why an entity cannot be profiled. The module that profiles GPUs without GPM can be missing.
-func (e *Engine) profiles(of Entity) error {
+// checkProfiling returns an error if an entity cannot be profiled: that takes root's rights and, for GPUs without GPM,
+// a module of DCGM that can be missing.
+func (e *Engine) checkProfiling(of Entity) error {
 	state := e.node.HostEngine()
+	if state.NonRoot {
+		return RequiresRoot
+	}
 
 	index, _, ok := e.gpuOf(of)
-	switch {
-	case state.NonRoot:
-		return RequiresRoot
-	case state.NoModule && ok && !e.node.HasGPM(index):
+	if ok && state.NoModule && !e.node.HasGPM(index) {
 		return ModuleNotLoaded
 	}
 
 	return nil
 }
 
-// MetricGroups returns why a GPU cannot be profiled; nil if it can.
+// MetricGroups returns an error if a GPU cannot be profiled.
 func (s *Session) MetricGroups(index int) error {
 	if _, err := s.Device(index); err != nil {
 		return err
@@ -123,7 +124,7 @@ func (s *Session) MetricGroups(index int) error {
 	s.engine.mu.Lock()
 	defer s.engine.mu.Unlock()
 
-	return s.engine.profiles(Entity{GPU, uint32(index)})
+	return s.engine.checkProfiling(Entity{GPU, uint32(index)})
 }
 
 // Unwatch ends what Watch began.
@@ -153,8 +154,8 @@ func (s *Session) Update() error {
 	return nil
 }
 
-// update samples every watched entity whose interval has passed. A real engine does so by itself; time moves here only
-// when they are read, so that a stepped run gives the same values each time.
+// update samples every watched entity whose interval has passed. A real engine does so by itself. Ours samples only
+// when a client calls, so that a stepped run gives the same values each time.
 func (e *Engine) update() {
 	for _, w := range e.watches {
 		profiling := slices.ContainsFunc(w.fields, isProfiling)
@@ -165,6 +166,7 @@ func (e *Engine) update() {
 				e.sample(of, w.interval)
 			}
 
+			// We take the NVLink traffic from the profiling counters of the entity's GPU.
 			if index, _, ok := e.gpuOf(of); links && ok && !(profiling && of.Level == GPU) {
 				e.sample(Entity{GPU, uint32(index)}, w.interval)
 			}
@@ -174,7 +176,7 @@ func (e *Engine) update() {
 
 func (e *Engine) sample(of Entity, interval time.Duration) {
 	if s := e.samples[of]; s != nil && s.filled && e.lagging(of) {
-		s.at = e.node.Now() // what it had last, of an instance that is gone, under a new time
+		s.at = e.node.Now() // the instance is gone: we repeat its last values with a new time
 		return
 	}
 
@@ -194,7 +196,7 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	case since < 0, e.outdated(s, c.Time, interval):
 		*s = sampled{last: c, taken: 1}
 	case since >= interval:
-		// This counts samples that no call has asked for.
+		// A real engine takes a sample each interval, whether or not a client calls.
 		taken := min(s.taken+int(since/interval), samplesForValue)
 		*s = sampled{
 			last:   c,
@@ -206,12 +208,13 @@ func (e *Engine) sample(of Entity, interval time.Duration) {
 	}
 }
 
-// samplesForValue is how many samples there must be before there is a value: the first one is never what another is
-// compared with (GetLatestSample: DcgmGpmManager.cpp of DCGM 4; what the closed module for GPUs without GPM does is not
-// known).
+// samplesForValue is how many samples DCGM takes before it has a value: it never compares one with the first
+// (GetLatestSample: DcgmGpmManager.cpp of DCGM 4). We don't know whether the closed module for GPUs without GPM does
+// so.
 const samplesForValue = 3
 
-// noteStall notes a stop of the engine, and that the call has waited until now, as for a GPU that hangs.
+// noteStall notes a time in which the engine could not sample: it was stopped, or the current call waited for a GPU
+// that hangs.
 func (e *Engine) noteStall() {
 	now := e.node.Now()
 	if now.Sub(e.entered) >= maxSampleAge(0) {
@@ -223,14 +226,13 @@ func (e *Engine) noteStall() {
 	}
 }
 
-// outdated reports whether the engine has just been stopped or blocked for so long that the last sample is too old to
-// be compared with. DCGM drops it then, and its first new samples give blanks with status 0 and a timestamp of the
-// present, as those of a new watch do (PruneOldSamples, GetLatestSample: DcgmGpmManager.cpp of DCGM 4). If the engine
-// went on two intervals or more before it is asked, it has sampled again.
+// outdated reports whether the engine has just been stopped or blocked for so long that DCGM drops the last sample. As
+// after a new watch, the next samples then give blanks with status 0 and the present time (PruneOldSamples,
+// GetLatestSample: DcgmGpmManager.cpp of DCGM 4). Two intervals later, the engine has values again.
 func (e *Engine) outdated(s *sampled, now time.Time, interval time.Duration) bool {
 	stop := e.stalled
-
 	from := stop.From
+
 	if s.last.Time.After(from) {
 		from = s.last.Time
 	}
@@ -244,29 +246,30 @@ func (e *Engine) lagging(of Entity) bool {
 	return ok && e.trees[m.GPU].gone[of]
 }
 
-// counters reads an entity's, through the ids that the hierarchy has for it: while that lags behind they may be another
-// instance's by now.
+// counters reads the counters of the instance that has the entity's ids now. While the hierarchy lags behind the
+// driver, that may be another instance.
 func (e *Engine) counters(of Entity) (sim.Counters, error) {
 	if of.Level == GPU {
 		return e.node.GPUCounters(int(of.ID))
 	}
 
 	m, ok := e.member(of)
-	switch {
-	case !ok:
+	if !ok {
 		return sim.Counters{}, gpu.ErrNotFound
-	case of.Level == GPUInstance:
+	}
+
+	if of.Level == GPUInstance {
 		return e.node.InstanceCounters(m.GPU, m.Instance)
 	}
 
 	return e.node.ComputeCounters(m.GPU, m.Instance, m.Compute)
 }
 
-// isLinkTraffic reports whether a field of profiling is the traffic over PCIe, of which DCGM has that of GPUs alone.
-func isLinkTraffic(field uint16) bool { return field == 1009 || field == 1010 }
+// isPCIeTraffic reports whether DCGM has a profiling field for whole GPUs only: bytes sent or received over PCIe.
+func isPCIeTraffic(field uint16) bool { return field == 1009 || field == 1010 }
 
-// Latest gives the newest value of every field of every entity, by entity. One that is not watched has a status that
-// says so; what an entity does not have is a blank whose status is good.
+// Latest returns the newest value of every field of every entity, by entity. A field that is not watched has the
+// status NotWatched. One that the entity does not have is a blank with the status OK.
 func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -288,7 +291,8 @@ func (s *Session) Latest(entities []Entity, fields []uint16) ([]Value, error) {
 	return list, nil
 }
 
-// Live asks the driver, which takes no watch (DCGM_FV_FLAG_LIVE_DATA). Profiling has nothing to say that way.
+// Live reads fields from the driver, watched or not (DCGM_FV_FLAG_LIVE_DATA). It does not support profiling fields and
+// XIDs, which DCGM has from samples and events only.
 func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	if err := s.beginCall(); err != nil {
 		return nil, err
@@ -303,7 +307,7 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	for _, of := range entities {
 		for _, f := range fields {
 			v := e.blank(of, f)
-			if isProfiling(f) || f == fieldXID { // the one is sampled, the other comes by events
+			if isProfiling(f) || f == fieldXID {
 				v.Status = NotSupported
 			} else {
 				e.readDevice(&v)
@@ -316,7 +320,7 @@ func (s *Session) Live(entities []Entity, fields []uint16) ([]Value, error) {
 	return list, nil
 }
 
-// blank is the value of a field that has none.
+// blank returns a blank of the field's type.
 func (e *Engine) blank(of Entity, field uint16) Value {
 	v := Value{Entity: of, Field: field, Type: 'i'}
 	if f, known := e.meta[field]; known {
@@ -340,6 +344,7 @@ func (v *Value) setBlank(number int) {
 	}
 }
 
+// value returns the newest value of a field of an entity.
 func (e *Engine) value(of Entity, field uint16) Value {
 	v := e.blank(of, field)
 	if !e.watched(of, field) {
@@ -350,48 +355,54 @@ func (e *Engine) value(of Entity, field uint16) Value {
 	switch {
 	case field == fieldXID:
 		e.readXID(&v)
-		return v
 	case field == fieldLinkTraffic:
 		e.readLinkTraffic(&v)
-		return v
-	case !isProfiling(field):
+	case isProfiling(field):
+		e.readProfiling(&v)
+	default:
 		e.readDevice(&v)
-		return v
-	}
-
-	s := e.samples[of]
-	switch {
-	case e.node.HostEngine().Paused:
-		v.Micros = e.node.Now().UnixMicro()
-		return v
-	case s == nil || e.empty(of):
-		v.Status = NoData
-		return v
-	case !s.filled:
-		v.Micros = s.last.Time.UnixMicro()
-		return v
-	}
-
-	v.Micros = s.at.UnixMicro()
-	v.setBlank(notSupported)
-
-	if metric, scale, ok := metricOf(field); ok {
-		value, has := sim.GPM(s.from, s.last, metric)
-		switch {
-		case !has || of.Level != GPU && isLinkTraffic(field):
-		case v.Type == 'i' && math.IsNaN(value):
-			v.setBlank(noValue)
-		case v.Type == 'i':
-			v.Int = int64(math.Round(value * scale))
-		default:
-			v.Float = math.Round(value*scale*1e8) / 1e8
-		}
 	}
 
 	return v
 }
 
-// empty reports whether an entity is a GPU instance that nothing can run on: it gives no data.
+// readProfiling reads a profiling field. While profiling is paused, and until there are enough samples, it leaves the
+// blank with the status OK.
+func (e *Engine) readProfiling(v *Value) {
+	s := e.samples[v.Entity]
+	switch {
+	case e.node.HostEngine().Paused:
+		v.Micros = e.node.Now().UnixMicro()
+		return
+	case s == nil || e.empty(v.Entity):
+		v.Status = NoData
+		return
+	case !s.filled:
+		v.Micros = s.last.Time.UnixMicro()
+		return
+	}
+
+	v.Micros = s.at.UnixMicro()
+	v.setBlank(notSupported)
+
+	metric, scale, ok := metricOf(v.Field)
+	if !ok || v.Entity.Level != GPU && isPCIeTraffic(v.Field) {
+		return
+	}
+
+	value, ok := sim.GPM(s.from, s.last, metric)
+	switch {
+	case !ok:
+	case v.Type == 'i' && math.IsNaN(value):
+		v.setBlank(noValue)
+	case v.Type == 'i':
+		v.Int = int64(math.Round(value * scale))
+	default:
+		v.Float = math.Round(value*scale*1e8) / 1e8
+	}
+}
+
+// empty reports whether an entity is a GPU instance without compute instances: DCGM has no data of it.
 func (e *Engine) empty(of Entity) bool {
 	if of.Level != GPUInstance {
 		return false
@@ -411,7 +422,7 @@ func (e *Engine) empty(of Entity) bool {
 // watched reports whether a field of an entity is watched.
 func (e *Engine) watched(of Entity, field uint16) bool { return e.watchOf(of, field) != nil }
 
-// watchOf returns the oldest watch of a field of an entity; those of the node are watched with any.
+// watchOf returns the oldest watch of a field of an entity, or nil. For a field of the node, any entity will do.
 func (e *Engine) watchOf(of Entity, field uint16) *watch {
 	var oldest *watch
 	for _, w := range e.watches {
@@ -429,8 +440,8 @@ func (e *Engine) watchOf(of Entity, field uint16) *watch {
 
 func isProfiling(field uint16) bool { return field >= 1001 && field <= 1012 }
 
-// metricOf is the metric of GPM that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the unit
-// of the one in that of the other: ratio for percent, bytes for MiB.
+// metricOf returns the GPM metric that a profiling field (dcgm_fields.h, DCGM_FI_PROF_*) corresponds to, and the
+// factor from GPM's unit to DCGM's: from percent to ratios, from MiB to bytes.
 func metricOf(field uint16) (metric uint32, scale float64, ok bool) {
 	const mebi = 1 << 20
 	m := map[uint16]struct {
