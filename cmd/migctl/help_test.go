@@ -89,6 +89,12 @@ func TestUsage(t *testing.T) {
 		}
 	}
 
+	for _, value := range []string{"30", "0s", "-1s", "soon"} {
+		got := runner{}.run(t, defaultAddress, "get", "--timeout="+value)
+		cmptest.HasTexts(t, flat(got.err),
+			`--timeout (or MIGCTL_TIMEOUT) is "`+value+`"; expected a duration with its unit, such as 30s`)
+	}
+
 	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
 		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)

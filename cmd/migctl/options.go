@@ -99,6 +99,26 @@ type specOptions struct {
 	Force   []string
 }
 
+// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not say which flag is
+// wrong.
+type timeoutValue time.Duration
+
+// Set parses a duration.
+func (t *timeoutValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return fmt.Errorf(
+			"--timeout (or MIGCTL_TIMEOUT) is %q; expected a duration with its unit, such as 30s or 2m", s)
+	}
+
+	*t = timeoutValue(d)
+
+	return nil
+}
+
+// String returns the duration.
+func (t *timeoutValue) String() string { return time.Duration(*t).String() }
+
 // usageError is a mistake on the command line or in a spec.
 type usageError struct{ text string }
 
@@ -270,7 +290,7 @@ func newApp(o *options) *kingpin.Application {
 		"has no limit.").
 		Default("30s").
 		Envar("MIGCTL_TIMEOUT").
-		DurationVar(&o.Timeout)
+		SetValue((*timeoutValue)(&o.Timeout))
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
 		Default("auto").
 		Envar("MIGCTL_COLOR").

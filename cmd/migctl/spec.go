@@ -140,21 +140,22 @@ func parseDemand(words []string) ([]map[string]any, error) {
 
 		for _, part := range strings.Split(w, ",") {
 			key, value, _ := strings.Cut(part, "=")
+			number, err := strconv.Atoi(value)
 
-			n, err := strconv.Atoi(value)
 			switch {
-			case key == "memory" && value != "" && err != nil:
-				need[key] = value
-			case (key == "memory" || key == "sms" || key == "count") && err == nil && n >= 0:
-				need[key] = n
-			default:
-				return nil, usageError{
-					fmt.Sprintf(
-						"--demand %q: %q is not one of memory=12GiB, sms=20, count=3",
-						w,
-						part,
-					),
+			case key == "memory":
+				// The API takes a plain number of bytes, too. An operator who types one means GiB.
+				if _, wrong := api.ParseBytes(value); wrong != nil || err == nil {
+					return nil, usageError{fmt.Sprintf(
+						"--demand %q: memory is %q; expected a whole number with its unit, such as 12GiB or 20GB", w, value)}
 				}
+
+				need[key] = value
+			case (key == "sms" || key == "count") && err == nil && number >= 0:
+				need[key] = number
+			default:
+				return nil, usageError{fmt.Sprintf(
+					"--demand %q: %q is not one of memory=12GiB, sms=20, count=3", w, part)}
 			}
 		}
 
