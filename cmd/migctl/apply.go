@@ -37,7 +37,7 @@ func (s *session) applyPlan(ctx context.Context) error {
 	writePlan(s.page, plan)
 
 	if len(plan.Steps) == 0 {
-		return nil
+		return s.printOutcome(plan)
 	}
 
 	s.page.line()
@@ -143,6 +143,11 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 		err := f.showEvents(ctx)
 		if ended := s.fetchEnded(ctx, op.ID, err); ended != nil {
 			writeOutcome(s.page, ended)
+
+			if err := s.printOutcome(ended); err != nil {
+				return err
+			}
+
 			return outcomeError(ended)
 		}
 

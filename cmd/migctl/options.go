@@ -314,7 +314,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(rollback, o)
+	addOutcomeFlags(rollback, o)
 
 	accept := app.Command(commandAccept, "Accept the current layout and close an operation that "+
 		"is degraded or stuck. Changes no GPU.")
@@ -322,7 +322,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(accept, o)
+	addOutcomeFlags(accept, o)
 
 	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the "+
 		"new devices.")
@@ -330,7 +330,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(settled, o)
+	addOutcomeFlags(settled, o)
 
 	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices whose use the "+
 		"kubelet does not report. Changes no GPU. Requires the force right.")
@@ -461,7 +461,17 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	addOutcomeFlags(c, o)
+}
+
+// addOutcomeFlags declares the flags of a command that starts or ends one operation.
+func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	addYesFlag(c, o)
+	c.Flag("output", "Form of the output: text, json, yaml. With the latter two standard output has only the "+
+		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.").
+		Short('o').
+		Default(formText).
+		EnumVar(&o.Output, formText, formJSON, formYAML)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {

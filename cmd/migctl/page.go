@@ -49,6 +49,12 @@ func newPage(w io.Writer, color, utf8 bool) *page {
 
 func (p *page) flush() error { return p.w.Flush() }
 
+// prompt writes a question after which the cursor stays on the line.
+func (p *page) prompt(question string) error {
+	p.w.WriteString(p.clean(question)) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	return p.flush()
+}
+
 // line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a
 // text from the server cannot move the cursor.
 func (p *page) line(spans ...span) {
