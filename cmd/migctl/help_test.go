@@ -113,6 +113,8 @@ func TestCompletion(t *testing.T) {
 		t.Errorf("zsh: %s", zsh)
 	}
 
+	cmptest.HasTexts(t, runProgram(t, address, "", "--completion-script-fish"), "complete --command migctl ")
+
 	script := runProgram(t, address, "", "--completion-script-bash") + `
 migctl() { "$MIGCTL" "$@"; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -127,6 +129,9 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"--col", "--color"},
 		{"--color al", "always"},
 		{"get --output w", "wide"},
+		{"get -o w", "wide"},
+		{"get -o ", "table wide json yaml"},
+		{"get --output = j", "json"},
 		{"get --output ", "table wide json yaml"},
 		{"plan --output t", "text"},
 		{"apply --y", "--yes"},

@@ -57,7 +57,8 @@ const (
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
 		"--url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
-		"--completion-script-zsh. Man page: migctl --help-man | man -l -"
+		"--completion-script-zsh; in fish source (migctl --completion-script-fish | psub). " +
+		"Man page: migctl --help-man | man -l -"
 )
 
 // options are the values of a command line.
@@ -153,7 +154,7 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 		app.ErrorWriter(io.Discard)
 	})
 
-	command, err := app.Parse(joinLoneDash(args))
+	command, err := app.Parse(joinLoneDash(usage.CompletionArgs(app, args)))
 	if printed && slices.ContainsFunc(args, asksForHelp) {
 		return true, nil
 	}

@@ -1,5 +1,5 @@
-// Package usage prints --help with the flags in groups, which kingpin's own template does not
-// have.
+// Package usage prints --help with the flags in groups, and completes command lines, where kingpin
+// cannot.
 package usage
 
 import (
@@ -33,8 +33,10 @@ type FlagGroup struct {
 	Flags []*kingpin.FlagModel
 }
 
-// Install makes app print its flags in groups, and tables after them.
+// Install makes app print its flags in groups, and tables after them, and a script that completes
+// them in fish.
 func Install(app *kingpin.Application, groups []Group, tables ...Table) {
+	addFishCompletion(app)
 	app.UsageTemplate(usageTemplate).UsageFuncs(template.FuncMap{
 		"FlagGroups": func(flags []*kingpin.FlagModel) []FlagGroup { return Arrange(flags, groups) },
 		"Tables":     func() []Table { return tables },
