@@ -68,7 +68,7 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
 	}
 
-	request, err := s.planRequest()
+	request, err := s.planRequest(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -20,8 +21,7 @@ type slot struct {
 
 const (
 	axisIndent   = 2
-	axisColumns  = tableWidth - axisIndent - 1
-	unitMax      = 18 // columns of a unit at most: a short axis does not fill the line
+	unitMax      = 18 // columns of a unit at most, on a page of tableWidth: a short axis does not fill the line
 	unitsDrawn   = 24 // a longer axis would have no room for a profile
 	freeLabel    = "free"
 	strandedText = "stranded"
@@ -47,7 +47,8 @@ func (p *page) drawAxis(units int, slots []slot) {
 		return
 	}
 
-	unit := min(unitMax, axisColumns/units)
+	width := cmp.Or(p.width, tableWidth)
+	unit := min(max(unitMax, width/8), (width-axisIndent-1)/units)
 	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
@@ -93,7 +94,7 @@ func (s slot) boxTexts(inner int) (top, bottom string) {
 // fillBox pads a text to the width of its box. Stranded room is hatched.
 func (p *page) fillBox(s string, inner int, stranded bool, waste string) string {
 	if !stranded {
-		return p.cell(s, inner)
+		return p.cell(p.cutMiddle(p.clean(s), inner), inner)
 	}
 
 	if s = p.clean(s); utf8.RuneCountInString(s) > inner {

@@ -102,7 +102,11 @@ func TestGPUsAreNamedByIndexUUIDOrBusID(t *testing.T) {
 		}
 	}
 
-	for _, word := range []string{"2", "00", "GPU-0a6d6b1e", "0001:3d:00.0", "x"} {
+	ambiguous := runner{}.run(t, address, "get", "GPU-0a6d6b1e")
+	cmptest.Equal(t, "exit code", ambiguous.code, exitUsage)
+	cmptest.HasTexts(t, flat(ambiguous.err), `"GPU-0a6d6b1e" is the beginning of 2 UUIDs, give more of it: GPU-0a6d6b1e`)
+
+	for _, word := range []string{"2", "00", "GPU-1", "0001:3d:00.0", "x"} {
 		if got := (runner{}).run(t, address, "get", word); got.code != exitUsage || !strings.Contains(got.err, "has no GPU") {
 			t.Errorf("%s: %+v", word, got)
 		}

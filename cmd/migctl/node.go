@@ -209,6 +209,11 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 		return gpus, nil
 	}
 
+	words, err := completeUUIDs(words, uuidsOf(gpus))
+	if err != nil {
+		return nil, err
+	}
+
 	for _, w := range words {
 		if !slices.ContainsFunc(gpus, func(g nodedoc.GPU) bool { return sameGPU(w, &g) }) {
 			if why := unreadText(node); why != "" {

@@ -38,6 +38,7 @@ const (
 const (
 	formTable = "table"
 	formWide  = "wide"
+	formName  = "name"
 	formText  = "text"
 	formJSON  = "json"
 	formYAML  = "yaml"
@@ -72,6 +73,7 @@ type options struct {
 	Output string
 	GPUs   []string // get, profiles, mode, recommend, evaluate; confirm-free: devices
 	State  string   // mode: on or off
+	Watch  bool     // get
 
 	Spec specOptions
 	Plan string // apply: the plan that was seen, with Hash
@@ -260,7 +262,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "url"},
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url"},
 		},
 	}
 }
@@ -398,7 +400,8 @@ func addReadCommands(app *kingpin.Application, o *options) {
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
-	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
+	get.Flag("watch", "Draw it again with each reading, until Ctrl-C.").Short('w').BoolVar(&o.Watch)
+	addOutputFlag(get, o, formTable, formWide, formName, formJSON, formYAML)
 
 	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
 		"possible instances, size, placements; and the compute instance profiles.")

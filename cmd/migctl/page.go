@@ -9,7 +9,7 @@ import (
 	"unicode/utf8"
 )
 
-// tableWidth is the width of all output but that of -o wide.
+// tableWidth is the width of all output but that of get on a wider terminal and that of -o wide.
 const tableWidth = 80
 
 // color is an SGR parameter; empty is the terminal's own.
@@ -127,6 +127,18 @@ func (p *page) cut(s string, columns int) string {
 	return string([]rune(s)[:columns-1]) + p.ellipsis()
 }
 
+// cutMiddle shortens a text in its middle: names of pods differ at their ends. 0 leaves it as it is.
+func (p *page) cutMiddle(s string, columns int) string {
+	r := []rune(s)
+	if columns <= 0 || len(r) <= columns {
+		return s
+	}
+
+	tail := (columns - 1) / 2
+
+	return p.cut(s, columns-tail) + string(r[len(r)-tail:])
+}
+
 // cell cuts or pads a text to a number of columns; 0 leaves it as it is.
 func (p *page) cell(s string, columns int) string {
 	if columns == 0 {
@@ -156,7 +168,8 @@ func (p *page) ellipsis() string {
 // than a line (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
-	for _, l := range wrap(p.clean(s), p.width-len(indent)) {
+	// Longer lines than these are hard to read, however wide the terminal is.
+	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {
 		p.line(span{mark, c}, span{l, c})
 		mark = indent
 	}

@@ -16,6 +16,7 @@ type session struct {
 	in                                   io.Reader
 	out, errOut                          io.Writer
 	inTerminal, outTerminal, errTerminal bool
+	size                                 func() (columns, rows int)  // of standard output
 	lookup                               func(string) (string, bool) // environment
 	retry                                time.Duration               // between attempts to follow an operation again
 

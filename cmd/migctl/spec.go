@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,9 +21,13 @@ func (o *specOptions) isEmpty() bool {
 // maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is chosen from it.
 const maxSpecFile = 4 << 20
 
-// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked.
-func (s *session) planRequest() (api.PlanRequest, error) {
+// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked for one.
+func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	o := &s.opts.Spec
+	if err := s.completeSpec(ctx); err != nil {
+		return api.PlanRequest{}, err
+	}
+
 	r := api.PlanRequest{Force: o.Force, TakeOver: s.opts.TakeOver}
 
 	data, err := o.specDocument(s.in)
@@ -78,7 +83,7 @@ func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 		return nil, err
 	}
 
-	return json.Marshal(map[string]any{"gpus": splitCommas(o.GPUs), "devices": devices})
+	return json.Marshal(map[string]any{"gpus": o.GPUs, "devices": devices})
 }
 
 func readSpec(name string, in io.Reader) ([]byte, error) {

@@ -338,7 +338,8 @@ func (c *call) refuseUnread() error {
 	)
 }
 
-// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means.
+// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means. The beginning of a UUID will do, if no
+// other GPU has the same: "GPU-5f65f8d5".
 func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	snap := c.s.o.Current()
 	if snap == nil {
@@ -346,6 +347,7 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	}
 
 	var have []string
+	var begun []gpu.UUID // the UUIDs that the selector is the beginning of
 
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
@@ -358,7 +360,15 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 			return g.UUID, nil
 		}
 
+		if isBeginning(selector, string(g.UUID)) {
+			begun = append(begun, g.UUID)
+		}
+
 		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
+	}
+
+	if len(begun) == 1 {
+		return begun[0], nil
 	}
 
 	return "", problem(
@@ -368,6 +378,12 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 		selector,
 		joinOrNone(have),
 	)
+}
+
+// isBeginning reports whether a selector is the beginning of a UUID, and has more than its kind.
+func isBeginning(selector, uuid string) bool {
+	const kind = len("GPU-")
+	return len(selector) > kind && len(selector) < len(uuid) && strings.EqualFold(selector, uuid[:len(selector)])
 }
 
 // sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.
