@@ -73,6 +73,9 @@ func TestOperationsWhileRecovering(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	layouts := api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{
 		{Name: "all-disabled", Rules: []api.LayoutRule{{Devices: api.DeviceList{All: true}}}, Applies: []gpu.UUID{gpu2}},
+		{Name: "all-1g.10gb", BuiltIn: true, Applies: []gpu.UUID{gpu2}, Rules: []api.LayoutRule{{
+			Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x20B110DE"}, MIGEnabled: true,
+			MIGDevices: map[string]int{"1g.10gb": 4}}}},
 		{Name: "all-balanced", Rules: []api.LayoutRule{
 			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x233010DE"}, MIGEnabled: true,
 				MIGDevices: map[string]int{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}},
