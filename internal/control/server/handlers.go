@@ -364,17 +364,22 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 			begun = append(begun, g.UUID)
 		}
 
-		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
+		have = append(have, strconv.Itoa(g.Index))
 	}
 
 	if len(begun) == 1 {
 		return begun[0], nil
 	}
 
+	if len(begun) > 1 {
+		return "", problem(api.NotFound, http.StatusNotFound,
+			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it", selector, len(begun))
+	}
+
 	return "", problem(
 		api.NotFound,
 		http.StatusNotFound,
-		"no GPU %.64q: the node has %s",
+		"no GPU %.64q: the indexes of the node's GPUs are %s",
 		selector,
 		joinOrNone(have),
 	)
@@ -394,7 +399,7 @@ func sameBus(a, b string) bool {
 
 func joinOrNone(have []string) string {
 	if len(have) == 0 {
-		return "none that can be read"
+		return "unknown, none can be read"
 	}
 
 	return strings.Join(have, ", ")
