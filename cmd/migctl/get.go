@@ -228,10 +228,10 @@ func writeLegend(p *page, node *nodeView) {
 				"migctl get -o json has the reason (unconfirmedReason).")
 	}
 
-	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
+	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedFree }) {
 		p.line()
 		p.para(
-			confirmedIdle+": ",
+			confirmedFree+": ",
 			yellow,
 			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
 				"whether it is in use.",

@@ -396,7 +396,8 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 // addReadCommands declares the commands that change and plan nothing.
 func addReadCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
-		"their users, free and stranded slices.")
+		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
+		"has it. idle, as recommend says: nothing runs on it, whoever holds it.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)

@@ -371,7 +371,7 @@ func (d *demand) infeasible(total int) error {
 	without := d.solve(replaceBusy)
 	if without == nil {
 		problem.Reason = fmt.Sprintf(
-			"%d more instances do not fit beside the existing ones: idle ones would only be "+
+			"%d more instances do not fit beside the existing ones: free ones would only be "+
 				"created again",
 			total,
 		)
