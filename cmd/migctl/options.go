@@ -397,7 +397,7 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 func addReadCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
 		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
-		"has it. idle, as recommend says: nothing runs on it, whoever holds it.")
+		"has it. idle, as recommend says: nothing runs on it, held or not.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)

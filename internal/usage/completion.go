@@ -1,48 +1,44 @@
 package usage
 
 import (
-	"fmt"
-	"os"
 	"strings"
 
 	"github.com/alecthomas/kingpin/v2"
 )
 
-// completionFlag is what the scripts of all shells ask a program with. The words of the command line follow it, up to
-// the one that is completed.
-const completionFlag = "--completion-bash"
+const (
+	// completionFlag is what the scripts of all shells ask a program with. The words of the command line follow it, up to
+	// the one that is completed.
+	completionFlag = "--completion-bash"
+
+	// Kingpin has scripts for bash and zsh. We print the one for fish in place of bash's.
+	bashScriptFlag = "--completion-script-bash"
+	fishScriptFlag = "--completion-script-fish"
+)
 
 // fishScript completes the commands of a program in fish. Like kingpin's script for zsh it names files if the program
 // knows nothing.
-const fishScript = `function __%[1]s_complete
+const fishScript = `function __{{.App.Name}}_complete
     set -l words (commandline -opc) (commandline -ct)
     set -l found ($words[1] --completion-bash $words[2..-1])
     if test (count $found) -gt 0
-        printf '%%s\n' $found
+        printf '%s\n' $found
     else
         __fish_complete_path (commandline -ct)
     end
 end
-complete --command %[1]s --no-files --arguments '(__%[1]s_complete)'
+complete --command {{.App.Name}} --no-files --arguments '(__{{.App.Name}}_complete)'
 `
 
-// addFishCompletion declares the flag that prints fishScript; kingpin has those of bash and zsh.
-func addFishCompletion(app *kingpin.Application) {
-	app.Flag("completion-script-fish", "Generate completion script for fish.").
-		Hidden().
-		NoEnvar().
-		PreAction(func(*kingpin.ParseContext) error {
-			fmt.Fprintf(os.Stdout, fishScript, app.Name)
-			os.Exit(0) //nolint:forbidigo // as kingpin does after the scripts of other shells
-
-			return nil
-		}).
-		Bool()
-}
-
 // CompletionArgs returns the arguments of a program as kingpin can complete them: it knows long flags only, and takes
-// the sign in "--output=json" for a word, since bash makes it one. Other command lines stay as they are.
+// the sign in "--output=json" for a word, since bash makes it one. If the arguments ask for the script for fish,
+// kingpin prints that one. Other command lines stay as they are.
 func CompletionArgs(app *kingpin.Application, args []string) []string {
+	if len(args) > 0 && args[0] == fishScriptFlag {
+		kingpin.BashCompletionTemplate = fishScript
+		return []string{bashScriptFlag}
+	}
+
 	if len(args) == 0 || args[0] != completionFlag {
 		return args
 	}

@@ -33,10 +33,8 @@ type FlagGroup struct {
 	Flags []*kingpin.FlagModel
 }
 
-// Install makes app print its flags in groups, and tables after them, and a script that completes
-// them in fish.
+// Install makes app print its flags in groups, and tables after them.
 func Install(app *kingpin.Application, groups []Group, tables ...Table) {
-	addFishCompletion(app)
 	app.UsageTemplate(usageTemplate).UsageFuncs(template.FuncMap{
 		"FlagGroups": func(flags []*kingpin.FlagModel) []FlagGroup { return Arrange(flags, groups) },
 		"Tables":     func() []Table { return tables },
