@@ -49,7 +49,8 @@ const (
 	releaseAddress = "unix:///run/mig-exporter/release.sock"
 	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control " +
 		"(--control.enabled). A plan changes nothing; apply shows the plan, asks, and says how to undo it. GPUs are named " +
-		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
+		"by index, UUID or PCI bus id, profiles by name or id; the beginning of a UUID will do if it is the only one with " +
+		"it: GPU-5f65f8d5.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
 		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
