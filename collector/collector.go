@@ -1,5 +1,5 @@
-// Package collector converts a Snapshot to metrics. It never calls a driver, the kubelet or anything else that can
-// block: what is not in the Snapshot has no series.
+// Package collector converts a Snapshot to metrics. It never calls the driver, the kubelet or anything else that can
+// block: a value that the Snapshot lacks has no series.
 package collector
 
 import (
@@ -15,15 +15,15 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// PodLabelMode is where the holder of a device is shown.
+// PodLabelMode says which families have labels for the holder of a device.
 type PodLabelMode string
 
 // The modes.
 const (
-	PodLabelsContainer PodLabelMode = "container" // as info families and on families of containers
-	PodLabelsSeries    PodLabelMode = "series"    // also on the families of how a device is used
-	PodLabelsInfo      PodLabelMode = "info"      // as info families alone
-	PodLabelsOff       PodLabelMode = "off"       // nowhere
+	PodLabelsContainer PodLabelMode = "container" // info families and those of containers
+	PodLabelsSeries    PodLabelMode = "series"    // also those of how a device is used
+	PodLabelsInfo      PodLabelMode = "info"      // info families alone
+	PodLabelsOff       PodLabelMode = "off"       // none
 )
 
 // Options configure a Collector.
@@ -31,21 +31,21 @@ type Options struct {
 	PodLabels PodLabelMode // empty means PodLabelsContainer
 	// PodLabelNames are the Kubernetes labels of a pod that its info series carry, as label_<name>.
 	PodLabelNames []string
-	// Jobs adds the label hpc_job to info families and to those of containers; set if a scheduler's mapping of devices
-	// to batch jobs is read.
+	// Jobs adds the label hpc_job to info families and to those of containers. Set it if you read a batch scheduler's
+	// mapping of devices to jobs.
 	Jobs bool
-	// Disabled is whether a collector is switched off, by its name. Those that it does not name are on unless they are
-	// opt-in.
+	// Disabled says by name which groups are off. Groups that it does not name are on, except opt-in ones.
 	Disabled map[string]bool
 	// DriverUse returns the driver calls so far, by class; nil if they are not counted. It must not block.
 	DriverUse func() []gpu.CallUse
-	// ProfilerCalls returns the same for DCGM; nil if it is not used.
+	// ProfilerCalls returns the number of DCGM calls so far; nil if DCGM is not used. It must not block.
 	ProfilerCalls func() uint64
-	// Advice returns what right-sizing says of devices; nil if it is off. It must not block, and the list is not modified.
+	// Advice returns right-sizing's advice for devices; nil if it is off. It must not block. The Collector does not
+	// modify the list.
 	Advice func() []Advice
 	Now    func() time.Time // for durations; nil means time.Now
-	// Former is a Collector of the same labels that this one replaces, nil for none: its histograms and windows
-	// continue. It must not observe any more Snapshots.
+	// Former is a Collector with the same labels that this one replaces; nil: none. This one continues its histograms
+	// and windows, so Former must not observe Snapshots any more.
 	Former *Collector
 	Names  Names // empty means NamesNative
 
@@ -56,24 +56,25 @@ type Options struct {
 	RepeatGPUFields bool
 	HostnameLabel   HostnameLabel // empty means HostnameUpper
 	NodeName        string        // value of that label; empty means the Snapshot's host name
-	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five minutes, as dcgm-exporter's.
+	// The windows of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT; 0 means five minutes, as in
+	// dcgm-exporter.
 	XIDWindow, ClockEventsWindow time.Duration
 }
 
-// Collector makes metrics of Snapshots. It is safe for concurrent use.
+// Collector converts Snapshots to metrics. It is safe for concurrent use.
 type Collector struct {
 	groups     []enabledGroup
-	groupNames map[string]string // the group of each native family, "" for those about the groups themselves
+	groupNames map[string]string // the group of each native family, "" for the status families
 	podLabels  podLabels
 	histograms *histogramStore
-	dcgm       *dcgmGroup // nil: nothing under dcgm-exporter's names
+	dcgm       *dcgmGroup // nil: no metrics under dcgm-exporter's names
 	now        func() time.Time
-	success    *family
+	success    *family // with duration, the status families
 	duration   *family
 
 	mu          sync.Mutex
-	rootLabels  labelSet // the labels of the last Snapshot
-	metricCount int      // number of metrics of the last Snapshot
+	rootLabels  labelSet // of the last Snapshot; its children have the labels of all series
+	metricCount int      // of the last Snapshot, to allocate for the next
 
 	renderedText, renderedProtobuf renderState
 }
@@ -110,6 +111,7 @@ func New(opts Options) (*Collector, error) {
 		c.histograms = opts.Former.histograms
 	}
 
+	// The groups put their families into the catalog.
 	cat := &catalog{
 		driverUse:     opts.DriverUse,
 		profilerCalls: opts.ProfilerCalls,
@@ -146,8 +148,8 @@ func New(opts Options) (*Collector, error) {
 	return c, nil
 }
 
-// Observe adds the readings of a published Snapshot to the histograms and drops the devices that it does not have. It
-// is called once for every published Snapshot, in their order.
+// Observe adds the readings of a Snapshot to the histograms and drops the devices that it lacks. Call it once for every
+// published Snapshot, in their order.
 func (c *Collector) Observe(s *gpu.Snapshot) {
 	c.histograms.observe(s)
 
@@ -156,9 +158,9 @@ func (c *Collector) Observe(s *gpu.Snapshot) {
 	}
 }
 
-// Gather returns the metrics of a Snapshot, which must not be nil, sorted. As with every prometheus.Gatherer the
-// families are valid and to be served even with an error, which says what had to be left out. The families share memory
-// with each other and must not be modified.
+// Gather returns the metrics of a Snapshot, which must not be nil, sorted. With an error, which says what it left out,
+// the families are valid, too: serve them, as with every prometheus.Gatherer. They share memory with each other: do not
+// modify them.
 func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	w := &metricWriter{}
 	runs := c.collect(w, s)
@@ -168,14 +170,15 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 		return families, joinErrors(runs)
 	}
 
-	// The registry left metrics out, such as one of two with equal labels: find their groups.
+	// The registry left metrics out, such as one of two with equal labels. We gather each group alone to find where,
+	// and write the status families again.
 	for i := range runs {
 		if _, err := gatherMetrics(w.metrics[runs[i].from:runs[i].to]); err != nil {
 			runs[i].err = errors.Join(runs[i].err, err)
 		}
 	}
 
-	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)] // without the status families
+	w.metrics = w.metrics[:len(w.metrics)-2*len(runs)]
 	c.mu.Lock()
 	c.writeStatus(w, runs)
 	c.mu.Unlock()
@@ -184,7 +187,7 @@ func (c *Collector) Gather(s *gpu.Snapshot) ([]*dto.MetricFamily, error) {
 	return families, errors.Join(err, joinErrors(runs))
 }
 
-// groupRun is the outcome of one group in one gathering.
+// groupRun is how one group did in one collect.
 type groupRun struct {
 	group    string
 	from, to int // its metrics are w.metrics[from:to]
@@ -219,7 +222,7 @@ func (c *Collector) collectLocked(w *metricWriter, s *gpu.Snapshot) []groupRun {
 	return runs
 }
 
-// runGroup collects one group. After a failure, the metrics collected before it stay.
+// runGroup collects one group. If it fails or panics, the metrics that it has written stay.
 func (c *Collector) runGroup(g *enabledGroup, w *metricWriter, v *view) (r groupRun) {
 	begin := c.now()
 	r.group = g.name
@@ -262,8 +265,8 @@ func joinErrors(runs []groupRun) error {
 	return errors.Join(errs...)
 }
 
-// metrics is a prometheus.Collector of existing metrics. It describes nothing, which makes it an unchecked one: the
-// labels of a family differ between devices that are held and others.
+// metrics is a prometheus.Collector of existing metrics. It describes none, so that the registry does not check that
+// all metrics of a family have the same labels: only devices with a holder have its labels.
 type metrics []series
 
 // Describe implements prometheus.Collector.
@@ -276,7 +279,7 @@ func (m metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// gatherMetrics checks, groups and sorts the metrics by a registry.
+// gatherMetrics lets a registry check, group and sort the metrics.
 func gatherMetrics(m metrics) ([]*dto.MetricFamily, error) {
 	registry := prometheus.NewRegistry()
 	if err := registry.Register(m); err != nil {

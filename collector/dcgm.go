@@ -3,6 +3,7 @@ package collector
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -32,7 +33,7 @@ const (
 	HostnameOff   HostnameLabel = "off"
 )
 
-// dcgmWindow is the default of both windows, as in dcgm-exporter.
+// dcgmWindow is the default of XIDWindow and ClockEventsWindow, as in dcgm-exporter.
 const dcgmWindow = 5 * time.Minute
 
 // parse returns which names are served; an error for an unknown mode.
@@ -57,7 +58,7 @@ type dcgmGroup struct {
 	repeatGPUFields bool
 	counters        *dcgmCounters
 	rows            []dcgmRow
-	labelRows       []dcgmRow
+	labelRows       []dcgmLabel
 }
 
 // dcgmRow is a row of the counters file that is served.
@@ -66,7 +67,13 @@ type dcgmRow struct {
 	family *family
 }
 
-// newDCGM checks the options. Counters must be as returned by ParseCounters.
+// dcgmLabel is a row of the type label: the text is a label of all series.
+type dcgmLabel struct {
+	name string
+	text labelText
+}
+
+// newDCGM returns the group for opts. An error names the invalid option.
 func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	if opts.Counters == nil {
 		opts.Counters = DefaultCounters()
@@ -100,10 +107,11 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 		row := dcgmRow{dcgmField: f, family: &family{
 			desc: prometheus.NewDesc(c.Field, c.Help, nil, nil), counter: c.Type == CounterCounter,
 		}}
-		switch {
-		case f.text != nil:
-			d.labelRows = append(d.labelRows, row)
-		case !f.hasNoValue():
+		switch value := f.value.(type) {
+		case nil:
+		case labelText:
+			d.labelRows = append(d.labelRows, dcgmLabel{name: f.name, text: value})
+		default:
 			d.rows = append(d.rows, row)
 		}
 	}
@@ -113,140 +121,55 @@ func newDCGM(opts Options, pods podLabels) (*dcgmGroup, error) {
 	return d, nil
 }
 
-// dcgmDevice is a GPU or an instance with its labels, which all its series share.
-type dcgmDevice struct {
-	labels   labels
-	memory   *gpu.Memory      // nil: none of its own
-	media    *gpu.Media       // nil: none of its own
-	activity *gpu.Activity    // nil: none of its own
-	instance *gpu.GPUInstance // of the first of a GPU instance's devices, nil of others
-}
-
-// collect writes all rows of a Snapshot. A GPU with GPU instances has no series of what the instances have: in a sum it
-// would count twice.
-func (d *dcgmGroup) collect(w *metricWriter, v *view) {
-	for i := range v.gpus {
-		g := &v.gpus[i]
-		base := d.gpuLabels(v, g.GPU)
-		whole := d.newDevice(base, g.Holders, g.Jobs)
-
-		parts := d.listParts(base, g.GPU)
-		if len(parts) == 0 {
-			whole.memory = &g.Readings.Memory
-			whole.media = &g.Readings.Media
-			whole.activity = &g.Activity
-			parts = []dcgmDevice{whole}
-		}
-
-		for _, row := range d.rows {
-			switch {
-			case row.wholeGPU != nil:
-				d.writeValue(w, &row, &whole, row.wholeGPU(g.GPU))
-				d.repeatForInstances(w, &row, parts, row.wholeGPU(g.GPU))
-			case row.ownCounter != nil:
-				d.writeOwnCounter(w, &row, g, &whole, parts)
-			case row.xids != nil:
-				d.writeXIDs(w, &row, g, &whole, parts)
-			default:
-				for p := range parts {
-					d.writePart(w, &row, &parts[p])
-				}
-			}
-		}
-	}
-}
-
-// writePart writes a value of the device's own.
-func (d *dcgmGroup) writePart(w *metricWriter, row *dcgmRow, part *dcgmDevice) {
-	switch {
-	case row.memory != nil && part.memory != nil:
-		d.writeValue(w, row, part, row.memory(part.memory))
-	case row.media != nil && part.media != nil:
-		d.writeValue(w, row, part, row.media(part.media))
-	case row.activity != nil && part.activity != nil:
-		d.writeValue(w, row, part, row.activity(part.activity))
-	}
-}
-
-// repeatForInstances repeats a value of the whole GPU for its GPU instances if RepeatGPUFields is set.
-func (d *dcgmGroup) repeatForInstances(
-	w *metricWriter,
-	row *dcgmRow,
-	parts []dcgmDevice,
-	value gpu.Opt[float64],
-) {
-	for p := range parts {
-		if d.repeatGPUFields && !row.gpuOnly && parts[p].instance != nil {
-			d.writeValue(w, row, &parts[p], value)
-		}
-	}
-}
-
-func (d *dcgmGroup) writeValue(
-	w *metricWriter,
-	row *dcgmRow,
-	to *dcgmDevice,
-	value gpu.Opt[float64],
-) {
-	if v, ok := value.Get(); ok {
-		w.add(row.family, to.labels, v)
-	}
-}
-
-// writeOwnCounter writes a counter that only dcgm-exporter has, with labels besides those of its device.
-func (d *dcgmGroup) writeOwnCounter(
-	w *metricWriter,
-	row *dcgmRow,
-	g *gpuView,
-	whole *dcgmDevice,
-	parts []dcgmDevice,
-) {
-	row.ownCounter(d.counters, g.GPU, func(value float64, pairs ...string) {
-		w.add(row.family, whole.labels.extend(pairs...), value)
-
-		for p := range parts {
-			if d.repeatGPUFields && parts[p].instance != nil {
-				w.add(row.family, parts[p].labels.extend(pairs...), value)
-			}
-		}
+// servesMedia reports whether a row is of the media engines, which we read only if they are served.
+func (d *dcgmGroup) servesMedia() bool {
+	return slices.ContainsFunc(d.rows, func(r dcgmRow) bool {
+		_, ok := r.value.(ofMedia)
+		return ok
 	})
 }
 
-// writeXIDs writes the counts of XIDs. An XID of a GPU instance counts there and not on its GPU, as in DCGM. A GPU that
-// was never read has none, since its XIDs are not received.
-func (d *dcgmGroup) writeXIDs(
-	w *metricWriter,
-	row *dcgmRow,
-	g *gpuView,
-	whole *dcgmDevice,
-	parts []dcgmDevice,
-) {
-	if g.Totals.XIDs.Since.IsZero() {
-		return
-	}
+// dcgmDevices are a GPU as a whole, and its parts that have series of their own.
+type dcgmDevices struct {
+	*gpu.GPU
+	whole dcgmDevice
+	parts []dcgmDevice
+}
 
-	history := d.counters.history(g.UUID)
-	to := func(labels labels) emitFunc {
-		return func(value float64, pairs ...string) { w.add(row.family, labels.extend(pairs...), value) }
-	}
-	row.xids(
-		&xidCounts{
-			isGPU:  true,
-			list:   g.Totals.GPUXIDs,
-			recent: history.recentXIDs(),
-			window: d.counters.xidWindow,
-		},
-		to(whole.labels),
-	)
+// dcgmDevice is a GPU or an instance with the labels of all its series. Readings that it has no series of are nil.
+type dcgmDevice struct {
+	labels   labels
+	memory   *gpu.Memory
+	media    *gpu.Media
+	activity *gpu.Activity
+	instance *gpu.GPUInstance // nil except in one device of each GPU instance: its values are written once
+}
 
-	for p := range parts {
-		// An instance's own counts begin with its first XID. Its last XID is 0 before.
-		if gi := parts[p].instance; gi != nil && (len(gi.XIDErrors) > 0 || row.source == fromNVML) {
-			recent := history.instances[gpu.IDOfInstance(g.UUID, gi)].recentXIDs()
-			row.xids(
-				&xidCounts{list: gi.XIDErrors, recent: recent, window: d.counters.xidWindow},
-				to(parts[p].labels),
-			)
+// collect writes all rows of a Snapshot. If GPU instances have a value, the whole GPU has none: a sum would count it
+// twice.
+func (d *dcgmGroup) collect(w *metricWriter, v *view) {
+	out := dcgmWriter{metrics: w, counters: d.counters, repeatsGPU: d.repeatGPUFields}
+
+	for i := range v.gpus {
+		g := &v.gpus[i]
+		base := d.gpuLabels(v, g.GPU)
+		devices := dcgmDevices{
+			GPU:   g.GPU,
+			whole: d.newDevice(base, g.Holders, g.Jobs),
+			parts: d.listParts(base, g.GPU),
+		}
+
+		if len(devices.parts) == 0 {
+			whole := &devices.whole
+			whole.memory = &g.Readings.Memory
+			whole.media = &g.Readings.Media
+			whole.activity = &g.Activity
+			devices.parts = []dcgmDevice{*whole}
+		}
+
+		for r := range d.rows {
+			out.row = &d.rows[r]
+			out.row.value.write(&out, &devices)
 		}
 	}
 }
@@ -271,8 +194,8 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 		pairs = append(pairs, d.hostname, cmp.Or(d.nodeName, v.Hostname))
 	}
 
-	for _, row := range d.labelRows {
-		pairs = append(pairs, row.name, row.text(v.Snapshot, g))
+	for _, label := range d.labelRows {
+		pairs = append(pairs, label.name, label.text(v.Snapshot, g))
 	}
 
 	return v.root.extend(pairs...)
@@ -281,11 +204,11 @@ func (d *dcgmGroup) gpuLabels(v *view, g *gpu.GPU) labels {
 // dcgmBusID returns the PCI bus id in upper case, as NVML and DCGM write it.
 func dcgmBusID(g *gpu.GPU) string { return strings.ToUpper(g.PCIBusID) }
 
-// listParts returns the GPU instances and, if one is split, its compute instances. The pods then are on the activity of
-// the compute instances alone, or a sum by pod would count a pod that holds all of them twice.
+// listParts returns the GPU instances and, after a split one, its compute instances. The activity of a split GPU
+// instance has no pod: a sum by pod would count a pod that holds all its compute instances twice.
 func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	var parts []dcgmDevice
-	var plain labels // of the GPU instance
+	var plain labels // of the GPU instance, without its holder
 
 	for v := range g.DistinctDevices() {
 		gi := v.Instance
@@ -320,10 +243,10 @@ func (d *dcgmGroup) listParts(base labels, g *gpu.GPU) []dcgmDevice {
 	return parts
 }
 
-// newDevice returns a device whose labels include its holder. As in dcgm-exporter, the batch job is included whatever
-// the mode of pod labels; with several jobs there is none, because a series for each would count several times. Unlike
-// dcgm-exporter, it adds no labels of the pod: when the API server answers late, the series without them would end and
-// others with them begin.
+// newDevice returns a device whose labels name its holder. As in dcgm-exporter, they name the batch job in every mode
+// of pod labels; with several jobs they name none, because a series for each would count several times. Unlike
+// dcgm-exporter, they have no labels of the pod: when the API server answers late, the series without them would end
+// and others with them begin.
 func (d *dcgmGroup) newDevice(plain labels, holders []gpu.Holder, jobs []string) dcgmDevice {
 	var pairs []string
 	if h := nameableHolder(holders); h != nil && d.podLabels.namesContainers() {

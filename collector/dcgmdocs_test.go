@@ -50,22 +50,26 @@ func docOfDCGM(f *dcgmField) dcgmDoc {
 }
 
 func migCell(f *dcgmField) string {
-	switch {
-	case f.hasNoValue():
-		return "-"
-	case f.noMIG:
+	if f.noMIG {
 		return "- (the driver reports none)"
-	case f.memory != nil:
+	}
+
+	switch f.value.(type) {
+	case nil:
+		return "-"
+	case ofMemory:
 		return "each GPU instance"
-	case f.media != nil:
+	case ofMedia:
 		return "each GPU instance, by GPM (Hopper and later)"
-	case f.xids != nil:
+	case xidCounter:
 		return "the GPU, and each GPU instance"
-	case f.name == "DCGM_FI_PROF_DRAM_ACTIVE":
-		return "each GPU instance; never a compute instance"
-	case f.activity != nil:
+	case ofActivity:
+		if f.name == "DCGM_FI_PROF_DRAM_ACTIVE" {
+			return "each GPU instance; never a compute instance"
+		}
+
 		return "each GPU instance; each compute instance of a divided one"
-	case f.label:
+	case labelText:
 		return "on all series"
 	}
 

@@ -12,8 +12,7 @@ import (
 //go:embed dcgm_fields.txt
 var dcgmNames string
 
-// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a Snapshot. At most one of
-// the functions is set; a field without any is accepted and has no series.
+// dcgmField is a field of DCGM, or a counter that only dcgm-exporter has, and its value in a Snapshot.
 type dcgmField struct {
 	name string
 	id   int // DCGM's; 0 for a counter that only dcgm-exporter has
@@ -26,19 +25,8 @@ type dcgmField struct {
 	noMIG     bool // the driver has no value while MIG is on
 	label     bool // text, for rows of the type label
 	gpuOnly   bool // DCGM never has it for a GPU instance, not even repeated
-
-	wholeGPU func(*gpu.GPU) gpu.Opt[float64]    // of the whole GPU
-	memory   func(*gpu.Memory) gpu.Opt[float64] // of each GPU instance, else of the whole GPU
-	// media is of each GPU instance, else of the whole GPU. We read it only if it is served.
-	media      func(*gpu.Media) gpu.Opt[float64]
-	activity   func(*gpu.Activity) gpu.Opt[float64] // of each GPU instance and of parts of one, else of the whole GPU
-	text       func(*gpu.Snapshot, *gpu.GPU) string
-	ownCounter func(*dcgmCounters, *gpu.GPU, emitFunc)
-	xids       func(*xidCounts, emitFunc) // of the whole GPU, and of each GPU instance
+	value     dcgmValue
 }
-
-// emitFunc writes a value of a device with additional labels, as alternating names and values.
-type emitFunc func(value float64, pairs ...string)
 
 // dcgmSource is where a field's value comes from.
 type dcgmSource string
@@ -51,12 +39,8 @@ const (
 	fromNowhere   dcgmSource = ""
 )
 
-func (f *dcgmField) hasNoValue() bool {
-	return f.wholeGPU == nil && f.memory == nil && f.media == nil && f.activity == nil &&
-		f.text == nil &&
-		f.ownCounter == nil &&
-		f.xids == nil
-}
+// hasNoValue reports whether this program has no source for the field: it is accepted and has no series.
+func (f *dcgmField) hasNoValue() bool { return f.value == nil }
 
 // dcgmFieldList returns every field that a counters file may have, in the order of the documentation.
 func dcgmFieldList() []dcgmField {
@@ -147,7 +131,9 @@ func dcgmStateFields() []dcgmField {
 			byDefault: CounterGauge,
 			help:      "Clock of the SMs (in MHz).",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.ClockHertz.SM, 1/hertzPerMegahertz)
+			}),
 		},
 		{
 			name:      "DCGM_FI_DEV_MEM_CLOCK",
@@ -156,18 +142,22 @@ func dcgmStateFields() []dcgmField {
 			byDefault: CounterGauge,
 			help:      "Clock of the memory (in MHz).",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.ClockHertz.Memory, 1/hertzPerMegahertz)
+			}),
 		},
 		{
-			name:     "DCGM_FI_DEV_VIDEO_CLOCK",
-			id:       102,
-			unit:     "MHz",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz) },
+			name:   "DCGM_FI_DEV_VIDEO_CLOCK",
+			id:     102,
+			unit:   "MHz",
+			source: fromNVML,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.ClockHertz.Video, 1/hertzPerMegahertz)
+			}),
 		},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP", id: 140, unit: "C", byDefault: CounterGauge,
 			help: "Temperature of the memory (in C).", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCelsius })},
 		{
 			name:      "DCGM_FI_DEV_GPU_TEMP",
 			id:        150,
@@ -175,11 +165,13 @@ func dcgmStateFields() []dcgmField {
 			byDefault: CounterGauge,
 			help:      "Temperature of the GPU (in C).",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.TemperatureCelsius },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return g.Readings.TemperatureCelsius
+			}),
 		},
 		{name: "DCGM_FI_DEV_POWER_USAGE", id: 155, unit: "W", byDefault: CounterGauge,
 			help: "Power that the GPU draws (in W).", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerWatts })},
 		{
 			name:      "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
 			id:        156,
@@ -187,12 +179,14 @@ func dcgmStateFields() []dcgmField {
 			byDefault: CounterCounter,
 			help:      "Energy that the GPU has used since the driver was loaded (in mJ).",
 			source:    fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
 				return roundToInteger(scale(g.Readings.EnergyJoules, millijoulesPerJoule))
-			},
+			}),
 		},
 		{name: "DCGM_FI_DEV_ENFORCED_POWER_LIMIT", id: 164, unit: "W", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.PowerLimitWatts }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return g.Readings.PowerLimitWatts
+			})},
 		{
 			name:      "DCGM_FI_DEV_GPU_UTIL",
 			id:        203,
@@ -201,7 +195,9 @@ func dcgmStateFields() []dcgmField {
 			noMIG:     true,
 			help:      "Part of the time with at least one kernel running (in %).",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.Utilization) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return toPercent(g.Readings.Utilization)
+			}),
 		},
 		{
 			name:      "DCGM_FI_DEV_MEM_COPY_UTIL",
@@ -211,25 +207,29 @@ func dcgmStateFields() []dcgmField {
 			noMIG:     true,
 			help:      "Part of the time in which memory was read or written (in %).",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(g.Readings.MemoryCopy) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return toPercent(g.Readings.MemoryCopy)
+			}),
 		},
 		{
-			name:     "DCGM_FI_DEV_PSTATE",
-			id:       190,
-			unit:     "0 to 15",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PerformanceState, 1) },
+			name:   "DCGM_FI_DEV_PSTATE",
+			id:     190,
+			unit:   "0 to 15",
+			source: fromNVML,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.PerformanceState, 1)
+			}),
 		},
 		{name: "DCGM_FI_DEV_FAN_SPEED", id: 191, unit: "%", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(firstFan(g)) }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return toPercent(firstFan(g)) })},
 		{name: "DCGM_FI_DEV_MIG_MODE", id: 67, unit: "0 or 1", source: fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
 				if !g.Up { // the mode of a GPU that is down is the last one known
 					return gpu.None[float64]()
 				}
 
 				return convert(g.MIG.Enabled, boolToFloat)
-			}},
+			})},
 	}
 }
 
@@ -246,23 +246,23 @@ func dcgmMediaFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_ENC_UTIL", id: 206, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the encoder active (in %).", source: fromNVML,
-			media: func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Encoder) }},
+			value: ofMedia(func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Encoder) })},
 		{name: "DCGM_FI_DEV_DEC_UTIL", id: 207, unit: "%", byDefault: CounterGauge,
 			help: "Part of the time with the decoder active (in %).", source: fromNVML,
-			media: func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Decoder) }},
+			value: ofMedia(func(m *gpu.Media) gpu.Opt[float64] { return toPercent(m.Decoder) })},
 	}
 }
 
 func dcgmMemoryFields() []dcgmField {
 	return []dcgmField{
 		{name: "DCGM_FI_DEV_FB_TOTAL", id: 250, unit: "MiB", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Total) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Total) })},
 		{name: "DCGM_FI_DEV_FB_FREE", id: 251, unit: "MiB", byDefault: CounterGauge,
 			help: "Framebuffer memory that is free (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Free) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Free) })},
 		{name: "DCGM_FI_DEV_FB_USED", id: 252, unit: "MiB", byDefault: CounterGauge,
 			help: "Framebuffer memory in use (in MiB).", source: fromNVML,
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Used) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Used) })},
 		{
 			name:      "DCGM_FI_DEV_FB_RESERVED",
 			id:        253,
@@ -270,14 +270,16 @@ func dcgmMemoryFields() []dcgmField {
 			byDefault: CounterGauge,
 			help:      "Framebuffer memory that the driver and the firmware keep (in MiB).",
 			source:    fromNVML,
-			memory:    func(m *gpu.Memory) gpu.Opt[float64] { return toMebibytes(m.Reserved) },
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] {
+				return toMebibytes(m.Reserved)
+			}),
 		},
 		{
 			name:   "DCGM_FI_DEV_FB_USED_PERCENT",
 			id:     254,
 			unit:   "ratio",
 			source: fromNVML,
-			memory: usedRatio,
+			value:  ofMemory(usedRatio),
 		},
 	}
 }
@@ -298,12 +300,12 @@ func usedRatio(m *gpu.Memory) gpu.Opt[float64] {
 func dcgmActivityFields() []dcgmField {
 	f := func(name string, id int, help string, read func(*gpu.Activity) gpu.Opt[float64]) dcgmField {
 		field := dcgmField{
-			name:     name,
-			id:       id,
-			unit:     "ratio",
-			help:     help,
-			source:   fromProfiling,
-			activity: read,
+			name:   name,
+			id:     id,
+			unit:   "ratio",
+			help:   help,
+			source: fromProfiling,
+			value:  ofActivity(read),
 		}
 		if help != "" {
 			field.byDefault = CounterGauge
@@ -362,7 +364,7 @@ func dcgmActivityFields() []dcgmField {
 
 func dcgmTextFields() []dcgmField {
 	f := func(name string, id int, text func(*gpu.Snapshot, *gpu.GPU) string) dcgmField {
-		return dcgmField{name: name, id: id, label: true, source: fromNVML, text: text}
+		return dcgmField{name: name, id: id, label: true, source: fromNVML, value: labelText(text)}
 	}
 	driver := f("DCGM_FI_DRIVER_VERSION", 1, func(s *gpu.Snapshot, _ *gpu.GPU) string {
 		return s.Driver.Or(gpu.Driver{}).Version

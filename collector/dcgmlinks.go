@@ -9,13 +9,13 @@ import (
 func dcgmLinkFields() []dcgmField {
 	rate := func(name string, id int, help string, read func(*gpu.LinkRates) gpu.Opt[float64]) dcgmField {
 		f := dcgmField{
-			name:     name,
-			id:       id,
-			unit:     "B/s",
-			help:     help,
-			source:   fromProfiling,
-			gpuOnly:  true,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return read(&g.Rates) },
+			name:    name,
+			id:      id,
+			unit:    "B/s",
+			help:    help,
+			source:  fromProfiling,
+			gpuOnly: true,
+			value:   wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return read(&g.Rates) }),
 		}
 		if help != "" {
 			f.byDefault = CounterGauge
@@ -32,21 +32,27 @@ func dcgmLinkFields() []dcgmField {
 			byDefault: CounterCounter,
 			help:      "Retries on the PCIe link.",
 			source:    fromNVML,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.Replays, 1) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.PCIe.Replays, 1)
+			}),
 		},
 		{
-			name:     "DCGM_FI_DEV_PCIE_LINK_GEN",
-			id:       237,
-			unit:     "1",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.LinkGeneration, 1) },
+			name:   "DCGM_FI_DEV_PCIE_LINK_GEN",
+			id:     237,
+			unit:   "1",
+			source: fromNVML,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.PCIe.LinkGeneration, 1)
+			}),
 		},
 		{
-			name:     "DCGM_FI_DEV_PCIE_LINK_WIDTH",
-			id:       238,
-			unit:     "1",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.PCIe.LinkWidth, 1) },
+			name:   "DCGM_FI_DEV_PCIE_LINK_WIDTH",
+			id:     238,
+			unit:   "1",
+			source: fromNVML,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.PCIe.LinkWidth, 1)
+			}),
 		},
 		rate(
 			"DCGM_FI_PROF_PCIE_TX_BYTES",
@@ -80,7 +86,9 @@ func dcgmLinkFields() []dcgmField {
 			byDefault: CounterCounter,
 			help:      "NVLink traffic of all links, both directions (in MB/s).",
 			source:    fromProfiling,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return scale(nvlinkRate(g), 1.0/1024/1000) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(nvlinkRate(g), 1.0/1024/1000)
+			}),
 		},
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL", 409, "crc_flit"),
 		nvlinkErrors("DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL", 419, "crc_data"),
@@ -107,7 +115,7 @@ func nvlinkErrors(name string, id int, kind string) dcgmField {
 		id:     id,
 		unit:   "1",
 		source: fromNVML,
-		wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] {
+		value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
 			errs := g.Readings.NVLink.Errors
 
 			i := slices.IndexFunc(errs, func(e gpu.NVLinkErrors) bool { return e.Kind == kind })
@@ -116,7 +124,7 @@ func nvlinkErrors(name string, id int, kind string) dcgmField {
 			}
 
 			return gpu.Some(float64(errs[i].Count))
-		},
+		}),
 	}
 }
 
@@ -130,7 +138,9 @@ func dcgmFaultFields() []dcgmField {
 			help:      help,
 			source:    fromNVML,
 			noMIG:     true,
-			wholeGPU:  func(g *gpu.GPU) gpu.Opt[float64] { return convert(g.Readings.RemappedRows, read) },
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return convert(g.Readings.RemappedRows, read)
+			}),
 		}
 	}
 
@@ -156,11 +166,11 @@ func dcgmFaultFields() []dcgmField {
 			return boolToFloat(r.Pending)
 		}),
 		{
-			name:     "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
-			id:       1523,
-			unit:     "NVML's number",
-			source:   fromNVML,
-			wholeGPU: recoveryNumber,
+			name:   "DCGM_FI_DEV_GET_GPU_RECOVERY_ACTION",
+			id:     1523,
+			unit:   "NVML's number",
+			source: fromNVML,
+			value:  wholeGPU(recoveryNumber),
 		},
 	}
 }
@@ -238,11 +248,13 @@ func dcgmECCFields() []dcgmField {
 
 func eccField(name string, id int, severity, lifetime, location string) dcgmField {
 	return dcgmField{
-		name:     name,
-		id:       id,
-		unit:     "1",
-		source:   fromNVML,
-		wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return eccCount(g, severity, lifetime, location) },
+		name:   name,
+		id:     id,
+		unit:   "1",
+		source: fromNVML,
+		value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+			return eccCount(g, severity, lifetime, location)
+		}),
 	}
 }
 
@@ -263,21 +275,25 @@ func dcgmClockEventFields() []dcgmField {
 		seconds := heldSeconds(reasons...)
 
 		return dcgmField{
-			name:     name,
-			id:       id,
-			unit:     "ns",
-			source:   fromCounting,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return roundToInteger(scale(seconds(g), nanosPerSecond)) },
+			name:   name,
+			id:     id,
+			unit:   "ns",
+			source: fromCounting,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return roundToInteger(scale(seconds(g), nanosPerSecond))
+			}),
 		}
 	}
 
 	return []dcgmField{
 		{
-			name:     "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
-			id:       112,
-			unit:     "bits",
-			source:   fromNVML,
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return scale(g.Readings.ClockEvents, 1) },
+			name:   "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+			id:     112,
+			unit:   "bits",
+			source: fromNVML,
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return scale(g.Readings.ClockEvents, 1)
+			}),
 		},
 		held("DCGM_FI_DEV_POWER_VIOLATION", 240, "sw_power_cap"),
 		held("DCGM_FI_DEV_THERMAL_VIOLATION", 241, "sw_thermal_slowdown", "hw_thermal_slowdown"),

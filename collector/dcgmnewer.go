@@ -12,9 +12,7 @@ type dcgmRenamedField struct {
 	name, old string
 	id        int // 0: that of the old name
 	unit      string
-	wholeGPU  func(*gpu.GPU) gpu.Opt[float64]
-	memory    func(*gpu.Memory) gpu.Opt[float64]
-	media     func(*gpu.Media) gpu.Opt[float64]
+	value     dcgmValue
 }
 
 // dcgmRenamedFields returns all new names.
@@ -26,41 +24,43 @@ func dcgmRenamedFields() []dcgmRenamedField {
 func dcgmFieldsRenamedIn49() []dcgmRenamedField {
 	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_SM_CLOCK_HERTZ", old: "DCGM_FI_DEV_SM_CLOCK", id: 1603, unit: "Hz",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.SM })},
 		{name: "DCGM_FI_DEV_MEMORY_CLOCK_HERTZ", old: "DCGM_FI_DEV_MEM_CLOCK", id: 1604, unit: "Hz",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Memory }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return g.Readings.ClockHertz.Memory
+			})},
 		{
-			name:     "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
-			old:      "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
-			id:       1611,
-			unit:     "J",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.EnergyJoules },
+			name:  "DCGM_FI_DEV_GPU_ENERGY_JOULES_TOTAL",
+			old:   "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+			id:    1611,
+			unit:  "J",
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.EnergyJoules }),
 		},
 		{name: "DCGM_FI_DEV_GPU_UTIL_RATIO", old: "DCGM_FI_DEV_GPU_UTIL", id: 1613, unit: "ratio",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Utilization }},
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.Utilization })},
 		{
-			name:     "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
-			old:      "DCGM_FI_DEV_MEM_COPY_UTIL",
-			id:       1614,
-			unit:     "ratio",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy },
+			name:  "DCGM_FI_DEV_MEMORY_UTIL_RATIO",
+			old:   "DCGM_FI_DEV_MEM_COPY_UTIL",
+			id:    1614,
+			unit:  "ratio",
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.MemoryCopy }),
 		},
 		{name: "DCGM_FI_DEV_ENC_UTIL_RATIO", old: "DCGM_FI_DEV_ENC_UTIL", id: 1615, unit: "ratio",
-			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Encoder }},
+			value: ofMedia(func(m *gpu.Media) gpu.Opt[float64] { return m.Encoder })},
 		{name: "DCGM_FI_DEV_DEC_UTIL_RATIO", old: "DCGM_FI_DEV_DEC_UTIL", id: 1616, unit: "ratio",
-			media: func(m *gpu.Media) gpu.Opt[float64] { return m.Decoder }},
+			value: ofMedia(func(m *gpu.Media) gpu.Opt[float64] { return m.Decoder })},
 		{name: "DCGM_FI_DEV_FB_FREE_BYTES", old: "DCGM_FI_DEV_FB_FREE", id: 1626, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Free, 1) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Free, 1) })},
 		{name: "DCGM_FI_DEV_FB_USED_BYTES", old: "DCGM_FI_DEV_FB_USED", id: 1627, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Used, 1) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Used, 1) })},
 		{name: "DCGM_FI_DEV_FB_RESERVED_BYTES", old: "DCGM_FI_DEV_FB_RESERVED", id: 1628, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Reserved, 1) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Reserved, 1) })},
 		{
-			name:     "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
-			old:      "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
-			id:       1648,
-			unit:     "B/s",
-			wholeGPU: nvlinkRate,
+			name:  "DCGM_FI_DEV_NVLINK_THROUGHPUT_BYTES_PER_SECOND",
+			old:   "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+			id:    1648,
+			unit:  "B/s",
+			value: wholeGPU(nvlinkRate),
 		},
 		{name: "DCGM_FI_DEV_MEMORY_TEMP_CELSIUS", old: "DCGM_FI_DEV_MEMORY_TEMP"},
 		{name: "DCGM_FI_DEV_GPU_TEMP_CELSIUS", old: "DCGM_FI_DEV_GPU_TEMP"},
@@ -87,20 +87,22 @@ func dcgmFieldsRenamedIn49() []dcgmRenamedField {
 func dcgmFieldsRenamed() []dcgmRenamedField {
 	return []dcgmRenamedField{
 		{name: "DCGM_FI_DEV_FB_CAPACITY_BYTES", old: "DCGM_FI_DEV_FB_TOTAL", id: 1625, unit: "B",
-			memory: func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Total, 1) }},
+			value: ofMemory(func(m *gpu.Memory) gpu.Opt[float64] { return scale(m.Total, 1) })},
 		{
-			name:     "DCGM_FI_DEV_VIDEO_CLOCK_HERTZ",
-			old:      "DCGM_FI_DEV_VIDEO_CLOCK",
-			id:       1605,
-			unit:     "Hz",
-			wholeGPU: func(g *gpu.GPU) gpu.Opt[float64] { return g.Readings.ClockHertz.Video },
+			name: "DCGM_FI_DEV_VIDEO_CLOCK_HERTZ",
+			old:  "DCGM_FI_DEV_VIDEO_CLOCK",
+			id:   1605,
+			unit: "Hz",
+			value: wholeGPU(func(g *gpu.GPU) gpu.Opt[float64] {
+				return g.Readings.ClockHertz.Video
+			}),
 		},
 		{
-			name:     "DCGM_FI_DEV_FAN_SPEED_RATIO",
-			old:      "DCGM_FI_DEV_FAN_SPEED",
-			id:       1612,
-			unit:     "ratio",
-			wholeGPU: firstFan,
+			name:  "DCGM_FI_DEV_FAN_SPEED_RATIO",
+			old:   "DCGM_FI_DEV_FAN_SPEED",
+			id:    1612,
+			unit:  "ratio",
+			value: wholeGPU(firstFan),
 		},
 		{name: "DCGM_FI_DEV_FB_USED_RATIO", old: "DCGM_FI_DEV_FB_USED_PERCENT"},
 		{name: "DCGM_FI_DEV_NVLINK_THROUGHPUT_TOTAL", old: "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL"},
@@ -125,18 +127,18 @@ func dcgmFieldsRenamed() []dcgmRenamedField {
 		{name: "DCGM_FI_PROF_FP64_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP64_ACTIVE"},
 		{name: "DCGM_FI_PROF_FP32_UTIL_RATIO", old: "DCGM_FI_PROF_PIPE_FP32_ACTIVE"},
 		{
-			name:     "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL",
-			old:      "DCGM_FI_DEV_POWER_VIOLATION",
-			id:       1617,
-			unit:     "s",
-			wholeGPU: heldSeconds("sw_power_cap"),
+			name:  "DCGM_FI_DEV_GPU_POWER_THROTTLE_SECONDS_TOTAL",
+			old:   "DCGM_FI_DEV_POWER_VIOLATION",
+			id:    1617,
+			unit:  "s",
+			value: wholeGPU(heldSeconds("sw_power_cap")),
 		},
 		{
-			name:     "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL",
-			old:      "DCGM_FI_DEV_THERMAL_VIOLATION",
-			id:       1618,
-			unit:     "s",
-			wholeGPU: heldSeconds("sw_thermal_slowdown", "hw_thermal_slowdown"),
+			name:  "DCGM_FI_DEV_GPU_THERMAL_THROTTLE_SECONDS_TOTAL",
+			old:   "DCGM_FI_DEV_THERMAL_VIOLATION",
+			id:    1618,
+			unit:  "s",
+			value: wholeGPU(heldSeconds("sw_thermal_slowdown", "hw_thermal_slowdown")),
 		},
 		{name: "DCGM_FI_DEV_PAGE_RETIRED_SBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_SBE"},
 		{name: "DCGM_FI_DEV_PAGE_RETIRED_DBE_TOTAL", old: "DCGM_FI_DEV_RETIRED_DBE"},
@@ -166,9 +168,7 @@ func newNameFields(old []dcgmField) []dcgmField {
 		if n.id != 0 {
 			f.id = n.id
 			f.unit = n.unit
-			f.wholeGPU = n.wholeGPU
-			f.memory = n.memory
-			f.media = n.media
+			f.value = n.value
 		}
 
 		fields = append(fields, f)

@@ -33,7 +33,12 @@ func newDCGMCounters(opts Options, rows []dcgmRow) *dcgmCounters {
 	}
 
 	c.isUsed = slices.ContainsFunc(rows, func(r dcgmRow) bool {
-		return (r.ownCounter != nil || r.xids != nil) && r.source == fromCounting
+		switch r.value.(type) {
+		case ownCounter, xidCounter:
+			return r.source == fromCounting
+		}
+
+		return false
 	})
 
 	return c

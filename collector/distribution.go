@@ -12,14 +12,14 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// The native histograms are kept here rather than in prometheus.Histogram, whose created timestamps come from its own
-// clock: these must come from the Snapshot, so that a run on a simulated clock is the same to the byte.
+// We keep the native histograms ourselves: prometheus.Histogram takes created timestamps from its own clock. Ours come
+// from the Snapshot, so that two runs on a simulated clock are the same to the byte.
 
 // histogramReading is a reading of GPUs and GPU instances that has a histogram.
 type histogramReading struct {
 	gpuName, instanceName     string // names
 	help, gpuMIG, instanceMIG string
-	// schema is that of the native histogram: 2^schema buckets for every power of two.
+	// schema of the native histogram: it has 2^schema buckets for every power of two.
 	schema int32
 	// zeroThreshold limits the number of buckets: values up to it are in the zero bucket.
 	zeroThreshold float64
@@ -141,8 +141,7 @@ func newHistogramStore() *histogramStore {
 	}
 }
 
-// observe adds the readings of every device that was read since the last Snapshot, and drops the devices that it does
-// not have.
+// observe adds the readings of every device that was read since the last Snapshot, and drops the devices that s lacks.
 func (h *histogramStore) observe(s *gpu.Snapshot) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -214,8 +213,8 @@ func (h *valueHistogram) add(reading gpu.Opt[float64], as *histogramReading) {
 	}
 
 	h.count++
-
 	h.sum += value
+
 	if value <= as.zeroThreshold {
 		h.zero++
 		return

@@ -57,7 +57,5 @@ func (c *Collector) Serves(name string) bool {
 // ServesMedia reports whether a collector or a counter under dcgm-exporter's names serves the media engines. It is safe
 // for concurrent use.
 func (c *Collector) ServesMedia() bool {
-	return c.Serves(groupMedia) ||
-		c.dcgm != nil &&
-			slices.ContainsFunc(c.dcgm.rows, func(r dcgmRow) bool { return r.media != nil })
+	return c.Serves(groupMedia) || c.dcgm != nil && c.dcgm.servesMedia()
 }

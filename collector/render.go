@@ -16,16 +16,16 @@ import (
 // Snapshot. Render therefore has the Prometheus library check, sort and encode the series once, keeps the encoding
 // without the values as a template, and fills in the values of each Snapshot until the series change.
 
-// renderState is what Render keeps for text formats, or for protobuf, whose metrics differ: only protobuf has native
-// histograms. Collector.mu guards it.
+// renderState is what Render keeps between Snapshots. There is one for text formats and one for protobuf, which alone
+// has native histograms. Collector.mu guards it.
 type renderState struct {
 	snapshot *gpu.Snapshot // of metrics; nil for none
 	// metrics are all series of snapshot in the order in which they were collected. The memory is reused.
 	metrics metrics
 	err     error // why groups left metrics out
-	// layout is the series of the metrics from which the templates were made: the content of a template besides values.
+	// layout has the series of metrics without their values. While it stays the same, so do the templates.
 	layout    []layoutSeries
-	templates map[expfmt.Format]seriesTemplate // of layout; nil for a format in which it cannot be rendered
+	templates map[expfmt.Format]seriesTemplate // of layout; nil for a format in which we cannot render it
 }
 
 type layoutSeries struct {
@@ -34,11 +34,11 @@ type layoutSeries struct {
 	since  time.Time
 }
 
-// seriesTemplate is an exposition of a layout without its values. How text and protobuf separate values, and leave out
-// groups, has little in common: each has its own type.
+// seriesTemplate is an exposition of a layout without its values. Text and protobuf have a type each: they separate
+// values and leave out groups in different ways.
 type seriesTemplate interface {
-	// renderMetrics appends the exposition of the selected groups to dst with the values of the metrics. After an error, a
-	// part may have been appended.
+	// renderMetrics appends the exposition of the selected groups to dst with the values of the metrics. After an error
+	// dst may have a part of it.
 	renderMetrics(dst *bytes.Buffer, m metrics, selected groupSelection) error
 }
 
@@ -49,11 +49,11 @@ type libraryFamily struct {
 	series  []int // for each metric, the index in renderState.metrics
 }
 
-// Render appends the metrics of a Snapshot to dst, byte for byte as Gather, Filter with the names and an encoder of the
-// expfmt package return them, except for the duration of the collectors. ok is false, and nothing was appended, for
-// other formats than text, OpenMetrics 1.0 and delimited protobuf, and if the registry refuses metrics. The error is
-// that of Gather. All selections of a Snapshot share one gathering for text and one for protobuf, and one template for
-// each format.
+// Render appends the metrics of a Snapshot to dst: byte for byte what Gather, Filter with the names and an encoder of
+// the expfmt package return, except for the durations of the groups. It returns the same error as Gather. For formats
+// other than text, OpenMetrics 1.0 and delimited protobuf, and if the registry refuses metrics, ok is false and dst
+// unchanged. All selections of a Snapshot share one collect for text and one for protobuf, and one template for each
+// format.
 func (c *Collector) Render(dst *bytes.Buffer, s *gpu.Snapshot, format expfmt.Format,
 	names []string) (ok bool, err error) {
 	r := &c.renderedText
@@ -102,7 +102,8 @@ func isOpenMetrics(format expfmt.Format) bool {
 // groupFunc returns the index of the group that a series of a family belongs to.
 type groupFunc func(family string, m *dto.Metric) int
 
-// renderSelected appends the selected metrics to dst and reports whether they could be rendered.
+// renderSelected appends the selected metrics to dst. It returns false, and leaves dst as it was, if it cannot render
+// them.
 func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, groupOf groupFunc,
 	selected groupSelection) bool {
 	t, made := r.templates[format]
@@ -124,7 +125,7 @@ func (r *renderState) renderSelected(dst *bytes.Buffer, format expfmt.Format, gr
 	return true
 }
 
-// dropStaleTemplates drops the templates if the series have changed since they were made.
+// dropStaleTemplates drops the templates if the series have changed since we made them.
 func (r *renderState) dropStaleTemplates() {
 	same := slices.EqualFunc(r.layout, r.metrics, func(a layoutSeries, b series) bool {
 		return a.family == b.family && a.since.Equal(b.since) && a.labels.equal(b.labels)
@@ -143,8 +144,8 @@ func (r *renderState) dropStaleTemplates() {
 	}
 }
 
-// newTemplate has the library gather and encode the metrics and removes the values. It returns nil if anything is
-// refused, or if filling the template does not reproduce the encoding.
+// newTemplate lets the library gather and encode the metrics and removes the values. It returns nil if the library
+// refuses anything, or if filling the template does not reproduce the encoding.
 func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) seriesTemplate {
 	families, whole := r.encodeByLibrary(format)
 	if families == nil {
@@ -155,7 +156,8 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 		var filled bytes.Buffer
 		return t.renderMetrics(&filled, r.metrics, nil) == nil && bytes.Equal(filled.Bytes(), whole)
 	}
-	for f, other := range r.templates { // escaping schemes seldom make a difference
+	// Formats that differ in the escaping scheme alone can usually share a template.
+	for f, other := range r.templates {
 		if other != nil && f.FormatType() == format.FormatType() && isWhole(other) {
 			return other
 		}
@@ -175,7 +177,8 @@ func (r *renderState) newTemplate(format expfmt.Format, groupOf groupFunc) serie
 	return t
 }
 
-// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if anything is refused.
+// encodeByLibrary gathers and encodes the metrics, by family and as a whole. It returns nil if the library refuses
+// anything.
 func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []byte) {
 	gathered, err := gatherMetrics(r.metrics)
 	if err != nil {
@@ -222,7 +225,7 @@ func (r *renderState) encodeByLibrary(format expfmt.Format) ([]libraryFamily, []
 	return families, whole.Bytes()
 }
 
-// pointerOf returns the pointer that a metric shares with its series: that to its value or its histogram.
+// pointerOf returns the pointer that a metric shares with its series: to its value or its histogram.
 func pointerOf(m *dto.Metric) any {
 	switch {
 	case m.Histogram != nil:

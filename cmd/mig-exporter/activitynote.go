@@ -24,15 +24,15 @@ type activityNote struct {
 	gpus   string // indexes of those without activity
 }
 
-// newActivityNote returns a note for a node: silent if activity is switched off, DCGM is asked or the node is a
-// recording.
-func newActivityNote(cfg *Config, node *node, logger log.Logger) *activityNote {
+// newActivityNote returns a note for a node whose activity has a source, --profiling.source. It is
+// silent if that is off, DCGM is asked or the node is a recording.
+func newActivityNote(source string, node *node, logger log.Logger) *activityNote {
 	n := &activityNote{logger: logger}
 
 	_, recorded := node.kind.(recording)
 	switch {
-	case node.poll.Profiler != nil || cfg.Profiling == profilingOff || recorded:
-	case cfg.Profiling == profilingGPM:
+	case node.poll.Profiler != nil || source == profilingOff || recorded:
+	case source == profilingGPM:
 		n.remedy = "ask DCGM: --profiling.source=auto with --dcgm.address=HOST:PORT, or with " +
 			"--dcgm.address=embedded; or accept it: --profiling.source=off"
 	default:

@@ -2,6 +2,7 @@ package main
 
 import (
 	"math"
+	"time"
 
 	"github.com/go-kit/log"
 
@@ -12,22 +13,19 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
 )
 
-// openRightsizing begins right-sizing, if it is on.
-func (x *exporter) openRightsizing(cfg *Config) {
-	if !cfg.Advise.Enabled {
-		return
-	}
-
+// openRightsizing begins right-sizing of Snapshots that are an interval apart. nodeNamed says that
+// the API server knows the node by its name.
+func (x *exporter) openRightsizing(cfg *AdviseConfig, interval time.Duration, nodeNamed bool) {
 	published := func(*advise.Report) {}
 	if s, ok := x.node.kind.(simulation); ok {
 		published = s.evaluation.recordPredictions
 	}
 
 	loop := rightsizing.New(rightsizing.Options{
-		Advise:     cfg.Advise.options(cfg.PollInterval * cfg.clockSpeed()),
-		StateDir:   cfg.Advise.StateDir,
+		Advise:     cfg.options(interval * x.node.speed),
+		StateDir:   cfg.StateDir,
 		WriteFile:  store.WriteFile,
-		IsNodeName: cfg.NodeName != "",
+		IsNodeName: nodeNamed,
 		Published:  published,
 		Logger:     log.With(x.logger, "component", "rightsizing"),
 	})

@@ -9,18 +9,6 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 )
 
-func environment(pairs ...string) func(string) (string, bool) {
-	return func(name string) (string, bool) {
-		for _, p := range pairs {
-			if key, value, _ := strings.Cut(p, "="); key == name {
-				return value, true
-			}
-		}
-
-		return "", false
-	}
-}
-
 func TestAliasesOfDCGMExporter(t *testing.T) {
 	for _, tt := range []struct{ args, env, want string }{
 		{args: "-f counters.csv -a :9400 -c 30000",
@@ -55,7 +43,7 @@ func TestAliasesOfDCGMExporter(t *testing.T) {
 		{args: "serve", env: "DCGM_REMOTE_HOSTENGINE_INFO=dcgm:5555",
 			want: "--dcgm.address=dcgm:5555 serve"},
 	} {
-		got, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
+		got, _, err := translateAliases(strings.Fields(tt.args), lookupIn(strings.Fields(tt.env)))
 		if err != nil || strings.Join(got, " ") != tt.want {
 			t.Errorf("%q with %q: %q, %v; want %q", tt.args, tt.env, got, err, tt.want)
 		}
@@ -71,7 +59,7 @@ func TestAliasesWithBadValues(t *testing.T) {
 		{args: "--log-format=logfmt", want: "expected text or json"},
 		{env: "DCGM_EXPORTER_INTERVAL=1s", want: `DCGM_EXPORTER_INTERVAL="1s": expected a number of milliseconds`},
 	} {
-		_, _, err := translateAliases(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
+		_, _, err := translateAliases(strings.Fields(tt.args), lookupIn(strings.Fields(tt.env)))
 		if err == nil || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%q with %q: %v; want %q", tt.args, tt.env, err, tt.want)
 		}
@@ -94,7 +82,7 @@ func TestRepeatedAliases(t *testing.T) {
 		"capture --output=x -k -- --enable-pprof":  "unexpected --enable-pprof",
 		"--poll.interval=1s --poll.interval=2s -k": "'poll.interval' cannot be repeated",
 	} {
-		_, err := parseCommandLine(strings.Fields(args), environment())
+		_, err := parseCommandLine(strings.Fields(args), nil)
 		expectError(t, args, err, want)
 	}
 }
@@ -107,7 +95,7 @@ func TestWindows(t *testing.T) {
 		"--xid-count-window-size=90000000":    "--xid-count-window-size=90000000: expected more than 0",
 		"--clock-events-count-window-size=-1": "--clock-events-count-window-size=-1: expected a number of milliseconds",
 	} {
-		if _, err := parseCommandLine(strings.Fields(args), environment()); err == nil ||
+		if _, err := parseCommandLine(strings.Fields(args), nil); err == nil ||
 			!strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", args, err, want)
 		}

@@ -161,35 +161,35 @@ func TestFlagsFromTheEnvironment(t *testing.T) {
 	t.Setenv("MIG_EXPORTER_WEB_LISTEN_ADDRESS", "127.0.0.1:0")
 	t.Setenv("MIG_EXPORTER_KUBERNETES_LABELS", "info")
 
-	inv, err := parseCommandLine([]string{"--collectors=-ecc"}, os.LookupEnv)
+	inv, err := parseCommandLine([]string{"--collectors=-ecc"}, os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	c := inv.Config
 	cmptest.Equal(t, "command", inv.Command, commandServe)
-	cmptest.Equal(t, "poll interval", c.PollInterval, 250*time.Millisecond)
-	cmptest.Equal(t, "addresses", c.Addresses, []string{"127.0.0.1:0"})
-	cmptest.Equal(t, "pod labels", c.PodLabels, "info")
+	cmptest.Equal(t, "poll interval", c.Poll.Interval, 250*time.Millisecond)
+	cmptest.Equal(t, "addresses", c.Web.Addresses, []string{"127.0.0.1:0"})
+	cmptest.Equal(t, "pod labels", c.Kubernetes.PodLabels, "info")
 
 	for _, g := range collector.Groups() {
-		if off, want := c.Disabled[g.Name], g.OptIn || g.Name == "ecc"; off != want {
+		if off, want := c.Metrics.Disabled[g.Name], g.OptIn || g.Name == "ecc"; off != want {
 			t.Errorf("collector %s is off: %v, want %v", g.Name, off, want)
 		}
 	}
 
-	if c.servesProcesses() {
+	if c.Metrics.servesProcesses() {
 		t.Error("single processes are asked for")
 	}
 
-	if inv, err = parseCommandLine([]string{"--collectors=+process", "-c", "30000"}, os.LookupEnv); err != nil ||
-		!inv.Config.servesProcesses() {
-		t.Errorf("--collectors=+process: %v, %v", inv.Config.Disabled, err)
+	if inv, err = parseCommandLine([]string{"--collectors=+process", "-c", "30000"}, os.Environ()); err != nil ||
+		!inv.Config.Metrics.servesProcesses() {
+		t.Errorf("--collectors=+process: %v, %v", inv.Config.Metrics.Disabled, err)
 	}
 
-	if c := inv.Config; c.PollInterval != 30*time.Second || c.readyMaxAge() != 90*time.Second {
-		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.PollInterval,
-			c.readyMaxAge())
+	if c := inv.Config; c.Poll.Interval != 30*time.Second || c.Poll.readyMaxAge(1) != 90*time.Second {
+		t.Errorf("interval %v of dcgm-exporter's flag, ready for %v; want 30s and three times that", c.Poll.Interval,
+			c.Poll.readyMaxAge(1))
 	}
 }
 

@@ -140,7 +140,7 @@ func TestNoBudgetStretchesNothing(t *testing.T) {
 
 func TestBudgetsThatAreNone(t *testing.T) {
 	for _, value := range []string{"-0.05", "NaN", "+Inf", "101", "5ms", ""} {
-		_, err := parseCommandLine([]string{"--poll.driver-budget=" + value}, func(string) (string, bool) { return "", false })
+		_, err := parseCommandLine([]string{"--poll.driver-budget=" + value}, nil)
 		expectError(t, value, err, "--poll.driver-budget="+value+": expected")
 	}
 }

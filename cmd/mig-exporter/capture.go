@@ -41,20 +41,20 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 		return err
 	}
 
-	node, err := openDriver(cfg, logger)
+	node, err := openDriver(&cfg.Driver, logger)
 	if err != nil {
 		return err
 	}
 	defer node.close()
 	recorder := capture.NewRecorder(node.library, node.now())
-	opts := node.sourceOptions(cfg)
+	opts := node.sourceOptions(&cfg.Profiling, &cfg.Metrics)
 	opts.ProcessUtilization = true
-	opts.Extras = everything
 	run := pollRun{
 		command: commandCapture,
-		cfg:     cfg,
+		cfg:     &cfg.Poll,
 		node:    node,
 		polls:   cfg.Capture.Polls,
+		extras:  everything(),
 		begin:   recorder.Next,
 	}
 
@@ -104,16 +104,17 @@ func runCapture(ctx context.Context, cfg *Config, logger log.Logger, out io.Writ
 }
 
 // everything is read for a capture, also what is opt-in elsewhere.
-func everything() nvmlsource.Extras {
-	return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
+func everything() gpu.Extras {
+	return gpu.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 }
 
 // pollRun is a number of polls that a command makes.
 type pollRun struct {
 	command string // for messages
-	cfg     *Config
+	cfg     *PollConfig
 	node    *node
 	polls   int
+	extras  gpu.Extras
 	// begin begins another poll: it runs move, which returns the time of it.
 	begin func(move func() (time.Time, error)) error
 	// isPending reports whether another poll may show more than the last of them, which was at a time. nil: never.
@@ -130,9 +131,10 @@ func (r *pollRun) poll(
 	source := nvmlsource.New(library, read)
 	defer closeSource(source, logger)
 
-	opts := pollOptions(r.cfg, r.node, logger, nil)
+	opts := r.node.pollOptions(r.cfg)
 	followSource(&opts, r.cfg, source)
 	opts.Interval = 0 // the polls are asked for below
+	opts.Extras = r.extras
 	poller := poll.New(source, opts)
 
 	ctx, cancel := context.WithCancel(ctx)
@@ -189,8 +191,8 @@ func (r *pollRun) pollRepeatedly(
 
 	var ticks <-chan time.Time
 
-	if !r.cfg.stepped() {
-		ticker := time.NewTicker(r.cfg.PollInterval)
+	if !r.node.stepped {
+		ticker := time.NewTicker(r.cfg.Interval)
 		defer ticker.Stop()
 		ticks = ticker.C
 	}
@@ -223,14 +225,14 @@ func (r *pollRun) pollNext(ctx context.Context, poller *poll.Poller, ticks <-cha
 	}
 
 	return poller.Poll(ctx, func() error {
-		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg) })
+		return r.begin(func() (time.Time, error) { return r.node.moveToNextPoll(ctx, r.cfg.Interval) })
 	})
 }
 
 // moveToNextPoll advances a stepped clock and a recording to the next poll, and returns the time of it.
-func (n *node) moveToNextPoll(ctx context.Context, cfg *Config) (time.Time, error) {
-	if clock, ok := n.kind.(movableClock); ok && cfg.stepped() {
-		if err := clock.Advance(cfg.PollInterval); err != nil {
+func (n *node) moveToNextPoll(ctx context.Context, interval time.Duration) (time.Time, error) {
+	if clock, ok := n.kind.(movableClock); ok && n.stepped {
+		if err := clock.Advance(interval); err != nil {
 			return n.now(), err
 		}
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/web"
@@ -80,7 +81,7 @@ func shipped(t *testing.T) []string {
 func configOf(t *testing.T, args ...string) *Config {
 	t.Helper()
 
-	inv, err := parseCommandLine(append(args, "--driver=sim", "--sim.clock=step"), os.LookupEnv)
+	inv, err := parseCommandLine(append(args, "--driver=sim", "--sim.clock=step"), os.Environ())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,14 +95,14 @@ func served(t *testing.T, r captureRun) []string {
 	cfg := r.config(t)
 	logger := log.NewNopLogger()
 
-	n, err := openDriver(cfg, logger)
+	n, err := openDriver(&cfg.Driver, logger)
 	if err != nil {
 		t.Fatal(err)
 	}
 
 	x := &exporter{
-		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.asksGPM(),
-			ProcessUtilization: true, Extras: everything, Logger: logger}), logger: logger,
+		node: n, source: nvmlsource.New(n.library, nvmlsource.Options{Now: n.now, GPM: cfg.Profiling.asksGPM(),
+			ProcessUtilization: true, Logger: logger}), logger: logger,
 		flush: func(context.Context) {},
 	}
 	defer closeSource(x.source, logger)
@@ -115,10 +116,12 @@ func served(t *testing.T, r captureRun) []string {
 	}
 
 	x.fresh, _ = newProcessRegistry()
-	x.poller = poll.New(x.source, pollOptions(cfg, n, logger, func(s *gpu.Snapshot, _ time.Duration) {
-		x.metrics.Observe(s)
-	}))
-	h := web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
+	opts := n.pollOptions(&cfg.Poll)
+	opts.Observe = func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }
+	opts.Extras = everything()
+	x.poller = poll.New(x.source, opts)
+	x.state = web.NewNode(x.poller, history.New(), logger)
+	h := web.NewHandler(x.webOptions(&cfg.Web, &cfg.Poll), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- x.poller.Run(ctx) }()
@@ -317,7 +320,7 @@ func bijection(t *testing.T, kept, named string) *strings.Replacer {
 func TestCaptureHasNoSecrets(t *testing.T) {
 	r := captureRun{"../../testdata/scenarios/dgx-a100-mixed.yaml", time.Second, 2}
 
-	n, err := openDriver(r.config(t), log.NewNopLogger())
+	n, err := openDriver(&r.config(t).Driver, log.NewNopLogger())
 	if err != nil {
 		t.Fatal(err)
 	}

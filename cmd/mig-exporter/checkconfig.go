@@ -15,11 +15,11 @@ import (
 // checkConfig reads every file that the configuration names, without starting anything.
 func checkConfig(cfg *Config) error {
 	var errs []error
-	if cfg.SimScenario != "" {
-		errs = append(errs, checkScenario(cfg.SimScenario))
+	if cfg.Driver.Scenario != "" {
+		errs = append(errs, checkScenario(cfg.Driver.Scenario))
 	}
 
-	errs = append(errs, web.CheckConfig(cfg.WebConfigFile))
+	errs = append(errs, web.CheckConfig(cfg.Web.ConfigFile))
 	_, err := cfg.Control.layouts()
 	errs = append(errs, err)
 
@@ -27,9 +27,11 @@ func checkConfig(cfg *Config) error {
 		errs = append(errs, server.CheckConfig(cfg.Control.ConfigFile))
 	}
 
-	counters, err := loadCounters(cfg, log.NewNopLogger())
+	counters, err := loadCounters(cfg.Metrics.CountersFile, log.NewNopLogger())
 	if err == nil {
-		_, err = collector.New(collectorOptions(cfg, counters))
+		opts := collectorOptions(&cfg.Metrics, &cfg.Kubernetes, cfg.JobDir != "")
+		opts.Counters = counters
+		_, err = collector.New(opts)
 	}
 
 	return errors.Join(append(errs, err)...)

@@ -33,16 +33,11 @@ const (
 // nothing. ok is false if something that the configuration asks for is missing or not known to be there.
 func runCheckNode(
 	ctx context.Context,
-	cfg Config,
+	cfg *Config,
 	out io.Writer,
 	logger log.Logger,
 ) (ok bool, err error) {
-	asked := cfg.Control
-
-	// Partition control would write to its state folder, and nothing here needs it.
-	cfg.Control = ControlConfig{}
-
-	report, err := checkNode(ctx, &cfg, asked, logger)
+	report, err := checkNode(ctx, cfg, logger)
 	if err != nil {
 		return false, err
 	}
@@ -56,35 +51,37 @@ func runCheckNode(
 	return report.complete(), err
 }
 
-// checkNode reads the node and judges what it has read. control is what partition control is to do on it.
+// checkNode reads the node and judges what it has read.
 func checkNode(
 	ctx context.Context,
 	cfg *Config,
-	control ControlConfig,
 	logger log.Logger,
 ) (*nodeReport, error) {
-	extras, err := readExtras(cfg, logger)
+	options := collectorOptions(&cfg.Metrics, &cfg.Kubernetes, cfg.JobDir != "")
+
+	extras, err := readExtras(options, cfg.Metrics.CountersFile, logger)
 	if err != nil {
 		return nil, err
 	}
 
-	node, err := openDriver(cfg, logger)
+	node, err := openDriver(&cfg.Driver, logger)
 	if err != nil {
 		return nil, err
 	}
 	defer node.close()
 
-	host := node.kind.readHost(cfg) // before the GPUs are opened, which wakes them
-	if err := node.kind.openPods(node, cfg); err != nil {
+	host := node.kind.readHost(cfg.Profiling.dcgmMode() == dcgmEmbedded) // before the GPUs are opened, which wakes them
+	// Nothing is written, so the folder of partition control is not named.
+	if err := node.kind.openPods(node, &cfg.Kubernetes, ""); err != nil {
 		host.podsErr = err
 	}
 
 	if host.dcgm == nil { // an engine in this process could take the profiling from the service's
-		node.openProfiler(cfg)
+		node.openProfiler(&cfg.Profiling, cfg.Poll.Interval)
 	}
 
-	node.openKernelLog(cfg)
-	node.openJobs(cfg)
+	node.openKernelLog(cfg.Driver.KernelLog)
+	node.openJobs(cfg.JobDir)
 
 	kubelet := &kubeletFinder{Pods: node.poll.Pods}
 	if node.poll.Pods != nil {
@@ -93,9 +90,10 @@ func checkNode(
 
 	run := pollRun{
 		command:   commandCheckNode,
-		cfg:       cfg,
+		cfg:       &cfg.Poll,
 		node:      node,
 		polls:     nodeCheckPolls,
+		extras:    extras,
 		isPending: isPending,
 	}
 	if node.poll.Profiler != nil {
@@ -108,10 +106,11 @@ func checkNode(
 	}
 	calls := newCallTimes()
 
-	opts := node.sourceOptions(cfg)
-	opts.Extras = func() nvmlsource.Extras { return extras }
-
-	last, err := run.poll(ctx, nvmlsource.ObserveCalls(node.library, calls), opts)
+	last, err := run.poll(
+		ctx,
+		nvmlsource.ObserveCalls(node.library, calls),
+		node.sourceOptions(&cfg.Profiling, &cfg.Metrics),
+	)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +125,6 @@ func checkNode(
 	list := calls.list()
 	judge := nodeJudge{
 		cfg:             cfg,
-		control:         control,
 		extras:          extras,
 		host:            host,
 		processesHidden: node.processesHidden,
@@ -140,16 +138,20 @@ func checkNode(
 	return &nodeReport{Checks: judge.checks, CallClasses: sumClasses(list), Calls: list}, nil
 }
 
-// readExtras returns the extra readings that the configuration serves.
-func readExtras(cfg *Config, logger log.Logger) (nvmlsource.Extras, error) {
-	counters, err := loadCounters(cfg, logger)
+// readExtras returns the extra readings that a collector with a counters file serves.
+func readExtras(
+	opts collector.Options, countersFile string, logger log.Logger,
+) (gpu.Extras, error) {
+	counters, err := loadCounters(countersFile, logger)
 	if err != nil {
-		return nvmlsource.Extras{}, err
+		return gpu.Extras{}, err
 	}
 
-	c, err := collector.New(collectorOptions(cfg, counters))
+	opts.Counters = counters
+
+	c, err := collector.New(opts)
 	if err != nil {
-		return nvmlsource.Extras{}, err
+		return gpu.Extras{}, err
 	}
 
 	return extrasOf(c), nil

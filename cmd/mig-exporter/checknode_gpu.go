@@ -9,6 +9,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // judgeGPU judges one GPU and its instances.
@@ -62,7 +63,7 @@ func (j *nodeJudge) judgeGPU(g *gpu.GPU) {
 // judgeMIGActivity judges what GPM says of a GPU in MIG mode besides the activity of its instances: its traffic, which
 // takes a right of its own, and whether there is an instance at all.
 func (j *nodeJudge) judgeMIGActivity(name string, g *gpu.GPU) {
-	if j.cfg.Profiling == profilingOff {
+	if j.cfg.Profiling.Source == profilingOff {
 		return
 	}
 
@@ -117,10 +118,10 @@ func describeLayout(g *gpu.GPU) string {
 	case !enabled:
 		return "MIG is off"
 	case errorOf(gpu.ReadingMIG, g.Errors) != nil: // others may be hidden
-		return "MIG is on, " + countOf(len(g.Instances), "GPU instance") + " seen"
+		return "MIG is on, " + nodedoc.Count(len(g.Instances), "GPU instance", "GPU instances") + " seen"
 	}
 
-	return "MIG is on, " + countOf(len(g.Instances), "GPU instance")
+	return "MIG is on, " + nodedoc.Count(len(g.Instances), "GPU instance", "GPU instances")
 }
 
 func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
@@ -146,7 +147,7 @@ func (j *nodeJudge) judgeInstance(name string, g *gpu.GPU, i *gpu.GPUInstance) {
 	}
 
 	if i.IsEmpty() {
-		if j.cfg.Profiling != profilingOff {
+		if j.cfg.Profiling.Source != profilingOff {
 			c := of.about("activity")
 			c.State = checkOff
 			c.Found = i.Profile + " has no compute instance: there is nothing to profile"
@@ -226,7 +227,7 @@ func (j *nodeJudge) judgeEvents(name string, g *gpu.GPU) {
 	c := nodeCheck{
 		Name:  name + " events",
 		State: checkOK,
-		Asked: !j.cfg.Disabled["xid"],
+		Asked: !j.cfg.Metrics.Disabled["xid"],
 		Found: "XIDs are received",
 	}
 	if g.NoXIDs {
@@ -374,7 +375,7 @@ func (j *nodeJudge) judgeActivity(
 	a gpu.Activity,
 	errs []gpu.ReadError,
 ) {
-	if j.cfg.Profiling == profilingOff {
+	if j.cfg.Profiling.Source == profilingOff {
 		return
 	}
 
@@ -399,7 +400,7 @@ func (j *nodeJudge) judgeActivity(
 	case errors.Is(err, gpu.ErrNoPermission):
 		c.Remedy = rightsRemedy
 	case err != nil && !errors.Is(err, gpu.ErrNotSupported): // it could not be asked: the GPU may have GPM
-	case j.cfg.dcgmMode() == dcgmOff:
+	case j.cfg.Profiling.dcgmMode() == dcgmOff:
 		c.Remedy = "A100 and A30 have activity by DCGM alone: --dcgm.address=HOST:PORT or embedded, with " +
 			"datacenter-gpu-manager-4-proprietary; or accept it: --profiling.source=off"
 	}

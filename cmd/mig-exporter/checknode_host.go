@@ -40,11 +40,11 @@ func (h *hostFacts) has(capability int) gpu.Opt[bool] {
 }
 
 // readHost reads the facts of a machine. It opens no file of a GPU.
-func (machine) readHost(cfg *Config) hostFacts {
-	return readHostFacts(cfg, "/proc", "/sys", "/dev")
+func (machine) readHost(embedded bool) hostFacts {
+	return readHostFacts(embedded, "/proc", "/sys", "/dev")
 }
 
-func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
+func readHostFacts(embedded bool, proc, sys, dev string) hostFacts {
 	h := hostFacts{root: os.Geteuid() == 0, capabilities: readCapabilities(proc)}
 	h.migMonitor, h.migConfig = readMIGRights(proc, dev)
 	h.sleeping = readSleeping(sys)
@@ -56,7 +56,7 @@ func readHostFacts(cfg *Config, proc, sys, dev string) hostFacts {
 	h.logRestricted = readLogRestricted(proc)
 	h.cgroup = readCgroupVersion(sys)
 
-	if cfg.dcgmMode() == dcgmEmbedded {
+	if embedded {
 		h.dcgm = findDCGM()
 	}
 
@@ -163,7 +163,7 @@ func findDCGM() *dcgmFiles {
 }
 
 // readHost returns the facts of a simulated node: its scenario's.
-func (s simulation) readHost(*Config) hostFacts {
+func (s simulation) readHost(bool) hostFacts {
 	privileged := s.Scenario().Node.Privileged
 
 	var rights capabilities
@@ -191,6 +191,6 @@ func (s simulation) readHost(*Config) hostFacts {
 }
 
 // readHost: a recording has nothing of its host.
-func (recording) readHost(*Config) hostFacts {
+func (recording) readHost(bool) hostFacts {
 	return hostFacts{}
 }

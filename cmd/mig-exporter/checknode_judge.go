@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // rightsRemedy is how a process gets the driver's rights under MIG.
@@ -18,8 +18,7 @@ const rightsRemedy = "grant CAP_SYS_ADMIN with NVIDIA_MIG_MONITOR_DEVICES=all (d
 // nodeJudge makes the lines of the report from what was read.
 type nodeJudge struct {
 	cfg             *Config
-	control         ControlConfig // what partition control is to do
-	extras          nvmlsource.Extras
+	extras          gpu.Extras
 	host            hostFacts
 	confidential    bool  // the GPUs are in confidential-computing mode
 	processesHidden error // why the lists of processes may lack some; nil if they are complete
@@ -70,7 +69,7 @@ func (j *nodeJudge) judgeDriver() {
 	if driver, ok := j.last.Driver.Get(); ok {
 		c.State = checkOK
 		c.Found = fmt.Sprintf("%s, NVML %s, CUDA %s, %s", driver.Version, driver.NVML, driver.CUDA,
-			countOf(len(j.last.GPUs), "GPU"))
+			nodedoc.Count(len(j.last.GPUs), "GPU", "GPUs"))
 	}
 
 	if s := j.source(gpu.SourceNVML); s != nil && s.Err != nil {
@@ -138,8 +137,8 @@ func (j *nodeJudge) judgeCalls() {
 
 		c.Found = fmt.Sprintf(
 			"%s not returned in time (--poll.timeout=%s)",
-			countOf(j.last.HungCalls, "reading"),
-			j.cfg.PollTimeout,
+			nodedoc.Count(j.last.HungCalls, "reading", "readings"),
+			j.cfg.Poll.Timeout,
 		)
 		if len(hanging) > 0 {
 			c.Found = strings.Join(hanging, "; ")
@@ -154,16 +153,16 @@ func (j *nodeJudge) judgeCalls() {
 // judgePIDNamespace judges whether lists of processes are complete. They are asked for by the collectors that have
 // nothing else, and by partition control, for which an instance with an unknown list is busy.
 func (j *nodeJudge) judgePIDNamespace() {
-	asked := j.control.Enabled
+	asked := j.cfg.Control.Enabled
 	for _, name := range []string{"instance_processes", processCollector} {
-		off, said := j.cfg.Disabled[name]
+		off, said := j.cfg.Metrics.Disabled[name]
 		asked = asked || said && !off
 	}
 
 	c := nodeCheck{Name: "pid-namespace", State: checkOK, Asked: asked, Found: "the host's"}
 
 	switch err := j.processesHidden; {
-	case err == nil && j.cfg.PIDNamespace == pidNamespaceHost:
+	case err == nil && j.cfg.Driver.PIDNamespace == pidNamespaceHost:
 		c.Found = "taken for the host's (--pid-namespace=host)"
 	case err == nil:
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, fs.ErrPermission):
@@ -215,10 +214,10 @@ func (j *nodeJudge) judgeRights() {
 
 	for i := range j.last.GPUs {
 		mig = mig || j.last.GPUs[i].MIG.Enabled.Or(false)
-		control = control || j.control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
+		control = control || j.cfg.Control.Enabled && j.last.GPUs[i].MIG.Enabled.Present()
 	}
 
-	changes := control && j.control.Mode == controlApply
+	changes := control && j.cfg.Control.Mode == controlApply
 	c := nodeCheck{Name: "root", State: checkOK, Found: "yes"}
 
 	if !j.host.root {
@@ -279,8 +278,8 @@ func (j *nodeJudge) judgeDCGM() {
 		}
 	}
 
-	asked := j.cfg.dcgmMode() != dcgmOff && j.cfg.Profiling != profilingOff &&
-		j.cfg.Profiling != profilingGPM
+	asked := j.cfg.Profiling.dcgmMode() != dcgmOff && j.cfg.Profiling.Source != profilingOff &&
+		j.cfg.Profiling.Source != profilingGPM
 	c := nodeCheck{
 		Name:  "dcgm",
 		State: checkOff,
@@ -301,7 +300,7 @@ func (j *nodeJudge) judgeDCGM() {
 		c.Remedy = "start nv-hostengine, and name it by --dcgm.address"
 	case asked:
 		c.State = checkOK
-		c.Found = "it answers (" + j.cfg.dcgmMode() + ")"
+		c.Found = "it answers (" + j.cfg.Profiling.dcgmMode() + ")"
 
 		if len(without) > 0 {
 			c.State = checkMissing
@@ -342,7 +341,7 @@ func (j *nodeJudge) judgePods() {
 
 	c := j.judgeSource(
 		gpu.SourceCheckpoint,
-		j.cfg.Checkpoint,
+		j.cfg.Kubernetes.Checkpoint,
 		"run as root and mount /var/lib/kubelet/device-plugins",
 	)
 
@@ -363,12 +362,12 @@ func (j *nodeJudge) judgePods() {
 
 	c = j.judgeSource(
 		gpu.SourceKubernetes,
-		j.cfg.NodeName,
+		j.cfg.Kubernetes.NodeName,
 		"grant get, list and watch of pods (docs/kubernetes.md)",
 	)
 
 	c.Name = "api-server"
-	if j.cfg.NodeName == "" && c.State == checkOff {
+	if j.cfg.Kubernetes.NodeName == "" && c.State == checkOff {
 		c.Found = "not asked (--kubernetes.node-name)"
 	}
 
@@ -385,14 +384,14 @@ func (j *nodeJudge) judgePods() {
 
 // judgeKubelet judges the kubelet's list of pods.
 func (j *nodeJudge) judgeKubelet() nodeCheck {
-	c := j.judgeSource(gpu.SourceKubelet, j.cfg.KubeletSocket,
+	c := j.judgeSource(gpu.SourceKubelet, j.cfg.Kubernetes.Socket,
 		"mount /var/lib/kubelet/pod-resources, and run as root or in the socket's group")
 
 	c.Name = "kubelet"
 	if c.Asked && j.host.noKubelet {
 		c.State = checkOff
 		c.Asked = false
-		c.Found = "this host has no kubelet: " + j.cfg.KubeletSocket + " is not there"
+		c.Found = "this host has no kubelet: " + j.cfg.Kubernetes.Socket + " is not there"
 	}
 
 	if j.lacksKubeletConfig() { // the holders are unknown, and nothing is known to be missing
@@ -473,13 +472,4 @@ func (j *nodeJudge) judgeSource(name, setting, remedy string) nodeCheck {
 	}
 
 	return c
-}
-
-// countOf returns "1 GPU" and "2 GPUs".
-func countOf(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-
-	return fmt.Sprintf("%d %ss", n, noun)
 }

@@ -10,12 +10,12 @@ import (
 
 // judgeKernelLog judges whether the kernel's log can be read, and says which XIDs of this boot it has.
 func (j *nodeJudge) judgeKernelLog() {
-	c := nodeCheck{Name: "kernel-log", State: checkOff, Asked: j.cfg.KernelLog,
+	c := nodeCheck{Name: "kernel-log", State: checkOff, Asked: j.cfg.Driver.KernelLog,
 		Found: "not asked (--xid.kernel-log): XIDs that the driver only prints are not seen"}
 
 	state := j.source(gpu.SourceKernelLog)
 	switch {
-	case !j.cfg.KernelLog:
+	case !j.cfg.Driver.KernelLog:
 	case state == nil:
 		c.State = checkUnknown
 		c.Found = "the node was not read"

@@ -75,7 +75,7 @@ func TestCheckNodeOfASlowGPU(t *testing.T) {
 	last := gpu.GPU{Facts: gpu.Facts{Name: "H100"}, Device: gpu.Device{Up: true}}
 	last.LastRead = last.LastRead.Add(1)
 	s := &gpu.Snapshot{GPUs: []gpu.GPU{last}, HungCalls: 1}
-	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: s, lastPoll: last.LastRead.Add(6e9)}
+	j := nodeJudge{cfg: &Config{Profiling: ProfilingConfig{Source: profilingOff}}, last: s, lastPoll: last.LastRead.Add(6e9)}
 
 	states := failedChecks(&j)
 	cmptest.Equal(t, "a slow GPU", states["gpu 0"], checkUnknown)
@@ -99,7 +99,11 @@ func failedChecks(j *nodeJudge) map[string]checkState {
 // TestCheckNodeOfSilentSources: a kubelet, an API server and jobs that have not answered yet are not taken for ones
 // that are not there.
 func TestCheckNodeOfSilentSources(t *testing.T) {
-	cfg := &Config{Profiling: profilingOff, KubeletSocket: "/kubelet.sock", NodeName: "n", JobDir: "/jobs"}
+	cfg := &Config{
+		Profiling:  ProfilingConfig{Source: profilingOff},
+		Kubernetes: KubernetesConfig{Socket: "/kubelet.sock", NodeName: "n"},
+		JobDir:     "/jobs",
+	}
 	silent := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}}
 	none := nodeJudge{cfg: cfg, last: &gpu.Snapshot{}, host: hostFacts{noKubelet: true}}
 
@@ -147,7 +151,7 @@ func TestCheckNodeNamesUnlistedGPUs(t *testing.T) {
 // TestCheckNodeWithoutProfiling: instances that do not answer are reported although their activity is not asked for.
 func TestCheckNodeWithoutProfiling(t *testing.T) {
 	of := gpu.GPU{Device: gpu.Device{Up: true}, MIG: gpu.MIGState{Enabled: gpu.Some(true)}, Instances: []gpu.GPUInstance{{ID: 3}}}
-	j := nodeJudge{cfg: &Config{Profiling: profilingOff}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
+	j := nodeJudge{cfg: &Config{Profiling: ProfilingConfig{Source: profilingOff}}, last: &gpu.Snapshot{GPUs: []gpu.GPU{of}}}
 
 	cmptest.Equal(t, "the instance", failedChecks(&j)["gpu 0 instance 3"], checkMissing)
 }

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"time"
@@ -27,7 +25,7 @@ const (
 	profilingOff  = "off"
 )
 
-// How DCGM is reached: see Config.dcgmMode. The second is a value of --dcgm.address, too.
+// How DCGM is reached: see ProfilingConfig.dcgmMode. The second is a value of --dcgm.address, too.
 const (
 	dcgmOff      = "off"
 	dcgmEmbedded = "embedded"
@@ -67,142 +65,161 @@ const (
 
 // Config is the configuration from the command line and the environment.
 type Config struct {
-	Driver       string
-	Hostname     string // of the node, in what is served; empty: the host's, or the scenario's
-	NVMLLibrary  string // empty: libnvidia-ml.so.1 by the dynamic linker's rules
-	SimScenario  string // empty: the scenario that is built in
-	SimClock     sim.ClockMode
-	PollInterval time.Duration
-	PollTimeout  time.Duration
-	// DriverBudget is how many seconds of calls that keep others waiting a second of polls may take; 0: any number.
+	Driver     DriverConfig
+	Poll       PollConfig
+	Profiling  ProfilingConfig
+	Metrics    MetricsConfig
+	Web        WebConfig
+	Kubernetes KubernetesConfig
+	Advise     AdviseConfig
+	Control    ControlConfig
+	Capture    CaptureConfig
+
+	Hostname      string // of the node, in what is served; empty: the host's, or the scenario's
+	JobDir        string // empty: there are no batch jobs
+	ReleaseSocket string // empty: GPUs are not released by hand; see releaseSocket
+	CheckOutput   string // of check-node
+}
+
+// DriverConfig says which driver we read, a simulated one among them, and how.
+type DriverConfig struct {
+	Kind         string // driverNVML or driverSim
+	Library      string // of NVML; empty: libnvidia-ml.so.1 by the dynamic linker's rules
+	Scenario     string // of the simulation; empty: the scenario that is built in
+	Clock        sim.ClockMode
+	PIDNamespace pidNamespace
+	KernelLog    bool // XIDs are taken from the kernel's log, too
+}
+
+// PollConfig says how often the driver is read.
+type PollConfig struct {
+	Interval time.Duration
+	Timeout  time.Duration
+
+	// DriverBudget is how many seconds of calls that keep others waiting a second of polls may
+	// take; 0: any number.
 	DriverBudget float64
+}
 
-	Profiling   string
+// ProfilingConfig says where activity comes from.
+type ProfilingConfig struct {
+	Source      string
 	DCGMAddress string // HOST:PORT, a path or dcgmEmbedded; empty: DCGM is off
-	KernelLog   bool   // XIDs are taken from the kernel's log, too
-	JobDir      string // empty: there are no batch jobs
+}
 
+// MetricsConfig says which metrics are served, and under which names.
+type MetricsConfig struct {
+	Disabled        map[string]bool // of each collector, whether it is off
 	Names           collector.Names
 	CountersFile    string
 	RepeatGPUFields bool
 	HostnameLabel   collector.HostnameLabel
-	DCGMNodeName    string // value of that label; empty: Hostname
-	// XIDWindow and ClockEventsWindow are those of DCGM_EXP_XID_ERRORS_COUNT and DCGM_EXP_CLOCK_EVENTS_COUNT.
-	XIDWindow, ClockEventsWindow time.Duration
+	NodeName        string // value of that label; empty: the name of the host
 
+	// XIDWindow and ClockEventsWindow are those of DCGM_EXP_XID_ERRORS_COUNT and
+	// DCGM_EXP_CLOCK_EVENTS_COUNT.
+	XIDWindow, ClockEventsWindow time.Duration
+}
+
+// WebConfig says where and what the program serves.
+type WebConfig struct {
 	Addresses     []string
-	WebConfigFile string
+	ConfigFile    string
 	SystemdSocket bool
 	MaxScrapes    int
 	State         bool
 	Pprof         bool
-
-	CheckOutput string // of check-node
-
-	ReleaseSocket    string // empty: GPUs are not released by hand; see releaseSocket
-	KubeletSocket    string // empty: there is no kubelet
-	kubeletSocketSet bool
-	WitnessPod       string // empty: the exporter's own pod
-	Checkpoint       string // empty: it is not read
-	PodLabels        collector.PodLabelMode
-	ResourceNames    []string
-	PodLabelNames    []string
-	NodeName         string // empty: the API server is not asked for owners and labels
-	PIDNamespace     pidNamespace
-
-	Disabled map[string]bool // collectors that are switched off
-
-	Advise  AdviseConfig
-	Control ControlConfig
-	Capture CaptureConfig
 }
 
-// Validate checks what the types of the flags do not. Files are read when they are used.
-func (c *Config) Validate() error {
-	var errs []error
-	add := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
+// KubernetesConfig says how pods are found, and what is served of them.
+type KubernetesConfig struct {
+	Socket        string // of the kubelet; empty: there is none
+	socketSet     bool   // the user has named the socket
+	WitnessPod    string // empty: the exporter's own pod
+	Checkpoint    string // empty: it is not read
+	PodLabels     collector.PodLabelMode
+	ResourceNames []string
+	PodLabelNames []string
+	WorkloadLabel string // names workloads; empty: the pods' owners alone do
+	NodeName      string // empty: the API server is not asked for owners and labels
+}
+
+// validate checks what the types of the flags do not. Files are read when they are used.
+func (c *Config) validate(errs *flagErrors) {
+	c.Poll.validate(errs)
+	c.Metrics.validate(errs)
+	c.Profiling.validate(errs)
+	errs.check(c.Web.MaxScrapes >= 0,
+		"%s=%d: expected 0 (no limit) or more", flagName("web.max-scrapes"), c.Web.MaxScrapes)
+	errs.check(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
+		"%s=%d: expected a number from 1 to %d",
+		flagName("capture.polls"), c.Capture.Polls, maxCapturePolls)
+	errs.check(len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
+		"%s=%s: expected a path whose folder has at most %d characters",
+		flagName("release.socket"), c.ReleaseSocket, longestSocketDir)
+	c.validateAPIServer(errs)
+	errs.check(c.Control.DevicePlugin == "" || c.Kubernetes.Socket != "",
+		"%s=%s: expected a path in %s: the kubelet says when the plugin has followed",
+		flagName("control.device-plugin"), c.Control.DevicePlugin, flagName("kubernetes.socket"))
+	c.Advise.validate(errs)
+	c.Kubernetes.validate(errs)
+	c.Control.validate(errs)
+}
+
+// validateAPIServer checks that the node is named, if something is asked of the API server.
+func (c *Config) validateAPIServer(errs *flagErrors) {
+	const tooFor = "%s: expected %s too: %s"
+
+	nodeName := flagName("kubernetes.node-name")
+	known := c.Kubernetes.NodeName != "" || c.Driver.Kind == driverSim
+	errs.check(len(c.Kubernetes.PodLabelNames) == 0 || known, tooFor,
+		flagName("kubernetes.pod-label"), nodeName, "labels come from the API server")
+	errs.check(c.Kubernetes.WorkloadLabel == "" || known, tooFor,
+		flagName("advise.workload-label"), nodeName, "labels come from the API server")
+	errs.check(!c.Advise.ServerMetrics || known, tooFor, flagName("advise.server-metrics"),
+		nodeName, "annotations and addresses come from the API server")
+	errs.check(!c.Control.Cordon || c.Kubernetes.NodeName != "",
+		"%s: expected %s with it", flagName("control.cordon"), nodeName)
+}
+
+func (c *PollConfig) validate(errs *flagErrors) {
+	errs.check(c.Interval >= minInterval,
+		"%s=%s: expected %s or more", flagName("poll.interval"), c.Interval, minInterval)
+	errs.check(c.Timeout > 0,
+		"%s=%s: expected more than 0s", flagName("poll.timeout"), c.Timeout)
+	errs.check(c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
+		"%s=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
+		flagName("poll.driver-budget"), c.DriverBudget)
+}
+
+func (c *MetricsConfig) validate(errs *flagErrors) {
+	for _, w := range []struct {
+		flag  flagName
+		value time.Duration
+	}{{xidWindowFlag, c.XIDWindow}, {clockEventsWindowFlag, c.ClockEventsWindow}} {
+		errs.check(w.value > 0 && w.value <= maxWindow,
+			"%s=%d: expected more than 0 and at most %d, in milliseconds",
+			w.flag, w.value.Milliseconds(), maxWindow.Milliseconds())
 	}
-	add(
-		c.PollInterval >= minInterval,
-		"--poll.interval=%s: expected %s or more",
-		c.PollInterval,
-		minInterval,
-	)
-	add(c.PollTimeout > 0, "--poll.timeout=%s: expected more than 0s", c.PollTimeout)
-	add(
-		c.DriverBudget >= 0 && c.DriverBudget <= maxDriverBudget, // NaN is not
-		"--poll.driver-budget=%v: expected seconds of driver calls for each second, such as 0.05, or 0 for no limit",
-		c.DriverBudget,
-	)
-	add(
-		c.XIDWindow > 0 && c.XIDWindow <= maxWindow,
-		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
-		xidWindowFlag,
-		c.XIDWindow.Milliseconds(),
-		maxWindow.Milliseconds(),
-	)
-	add(c.ClockEventsWindow > 0 && c.ClockEventsWindow <= maxWindow,
-		"--%s=%d: expected more than 0 and at most %d, in milliseconds",
-		clockEventsWindowFlag, c.ClockEventsWindow.Milliseconds(), maxWindow.Milliseconds())
-	add(c.MaxScrapes >= 0, "--web.max-scrapes=%d: expected 0 (no limit) or more", c.MaxScrapes)
-	add(
-		c.WitnessPod == "" || isWitness(c.WitnessPod),
-		"--kubernetes.witness-pod=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
-		c.WitnessPod,
-	)
-	add(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
-		"--kubernetes.checkpoint=%s: expected an absolute path, or none", c.Checkpoint)
-	add(c.Capture.Polls >= 1 && c.Capture.Polls <= maxCapturePolls,
-		"--capture.polls=%d: expected a number from 1 to %d", c.Capture.Polls, maxCapturePolls)
-	add(
-		len(c.PodLabelNames) == 0 || c.NodeName != "" || c.Driver == driverSim,
-		"--kubernetes.pod-label: expected --kubernetes.node-name too: labels come from the API server",
-	)
+}
+
+func (c *ProfilingConfig) validate(errs *flagErrors) {
+	const address = flagName("dcgm.address")
 
 	switch c.DCGMAddress {
 	case "off", "none", "disabled":
-		errs = append(errs, fmt.Errorf("--dcgm.address=%s: leave it out, DCGM is off without it", c.DCGMAddress))
+		errs.check(false, "%s=%s: leave it out, DCGM is off without it", address, c.DCGMAddress)
 	case "remote":
-		errs = append(errs, errors.New("--dcgm.address=remote: expected HOST:PORT, or a socket's path"))
+		errs.check(false, "%s=remote: expected HOST:PORT, or a socket's path", address)
 	}
 
 	if c.dcgmMode() == dcgmRemote {
-		if _, err := dcgmsource.ParseAddress(c.DCGMAddress); err != nil {
-			errs = append(errs, fmt.Errorf("--dcgm.address: %w", err))
-		}
+		_, err := dcgmsource.ParseAddress(c.DCGMAddress)
+		errs.check(err == nil, "%s: %w", address, err)
 	}
 
-	add(
-		!c.Control.Cordon || c.NodeName != "",
-		"--control.cordon: expected --kubernetes.node-name with it",
-	)
-	add(
-		len(filepath.Dir(c.ReleaseSocket)) <= longestSocketDir,
-		"--release.socket=%s: expected a path whose folder has at most %d characters",
-		c.ReleaseSocket,
-		longestSocketDir,
-	)
-	add(
-		c.Control.DevicePlugin == "" || c.KubeletSocket != "",
-		"--control.device-plugin=%s: expected a path in --kubernetes.socket: the kubelet says when the plugin has followed",
-		c.Control.DevicePlugin,
-	)
-	add(c.Profiling != profilingDCGM || c.dcgmMode() != dcgmOff,
-		"--profiling.source=dcgm: expected --dcgm.address=HOST:PORT or embedded with it")
-
-	add(
-		c.Advise.WorkloadLabel == "" || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.workload-label: expected --kubernetes.node-name too: labels come from the API server",
-	)
-	add(
-		!c.Advise.ServerMetrics || c.NodeName != "" || c.Driver == driverSim,
-		"--advise.server-metrics: expected --kubernetes.node-name too: annotations and addresses come from the API server",
-	)
-
-	return errors.Join(append(errs, c.Advise.validate(), c.Control.validate())...)
+	errs.check(c.Source != profilingDCGM || c.dcgmMode() != dcgmOff,
+		"%s=dcgm: expected %s=HOST:PORT or embedded with it", flagName("profiling.source"), address)
 }
 
 // isWitness reports whether a text is NAMESPACE/NAME of a pod, or a prefix of that which ends in *.
@@ -224,18 +241,29 @@ const maxDriverBudget = 100
 // maxWindow bounds the memory of the windows of dcgm-exporter's counts, which hold the clock events of each poll.
 const maxWindow = 24 * time.Hour
 
-// clockSpeed is the factor by which the clock of the configuration runs faster than real time. Limits in its time are
-// multiplied by it.
-func (c *Config) clockSpeed() time.Duration {
-	if c.Driver == driverSim && c.SimClock == sim.ClockX60 {
+// clockSpeed returns the factor by which the node's clock runs faster than real time.
+func (c *DriverConfig) clockSpeed() time.Duration {
+	if c.Kind == driverSim && c.Clock == sim.ClockX60 {
 		return 60
 	}
 
 	return 1
 }
 
+// stepped reports whether time only moves by /-/sim/advance.
+func (c *DriverConfig) stepped() bool { return c.Kind == driverSim && c.Clock == sim.ClockStep }
+
+// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
+type pidNamespace string
+
+const (
+	pidNamespaceAuto      pidNamespace = "auto" // as the kernel, the scenario or the recording has it
+	pidNamespaceHost      pidNamespace = "host"
+	pidNamespaceContainer pidNamespace = "container"
+)
+
 // dcgmMode returns how DCGM is reached, which --dcgm.address says.
-func (c *Config) dcgmMode() string {
+func (c *ProfilingConfig) dcgmMode() string {
 	switch c.DCGMAddress {
 	case "":
 		return dcgmOff
@@ -247,7 +275,7 @@ func (c *Config) dcgmMode() string {
 }
 
 // hostEngine returns the address of the DCGM host engine, empty if there is none.
-func (c *Config) hostEngine() string {
+func (c *ProfilingConfig) hostEngine() string {
 	if c.dcgmMode() != dcgmRemote {
 		return ""
 	}
@@ -255,27 +283,13 @@ func (c *Config) hostEngine() string {
 	return c.DCGMAddress
 }
 
-// readyMaxAge returns the age of the last reading at which the program is not ready any more.
-func (c *Config) readyMaxAge() time.Duration {
-	return max(leastReadyMaxAge, readyIntervals*c.PollInterval) * c.clockSpeed()
-}
-
 // asksGPM reports whether the driver is asked for activity.
-func (c *Config) asksGPM() bool {
-	return c.Profiling == profilingAuto || c.Profiling == profilingGPM
+func (c *ProfilingConfig) asksGPM() bool {
+	return c.Source == profilingAuto || c.Source == profilingGPM
 }
-
-// pidNamespace is the PID namespace of this process: the driver's lists of processes are complete in the host's alone.
-type pidNamespace string
-
-const (
-	pidNamespaceAuto      pidNamespace = "auto" // as the kernel, the scenario or the recording has it
-	pidNamespaceHost      pidNamespace = "host"
-	pidNamespaceContainer pidNamespace = "container"
-)
 
 // servesProcesses reports whether metrics of single processes are served.
-func (c *Config) servesProcesses() bool {
+func (c *MetricsConfig) servesProcesses() bool {
 	off, said := c.Disabled[processCollector]
 	return said && !off
 }
@@ -283,21 +297,24 @@ func (c *Config) servesProcesses() bool {
 // processCollector is the collector of single processes, which is off by default.
 const processCollector = "process"
 
+// readyMaxAge returns the age of the last reading at which the program is not ready any more, by
+// a clock of a speed.
+func (c *PollConfig) readyMaxAge(speed time.Duration) time.Duration {
+	return max(leastReadyMaxAge, readyIntervals*c.Interval) * speed
+}
+
 // freshFor is the time for which scrapers share the metrics of the process: as long as they share a Snapshot, so that
 // these are gathered again for an old Snapshot only if a poll is late.
-func (c *Config) freshFor() time.Duration { return max(minFresh, c.PollInterval) }
-
-// stepped reports whether time only moves by /-/sim/advance.
-func (c *Config) stepped() bool { return c.Driver == driverSim && c.SimClock == sim.ClockStep }
+func (c *PollConfig) freshFor() time.Duration { return max(minFresh, c.Interval) }
 
 // stepGrace is the number of intervals of real time for which a poll on a stepped clock waits for a reading.
 const stepGrace = 10
 
 // grace returns how long one poll waits for readings.
-func (c *Config) grace() time.Duration {
-	if c.stepped() {
-		return stepGrace * c.PollInterval
+func (c *PollConfig) grace(stepped bool) time.Duration {
+	if stepped {
+		return stepGrace * c.Interval
 	}
 
-	return min(c.PollInterval, c.PollTimeout)
+	return min(c.Interval, c.Timeout)
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/control/spec"
 	"github.com/mig-exporter/mig-exporter/internal/control/store"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // auditFile is the name of the audit log in the state folder.
@@ -34,17 +35,18 @@ type controller struct {
 }
 
 // openControl creates the engine and what it needs. It opens neither the state folder nor a socket: if these cannot
-// be used, metrics are served nevertheless.
-func openControl(cfg *Config, x *exporter) error {
+// be used, metrics are served nevertheless. nodeName is the node's at the API server, empty: that is not asked.
+func openControl(cfg *ControlConfig, nodeName string, x *exporter) error {
 	c := &controller{logger: log.With(x.logger, "component", "control")}
 
-	if cfg.Control.ConfigFile != "" {
-		if err := server.CheckConfig(cfg.Control.ConfigFile); err != nil {
+	if cfg.ConfigFile != "" {
+		if err := server.CheckConfig(cfg.ConfigFile); err != nil {
 			return err
 		}
 	}
 
-	if err := x.node.kind.openDependencies(x.node, cfg); err != nil {
+	reviewer, err := x.node.kind.openDependencies(x.node, nodeName, cfg)
+	if err != nil {
 		return err
 	}
 
@@ -53,8 +55,8 @@ func openControl(cfg *Config, x *exporter) error {
 		return err
 	}
 
-	folder := store.New(cfg.Control.StateDir)
-	audit := server.NewAudit(filepath.Join(cfg.Control.StateDir, auditFile), c.logger)
+	folder := store.New(cfg.StateDir)
+	audit := server.NewAudit(filepath.Join(cfg.StateDir, auditFile), c.logger)
 	x.node.closers = append(x.node.closers, folder.Close, audit.Close)
 
 	opts.Store = folder
@@ -64,12 +66,12 @@ func openControl(cfg *Config, x *exporter) error {
 
 	c.server = server.Options{
 		Releaser:        x.servedReleaser(),
-		Socket:          cfg.Control.Socket,
-		AllowGID:        cfg.Control.AllowGID,
-		ListenAddress:   cfg.Control.ListenAddress,
-		ConfigFile:      cfg.Control.ConfigFile,
+		Socket:          cfg.Socket,
+		AllowGID:        cfg.AllowGID,
+		ListenAddress:   cfg.ListenAddress,
+		ConfigFile:      cfg.ConfigFile,
 		Reloader:        &server.Reloader{},
-		Reviewer:        x.node.reviewer,
+		Reviewer:        reviewer,
 		Node:            x.state.State,
 		NodeStream:      x.state.Stream,
 		NodeHistory:     x.state.History,
@@ -84,7 +86,7 @@ func openControl(cfg *Config, x *exporter) error {
 	x.audit = audit
 	x.holdOperations = c.engine.HoldOperations
 	x.controlNotes = c.notes
-	x.files = append(x.files, c.files(&cfg.Control)...)
+	x.files = append(x.files, c.files(cfg)...)
 	x.node.parts = append(x.node.parts, c.run)
 
 	return nil
@@ -115,17 +117,17 @@ func (c *controller) files(cfg *ControlConfig) []*reloadable {
 	return list
 }
 
-func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, error) {
-	layouts, err := cfg.Control.layouts()
+func (c *controller) engineOptions(cfg *ControlConfig, x *exporter) (control.Options, error) {
+	layouts, err := cfg.layouts()
 	if err != nil {
 		return control.Options{}, err
 	}
 
 	c.layouts = layouts
 
-	programs, err := cfg.Control.hooks()
+	programs, err := cfg.hooks()
 	if err != nil {
-		return control.Options{}, err
+		return control.Options{}, fmt.Errorf("--control.hook: %w", err)
 	}
 
 	c.metrics = newControlMetrics(x.node.now)
@@ -138,18 +140,18 @@ func (c *controller) engineOptions(cfg *Config, x *exporter) (control.Options, e
 
 	opts := x.node.control
 	opts.Hostname = x.node.hostname
-	opts.Apply = cfg.Control.Mode == controlApply
-	opts.Restore = cfg.Control.Restore
+	opts.Apply = cfg.Mode == controlApply
+	opts.Restore = cfg.Restore
 	opts.Layouts = layouts
 	opts.Actuator = x.source.Actuator()
 	opts.Poller = x.poller
-	opts.Cordon = cfg.Control.Cordon
+	opts.Cordon = cfg.Cordon
 	opts.Observer = observer{c.metrics, c.status}
 	opts.Unsettled = c.metrics.SetUnsettled
 	opts.Unrestored = c.setUnrestored
-	opts.CallTimeout = cfg.Control.CallTimeout
-	opts.IdleFor = cfg.Control.IdleFor
-	opts.SettleTimeout = cfg.Control.SettleTimeout
+	opts.CallTimeout = cfg.CallTimeout
+	opts.IdleFor = cfg.IdleFor
+	opts.SettleTimeout = cfg.SettleTimeout
 	opts.RunHook = hooks.New(c.logger).Run
 	opts.Hooks = programs
 	opts.Now = x.node.now
@@ -179,7 +181,7 @@ func (c *ControlConfig) hooks() ([]control.Hook, error) {
 	for _, text := range c.Hooks {
 		h, err := hooks.Parse(text, hookTimeout)
 		if err != nil {
-			return nil, fmt.Errorf("--control.hook: %w", err)
+			return nil, err
 		}
 
 		list = append(list, h)
@@ -220,10 +222,8 @@ func (c *controller) serveAPI(ctx context.Context) error {
 			)
 		}
 
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retryServing):
+		if retry.Sleep(ctx, retryServing) != nil {
+			return nil //nolint:nilerr // the program stops
 		}
 	}
 }

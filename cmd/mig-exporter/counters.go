@@ -15,17 +15,18 @@ import (
 // dcgmExporterFiles is the folder of counters files in dcgm-exporter's image, which its manifests name.
 const dcgmExporterFiles = "/etc/dcgm-exporter/"
 
-// loadCounters reads the counters file of dcgm-exporter's names; nil is the built-in list.
+// loadCounters reads the counters file of dcgm-exporter's names; without a path it returns nil, the
+// built-in list.
 // Invalid rows are an error: a dashboard that lacks a metric does not say that a file has a
 // typing error.
-func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
-	if cfg.CountersFile == "" {
+func loadCounters(path string, logger log.Logger) ([]collector.Counter, error) {
+	if path == "" {
 		return nil, nil
 	}
 
-	file, err := os.Open(cfg.CountersFile)
+	file, err := os.Open(path)
 	switch {
-	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(cfg.CountersFile, dcgmExporterFiles):
+	case errors.Is(err, os.ErrNotExist) && strings.HasPrefix(path, dcgmExporterFiles):
 		return nil, fmt.Errorf(
 			"--dcgm.counters: %w: a file of dcgm-exporter's image is not here: leave it out for the "+
 				"built-in list, or mount it (see docs/migration.md)",
@@ -37,7 +38,7 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 
 	defer file.Close()
 
-	counters, faulty, err := collector.ParseCounters(cfg.CountersFile, file)
+	counters, faulty, err := collector.ParseCounters(path, file)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("--dcgm.counters: %w", err)
@@ -46,7 +47,7 @@ func loadCounters(cfg *Config, logger log.Logger) ([]collector.Counter, error) {
 	case len(counters) == 0:
 		return nil, fmt.Errorf(
 			"--dcgm.counters: %s has no counter that can be served: expected rows of field, type, help",
-			cfg.CountersFile,
+			path,
 		)
 	}
 

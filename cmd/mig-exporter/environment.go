@@ -17,6 +17,68 @@ import (
 // lookupFunc returns a variable of the environment, as os.LookupEnv does.
 type lookupFunc func(string) (string, bool)
 
+// lookupIn looks variables up in an environment, which has "NAME=value" for each.
+func lookupIn(environ []string) lookupFunc {
+	return func(name string) (string, bool) {
+		for _, pair := range environ {
+			if key, value, _ := strings.Cut(pair, "="); key == name {
+				return value, true
+			}
+		}
+
+		return "", false
+	}
+}
+
+// sortedNames returns the names of the variables of an environment.
+func sortedNames(environ []string) []string {
+	names := make([]string, len(environ))
+	for i, pair := range environ {
+		names[i], _, _ = strings.Cut(pair, "=")
+	}
+
+	slices.Sort(names)
+
+	return names
+}
+
+// mostFiles is how many files of arguments a command line may name. One that names itself has no end.
+const mostFiles = 100
+
+// expandFiles replaces each argument @FILE by the lines of the file, which can be such arguments
+// themselves. kingpin would do that when it has seen what we do with a command line before it.
+func expandFiles(args []string) ([]string, error) {
+	var out []string
+	files := 0
+
+	for rest := args; len(rest) > 0; {
+		arg := rest[0]
+		path, isFile := strings.CutPrefix(arg, "@")
+
+		switch {
+		case arg == "--":
+			return append(out, rest...), nil
+		case !isFile:
+			out = append(out, arg)
+			rest = rest[1:]
+
+			continue
+		case files == mostFiles:
+			return nil, fmt.Errorf("%s: expected at most %d files of arguments", arg, mostFiles)
+		}
+
+		lines, err := kingpin.ExpandArgsFromFile(path)
+		if err != nil {
+			return nil, err
+		}
+
+		files++
+		rest = slices.Concat(lines, rest[1:])
+	}
+
+	return out, nil
+}
+
 // envPrefix begins the names of this program's variables.
 const envPrefix = "MIG_EXPORTER_"
 
@@ -107,19 +169,43 @@ func checkVariables(args []string, lookup lookupFunc) error {
 	return errors.Join(errs...)
 }
 
-// addVariables adds to an error about flags the variables of the environment that set them.
-func addVariables(err error, args []string, lookup lookupFunc) error {
+// flagName is the name of a flag in a message, which has it with its dashes.
+type flagName string
+
+func (n flagName) String() string { return "--" + string(n) }
+
+// flagErrors collects what is wrong with the values of flags.
+type flagErrors struct {
+	list  []error
+	flags []flagName // that the messages name, in their order
+}
+
+// check adds an error if a condition does not hold. Arguments that are a flagName are the flags that it is about.
+func (e *flagErrors) check(ok bool, format string, args ...any) {
+	if ok {
+		return
+	}
+
+	e.list = append(e.list, fmt.Errorf(format, args...))
+
+	for _, arg := range args {
+		if flag, is := arg.(flagName); is && !slices.Contains(e.flags, flag) {
+			e.flags = append(e.flags, flag)
+		}
+	}
+}
+
+// join returns the errors, with the variables of the environment that set their flags.
+func (e *flagErrors) join(args []string, lookup lookupFunc) error {
 	var set []string
 
-	for _, m := range regexp.MustCompile(`--([a-z][a-z0-9.-]*[a-z0-9])`).FindAllStringSubmatch(err.Error(), -1) {
-		variable := variableOf(m[1], args, lookup)
-
-		text := fmt.Sprintf("--%s is set by %s", m[1], variable)
-		if variable != "" && !slices.Contains(set, text) {
-			set = append(set, text)
+	for _, flag := range e.flags {
+		if variable := variableOf(string(flag), args, lookup); variable != "" {
+			set = append(set, fmt.Sprintf("%s is set by %s", flag, variable))
 		}
 	}
 
+	err := errors.Join(e.list...)
 	if len(set) == 0 {
 		return err
 	}
@@ -135,7 +221,7 @@ type requirement struct {
 }
 
 func requirements() []requirement {
-	asDCGM := func(c *Config) bool { return c.Names != collector.NamesNative }
+	asDCGM := func(c *Config) bool { return c.Metrics.Names != collector.NamesNative }
 	var control, advise []string
 
 	for _, f := range allFlags() {
@@ -148,18 +234,18 @@ func requirements() []requirement {
 	}
 
 	return []requirement{
-		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled},
+		{control, func(c *Config) bool { return c.Control.Enabled }, controlEnabled.String()},
 		{advise, func(c *Config) bool { return c.Advise.Enabled }, "--advise.enabled"},
 		{[]string{"dcgm.counters", "dcgm.repeat-gpu-fields", "dcgm.hostname-label", xidWindowFlag,
 			clockEventsWindowFlag}, asDCGM, "--metrics.names=dcgm or both"},
 		{
 			[]string{"sim.clock"},
-			func(c *Config) bool { return c.Driver == driverSim },
+			func(c *Config) bool { return c.Driver.Kind == driverSim },
 			"--driver=sim",
 		},
 		{
 			[]string{"nvml.library-path"},
-			func(c *Config) bool { return c.Driver == driverNVML },
+			func(c *Config) bool { return c.Driver.Kind == driverNVML },
 			"--driver=nvml",
 		},
 	}
@@ -167,17 +253,16 @@ func requirements() []requirement {
 
 // controlEnabled is the requirement of the flags of partition control. Without it they are refused: given alone, they
 // would seem to turn control on.
-const controlEnabled = "--control.enabled"
+const controlEnabled = flagName("control.enabled")
 
-// findIneffective returns the flags and variables that have no effect with the others: an error about those that are
-// refused, and warnings about the others.
+// findIneffective finds the flags and variables that have no effect with the others. It adds an
+// error about those that are refused, and returns warnings about the others.
 func findIneffective(
 	cfg *Config,
 	args []string,
 	lookup lookupFunc,
-) (warnings []warning, err error) {
-	var errs []error
-
+	errs *flagErrors,
+) (warnings []warning) {
 	for _, e := range requirements() {
 		if e.has(cfg) {
 			continue
@@ -197,11 +282,8 @@ func findIneffective(
 					},
 				)
 			case name == "":
-			case e.needs == controlEnabled:
-				errs = append(
-					errs,
-					fmt.Errorf("%s has no effect: expected %s with it", name, e.needs),
-				)
+			case e.needs == controlEnabled.String():
+				errs.check(false, "%s has no effect: expected %s with it", name, controlEnabled)
 			default:
 				warnings = append(
 					warnings,
@@ -211,7 +293,7 @@ func findIneffective(
 		}
 	}
 
-	return warnings, errors.Join(errs...)
+	return warnings
 }
 
 // findEmptyVariables returns a warning for each variable that is set and empty, if an empty value of its flag means
@@ -254,7 +336,7 @@ func logWarnings(logger log.Logger, list []warning) {
 // unknownVariables returns a warning for each variable of this program's prefix, or of dcgm-exporter's, that no flag
 // has.
 func unknownVariables(environ []string) []warning {
-	var own, names []string
+	var own []string
 	flags := map[string]string{}
 
 	for _, f := range allFlags() {
@@ -267,12 +349,7 @@ func unknownVariables(environ []string) []warning {
 		known = append(known, a.env)
 	}
 
-	for _, pair := range environ {
-		name, _, _ := strings.Cut(pair, "=")
-		names = append(names, name)
-	}
-
-	slices.Sort(names)
+	names := sortedNames(environ)
 	var list []warning
 
 	for _, name := range names {

@@ -1,10 +1,13 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"github.com/go-kit/log"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
@@ -20,13 +23,22 @@ func TestBadVariables(t *testing.T) {
 		{"MIG_EXPORTER_DRIVER=rocm", "check-config", []string{"MIG_EXPORTER_DRIVER", "nvml or sim"}},
 		{"MIG_EXPORTER_POLL_INTERVAL=1us", "", []string{"50ms", "--poll.interval is set by MIG_EXPORTER_POLL_INTERVAL"}},
 		{"DCGM_EXPORTER_INTERVAL=1", "", []string{"50ms", "--poll.interval is set by DCGM_EXPORTER_INTERVAL"}},
+		{"MIG_EXPORTER_CONTROL_HOOK=reload", "--control.enabled",
+			[]string{"--control.hook: ", "(--control.hook is set by MIG_EXPORTER_CONTROL_HOOK)"}},
+		{"MIG_EXPORTER_CONTROL_DEVICE_PLUGIN=n/a=b", "--control.enabled --kubernetes.socket=",
+			[]string{"=n/a=b: expected a path in --kubernetes.socket: ", "--control.device-plugin=n/a=b: expected --control.cordon",
+				"(--control.device-plugin is set by MIG_EXPORTER_CONTROL_DEVICE_PLUGIN)"}},
+		{"MIG_EXPORTER_CONTROL_ENABLED=false", "--control.mode=apply",
+			[]string{"--control.mode has no effect: expected --control.enabled with it (--control.enabled is set by MIG_"}},
+		{"MIG_EXPORTER_ADVISE_MAX_STRETCH=0.5", "",
+			[]string{"--advise.max-stretch=0.5: expected 1 to 100 (--advise.max-stretch is set by"}},
 		{"MIG_EXPORTER_CAPTURE_POLLS=few", "capture --output=-", []string{"MIG_EXPORTER_CAPTURE_POLLS"}},
 	} {
 		t.Run(tt.env, func(t *testing.T) {
 			name, value, _ := strings.Cut(tt.env, "=")
 			t.Setenv(name, value)
 
-			_, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
+			_, err := parseCommandLine(strings.Fields(tt.args), os.Environ())
 			for _, want := range tt.says {
 				if err == nil || !strings.Contains(err.Error(), want) {
 					t.Errorf("%v; want %q in it", err, want)
@@ -37,18 +49,18 @@ func TestBadVariables(t *testing.T) {
 
 	t.Setenv("MIG_EXPORTER_POLL_INTERVAL", "1us")
 
-	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.LookupEnv)
+	_, err := parseCommandLine([]string{"--poll.interval=2us"}, os.Environ())
 	if err == nil || strings.Contains(err.Error(), "MIG_EXPORTER") {
 		t.Errorf("the command line has the value: %v", err)
 	}
 
-	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.Environ()); err != nil {
 		t.Errorf("the command line overrules a bad variable: %v", err)
 	}
 
 	t.Setenv("MIG_EXPORTER_VERSION", "1.2.3")
 
-	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.LookupEnv); err != nil {
+	if _, err := parseCommandLine([]string{"--poll.interval=2s"}, os.Environ()); err != nil {
 		t.Errorf("a variable that images have: %v", err)
 	}
 }
@@ -105,7 +117,7 @@ func TestIneffective(t *testing.T) {
 				t.Setenv(name, value)
 			}
 
-			inv, err := parseCommandLine(strings.Fields(tt.args), os.LookupEnv)
+			inv, err := parseCommandLine(strings.Fields(tt.args), os.Environ())
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,17 +144,30 @@ func TestHostnameInAPod(t *testing.T) {
 		{"NODE_NAME=gpu-7", "--kubernetes.node-name=gpu-8", "gpu-8", "gpu-7"},
 		{"NODE_NAME=gpu-7", "--driver=sim --sim.scenario=s.yaml", "", "gpu-7"}, // the host name is that of the scenario
 	} {
-		inv, err := parseCommandLine(strings.Fields(tt.args), environment(tt.env))
+		inv, err := parseCommandLine(strings.Fields(tt.args), []string{tt.env})
 		what := tt.env + " " + tt.args
 		expectError(t, what, err, "")
 		cmptest.Equal(t, what+": host name", inv.Config.Hostname, tt.want)
-		cmptest.Equal(t, what+": label", inv.Config.DCGMNodeName, tt.label)
+		cmptest.Equal(t, what+": label", inv.Config.Metrics.NodeName, tt.label)
 	}
 
-	opts := pollOptions(&Config{Hostname: "gpu-7"}, &node{hostname: "exporter-x2x4z"}, nil, nil)
-	if opts.Hostname != "gpu-7" {
-		t.Errorf("readings are of host %q", opts.Hostname)
+	cfg := configOf(t)
+	cfg.Hostname = "gpu-7"
+
+	x, err := newExporter(cfg, log.NewNopLogger())
+	if err != nil {
+		t.Fatal(err)
 	}
+	defer x.close()
+
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- x.poller.Run(ctx) }()
+
+	expectError(t, "first poll", x.askLoop(ctx), "")
+	cmptest.Equal(t, "host name of readings", x.poller.Current().Hostname, "gpu-7")
+	cancel()
+	expectError(t, "loop", <-ended, "")
 }
 
 // TestCountersFileOfDCGMExportersImage: its manifests name a file that is in its image only; the error says what to do.

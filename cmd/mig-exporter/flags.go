@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -45,15 +44,22 @@ type invocation struct {
 // name in upper case with dots and dashes as underscores.
 //
 // Flags and variables of dcgm-exporter are accepted, too: see aliases.
-func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
-	goneVariables := lookup
+func parseCommandLine(line, environ []string) (invocation, error) {
+	line, err := expandFiles(line)
+	if err != nil {
+		return invocation{}, err
+	}
+
+	goneVariables := environ
 	if asksForHelp(line) { // which says what there is instead
-		goneVariables = func(string) (string, bool) { return "", false }
+		goneVariables = nil
 	}
 
 	if err := refuseGone(line, goneVariables); err != nil {
 		return invocation{}, err
 	}
+
+	lookup := lookupIn(environ)
 
 	args, warnings, err := translateAliases(line, lookup)
 	if err != nil {
@@ -83,17 +89,20 @@ func parseCommandLine(line []string, lookup lookupFunc) (invocation, error) {
 	}
 
 	inv.Command = command
-	cfg.DCGMNodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
+	cfg.Metrics.NodeName, _ = lookup(nodeNameVariable) // dcgm-exporter looks at nothing else first
 
-	if cfg.Driver == driverNVML {
-		cfg.Hostname = cmp.Or(cfg.NodeName, cfg.DCGMNodeName)
+	if cfg.Driver.Kind == driverNVML {
+		cfg.Hostname = cmp.Or(cfg.Kubernetes.NodeName, cfg.Metrics.NodeName)
 	}
 
-	without, err := findIneffective(cfg, line, lookup)
+	var errs flagErrors
+
+	cfg.validate(&errs)
+	without := findIneffective(cfg, line, lookup, &errs)
 	inv.Warnings = slices.Concat(warnings, without, findEmptyVariables(lookup))
 
-	if err = errors.Join(cfg.Validate(), err); err != nil {
-		return invocation{}, addVariables(err, line, lookup)
+	if err := errs.join(line, lookup); err != nil {
+		return invocation{}, err
 	}
 
 	return inv, nil
@@ -109,7 +118,7 @@ func declareCommands(app *kingpin.Application, inv *invocation) {
 		"what of it can be seen with these flags, what not, why, and what to change. Nothing is "+
 		"served or changed. The exit code is 0 if nothing that the flags ask for is known to be "+
 		"missing, 1 if something is missing or unknown, 4 if the node could not be checked.")
-	checkNodeFlags(checkNode, &inv.Config)
+	checkNodeFlags(checkNode, &inv.Config.CheckOutput)
 
 	capture := app.Command(commandCapture, "Write the answers of this node's driver to a file "+
 		"for --sim.scenario: inventory, readings and errors, without identities. Nothing is "+
@@ -119,14 +128,19 @@ func declareCommands(app *kingpin.Application, inv *invocation) {
 
 // declareFlags declares the flags that all commands have.
 func declareFlags(app *kingpin.Application, cfg *Config, logs *logOptions) {
-	cfg.Disabled = map[string]bool{}
-	declareCollectors(app, cfg.Disabled)
-	sourceFlags(app, cfg)
-	profilingFlags(app, cfg)
-	metricsFlags(app, cfg)
-	webFlags(app, cfg)
-	kubernetesFlags(app, cfg)
-	adviseFlags(app, &cfg.Advise)
+	cfg.Metrics.Disabled = map[string]bool{}
+	declareCollectors(app, cfg.Metrics.Disabled)
+	driverFlags(app, &cfg.Driver)
+	releaseFlags(app, &cfg.ReleaseSocket)
+	simulationFlags(app, &cfg.Driver)
+	pollFlags(app, &cfg.Poll)
+	hostFlags(app, &cfg.Driver)
+	profilingFlags(app, &cfg.Profiling)
+	jobFlags(app, &cfg.JobDir)
+	metricsFlags(app, &cfg.Metrics)
+	webFlags(app, &cfg.Web)
+	kubernetesFlags(app, &cfg.Kubernetes)
+	adviseFlags(app, &cfg.Advise, &cfg.Kubernetes.WorkloadLabel)
 	controlFlags(app, &cfg.Control)
 	enumFlag(app, "log.level", "Lowest level of messages to log: debug, info, warn or error.",
 		"info", &logs.Level, "debug", "info", "warn", "error")
@@ -179,35 +193,26 @@ func flagGroups() []usage.Group {
 	}
 }
 
-func sourceFlags(app *kingpin.Application, cfg *Config) {
+func driverFlags(app *kingpin.Application, cfg *DriverConfig) {
 	enumFlag(app, "driver", "Source of the GPUs: nvml, this node's NVIDIA driver, or sim, a "+
 		"simulated node (--sim.scenario).",
-		driverNVML, &cfg.Driver, driverNVML, driverSim)
+		driverNVML, &cfg.Kind, driverNVML, driverSim)
 	app.Flag("nvml.library-path", "Path of the NVML library; by default libnvidia-ml.so.1 as "+
 		"the dynamic linker finds it.").
-		StringVar(&cfg.NVMLLibrary)
-	app.Flag("release.socket", "Unix socket on which root releases GPUs by migctl, with or "+
-		"without partition control: auto is "+defaultReleaseSocket+", and none on a "+
-		"simulated node. Empty is none.").
-		Default(autoSocket).
-		StringVar(&cfg.ReleaseSocket)
+		StringVar(&cfg.Library)
+}
+
+func simulationFlags(app *kingpin.Application, cfg *DriverConfig) {
 	app.Flag("sim.scenario", "Scenario file of the simulated node, or a file written by "+
 		"capture; by default the built-in dgx-a100-mixed, a DGX A100 that several teams share.").
-		StringVar(&cfg.SimScenario)
+		StringVar(&cfg.Scenario)
 	enumFlag(app, "sim.clock", "How simulated time passes: real, step (only by POST "+
 		"/-/sim/advance?by=1s), or x60.",
-		sim.ClockReal, &cfg.SimClock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
-	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.",
-		"1s", &cfg.PollInterval)
-	durationFlag(app, "poll.timeout", "Time after which a GPU counts as down whose driver does "+
-		"not return from a call. A reading of many calls that each return may take ten times as "+
-		"long.",
-		"5s", &cfg.PollTimeout)
-	floatFlag(app, "poll.driver-budget", "Seconds of driver calls, for each second, that may "+
-		"keep other users of the GPUs waiting. Readings that take more are made less often "+
-		"until they fit: every 5s at most, those that are dear or seldom change every 2m. 0 is "+
-		"no limit.",
-		defaultDriverBudget, &cfg.DriverBudget)
+		sim.ClockReal, &cfg.Clock, sim.ClockReal, sim.ClockStep, sim.ClockX60)
+}
+
+// hostFlags declares the flags about what the host shows of its driver.
+func hostFlags(app *kingpin.Application, cfg *DriverConfig) {
 	enumFlag(app, "pid-namespace", "PID namespace of this process, in which the driver lists "+
 		"processes: auto, host (all processes that can be on the GPUs are in it, as on a node "+
 		"that is a container itself) or container (there may be others: none is listed).",
@@ -219,19 +224,44 @@ func sourceFlags(app *kingpin.Application, cfg *Config) {
 		BoolVar(&cfg.KernelLog)
 }
 
-func profilingFlags(app *kingpin.Application, cfg *Config) {
+func pollFlags(app *kingpin.Application, cfg *PollConfig) {
+	durationFlag(app, "poll.interval", "Time between two readings of all GPUs.",
+		"1s", &cfg.Interval)
+	durationFlag(app, "poll.timeout", "Time after which a GPU counts as down whose driver does "+
+		"not return from a call. A reading of many calls that each return may take ten times as "+
+		"long.",
+		"5s", &cfg.Timeout)
+	floatFlag(app, "poll.driver-budget", "Seconds of driver calls, for each second, that may "+
+		"keep other users of the GPUs waiting. Readings that take more are made less often "+
+		"until they fit: every 5s at most, those that are dear or seldom change every 2m. 0 is "+
+		"no limit.",
+		defaultDriverBudget, &cfg.DriverBudget)
+}
+
+func releaseFlags(app *kingpin.Application, socket *string) {
+	app.Flag("release.socket", "Unix socket on which root releases GPUs by migctl, with or "+
+		"without partition control: auto is "+defaultReleaseSocket+", and none on a "+
+		"simulated node. Empty is none.").
+		Default(autoSocket).
+		StringVar(socket)
+}
+
+func profilingFlags(app *kingpin.Application, cfg *ProfilingConfig) {
 	enumFlag(app, "profiling.source", "Source of activity: auto (for each GPU, GPM if its "+
 		"driver has it, else DCGM), gpm, dcgm (GPM if DCGM fails) or off.",
-		profilingAuto, &cfg.Profiling, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
+		profilingAuto, &cfg.Source, profilingAuto, profilingGPM, profilingDCGM, profilingOff)
 	app.Flag("dcgm.address", "Where DCGM runs: HOST:PORT of a host engine, the path of its unix "+
 		"socket, or embedded (libdcgm.so.4 in this process). By default DCGM is not used.").
 		StringVar(&cfg.DCGMAddress)
-	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has "+
-		"which GPU: files <gpu> and <gpu>.<GPU instance>, a job in each line.").
-		StringVar(&cfg.JobDir)
 }
 
-func metricsFlags(app *kingpin.Application, cfg *Config) {
+func jobFlags(app *kingpin.Application, dir *string) {
+	app.Flag("hpc.job-mapping-dir", "Folder in which a batch scheduler records which job has "+
+		"which GPU: files <gpu> and <gpu>.<GPU instance>, a job in each line.").
+		StringVar(dir)
+}
+
+func metricsFlags(app *kingpin.Application, cfg *MetricsConfig) {
 	enumFlag(app, "metrics.names", "Names of the metrics: native, dcgm (those of dcgm-exporter) "+
 		"or both.",
 		collector.NamesNative, &cfg.Names, collector.NamesNative, collector.NamesDCGM,
@@ -268,13 +298,13 @@ func windowFlag(app *kingpin.Application, name string, target *time.Duration) {
 	})
 }
 
-func webFlags(app *kingpin.Application, cfg *Config) {
+func webFlags(app *kingpin.Application, cfg *WebConfig) {
 	app.Flag("web.listen-address", "Address to serve on; repeatable.").
 		Default(":9401").
 		StringsVar(&cfg.Addresses)
 	app.Flag("web.config.file", "Web configuration for TLS, basic auth and HTTP headers, as "+
 		"exporter-toolkit describes it.").
-		StringVar(&cfg.WebConfigFile)
+		StringVar(&cfg.ConfigFile)
 	app.Flag("web.systemd-socket", "Serve on the sockets that systemd passes instead of "+
 		"--web.listen-address.").
 		BoolVar(&cfg.SystemdSocket)
@@ -288,12 +318,12 @@ func webFlags(app *kingpin.Application, cfg *Config) {
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 
-func kubernetesFlags(app *kingpin.Application, cfg *Config) {
+func kubernetesFlags(app *kingpin.Application, cfg *KubernetesConfig) {
 	app.Flag("kubernetes.socket", "The kubelet's pod-resources socket. It need not exist; an "+
 		"empty path means that this node has no kubelet.").
 		Default(podresources.DefaultSocket).
-		IsSetByUser(&cfg.kubeletSocketSet).
-		StringVar(&cfg.KubeletSocket)
+		IsSetByUser(&cfg.socketSet).
+		StringVar(&cfg.Socket)
 	app.Flag("kubernetes.witness-pod", "Pod of the API server, NAMESPACE/NAME, a trailing * is "+
 		"a prefix, without whose presence the kubelet's list is not complete after a restart: "+
 		"no device counts as free before it, and every pod that is known, are listed. By "+
@@ -322,12 +352,12 @@ func kubernetesFlags(app *kingpin.Application, cfg *Config) {
 		StringVar(&cfg.NodeName)
 }
 
-func checkNodeFlags(command *kingpin.CmdClause, cfg *Config) {
+func checkNodeFlags(command *kingpin.CmdClause, output *string) {
 	command.Flag("output", "Form of the report: text or json.").
 		Short('o').
 		NoEnvar().
 		Default(reportText).
-		EnumVar(&cfg.CheckOutput, reportText, reportJSON)
+		EnumVar(output, reportText, reportJSON)
 }
 
 func captureFlags(command *kingpin.CmdClause, cfg *CaptureConfig) {

@@ -1,7 +1,8 @@
 package main
 
 import (
-	"fmt"
+	"errors"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -16,7 +17,6 @@ import (
 type AdviseConfig struct {
 	Enabled       bool
 	StateDir      string // empty: the evidence ends with the process
-	WorkloadLabel string // empty: the pods' owners alone name workloads
 	Strategy      string
 	ServerMetrics bool // ask the pods' inference servers
 	Options       advise.Options
@@ -28,7 +28,7 @@ const (
 	strategySingle = "single"
 )
 
-func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
+func adviseFlags(app *kingpin.Application, cfg *AdviseConfig, workloadLabel *string) {
 	initial := advise.DefaultOptions()
 	app.Flag("advise.enabled", "Observe what workloads need of their GPUs and slices, and "+
 		"recommend smaller or larger ones (docs/rightsizing.md). Nothing is ever changed by it.").
@@ -51,7 +51,7 @@ func adviseFlags(app *kingpin.Application, cfg *AdviseConfig) {
 	app.Flag("advise.workload-label", "Pod label that names the workload of the pods that have "+
 		"it, in place of their owners: pods of one workload add up. Needs "+
 		"--kubernetes.node-name.").
-		StringVar(&cfg.WorkloadLabel)
+		StringVar(workloadLabel)
 	app.Flag("advise.server-metrics", "Ask the inference servers of pods for their metrics, at "+
 		"the pod's address and the port and path of its annotation "+
 		`mig-exporter.io/server-metrics (":8000/metrics"). Needs --kubernetes.node-name.`).
@@ -73,20 +73,24 @@ func (c *AdviseConfig) options(interval time.Duration) advise.Options {
 	return o
 }
 
-// validate checks what the types of the flags do not. The error names the flag.
-func (c *AdviseConfig) validate() error {
-	if err := c.Options.Validate(); err != nil {
-		return fmt.Errorf("--advise.%w", err)
+func (c *AdviseConfig) validate(errs *flagErrors) {
+	var bad *advise.OptionError
+	if err := c.Options.Validate(); errors.As(err, &bad) {
+		errs.check(false, "%s=%v: expected %s",
+			flagName("advise."+bad.Option), bad.Value, bad.Expected)
 	}
+}
 
-	if !isLabelKey(c.WorkloadLabel) {
-		return fmt.Errorf(
-			"--advise.workload-label=%.100q: expected the key of a label, as in app.kubernetes.io/name",
-			c.WorkloadLabel,
-		)
-	}
-
-	return nil
+func (c *KubernetesConfig) validate(errs *flagErrors) {
+	errs.check(c.WitnessPod == "" || isWitness(c.WitnessPod),
+		"%s=%s: expected NAMESPACE/NAME, or a prefix of it that ends in *",
+		flagName("kubernetes.witness-pod"), c.WitnessPod)
+	errs.check(c.Checkpoint == "" || filepath.IsAbs(c.Checkpoint),
+		"%s=%s: expected an absolute path, or none",
+		flagName("kubernetes.checkpoint"), c.Checkpoint)
+	errs.check(isLabelKey(c.WorkloadLabel),
+		"%s=%.100q: expected the key of a label, as in app.kubernetes.io/name",
+		flagName("advise.workload-label"), c.WorkloadLabel)
 }
 
 // isLabelKey reports whether a text can be the key of a pod's label: a name of at most 63 characters, which can have a

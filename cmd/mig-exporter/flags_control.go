@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"time"
@@ -103,66 +101,61 @@ const hookTimeout = 2 * time.Minute
 // 107 bytes of a unix address.
 const longestSocketDir = 80
 
-// validate checks what the types of the flags do not.
-func (c *ControlConfig) validate() error {
+// markDir returns the folder that keeps across restarts that a kubelet has answered; empty: it is not kept.
+func (c *ControlConfig) markDir() string {
 	if !c.Enabled {
-		return nil
+		return ""
 	}
 
-	var errs []error
-	add := func(ok bool, format string, args ...any) {
-		if !ok {
-			errs = append(errs, fmt.Errorf(format, args...))
-		}
+	return c.StateDir
+}
+
+func (c *ControlConfig) validate(errs *flagErrors) {
+	if !c.Enabled {
+		return
 	}
-	add(
-		c.Socket != "" || c.ListenAddress != "",
-		"--control.socket: expected a path, or --control.listen-address",
+
+	const (
+		socket  = flagName("control.socket")
+		address = flagName("control.listen-address")
+		file    = flagName("control.config.file")
+		plugin  = flagName("control.device-plugin")
 	)
-	add(
-		len(filepath.Dir(c.Socket)) <= longestSocketDir,
-		"--control.socket=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
-		c.Socket,
-		longestSocketDir,
-	)
-	add(c.StateDir != "", "--control.state-dir: expected a folder")
-	add(
-		c.AllowGID >= -1,
-		"--control.allow-gid=%s: expected a group id, or -1 for none",
-		strconv.Itoa(c.AllowGID),
-	)
-	add(c.ListenAddress == "" || c.ConfigFile != "",
-		"--control.listen-address=%s: expected --control.config.file=FILE with it", c.ListenAddress)
-	add(c.ConfigFile == "" || c.ListenAddress != "",
-		"--control.config.file=%s: expected --control.listen-address with it", c.ConfigFile)
+
+	errs.check(c.Socket != "" || c.ListenAddress != "", "%s: expected a path, or %s", socket, address)
+	errs.check(len(filepath.Dir(c.Socket)) <= longestSocketDir,
+		"%s=%s: expected a folder of at most %d bytes: the kernel takes no longer ones",
+		socket, c.Socket, longestSocketDir)
+	errs.check(c.StateDir != "", "%s: expected a folder", flagName("control.state-dir"))
+	errs.check(c.AllowGID >= -1, "%s=%s: expected a group id, or -1 for none",
+		flagName("control.allow-gid"), strconv.Itoa(c.AllowGID))
+	errs.check(c.ListenAddress == "" || c.ConfigFile != "",
+		"%s=%s: expected %s=FILE with it", address, c.ListenAddress, file)
+	errs.check(c.ConfigFile == "" || c.ListenAddress != "",
+		"%s=%s: expected %s with it", file, c.ConfigFile, address)
 
 	for _, d := range []struct {
-		flag  string
+		flag  flagName
 		value time.Duration
 		least time.Duration
 	}{
-		{"call-timeout", c.CallTimeout, time.Second},
-		{"idle-for", c.IdleFor, 0}, {"settle-timeout", c.SettleTimeout, 0},
+		{"control.call-timeout", c.CallTimeout, time.Second},
+		{"control.idle-for", c.IdleFor, 0},
+		{"control.settle-timeout", c.SettleTimeout, 0},
 	} {
-		add(d.value >= d.least, "--control.%s=%s: expected %s or more", d.flag, d.value, d.least)
+		errs.check(d.value >= d.least, "%s=%s: expected %s or more", d.flag, d.value, d.least)
 	}
 
-	add(
-		c.DevicePlugin == "" || c.Cordon,
-		"--control.device-plugin=%s: expected --control.cordon with it: until the plugin has restarted, pods may be given "+
+	errs.check(c.DevicePlugin == "" || c.Cordon,
+		"%s=%s: expected %s with it: until the plugin has restarted, pods may be given "+
 			"devices that do not exist",
-		c.DevicePlugin,
-	)
+		plugin, c.DevicePlugin, flagName("control.cordon"))
 
 	if c.DevicePlugin != "" {
-		if _, err := cluster.ParsePluginSelector(c.DevicePlugin); err != nil {
-			errs = append(errs, fmt.Errorf("--control.device-plugin: %w", err))
-		}
+		_, err := cluster.ParsePluginSelector(c.DevicePlugin)
+		errs.check(err == nil, "%s: %w", plugin, err)
 	}
 
-	if _, err := c.hooks(); err != nil {
-		errs = append(errs, err)
-	}
-
-	return errors.Join(errs...)
+	_, err := c.hooks()
+	errs.check(err == nil, "%s: %w", flagName("control.hook"), err)
 }

@@ -47,7 +47,7 @@ func TestControlFlags(t *testing.T) {
 		{"cordon without a node name", []string{"--control.enabled", "--control.cordon"}, "--kubernetes.node-name"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := parseCommandLine(tt.args, environment())
+			_, err := parseCommandLine(tt.args, nil)
 			switch {
 			case tt.says == "" && err != nil:
 				t.Error(err)

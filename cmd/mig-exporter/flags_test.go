@@ -54,13 +54,13 @@ func TestCollectors(t *testing.T) {
 				t.Setenv(name, value)
 			}
 
-			inv, err := parseCommandLine(strings.Fields(tt.args), environment(tt.env))
+			inv, err := parseCommandLine(strings.Fields(tt.args), []string{tt.env})
 			if err != nil {
 				t.Fatal(err)
 			}
 
 			for _, g := range collector.Groups() {
-				if is := !inv.Config.Disabled[g.Name]; is != slices.Contains(tt.want, g.Name) {
+				if is := !inv.Config.Metrics.Disabled[g.Name]; is != slices.Contains(tt.want, g.Name) {
 					t.Errorf("collector %s is on: %v", g.Name, is)
 				}
 			}
@@ -85,7 +85,7 @@ func TestBadCollectors(t *testing.T) {
 		"--collectors=+ecc,-pipes,-ecc":  `"+ecc" and "-ecc" contradict each other`,
 		"--collectors=+x1 --collectors=": `there is no collector "x1"`,
 	} {
-		_, err := parseCommandLine(strings.Fields(args), environment())
+		_, err := parseCommandLine(strings.Fields(args), nil)
 		expectError(t, args, err, want)
 
 		if !strings.Contains(want, "contradict") {
@@ -96,7 +96,7 @@ func TestBadCollectors(t *testing.T) {
 
 	t.Setenv("MIG_EXPORTER_COLLECTORS", "+gpu")
 
-	_, err := parseCommandLine(nil, environment("MIG_EXPORTER_COLLECTORS=+gpu"))
+	_, err := parseCommandLine(nil, []string{"MIG_EXPORTER_COLLECTORS=+gpu"})
 	expectError(t, "variable", err,
 		`MIG_EXPORTER_COLLECTORS: --collectors=+gpu: there is no collector "gpu"`)
 }

@@ -83,13 +83,14 @@ func goneFlags() []goneFlag {
 
 // refuseGone returns an error about the flags and variables of earlier versions, with what became
 // of each.
-func refuseGone(args []string, lookup lookupFunc) error {
+func refuseGone(args, environ []string) error {
 	words, _, err := splitLine(args)
 	if err != nil {
 		return err
 	}
 
-	errs := []error{refuseGoneCollectors(words, lookup)}
+	errs := []error{refuseGoneCollectors(words, environ)}
+	lookup := lookupIn(environ)
 
 	for _, g := range goneFlags() {
 		has := func(w argument) bool { return w.alias == nil && hasFlag([]string{w.text}, g.name) }
@@ -123,7 +124,7 @@ const collectorPrefix = "collector."
 
 // refuseGoneCollectors returns an error about --collector.NAME and --no-collector.NAME, and about
 // their variables. Each line of it has the value of --collectors that does what all of them did.
-func refuseGoneCollectors(words []argument, lookup lookupFunc) error {
+func refuseGoneCollectors(words []argument, environ []string) error {
 	var flags, variables, flagItems, variableItems []string
 
 	for _, w := range words {
@@ -140,17 +141,48 @@ func refuseGoneCollectors(words []argument, lookup lookupFunc) error {
 		flagItems = append(flagItems, goneItem(name, on, value, hasValue))
 	}
 
-	for _, g := range collector.Groups() {
-		variable := envName(collectorPrefix + g.Name)
+	lookup := lookupIn(environ)
+	for _, variable := range goneCollectorVariables(environ) {
 		if value, _ := lookup(variable); value != "" {
 			variables = append(variables, variable)
-			variableItems = append(variableItems, goneItem(g.Name, true, value, true))
+			variableItems = append(variableItems, goneItem(collectorOf(variable), true, value, true))
 		}
 	}
 
 	return errors.Join(
 		replaced(flags, "--"+collectorsFlag, flagItems),
 		replaced(variables, envName(collectorsFlag), variableItems))
+}
+
+// goneCollectorVariables returns the variables of collectors in an environment: first those of collectors that exist,
+// in the order of these, then others. What the kubelet has set for a service is none of them.
+func goneCollectorVariables(environ []string) []string {
+	var variables []string
+
+	for _, g := range collector.Groups() {
+		variables = append(variables, envName(collectorPrefix+g.Name))
+	}
+
+	names := sortedNames(environ)
+	for _, name := range names {
+		if strings.HasPrefix(name, envName(collectorPrefix)) && !slices.Contains(variables, name) &&
+			!isServiceVariable(name, names) {
+			variables = append(variables, name)
+		}
+	}
+
+	return variables
+}
+
+// collectorOf returns the name of the collector that had a variable; empty if there is none.
+func collectorOf(variable string) string {
+	for _, g := range collector.Groups() {
+		if envName(collectorPrefix+g.Name) == variable {
+			return g.Name
+		}
+	}
+
+	return ""
 }
 
 // replaced returns an error that says of each name that one list replaces all of them.

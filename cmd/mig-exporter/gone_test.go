@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -88,7 +89,7 @@ func TestGoneFlags(t *testing.T) {
 			t.Setenv(variable, value)
 			expect(t, variable+" is gone: "+cmp.Or(tt.variable, tt.became), "serve")
 
-			_, err := parseCommandLine(nil, environment(variable+"=")) // as if it were not set
+			_, err := parseCommandLine(nil, []string{variable + "="}) // as if it were not set
 			expectError(t, "empty variable", err, "")
 		})
 	}
@@ -130,7 +131,7 @@ func TestGoneCollectors(t *testing.T) {
 		{"", "-f --collector.pipes", ""},
 		{"", "capture --output=x -- --collector.pipes", "unexpected --collector.pipes"},
 	} {
-		_, err := parseCommandLine(strings.Fields(tt.args), environment(strings.Fields(tt.env)...))
+		_, err := parseCommandLine(strings.Fields(tt.args), strings.Fields(tt.env))
 		expectError(t, tt.env+" "+tt.args, err, tt.want)
 	}
 }
@@ -155,7 +156,65 @@ func TestWordsOfDCGMMode(t *testing.T) {
 		"none":   "--dcgm.address=none: leave it out",
 		"remote": "--dcgm.address=remote: expected HOST:PORT",
 	} {
-		_, err := parseCommandLine([]string{"--dcgm.address=" + value}, environment())
+		_, err := parseCommandLine([]string{"--dcgm.address=" + value}, nil)
 		expectError(t, value, err, want)
+	}
+}
+
+// TestGoneFlagsInAFile: a flag of an earlier version ends the program from a file of arguments, too.
+func TestGoneFlagsInAFile(t *testing.T) {
+	dir := t.TempDir()
+	inner := filepath.Join(dir, "inner")
+	outer := filepath.Join(dir, "outer")
+
+	for path, text := range map[string]string{
+		inner: "# ours\n--path.procfs=/host/proc\n\n--collector.pipes\n",
+		outer: "--log.level=debug\n@" + inner + "\n",
+	} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	circle := filepath.Join(dir, "circle")
+	if err := os.WriteFile(circle, []byte("@"+circle+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+
+	_, err := parseCommandLine([]string{"@" + circle}, nil)
+	expectError(t, "a file that names itself", err, "expected at most 100 files of arguments")
+
+	_, err = parseCommandLine([]string{"@" + dir + "/none"}, nil)
+	expectError(t, "a file that is not there", err, "none")
+
+	_, err = parseCommandLine([]string{"--", "@" + inner}, nil)
+	expectError(t, "no file", err, "unexpected @"+inner)
+
+	for _, args := range [][]string{{"@" + inner}, {"check-config", "@" + outer}} {
+		var out, errOut strings.Builder
+		cmptest.Equal(t, "exit code", execute(t.Context(), args, &out, &errOut), exitUsage)
+		cmptest.HasTexts(t, errOut.String(),
+			"--path.procfs is gone: leave it out: processes are read from /proc",
+			"--collector.pipes is gone: use --collectors=+pipes")
+	}
+}
+
+// TestUnknownGoneCollectors: a variable of a collector that there never was is refused as those of
+// the others are, unless the kubelet has set it for a service of that name.
+func TestUnknownGoneCollectors(t *testing.T) {
+	command := exec.CommandContext(t.Context(), binary, "check-config")
+	command.Env = append(os.Environ(), "MIG_EXPORTER_COLLECTOR_FOO=true", "MIG_EXPORTER_COLLECTOR_ECC=off",
+		"MIG_EXPORTER_COLLECTOR_SERVICE_HOST=10.0.0.1", "MIG_EXPORTER_COLLECTOR_PORT_80_TCP=tcp://10.0.0.1:80",
+		"MIG_EXPORTER_COLLECTOR_BAR=")
+
+	text, err := command.CombinedOutput()
+	cmptest.Equal(t, "exit code", command.ProcessState.ExitCode(), exitUsage)
+	cmptest.HasTexts(t, string(text),
+		"MIG_EXPORTER_COLLECTOR_FOO is gone: use MIG_EXPORTER_COLLECTORS=+ecc or -ecc,+NAME",
+		"MIG_EXPORTER_COLLECTOR_ECC is gone: use ")
+	cmptest.LacksTexts(t, string(text), "COLLECTOR_SERVICE", "COLLECTOR_PORT", "COLLECTOR_BAR is gone")
+
+	if err == nil {
+		t.Error("the program has run")
 	}
 }

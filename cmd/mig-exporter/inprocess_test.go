@@ -40,7 +40,7 @@ func runInProcess(tb testing.TB, flags ...string) *exporter {
 func startInProcess(tb testing.TB, flags ...string) *exporter {
 	tb.Helper()
 
-	inv, err := parseCommandLine(append([]string{"--driver=sim"}, flags...), os.LookupEnv)
+	inv, err := parseCommandLine(append([]string{"--driver=sim"}, flags...), os.Environ())
 	if err != nil {
 		tb.Fatal(err)
 	}

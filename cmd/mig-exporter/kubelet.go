@@ -18,13 +18,12 @@ import (
 )
 
 // openKubelet opens the kubelet that opts describe, with what all kinds of nodes have in common.
-func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
-	opts.ResourceNames = cfg.ResourceNames
-	opts.StaleAfter = podsStaleAfter * cfg.clockSpeed()
+func (n *node) openKubelet(resourceNames []string, opts podresources.Options) {
+	opts.ResourceNames = resourceNames
+	opts.StaleAfter = podsStaleAfter * n.speed
 	opts.Now = n.now
 	opts.Logger = n.logger
 	opts.Running = func(a *gpu.Assignment) bool { return n.running.isRunning(n.poll.Containers, a) }
-	opts.Metadata = n.metadata
 
 	kubelet := podresources.New(opts)
 	n.onClose(kubelet.Close)
@@ -33,14 +32,10 @@ func (n *node) openKubelet(cfg *Config, opts podresources.Options) {
 	n.states = slices.Insert(n.states, 0, kubelet.CheckpointState)
 }
 
-// setMetadata sets the API server, whose state is that of a source.
-func (n *node) setMetadata(m interface {
-	podresources.Metadata
-	State() gpu.SourceState
-}) {
-	n.metadata = m
+// addMetadataState adds the API server to the sources, while it is asked.
+func (n *node) addMetadataState(read func() gpu.SourceState) {
 	n.states = append(n.states, func() (gpu.SourceState, bool) {
-		state := m.State()
+		state := read()
 		return state, !errors.Is(state.Err, podmeta.ErrNotAsked)
 	})
 }
@@ -100,7 +95,7 @@ func (m kubeletMark) set() {
 
 // runningContainers knows from the last Snapshot which containers have processes on which devices.
 type runningContainers struct {
-	current func() *gpu.Snapshot // nil before the poll loop exists
+	current func() *gpu.Snapshot // returns nil before the first poll
 
 	mu         sync.Mutex
 	generation uint64
@@ -119,12 +114,8 @@ func (r *runningContainers) isRunning(containers poll.Containers, a *gpu.Assignm
 	r.mu.Lock()
 	defer r.mu.Unlock()
 
-	if r.current == nil || containers == nil {
-		return false
-	}
-
 	s := r.current()
-	if s == nil {
+	if s == nil || containers == nil {
 		return false
 	}
 

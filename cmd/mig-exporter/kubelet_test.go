@@ -70,7 +70,7 @@ func TestKubernetesFlags(t *testing.T) {
 		{"--kubernetes.checkpoint=", ""},
 		{"--kubernetes.socket=", ""},
 	} {
-		_, err := parseCommandLine([]string{tt.flag}, func(string) (string, bool) { return "", false })
+		_, err := parseCommandLine([]string{tt.flag}, nil)
 		expectError(t, tt.flag, err, tt.want)
 	}
 }
@@ -117,7 +117,8 @@ func TestRunningContainers(t *testing.T) {
 		}
 	}
 
-	if (&runningContainers{}).isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
+	early := runningContainers{current: func() *gpu.Snapshot { return nil }}
+	if early.isRunning(pidContainers{1: a}, &gpu.Assignment{}) {
 		t.Error("something runs before the first Snapshot")
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/cluster"
 	"github.com/mig-exporter/mig-exporter/internal/control/handles"
 	"github.com/mig-exporter/mig-exporter/internal/control/owners"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
@@ -33,7 +34,7 @@ type machine struct {
 }
 
 // openMachine opens the driver of this machine.
-func (n *node) openMachine(cfg *Config) error {
+func (n *node) openMachine(library string) error {
 	name, err := os.Hostname()
 	if err != nil {
 		return fmt.Errorf("host name: %w", err)
@@ -42,7 +43,7 @@ func (n *node) openMachine(cfg *Config) error {
 	n.kind = machine{hostname: name, inCluster: os.Getenv("KUBERNETES_SERVICE_HOST") != ""}
 	n.hostname = name
 	n.now = time.Now
-	n.library = nvmlsource.Open(cfg.NVMLLibrary)
+	n.library = nvmlsource.Open(library)
 
 	n.mayOpen = func(confidential gpu.Opt[bool]) error {
 		guard := openingGuard{
@@ -71,8 +72,9 @@ func (n *node) openMachine(cfg *Config) error {
 }
 
 // openPods opens the machine's process table and kubelet, and the API server if the configuration names the node.
-func (m machine) openPods(n *node, cfg *Config) error {
-	if err := n.openMetadata(cfg); err != nil {
+func (m machine) openPods(n *node, cfg *KubernetesConfig, markDir string) error {
+	metadata, err := n.openMetadata(cfg)
+	if err != nil {
 		return err
 	}
 
@@ -81,28 +83,30 @@ func (m machine) openPods(n *node, cfg *Config) error {
 	})
 	n.setContainers(containers)
 
-	if cfg.KubeletSocket == "" {
+	if cfg.Socket == "" {
 		return nil
 	}
 
 	opts := podresources.Options{
-		Socket:       cfg.KubeletSocket,
+		Socket:       cfg.Socket,
+		Metadata:     metadata,
 		Checkpoint:   cfg.Checkpoint,
-		Witness:      m.witness(cfg),
-		NodeNames:    m.nodeNames(cfg),
+		Witness:      m.witness(cfg.WitnessPod),
+		NodeNames:    m.nodeNames(cfg.NodeName),
 		Containers:   containers,
-		Expected:     m.inCluster || cfg.kubeletSocketSet,
-		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.KubeletSocket)),
+		Expected:     m.inCluster || cfg.socketSet,
+		KubeletPaths: append(kubeletFolders(), filepath.Dir(cfg.Socket)),
 		Contained:    n.processesHidden != nil || isContained(os.Getenv, containerFiles(), mountInfo),
 	}
-	if cfg.Control.Enabled {
+
+	if markDir != "" {
 		boot, err := readBootID()
 		if err != nil {
 			return err
 		}
 
 		mark := kubeletMark{
-			path:   filepath.Join(cfg.Control.StateDir, "kubelet-boot"),
+			path:   filepath.Join(markDir, "kubelet-boot"),
 			boot:   boot,
 			logger: n.logger,
 		}
@@ -110,20 +114,21 @@ func (m machine) openPods(n *node, cfg *Config) error {
 		opts.Answered = mark.set
 	}
 
-	n.openKubelet(cfg, opts)
+	n.openKubelet(cfg.ResourceNames, opts)
 
 	return nil
 }
 
-// openMetadata starts to ask the API server about the node's pods, if the node is named.
-func (n *node) openMetadata(cfg *Config) error {
+// openMetadata starts to ask the API server about the node's pods, if the node is named; else it
+// returns nil.
+func (n *node) openMetadata(cfg *KubernetesConfig) (podresources.Metadata, error) {
 	if cfg.NodeName == "" {
-		return nil
+		return nil, nil
 	}
 
 	server, err := kubeapi.InClusterServer(os.Getenv)
 	if err != nil {
-		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+		return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
 	}
 
 	m, err := podmeta.New(podmeta.Options{
@@ -132,18 +137,18 @@ func (n *node) openMetadata(cfg *Config) error {
 		UserAgent:      userAgent(),
 		Node:           cfg.NodeName,
 		Labels:         cfg.PodLabelNames,
-		WorkloadLabel:  cfg.Advise.WorkloadLabel,
+		WorkloadLabel:  cfg.WorkloadLabel,
 		Logger:         n.logger,
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	n.onClose(m.Close)
-	n.setMetadata(m)
+	n.addMetadataState(m.State)
 	n.serverPods = m
 
-	return nil
+	return m, nil
 }
 
 // kubeletFolders are the folders of kubelets: Kubernetes', microk8s', k0s'.
@@ -202,11 +207,11 @@ func anyExists(paths ...string) bool {
 }
 
 // nodeNames returns the names that the kubelet may have for this node: it ends the names of static pods with its own.
-func (m machine) nodeNames(cfg *Config) []string {
+func (m machine) nodeNames(configured string) []string {
 	short, _, _ := strings.Cut(m.hostname, ".")
 	var names []string
 
-	for _, name := range []string{cfg.NodeName, m.hostname, short} {
+	for _, name := range []string{configured, m.hostname, short} {
 		if name != "" {
 			names = append(names, strings.ToLower(name))
 		}
@@ -239,24 +244,26 @@ func ownPod(getenv func(string) string, credentialsDir, hostname string) string 
 
 // witness returns the pod without which the kubelet's list is not complete: the configured one
 // or, in a cluster, that of this process.
-func (m machine) witness(cfg *Config) string {
-	if cfg.WitnessPod != "" || !m.inCluster {
-		return cfg.WitnessPod
+func (m machine) witness(configured string) string {
+	if configured != "" || !m.inCluster {
+		return configured
 	}
 
 	return ownPod(os.Getenv, kubeapi.DefaultCredentialsDir, m.hostname)
 }
 
 // hostEngine opens the host engine that the configuration names.
-func (machine) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
+func (machine) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int) {
 	return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 }
 
 // openDependencies opens the machine's processes, and its cluster if the configuration names the node.
-func (machine) openDependencies(n *node, cfg *Config) error {
+func (machine) openDependencies(
+	n *node, name string, cfg *ControlConfig,
+) (server.Reviewer, error) {
 	var err error
 	if n.control.BootID, err = readBootID(); err != nil {
-		return err
+		return nil, err
 	}
 
 	n.control.Handles = handles.New(procDir, n.processesHidden)
@@ -266,14 +273,14 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 		SysDir:    "/sys",
 		GresFiles: owners.DefaultGresFiles(),
 	}
-	if cfg.NodeName == "" {
+	if name == "" {
 		n.control.Cluster = owners.NewCluster(nil, local)
-		return nil
+		return nil, nil
 	}
 
 	address, err := kubeapi.InClusterServer(os.Getenv)
 	if err != nil {
-		return fmt.Errorf("--kubernetes.node-name=%s: %w", cfg.NodeName, err)
+		return nil, fmt.Errorf("--kubernetes.node-name=%s: %w", name, err)
 	}
 
 	client, err := kubeapi.New(
@@ -281,32 +288,31 @@ func (machine) openDependencies(n *node, cfg *Config) error {
 			UserAgent: userAgent()},
 	)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
 	n.onClose(client.Close)
 
 	here, err := cluster.New(
-		cluster.Options{API: client, Node: cfg.NodeName, Audiences: cfg.Control.Audiences,
+		cluster.Options{API: client, Node: name, Audiences: cfg.Audiences,
 			Now: time.Now},
 	)
 	if err != nil {
-		return err
+		return nil, err
 	}
 
-	n.reviewer = here
 	n.control.Cluster = owners.NewCluster(here, local, here)
 
-	if cfg.Control.DevicePlugin != "" {
-		selector, err := cluster.ParsePluginSelector(cfg.Control.DevicePlugin)
+	if cfg.DevicePlugin != "" {
+		selector, err := cluster.ParsePluginSelector(cfg.DevicePlugin)
 		if err != nil {
-			return fmt.Errorf("--control.device-plugin: %w", err)
+			return nil, fmt.Errorf("--control.device-plugin: %w", err)
 		}
 
 		n.control.DevicePlugin = cluster.NewDevicePlugin(here, selector)
 	}
 
-	return nil
+	return here, nil
 }
 
 // userAgent names this program to the API server.

@@ -46,7 +46,7 @@ func main() {
 func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	journal := isJournal(errOut, os.Getenv(journalVariable))
 
-	inv, err := parseCommandLine(args, os.LookupEnv)
+	inv, err := parseCommandLine(args, os.Environ())
 	if err != nil {
 		printError(errOut, journal, err)
 		return exitUsage
@@ -69,7 +69,7 @@ func execute(ctx context.Context, args []string, out, errOut io.Writer) int {
 	}
 
 	if inv.Command == commandCheckNode {
-		complete, err := runCheckNode(ctx, inv.Config, out, logger)
+		complete, err := runCheckNode(ctx, &inv.Config, out, logger)
 		if err != nil {
 			printError(errOut, journal, err)
 			return exitNotChecked

@@ -91,20 +91,20 @@ func TestMigrationTableIsWhatTheProgramDoes(t *testing.T) {
 			}
 
 			for _, line := range lines {
-				checkMigration(t, row, flag, line, environment())
+				checkMigration(t, row, flag, line, nil)
 			}
 		}
 
-		checkMigration(t, row, row.variable, nil, environment(row.variable+"="+row.example))
+		checkMigration(t, row, row.variable, nil, []string{row.variable + "=" + row.example})
 	}
 }
 
 // checkMigration compares what the parser makes of a command line and environment with a row; name is what a message
 // calls it.
-func checkMigration(t *testing.T, row migrationRow, name string, line []string, lookup lookupFunc) {
+func checkMigration(t *testing.T, row migrationRow, name string, line, environ []string) {
 	t.Helper()
 	needed := []string{"--metrics.names=both"} // or -f and -n have no effect
-	inv, err := parseCommandLine(append(line, needed...), lookup)
+	inv, err := parseCommandLine(append(line, needed...), environ)
 
 	if row.here == "error" {
 		for _, part := range []string{name + "=" + row.example, row.remark, "docs/migration.md"} {
@@ -132,7 +132,7 @@ func checkMigration(t *testing.T, row migrationRow, name string, line []string, 
 		flags = strings.Fields(row.here)
 	}
 
-	want, err := parseCommandLine(append(flags, needed...), environment())
+	want, err := parseCommandLine(append(flags, needed...), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func TestDefaultsOfDCGMExporterAreAccepted(t *testing.T) {
 	for _, a := range append(unservedAliases(), harmlessAliases()...) {
 		for _, value := range a.accepted {
 			for _, try := range []struct{ args, env []string }{{args: []string{"--" + a.name + "=" + value}}, {env: []string{a.env + "=" + value}}} {
-				inv, err := parseCommandLine(try.args, environment(try.env...))
+				inv, err := parseCommandLine(try.args, try.env)
 				if err != nil || len(inv.Warnings) > 0 {
 					t.Errorf("%s %s: %v, warnings %v", try.args, try.env, err, inv.Warnings)
 				}
@@ -163,7 +163,7 @@ func TestDefaultsOfDCGMExporterAreAccepted(t *testing.T) {
 
 // TestRefusalsAreTogether: one start names everything that has to be changed.
 func TestRefusalsAreTogether(t *testing.T) {
-	_, err := parseCommandLine([]string{"-m", "gpu:counters", "-o"}, environment("DCGM_EXPORTER_USE_FAKE_GPUS=1"))
+	_, err := parseCommandLine([]string{"-m", "gpu:counters", "-o"}, []string{"DCGM_EXPORTER_USE_FAKE_GPUS=1"})
 	for _, want := range []string{"-m=gpu:counters", "-o=true", "DCGM_EXPORTER_USE_FAKE_GPUS=true", "docs/migration.md"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v; want %s in it", err, want)

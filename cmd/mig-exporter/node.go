@@ -19,22 +19,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/hpcjobs"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
-	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
 )
 
 // nodeKind is what a node is: this machine, a simulation, or the recording of another machine.
 type nodeKind interface {
-	// openPods opens the sources of the node's pods and containers, if there are any.
-	openPods(n *node, cfg *Config) error
-	// readHost reads what check-node reports of the host.
-	readHost(cfg *Config) hostFacts
+	// openPods opens the sources of the node's pods and containers, if there are any. markDir keeps
+	// that a kubelet has answered; empty: it is not kept.
+	openPods(n *node, cfg *KubernetesConfig, markDir string) error
+	// readHost reads what check-node reports of the host. embedded says that DCGM runs in this process.
+	readHost(embedded bool) hostFacts
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
-	hostEngine(cfg *Config) (dcgmsource.Connector, func() int)
-	// openDependencies opens what partition control asks besides the driver and the kubelet. It fails if the node cannot
-	// be repartitioned.
-	openDependencies(n *node, cfg *Config) error
+	hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int)
+	// openDependencies opens what partition control asks besides the driver and the kubelet, and
+	// returns the cluster that it asks who a client is, nil if there is none. It fails if the node
+	// cannot be repartitioned. name is the node's at the API server, empty: that is not asked.
+	openDependencies(n *node, name string, cfg *ControlConfig) (server.Reviewer, error)
 }
 
 // movableClock is the clock of a node that is no machine. It can be moved if it is a stepped one.
@@ -46,31 +47,20 @@ type movableClock interface {
 // node is what the program reads, behind the same interfaces whichever kind of node it is. poll, control and log have
 // what the node gives to the options of these packages; what is absent there is not asked.
 type node struct {
-	kind         nodeKind
-	hostname     string
-	now          func() time.Time
-	ownClock     bool // now is another clock than this machine's
-	library      nvmlsource.Library
-	confidential atomic.Bool                            // the GPUs are in confidential-computing mode, set by mayOpen
-	admin        bool                                   // this process has an administrator's rights on the machine's GPUs
-	mayOpen      func(confidential gpu.Opt[bool]) error // nil: always
-	opening      nvmlsource.Opening                     // without Pause; empty: GPUs are not released
-	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
-	processesHidden error
+	clock
+	driverAccess
+	kind     nodeKind
+	hostname string
+	dcgm     dcgmAccess
 
-	poll     poll.Options
-	control  control.Options
-	log      kernellog.Options
-	reviewer server.Reviewer // nil: partition control asks no cluster who a client is
+	poll    poll.Options
+	control control.Options
+	log     kernellog.Options
 
-	profilerCalls func() uint64                             // nil if DCGM is not asked
-	retryProfiler func()                                    // asks DCGM again for what it has refused
-	endEmbedded   func(context.Context) (func(), error)     // ends a DCGM in this process, which holds NVML, until resumed
-	polled        func()                                    // is called after each poll
-	metadata      podresources.Metadata                     // nil if the API server is not asked
-	states        []func() (state gpu.SourceState, ok bool) // of sources that the poll loop does not read itself
-	serverPods    servermetrics.Pods                        // finds pods; nil if the API server is not asked
-	running       runningContainers
+	polled     func()                                    // is called after each poll
+	states     []func() (state gpu.SourceState, ok bool) // of sources that the poll loop does not read itself
+	serverPods servermetrics.Pods                        // finds pods; nil if the API server is not asked
+	running    runningContainers
 
 	observers []func(*gpu.Snapshot)         // of whole polls
 	parts     []func(context.Context) error // that run beside the poll loop
@@ -78,50 +68,110 @@ type node struct {
 	logger    log.Logger
 }
 
+// clock is the time of a node.
+type clock struct {
+	now     func() time.Time
+	speed   time.Duration // factor to real time; limits in the node's time are multiplied by it
+	stepped bool          // it only moves by /-/sim/advance
+}
+
+// isOwn reports whether the clock is another than this machine's.
+func (c *clock) isOwn() bool { return c.stepped || c.speed != 1 }
+
+// driverAccess is the driver of a node, with what this process may do with it.
+type driverAccess struct {
+	library      nvmlsource.Library
+	admin        bool // this process has an administrator's rights on the machine's GPUs
+	mayOpen      func(confidential gpu.Opt[bool]) error
+	confidential atomic.Bool        // the GPUs are in confidential-computing mode, set by mayOpen
+	opening      nvmlsource.Opening // without Pause; empty: GPUs are not released
+	// processesHidden is why the driver's lists of processes may lack some; nil if they are complete.
+	processesHidden error
+}
+
+// dcgmAccess is what the program does with DCGM besides reading activity. If DCGM is not used, the functions do
+// nothing.
+type dcgmAccess struct {
+	calls func() uint64                         // nil if DCGM is not used
+	retry func()                                // asks again for what DCGM has refused
+	end   func(context.Context) (func(), error) // ends a DCGM in this process, which holds NVML, until resumed
+}
+
+// isSimulated reports whether the node is not this machine.
+func (n *node) isSimulated() bool {
+	_, here := n.kind.(machine)
+	return !here
+}
+
 // sourceOptions returns the options of a source that reads the driver of the node.
-func (n *node) sourceOptions(cfg *Config) nvmlsource.Options {
+func (n *node) sourceOptions(profiling *ProfilingConfig, metrics *MetricsConfig) nvmlsource.Options {
 	return nvmlsource.Options{
 		Now:                n.now,
 		Logger:             n.logger,
 		MayOpen:            n.mayOpen,
 		Admin:              n.admin,
-		GPM:                cfg.asksGPM(),
+		GPM:                profiling.asksGPM(),
 		ProcessesHidden:    n.processesHidden,
-		ProcessUtilization: cfg.servesProcesses(),
+		ProcessUtilization: metrics.servesProcesses(),
 	}
+}
+
+// pollOptions returns the options of a loop that reads the node.
+func (n *node) pollOptions(cfg *PollConfig) poll.Options {
+	opts := n.poll
+	opts.Hostname = n.hostname
+	opts.Interval = cfg.Interval
+	opts.Grace = cfg.grace(n.stepped)
+	opts.Timeout = cfg.Timeout * n.speed
+	opts.StaleAfter = staleIntervals * cfg.Interval * n.speed
+	opts.PodsStaleAfter = podsStaleAfter * n.speed
+	opts.Now = n.now
+	opts.Sources = n.sources
+	opts.Logger = n.logger
+
+	if n.stepped { // simulated time does not pass while the poll waits
+		opts.Interval = 0
+	}
+
+	return opts
 }
 
 // openNode opens a node with the sources of its pods, activity and jobs.
 func openNode(cfg *Config, logger log.Logger) (*node, error) {
-	n, err := openDriver(cfg, logger)
+	n, err := openDriver(&cfg.Driver, logger)
 	if err != nil {
 		return nil, err
 	}
 
-	if err := n.kind.openPods(n, cfg); err != nil {
+	if err := n.kind.openPods(n, &cfg.Kubernetes, cfg.Control.markDir()); err != nil {
 		n.close()
 		return nil, err
 	}
 
-	n.openServers(cfg)
-	n.openProfiler(cfg)
-	n.openKernelLog(cfg)
-	n.openJobs(cfg)
+	n.poll.ProcessContainers = cfg.Metrics.servesProcesses()
+
+	if cfg.Advise.Enabled && cfg.Advise.ServerMetrics {
+		n.openServers()
+	}
+
+	n.openProfiler(&cfg.Profiling, cfg.Poll.Interval)
+	n.openKernelLog(cfg.Driver.KernelLog)
+	n.openJobs(cfg.JobDir)
 
 	return n, nil
 }
 
 // openJobs sets what reads the batch jobs, if there are any.
-func (n *node) openJobs(cfg *Config) {
-	if cfg.JobDir != "" {
-		n.poll.Jobs = hpcjobs.New(cfg.JobDir, n.logger)
+func (n *node) openJobs(dir string) {
+	if dir != "" {
+		n.poll.Jobs = hpcjobs.New(dir, n.logger)
 	}
 }
 
 // openKernelLog begins to read the kernel's log, if that is asked for. A log that cannot be read is a source that is
 // down, and tried again: GPUs are worth serving without it.
-func (n *node) openKernelLog(cfg *Config) {
-	if !cfg.KernelLog {
+func (n *node) openKernelLog(asked bool) {
+	if !asked {
 		return
 	}
 
@@ -132,24 +182,29 @@ func (n *node) openKernelLog(cfg *Config) {
 }
 
 // openDriver opens a node without the sources of its pods.
-func openDriver(cfg *Config, logger log.Logger) (*node, error) {
+func openDriver(cfg *DriverConfig, logger log.Logger) (*node, error) {
 	n := &node{
-		polled:        func() {},
-		retryProfiler: func() {},
-		endEmbedded:   func(context.Context) (func(), error) { return func() {}, nil },
-		logger:        logger,
+		clock:        clock{speed: cfg.clockSpeed(), stepped: cfg.stepped()},
+		driverAccess: driverAccess{mayOpen: func(gpu.Opt[bool]) error { return nil }},
+		dcgm: dcgmAccess{
+			retry: func() {},
+			end:   func(context.Context) (func(), error) { return func() {}, nil },
+		},
+		polled:  func() {},
+		running: runningContainers{current: func() *gpu.Snapshot { return nil }},
+		logger:  logger,
 	}
 	var err error
 
 	switch {
-	case cfg.Driver == driverSim && cfg.SimScenario != "" && capture.IsRecording(cfg.SimScenario):
+	case cfg.Kind == driverSim && cfg.Scenario != "" && capture.IsRecording(cfg.Scenario):
 		err = n.openRecording(cfg)
-	case cfg.Driver == driverSim:
+	case cfg.Kind == driverSim:
 		err = n.openSimulation(cfg)
-	case cfg.SimScenario != "":
-		err = fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.SimScenario)
+	case cfg.Scenario != "":
+		err = fmt.Errorf("--sim.scenario=%s: expected --driver=sim with it", cfg.Scenario)
 	default:
-		err = n.openMachine(cfg)
+		err = n.openMachine(cfg.Library)
 	}
 
 	switch cfg.PIDNamespace {

@@ -46,7 +46,7 @@ func TestCheckNodeAsksForPersistence(t *testing.T) {
 	g := gpu.GPU{Device: gpu.Device{Up: true}, Readings: gpu.Readings{SlowReadings: gpu.SlowReadings{PersistenceMode: gpu.Some(false)}}}
 
 	for _, confidential := range []bool{false, true} {
-		j := nodeJudge{cfg: &Config{Profiling: profilingOff}, confidential: confidential}
+		j := nodeJudge{cfg: &Config{Profiling: ProfilingConfig{Source: profilingOff}}, confidential: confidential}
 		j.judgePersistence("gpu 0", &g)
 		cmptest.Equal(t, "fails", j.checks[0].fails(), confidential)
 	}

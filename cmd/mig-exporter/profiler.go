@@ -11,8 +11,8 @@ import (
 const leastProfilingInterval = 100 * time.Millisecond
 
 // openProfiler opens DCGM, if it is to be asked for the activity that the driver does not measure.
-func (n *node) openProfiler(cfg *Config) {
-	if cfg.dcgmMode() == dcgmOff || cfg.Profiling == profilingOff || cfg.Profiling == profilingGPM {
+func (n *node) openProfiler(cfg *ProfilingConfig, interval time.Duration) {
+	if cfg.dcgmMode() == dcgmOff || cfg.Source == profilingOff || cfg.Source == profilingGPM {
 		return
 	}
 
@@ -24,19 +24,19 @@ func (n *node) openProfiler(cfg *Config) {
 	source := dcgmsource.New(engine, dcgmsource.Options{
 		Mode:       dcgmsource.Mode(cfg.dcgmMode()),
 		Address:    cfg.hostEngine(),
-		Interval:   max(cfg.PollInterval, leastProfilingInterval),
-		Everything: cfg.Profiling == profilingDCGM,
+		Interval:   max(interval, leastProfilingInterval),
+		Everything: cfg.Source == profilingDCGM,
 		Now:        n.now,
 		User:       user,
 		Logger:     n.logger,
 	})
 	n.poll.Profiler = source
-	n.profilerCalls = source.Calls
-	n.retryProfiler = source.Retry
+	n.dcgm.calls = source.Calls
+	n.dcgm.retry = source.Retry
 	n.control.Profiling = source
 
 	if cfg.dcgmMode() == dcgmEmbedded {
-		n.endEmbedded = source.Release
+		n.dcgm.end = source.Release
 	}
 
 	n.closers = append(n.closers, func() error {

@@ -8,6 +8,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/capture"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
@@ -19,28 +20,26 @@ import (
 type recording struct{ *capture.Replay }
 
 // openRecording replays a recording in the place of the driver.
-func (n *node) openRecording(cfg *Config) error {
-	if cfg.SimClock == sim.ClockX60 {
+func (n *node) openRecording(cfg *DriverConfig) error {
+	if cfg.Clock == sim.ClockX60 {
 		return fmt.Errorf(
 			"--sim.clock=%s: expected real or step with %s, which is a recording",
-			cfg.SimClock,
-			cfg.SimScenario,
+			cfg.Clock,
+			cfg.Scenario,
 		)
 	}
 
-	file, err := capture.Load(cfg.SimScenario)
+	file, err := capture.Load(cfg.Scenario)
 	if err != nil {
 		return err
 	}
 
-	replay := capture.NewReplay(file, cfg.stepped())
+	replay := capture.NewReplay(file, n.stepped)
 	n.kind = recording{replay}
 	n.hostname = file.Node.Hostname
 	n.now = replay.Now
 	n.library = replay.Library()
-	n.ownClock = cfg.stepped()
 	n.processesHidden = file.ProcessesHidden()
-	n.mayOpen = func(gpu.Opt[bool]) error { return nil } // the capture was allowed to; the driver is asked as it was then
 	n.log.Open = func() (kernellog.Device, error) {
 		return nil, fmt.Errorf(
 			"a recording has nothing of its kernel's log: %w",
@@ -49,13 +48,13 @@ func (n *node) openRecording(cfg *Config) error {
 	}
 
 	n.closers = append(n.closers, replay.Close)
-	if !cfg.stepped() {
+	if !n.stepped {
 		n.polled = replay.Next
 	}
 
 	level.Info(n.logger).Log(
 		"msg", "serving a recording: another node's GPUs, at an earlier time",
-		"file", cfg.SimScenario,
+		"file", cfg.Scenario,
 		"start", file.Recorded.Start.Format(time.RFC3339),
 		"polls", len(file.Recorded.Polls),
 	)
@@ -63,12 +62,12 @@ func (n *node) openRecording(cfg *Config) error {
 	return nil
 }
 
-func (recording) openPods(*node, *Config) error { return nil }
+func (recording) openPods(*node, *KubernetesConfig, string) error { return nil }
 
-func (recording) hostEngine(*Config) (dcgmsource.Connector, func() int) { return nil, nil }
+func (recording) hostEngine(*ProfilingConfig) (dcgmsource.Connector, func() int) { return nil, nil }
 
-func (recording) openDependencies(*node, *Config) error {
-	return errors.New(
+func (recording) openDependencies(*node, string, *ControlConfig) (server.Reviewer, error) {
+	return nil, errors.New(
 		"--control.enabled: a recording cannot be repartitioned; expected a scenario or this node's driver",
 	)
 }

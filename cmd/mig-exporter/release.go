@@ -22,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // opening is what the source needs to let go of GPUs of this node.
@@ -40,7 +41,7 @@ func (x *exporter) pauseOthers(ctx context.Context) (resume func(all bool), err 
 		return nil, err
 	}
 
-	resumeProfiler, err := x.node.endEmbedded(ctx)
+	resumeProfiler, err := x.node.dcgm.end(ctx)
 	if err != nil {
 		release()
 		return nil, fmt.Errorf("end the embedded DCGM, which uses the GPUs, too: %w", err)
@@ -202,11 +203,11 @@ const (
 )
 
 // releaseSocket returns the path of the socket on which GPUs are released; empty is none.
-func (c *Config) releaseSocket() string {
+func releaseSocket(configured string, simulated bool) string {
 	switch {
-	case c.ReleaseSocket != autoSocket:
-		return c.ReleaseSocket
-	case c.Driver == driverSim:
+	case configured != autoSocket:
+		return configured
+	case simulated:
 		return ""
 	}
 
@@ -220,12 +221,12 @@ type releaseServer struct {
 	logger  log.Logger
 }
 
-func newReleaseServer(cfg *Config, x *exporter) *releaseServer {
+func newReleaseServer(socket string, x *exporter) *releaseServer {
 	return &releaseServer{
 		logger: x.logger,
 		ready:  make(chan struct{}),
 		options: server.Options{
-			Socket:          cfg.releaseSocket(),
+			Socket:          socket,
 			Releaser:        x.servedReleaser(),
 			Current:         x.poller.Current,
 			Audit:           x.audit,
@@ -267,10 +268,8 @@ func (s *releaseServer) run(ctx context.Context) error {
 			)
 		}
 
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(retryServing):
+		if retry.Sleep(ctx, retryServing) != nil {
+			return nil //nolint:nilerr // the program stops
 		}
 	}
 }

@@ -166,7 +166,7 @@ func TestRefusedReleaseKeepsReading(t *testing.T) {
 		x := startInProcess(t, "--sim.scenario="+costedBench(t, "{}"))
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		x.node.endEmbedded = lingeringDCGM{}.Release
+		x.node.dcgm.end = lingeringDCGM{}.Release
 
 		refused := make(chan error, 1)
 		go func() {

@@ -13,7 +13,6 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
-	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
 // servedMetrics is the collector in force, which a reload replaces. It is safe for concurrent use.
@@ -53,12 +52,17 @@ func (m *servedMetrics) Render(
 	return m.current.Load().Render(dst, s, format, names)
 }
 
-// extras returns the extra readings that are served.
-func (m *servedMetrics) extras() nvmlsource.Extras { return extrasOf(m.current.Load()) }
+// neededExtras returns the extra readings that a collector serves, and those that right-sizing goes by if it is on.
+func neededExtras(advises bool, c *collector.Collector) gpu.Extras {
+	extras := extrasOf(c)
+	extras.Media = extras.Media || advises
+
+	return extras
+}
 
 // extrasOf returns the extra readings that a collector serves.
-func extrasOf(c *collector.Collector) nvmlsource.Extras {
-	return nvmlsource.Extras{
+func extrasOf(c *collector.Collector) gpu.Extras {
+	return gpu.Extras{
 		Media:        c.ServesMedia(),
 		InstanceECC:  c.Serves(collector.GroupInstanceECC),
 		InstancePCIe: c.Serves(collector.GroupInstancePCIe),
@@ -70,37 +74,36 @@ func extrasOf(c *collector.Collector) nvmlsource.Extras {
 func (m *servedMetrics) Observe(s *gpu.Snapshot) { m.current.Load().Observe(s) }
 
 // readCounters reads the counters file. It takes effect with the next poll; histograms and windows continue.
-func (x *exporter) readCounters(cfg *Config) (applyFunc, error) {
-	if err := expectRegular(cfg.CountersFile); err != nil {
+func (x *exporter) readCounters(path string) (applyFunc, error) {
+	if err := expectRegular(path); err != nil {
 		return nil, err
 	}
 
-	counters, err := loadCounters(cfg, x.logger)
+	counters, err := loadCounters(path, x.logger)
 	if err != nil {
 		return nil, err
 	}
 
-	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, cfg, counters) }, nil
+	return func(ctx context.Context) ([]string, error) { return x.setCounters(ctx, counters) }, nil
 }
 
 // setCounters puts counters in force before the next poll.
 func (x *exporter) setCounters(
-	ctx context.Context,
-	cfg *Config,
-	counters []collector.Counter,
+	ctx context.Context, counters []collector.Counter,
 ) ([]string, error) {
 	changes := listChanges(indexByField(x.counters), indexByField(counters))
 	if len(changes) == 0 {
 		return nil, nil
 	}
 
-	c, err := x.newCollector(cfg, counters, x.metrics.current.Load())
+	c, err := x.newCollector(counters, x.metrics.current.Load())
 	if err != nil {
 		return nil, err
 	}
 
 	err = x.poller.Poll(ctx, func() error { // no Snapshot is observed meanwhile
 		x.metrics.current.Store(c)
+		x.poller.SetExtras(neededExtras(x.advises, c))
 		x.counters = counters
 
 		return nil

@@ -58,7 +58,7 @@ const readTimeout = 10 * time.Second
 var errLate = errors.New("its file system does not answer")
 
 func newReloader(x *exporter, manager *sdnotify.Notifier) *reloader {
-	return &reloader{files: x.files, retry: x.node.retryProfiler, logger: x.logger, manager: manager}
+	return &reloader{files: x.files, retry: x.node.dcgm.retry, logger: x.logger, manager: manager}
 }
 
 // run reloads the files with every signal until ctx ends. It does not wait for a reading that hangs.

@@ -11,8 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/rightsizing"
 )
 
@@ -179,21 +181,33 @@ func TestAdviseFlags(t *testing.T) {
 		"--advise.workload-label=/app --kubernetes.node-name=n":                      `"/app": expected the key`,
 		"--advise.workload-label=App.io/x --kubernetes.node-name=n":                  `"App.io/x": expected the key`,
 	} {
-		_, err := parseCommandLine(strings.Fields(args), environment(""))
+		_, err := parseCommandLine(strings.Fields(args), []string{""})
 		expectError(t, args, err, want)
 	}
 
 	t.Setenv("MIG_EXPORTER_ADVISE_MAX_STRETCH", "1.5")
 	inv, err := parseCommandLine(strings.Fields("--advise.strict --advise.strategy=single --poll.interval=10s"),
-		os.LookupEnv)
+		os.Environ())
 	expectError(t, "environment", err, "")
 	want := advise.DefaultOptions()
 	want.MaxStretch = 1.5
 	want.Strict = true
 	want.SingleStrategy = true
 	want.MaxGap = 30 * time.Second
-	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.PollInterval), want)
-	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), environment(""))
+	cmptest.Equal(t, "options", inv.Config.Advise.options(inv.Config.Poll.Interval), want)
+	inv, err = parseCommandLine(strings.Fields("--no-advise.enabled --advise.strict"), []string{""})
 	expectError(t, "off", err, "")
 	cmptest.HasTexts(t, fmt.Sprint(inv.Warnings), "--advise.strict", "needs --advise.enabled")
+}
+
+// TestMediaForRightSizing: right-sizing goes by the media engines of GPUs and of GPU instances, whatever is served.
+func TestMediaForRightSizing(t *testing.T) {
+	c, err := collector.New(collector.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	for _, advises := range []bool{false, true} {
+		cmptest.Equal(t, "extra readings", neededExtras(advises, c), gpu.Extras{Media: advises})
+	}
 }

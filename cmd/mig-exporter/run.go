@@ -63,7 +63,7 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 	manager := sdnotify.New(sdnotify.Options{
 		Listening:    listening,
 		AskLoop:      x.askLoop,
-		AnswerWithin: cfg.grace() + loopMargin,
+		AnswerWithin: cfg.Poll.grace(cfg.Driver.stepped()) + loopMargin,
 		Logger:       logger,
 	})
 
@@ -75,9 +75,9 @@ func run(ctx context.Context, cfg *Config, logger log.Logger) error {
 		func(ctx context.Context) error {
 			return web.Serve(ctx, web.ServerOptions{
 				OnShutdown:      x.state.Close,
-				Addresses:       cfg.Addresses,
-				ConfigFile:      cfg.WebConfigFile,
-				SystemdSocket:   cfg.SystemdSocket,
+				Addresses:       cfg.Web.Addresses,
+				ConfigFile:      cfg.Web.ConfigFile,
+				SystemdSocket:   cfg.Web.SystemdSocket,
 				ShutdownTimeout: shutdownTimeout,
 				OnListening:     func() { close(listening) },
 			}, x.handler, logger)
@@ -103,6 +103,7 @@ func (x *exporter) askLoop(ctx context.Context) error {
 type exporter struct {
 	node        *node
 	source      *nvmlsource.Source
+	collected   collector.Options   // without what newCollector adds
 	counters    []collector.Counter // in force; owned by the reloader once it runs
 	files       []*reloadable
 	metrics     *servedMetrics
@@ -116,6 +117,8 @@ type exporter struct {
 	activity    *activityNote
 	persistence *persistenceNote
 	logger      log.Logger
+
+	advises bool // right-sizing is on, and needs readings that may not be served
 
 	// Right-sizing sets these. Without it the first two are nil, and flush does nothing.
 	recommendations func(gpu.UUID) any
@@ -137,8 +140,9 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 
 	x := &exporter{
 		node:        node,
-		activity:    newActivityNote(cfg, node, logger),
+		activity:    newActivityNote(cfg.Profiling.Source, node, logger),
 		persistence: &persistenceNote{confidential: node.confidential.Load, logger: logger},
+		advises:     cfg.Advise.Enabled,
 		logger:      logger,
 
 		flush:          func(context.Context) {},
@@ -146,11 +150,16 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 		holdOperations: func(context.Context) (func(), error) { return func() {}, nil },
 		controlNotes:   func() []string { return nil },
 	}
-	x.openRightsizing(cfg)
-	x.source = x.newSource(cfg)
+
+	if cfg.Advise.Enabled {
+		x.openRightsizing(&cfg.Advise, cfg.Poll.Interval, cfg.Kubernetes.NodeName != "")
+	}
+
+	x.source = x.newSource(&cfg.Profiling, &cfg.Metrics, &cfg.Poll)
 	node.onClose(func() { closeSource(x.source, logger) })
 
-	if err := x.openMetrics(cfg); err != nil {
+	x.collected = collectorOptions(&cfg.Metrics, &cfg.Kubernetes, cfg.JobDir != "")
+	if err := x.openMetrics(cfg.Metrics.CountersFile); err != nil {
 		x.close()
 		return nil, err
 	}
@@ -158,11 +167,12 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	var pollSeconds prometheus.Histogram
 
 	x.fresh, pollSeconds = newProcessRegistry()
-	if node.ownClock {
+	if node.isOwn() {
 		x.fresh.MustRegister(newSimulatedClock())
 	}
 
-	x.poller = x.newPoller(cfg, pollSeconds)
+	node.poll.ReplaceProfiler = cfg.Profiling.Source == profilingDCGM
+	x.poller = x.newPoller(&cfg.Poll, cmp.Or(cfg.Hostname, node.hostname), pollSeconds)
 	x.releaser = newGPUReleaser(x.source, func(ctx context.Context) error { return x.poller.Poll(ctx, nil) })
 	node.running.current = x.poller.Current
 	past := history.New()
@@ -170,46 +180,48 @@ func newExporter(cfg *Config, logger log.Logger) (*exporter, error) {
 	x.state = web.NewNode(x.poller, past, logger)
 
 	if cfg.Control.Enabled {
-		if err := openControl(cfg, x); err != nil {
+		if err := openControl(&cfg.Control, cfg.Kubernetes.NodeName, x); err != nil {
 			x.close()
 			return nil, err
 		}
 	}
 
-	x.releases = newReleaseServer(cfg, x)
+	x.releases = newReleaseServer(releaseSocket(cfg.ReleaseSocket, node.isSimulated()), x)
 	node.parts = append(node.parts, x.releases.run)
-	x.handler = web.NewHandler(x.webOptions(cfg), x.poller, x.metrics, x.fresh, logger)
+	x.handler = web.NewHandler(x.webOptions(&cfg.Web, &cfg.Poll), x.poller, x.metrics, x.fresh, logger)
 
 	return x, nil
 }
 
-// newSource creates the source of readings. It may not read before metrics and poller are set: they decide what it
-// reads.
-func (x *exporter) newSource(cfg *Config) *nvmlsource.Source {
-	opts := x.node.sourceOptions(cfg)
-	opts.HangsAfter = cfg.PollTimeout
-	opts.LongReading = poll.LongestInterval(cfg.PollInterval)
+// newSource creates the source of readings.
+func (x *exporter) newSource(
+	profiling *ProfilingConfig, metrics *MetricsConfig, polls *PollConfig,
+) *nvmlsource.Source {
+	opts := x.node.sourceOptions(profiling, metrics)
+	opts.HangsAfter = polls.Timeout
+	opts.LongReading = poll.LongestInterval(polls.Interval)
 	opts.Opening = x.opening()
-	opts.Extras = func() nvmlsource.Extras { return x.metrics.extras() }
-	opts.Media = cfg.Advise.Enabled
-	opts.GPMFor = func(id gpu.UUID) bool {
-		return cfg.Profiling == profilingDCGM && x.poller.ProfilerFails(id)
-	}
 
 	return nvmlsource.New(x.node.library, opts)
 }
 
-// newPoller creates the poller. It hands each snapshot to observe, and the duration of each poll to pollSeconds.
-func (x *exporter) newPoller(cfg *Config, pollSeconds prometheus.Observer) *poll.Poller {
-	opts := pollOptions(cfg, x.node, x.logger, func(s *gpu.Snapshot, took time.Duration) {
+// newPoller creates the poller. It hands each snapshot of the host to observe, and the duration of
+// each poll to pollSeconds.
+func (x *exporter) newPoller(
+	cfg *PollConfig, hostname string, pollSeconds prometheus.Observer,
+) *poll.Poller {
+	opts := x.node.pollOptions(cfg)
+	opts.Hostname = hostname
+	opts.Observe = func(s *gpu.Snapshot, took time.Duration) {
 		x.observe(s)
 
 		if !s.BetweenPolls {
 			pollSeconds.Observe(took.Seconds())
 			x.node.polled()
 		}
-	})
+	}
 	followSource(&opts, cfg, x.source)
+	opts.Extras = neededExtras(x.advises, x.metrics.current.Load())
 
 	return poll.New(x.source, opts)
 }
@@ -230,13 +242,13 @@ func (x *exporter) observe(s *gpu.Snapshot) {
 }
 
 // openMetrics reads the counters file and creates the collector.
-func (x *exporter) openMetrics(cfg *Config) error {
-	counters, err := loadCounters(cfg, x.logger)
+func (x *exporter) openMetrics(countersFile string) error {
+	counters, err := loadCounters(countersFile, x.logger)
 	if err != nil {
 		return err
 	}
 
-	c, err := x.newCollector(cfg, counters, nil)
+	c, err := x.newCollector(counters, nil)
 	if err != nil {
 		return err
 	}
@@ -244,11 +256,11 @@ func (x *exporter) openMetrics(cfg *Config) error {
 	x.counters = counters
 	x.metrics = newServedMetrics(c)
 
-	if cfg.CountersFile != "" && cfg.Names != collector.NamesNative {
+	if countersFile != "" && x.collected.Names != collector.NamesNative {
 		x.files = append(
 			x.files,
-			&reloadable{flag: "--dcgm.counters", path: cfg.CountersFile, broken: keepsOld,
-				read: func() (applyFunc, error) { return x.readCounters(cfg) }},
+			&reloadable{flag: "--dcgm.counters", path: countersFile, broken: keepsOld,
+				read: func() (applyFunc, error) { return x.readCounters(countersFile) }},
 		)
 	}
 
@@ -257,51 +269,49 @@ func (x *exporter) openMetrics(cfg *Config) error {
 
 // newCollector creates a collector of what the exporter reads, in the place of a former one if that is not nil.
 func (x *exporter) newCollector(
-	cfg *Config,
-	counters []collector.Counter,
-	former *collector.Collector,
+	counters []collector.Counter, former *collector.Collector,
 ) (*collector.Collector, error) {
-	opts := collectorOptions(cfg, counters)
+	opts := x.collected
+	opts.Counters = counters
 	opts.DriverUse = x.source.DriverUse
-	opts.ProfilerCalls = x.node.profilerCalls
+	opts.ProfilerCalls = x.node.dcgm.calls
 	opts.Former = former
 	opts.Advice = x.advice
 
 	return collector.New(opts)
 }
 
-// collectorOptions returns what the configuration and the counters file ask for.
-func collectorOptions(cfg *Config, counters []collector.Counter) collector.Options {
+// collectorOptions returns what the configuration asks for, without the counters file.
+func collectorOptions(cfg *MetricsConfig, pods *KubernetesConfig, jobs bool) collector.Options {
 	return collector.Options{
-		PodLabels:         cfg.PodLabels,
-		PodLabelNames:     cfg.PodLabelNames,
-		Jobs:              cfg.JobDir != "",
+		PodLabels:         pods.PodLabels,
+		PodLabelNames:     pods.PodLabelNames,
+		Jobs:              jobs,
 		Disabled:          cfg.Disabled,
 		Now:               time.Now,
 		Names:             cfg.Names,
-		Counters:          counters,
 		RepeatGPUFields:   cfg.RepeatGPUFields,
 		HostnameLabel:     cfg.HostnameLabel,
-		NodeName:          cfg.DCGMNodeName,
+		NodeName:          cfg.NodeName,
 		XIDWindow:         cfg.XIDWindow,
 		ClockEventsWindow: cfg.ClockEventsWindow,
 	}
 }
 
-func (x *exporter) webOptions(cfg *Config) web.Options {
+func (x *exporter) webOptions(cfg *WebConfig, polls *PollConfig) web.Options {
 	return web.Options{
 		Notes:          func() []string { return append(x.activity.notes(), x.controlNotes()...) },
 		MaxScrapes:     cfg.MaxScrapes,
-		FreshFor:       cfg.freshFor(),
+		FreshFor:       polls.freshFor(),
 		FreshCollector: collector.ExporterGroup,
-		ReadyMaxAge:    cfg.readyMaxAge(),
+		ReadyMaxAge:    polls.readyMaxAge(x.node.speed),
 		State:          cfg.State,
 		Node:           x.state,
 		Hosts:          hostNames(cfg.Addresses, x.node.hostname),
 		Pprof:          cfg.Pprof,
-		NoOpenMetrics:  cfg.Names != collector.NamesNative,
+		NoOpenMetrics:  x.collected.Names != collector.NamesNative,
 
-		Simulated: cfg.Driver == driverSim,
+		Simulated: x.node.isSimulated(),
 		Version:   version.Version,
 		Now:       x.node.now,
 		Register:  x.fresh,
@@ -352,36 +362,13 @@ func runTogether(ctx context.Context, parts []func(context.Context) error) error
 	return errors.Join(errs...)
 }
 
-func pollOptions(
-	cfg *Config, node *node, logger log.Logger, observe func(*gpu.Snapshot, time.Duration),
-) poll.Options {
-	opts := node.poll
-	opts.Hostname = cmp.Or(cfg.Hostname, node.hostname)
-	opts.Interval = cfg.PollInterval
-	opts.Grace = cfg.grace()
-	opts.Timeout = cfg.PollTimeout * cfg.clockSpeed()
-	opts.StaleAfter = staleIntervals * cfg.PollInterval * cfg.clockSpeed()
-	opts.PodsStaleAfter = podsStaleAfter * cfg.clockSpeed()
-	opts.Now = node.now
-	opts.Sources = node.sources
-	opts.Observe = observe
-	opts.ProcessContainers = cfg.servesProcesses()
-	opts.Logger = logger
-
-	if cfg.stepped() { // simulated time does not pass while the poll waits
-		opts.Interval = 0
-	}
-
-	return opts
-}
-
 // followSource makes a loop judge readings by the calls that a source makes for them.
-func followSource(opts *poll.Options, cfg *Config, source *nvmlsource.Source) {
+func followSource(opts *poll.Options, cfg *PollConfig, source *nvmlsource.Source) {
 	opts.Progress = source.Progress
 	opts.HungElsewhere = source.Actuator().HungCalls
 	opts.Budget = poll.Budget{
 		Seconds:   cfg.DriverBudget,
-		Interval:  cfg.PollInterval,
+		Interval:  cfg.Interval,
 		SlowEvery: nvmlsource.DefaultSlowEvery,
 		Costs:     source.ReadCosts,
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/servermetrics"
 )
 
-// openServers sets what asks the pods' inference servers, if that is asked for and pods can be found. On a stepped
+// openServers sets what asks the pods' inference servers, if pods can be found. On a stepped
 // clock they are asked after a poll, since no time passes between two.
-func (n *node) openServers(cfg *Config) {
-	if !cfg.Advise.Enabled || !cfg.Advise.ServerMetrics || n.serverPods == nil {
+func (n *node) openServers() {
+	if n.serverPods == nil {
 		return
 	}
 
@@ -21,7 +21,7 @@ func (n *node) openServers(cfg *Config) {
 		Pods:     n.serverPods,
 		Read:     inference.Parse,
 		Now:      n.now,
-		Interval: servermetrics.Interval / cfg.clockSpeed(),
+		Interval: servermetrics.Interval / n.speed,
 		Logger:   log.With(n.logger, "component", "servers"),
 	}
 	if s, ok := n.serverPods.(*simulatedServers); ok {
@@ -32,7 +32,7 @@ func (n *node) openServers(cfg *Config) {
 	n.poll.Servers = asker.Answers
 	n.observers = append(n.observers, asker.Observe)
 
-	if cfg.stepped() {
+	if n.stepped {
 		var asked time.Time
 		polled := n.polled
 		n.polled = func() {

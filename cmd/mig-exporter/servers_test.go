@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -9,8 +10,6 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
-
-	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
 // TestServersOfASimulatedNode: the program asks the pods of a simulated node, and advises by what their servers say and
@@ -62,14 +61,17 @@ func TestServersOfASimulatedNode(t *testing.T) {
 
 // TestServersAreAskedOnce: by their own part of the program, or on a stepped clock by polls alone.
 func TestServersAreAskedOnce(t *testing.T) {
-	for clock, want := range map[sim.ClockMode]int{sim.ClockStep: 0, sim.ClockReal: 1} {
-		cfg := &Config{Driver: driverSim, SimClock: clock}
-		cfg.Advise.Enabled = true
-		cfg.Advise.ServerMetrics = true
-		n := &node{serverPods: &simulatedServers{}, logger: log.NewNopLogger()}
-		n.openServers(cfg)
-		cmptest.Equal(t, string(clock), len(n.parts), want)
-		cmptest.Equal(t, string(clock)+": by polls", n.polled != nil, want == 0)
+	for stepped, want := range map[bool]int{true: 0, false: 1} {
+		n := &node{
+			clock:      clock{speed: 1, stepped: stepped},
+			serverPods: &simulatedServers{},
+			logger:     log.NewNopLogger(),
+		}
+		n.openServers()
+
+		what := fmt.Sprintf("stepped %t", stepped)
+		cmptest.Equal(t, what, len(n.parts), want)
+		cmptest.Equal(t, what+": by polls", n.polled != nil, want == 0)
 	}
 }
 

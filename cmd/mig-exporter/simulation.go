@@ -14,6 +14,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/control"
+	"github.com/mig-exporter/mig-exporter/internal/control/server"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
@@ -39,13 +40,13 @@ type simulation struct {
 }
 
 // openSimulation starts the simulated node of a scenario.
-func (n *node) openSimulation(cfg *Config) error {
-	scenario, err := loadScenario(cfg.SimScenario)
+func (n *node) openSimulation(cfg *DriverConfig) error {
+	scenario, err := loadScenario(cfg.Scenario)
 	if err != nil {
 		return err
 	}
 
-	simulated, err := startSimulated(scenario, cfg.SimClock)
+	simulated, err := startSimulated(scenario, cfg.Clock)
 	if err != nil {
 		return err
 	}
@@ -53,7 +54,7 @@ func (n *node) openSimulation(cfg *Config) error {
 	builtIn := scenario.Name + ", which is built in; another one: --sim.scenario=FILE"
 	level.Info(n.logger).Log(
 		"msg", "serving a simulated node: its GPUs and pods do not exist",
-		"scenario", cmp.Or(cfg.SimScenario, builtIn),
+		"scenario", cmp.Or(cfg.Scenario, builtIn),
 	)
 
 	kind := simulation{simulated, newEvaluation(simulated)}
@@ -65,7 +66,6 @@ func (n *node) openSimulation(cfg *Config) error {
 		Open:   func() (kernellog.Device, error) { return simulated.OpenKernelLog() },
 		Uptime: simulated.Uptime,
 	}
-	n.ownClock = cfg.SimClock != sim.ClockReal
 	n.opening = nvmlsource.Opening{BoundGPUs: kind.boundGPUs, OpenMinors: kind.openMinors}
 	n.mayOpen = kind.mayOpen
 	n.polled = kind.evaluation.addOutcomes
@@ -111,8 +111,8 @@ func startSimulated(scenario *sim.Scenario, clock sim.ClockMode) (*sim.Node, err
 
 // openPods runs the simulated kubelet on a socket of its own and asks it, unless the scenario or the configuration
 // has none.
-func (s simulation) openPods(n *node, cfg *Config) error {
-	if cfg.KubeletSocket == "" || !s.Scenario().Node.Kubernetes {
+func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
+	if cfg.Socket == "" || !s.Scenario().Node.Kubernetes {
 		return nil
 	}
 
@@ -129,11 +129,12 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 	}
 
 	n.closers = append(n.closers, server.Close)
-	n.setMetadata(simulatedMetadata{
+	metadata := simulatedMetadata{
 		node:     s.Node,
 		labels:   cfg.PodLabelNames,
-		workload: cfg.Advise.WorkloadLabel,
-	})
+		workload: cfg.WorkloadLabel,
+	}
+	n.addMetadataState(metadata.State)
 	n.serverPods = &simulatedServers{node: s.Node}
 	containers := podresources.NewContainers(podresources.ContainersOptions{
 		ProcDir: server.ProcDir(), LogDir: server.LogDir(), Now: time.Now, Logger: n.logger,
@@ -147,6 +148,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 
 	opts := podresources.Options{
 		Socket:     server.Socket(),
+		Metadata:   metadata,
 		Checkpoint: checkpoint,
 		Witness:    cmp.Or(cfg.WitnessPod, sim.OwnNamespace+"/"+sim.OwnPod),
 		Expected:   true,
@@ -155,7 +157,7 @@ func (s simulation) openPods(n *node, cfg *Config) error {
 		opts.Containers = containers
 	}
 
-	n.openKubelet(cfg, opts)
+	n.openKubelet(cfg.ResourceNames, opts)
 	faulty := faultyKubelet{Assignments: n.control.Assignments, node: s.Node, server: server}
 	n.poll.Pods = faulty
 	n.control.Assignments = faulty
@@ -198,7 +200,7 @@ func replacePodHandler(s simulation) http.Handler {
 const unprivilegedUID = 65534
 
 // hostEngine returns the node's own host engine if DCGM is embedded; a remote one is not simulated.
-func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
+func (s simulation) hostEngine(cfg *ProfilingConfig) (dcgmsource.Connector, func() int) {
 	if cfg.dcgmMode() != dcgmEmbedded {
 		return dcgmsource.Open(dcgmsource.Mode(cfg.dcgmMode()), cfg.hostEngine()), os.Geteuid
 	}
@@ -213,9 +215,11 @@ func (s simulation) hostEngine(cfg *Config) (dcgmsource.Connector, func() int) {
 }
 
 // openDependencies opens none: the processes are the driver's, and no other controller manages the GPUs.
-func (s simulation) openDependencies(n *node, _ *Config) error {
+func (s simulation) openDependencies(
+	n *node, _ string, _ *ControlConfig,
+) (server.Reviewer, error) {
 	n.control.BootID = s.BootID()
-	return nil
+	return nil, nil
 }
 
 // simulatedMetadata is the API server of a simulated node.
@@ -276,7 +280,7 @@ func (m simulatedMetadata) AdminAccess(d gpu.ClaimDevice, _ time.Time) (bool, er
 	return admin, nil
 }
 
-// State implements metadata.
+// State returns the state of the API server.
 func (m simulatedMetadata) State() gpu.SourceState {
 	answered, up := m.node.APIServer()
 	state := gpu.SourceState{Name: gpu.SourceKubernetes, Up: up, LastSuccess: answered}

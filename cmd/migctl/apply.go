@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -161,10 +162,7 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 			return err
 		}
 
-		select {
-		case <-time.After(s.retry):
-		case <-ctx.Done():
-		}
+		_ = retry.Sleep(ctx, s.retry)
 	}
 }
 

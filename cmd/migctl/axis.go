@@ -43,12 +43,20 @@ func (p *page) boxLines() boxLines {
 // drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their placements. The numbers
 // below are the memory slices at which placements can begin.
 func (p *page) drawAxis(units int, slots []slot) {
-	if units < 1 || units > unitsDrawn || len(slots) == 0 {
-		return
+	columns := cmp.Or(p.width, tableWidth) - axisIndent - 1
+	for _, line := range p.axisLines(columns, units, slots) {
+		p.line(line...)
+	}
+}
+
+// axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent; none if there is too
+// little room.
+func (p *page) axisLines(columns, units int, slots []slot) [][]span {
+	if units < 1 || units > min(unitsDrawn, columns) || len(slots) == 0 {
+		return nil
 	}
 
-	width := cmp.Or(p.width, tableWidth)
-	unit := min(max(unitMax, width/8), (width-axisIndent-1)/units)
+	unit := min(cmp.Or(p.unitMost, unitMax), columns/units)
 	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
@@ -69,13 +77,12 @@ func (p *page) drawAxis(units int, slots []slot) {
 		}
 	}
 
-	p.line(text("%s%s%s", indent, head.String(), k.right))
-
-	for _, row := range rows {
-		p.line(append(row, text("%s", k.edge))...)
+	return [][]span{
+		{text("%s%s%s", indent, head.String(), k.right)},
+		append(rows[0], text("%s", k.edge)),
+		append(rows[1], text("%s", k.edge)),
+		{text("%s%s%s", indent, foot.String(), k.footRight)},
 	}
-
-	p.line(text("%s%s%s", indent, foot.String(), k.footRight))
 }
 
 // boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines if the box is narrow.

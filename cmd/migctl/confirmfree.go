@@ -142,7 +142,7 @@ func (r *refusals) Error() string {
 	return fmt.Sprintf(
 		"refused for %d of %s: %s",
 		len(r.devices),
-		plural(r.of, "device", "devices"),
+		nodedoc.Count(r.of, "device", "devices"),
 		strings.Join(r.devices, ", "),
 	)
 }
@@ -190,7 +190,7 @@ func writeDevice(p *page, d *deviceToConfirm) {
 				"pod without hostPID",
 		)
 	case n > 0:
-		p.para("  in use: ", red, plural(n, "process", "processes"))
+		p.para("  in use: ", red, nodedoc.Count(n, "process", "processes"))
 	}
 
 	if len(known) == 0 {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // fleetTable is the table of groups as text. Namespaces of a cluster and model are followed by their total.
@@ -162,17 +163,17 @@ func writeFleet(p *page, r *fleet.Report) {
 
 // fleetTitle says what was asked, and the answer in a sentence.
 func fleetTitle(r *fleet.Report) string {
-	window := plural(int(r.WindowHours), "hour", "hours")
+	window := nodedoc.Count(int(r.WindowHours), "hour", "hours")
 	if days := r.WindowHours / 24; days == math.Trunc(days) {
-		window = plural(int(days), "day", "days")
+		window = nodedoc.Count(int(days), "day", "days")
 	}
 
 	f := &r.Fleet
 
 	return fmt.Sprintf(
 		"%s on %s, by the history of %s in the %s before %s: %s.",
-		plural(f.GPUs, "GPU", "GPUs"),
-		plural(r.Nodes, "node", "nodes"),
+		nodedoc.Count(f.GPUs, "GPU", "GPUs"),
+		nodedoc.Count(r.Nodes, "node", "nodes"),
 		r.Prometheus,
 		strings.TrimPrefix(window, "1 "),
 		r.Time.Format("2006-01-02 15:04 UTC"),
@@ -186,14 +187,14 @@ func fleetAnswer(f *fleet.Group) string {
 		return "none could be a MIG slice"
 	}
 
-	answer := plural(f.Slices, "could be a MIG slice", "could be MIG slices")
+	answer := nodedoc.Count(f.Slices, "could be a MIG slice", "could be MIG slices")
 	if f.FreedGPUs == 0 {
 		return answer + ", which would free no whole GPU"
 	}
 
 	answer += fmt.Sprintf(
 		", which would free %s, held for %.0f hours a week",
-		plural(f.FreedGPUs, "GPU", "GPUs"),
+		nodedoc.Count(f.FreedGPUs, "GPU", "GPUs"),
 		f.GPUHoursPerWeek,
 	)
 	if f.CostPerWeek != nil {

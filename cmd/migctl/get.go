@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-	"unicode/utf8"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
@@ -67,6 +66,7 @@ func (s *session) printNode(ctx context.Context, data []byte) error {
 
 	columns, _ := s.terminalSize()
 	s.page.width = max(tableWidth, columns)
+	s.page.unitMost = max(unitMax, columns/8)
 	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
 
 	return nil
@@ -210,7 +210,7 @@ func drawNodeHead(p *page, node *nodeView) {
 		p.para(
 			"! ",
 			red,
-			plural(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
+			nodedoc.Count(n, "driver call hangs", "driver calls hang")+": readings of a GPU may be old",
 		)
 	}
 
@@ -289,7 +289,7 @@ func unreadText(doc *nodedoc.Document) string {
 		const one = "GPU has not been read yet and is"
 		const several = "GPUs have not been read yet and are"
 
-		return plural(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
+		return nodedoc.Count(len(unread), one, several) + " missing here: index " + joinNumbers(unread)
 	}
 
 	return ""
@@ -441,20 +441,20 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	}
 
 	// What uses the GPU takes a line of its own rather than being cut.
-	if p.width > 0 && columnsOf(spans)+utf8.RuneCountInString(p.clean(use)) > p.width {
+	if p.width > 0 && spanColumns(spans)+columnsOf(p.clean(use)) > p.width {
 		p.line(spans...)
 
 		spans = []span{text("       ")}
-		use = p.cutMiddle(p.clean(use), p.width-columnsOf(spans))
+		use = p.cutMiddle(p.clean(use), p.width-spanColumns(spans))
 	}
 
 	p.line(append(spans, span{use, useColor})...)
 }
 
-func columnsOf(spans []span) int {
+func spanColumns(spans []span) int {
 	n := 0
 	for _, s := range spans {
-		n += utf8.RuneCountInString(s.text)
+		n += columnsOf(s.text)
 	}
 
 	return n
@@ -520,10 +520,15 @@ func tableHead(p *page, c columns) string {
 
 // instanceCells makes a line of the table: each cell as wide as its column.
 func instanceCells(p *page, c columns, cells [8]string) string {
+	use := p.clean(cells[7])
+	if c.use > 0 {
+		use = p.cutMiddle(use, c.use)
+	}
+
 	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
 		p.right(cells[3], 2) + "  " +
 		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " +
-		p.cutMiddle(p.clean(cells[7]), c.use)
+		use
 }
 
 // drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that has all
@@ -545,7 +550,7 @@ func drawInstance(p *page, node *nodeView, inst *nodedoc.Instance, c columns) {
 	case len(inst.ComputeInstances) == 0:
 		cells[7] = "no compute instance"
 	default:
-		cells[7] = plural(len(inst.ComputeInstances), "compute instance", "compute instances")
+		cells[7] = nodedoc.Count(len(inst.ComputeInstances), "compute instance", "compute instances")
 	}
 
 	p.line(text("  "), span{instanceCells(p, c, cells), instanceColor(node, inst)})

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
+	"github.com/mig-exporter/mig-exporter/internal/mig"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
@@ -60,7 +61,7 @@ func (s *session) setMode(ctx context.Context) error {
 			s.page.para(
 				"  ! ",
 				yellow,
-				"it has "+plural(
+				"it has "+nodedoc.Count(
 					n,
 					"GPU instance",
 					"GPU instances",
@@ -84,7 +85,7 @@ func (s *session) setMode(ctx context.Context) error {
 
 	err = s.askOperator(
 		ctx,
-		fmt.Sprintf("Switch MIG mode of %s to %s?", plural(len(changing), "GPU", "GPUs"),
+		fmt.Sprintf("Switch MIG mode of %s to %s?", nodedoc.Count(len(changing), "GPU", "GPUs"),
 			s.opts.State),
 	)
 	if err != nil {
@@ -107,7 +108,7 @@ func (s *session) switchModes(ctx context.Context, gpus []nodedoc.GPU) error {
 		)
 		if err != nil {
 			if rest := len(gpus) - i - 1; rest > 0 && !errors.Is(err, context.Canceled) {
-				s.page.line(text("Not tried: %s", plural(rest, "GPU", "GPUs")).in(yellow))
+				s.page.line(text("Not tried: %s", nodedoc.Count(rest, "GPU", "GPUs")).in(yellow))
 			}
 
 			return err
@@ -124,15 +125,15 @@ func writeMode(p *page, m *api.ModeResult) {
 	}
 
 	if m.Wanted == m.Current && m.Current == m.Pending && m.Waits == "" {
-		p.line(text("  MIG mode is %s", onOff(m.Current)).in(green))
+		p.line(text("  MIG mode is %s", mig.OnOff(m.Current)).in(green))
 		return
 	}
 
 	t := fmt.Sprintf(
 		"MIG mode %s wanted, %s now, %s pending",
-		onOff(m.Wanted),
-		onOff(m.Current),
-		onOff(m.Pending),
+		mig.OnOff(m.Wanted),
+		mig.OnOff(m.Current),
+		mig.OnOff(m.Pending),
 	)
 	switch m.Waits {
 	case "":
@@ -158,12 +159,4 @@ func writeMode(p *page, m *api.ModeResult) {
 	}
 
 	writeHolds(p, "  ", m.Holders)
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-
-	return "off"
 }

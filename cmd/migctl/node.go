@@ -62,7 +62,7 @@ func (u deviceUse) users() []string {
 	}
 
 	if n := u.Processes.Or(0); len(all) == 0 && n > 0 {
-		all = append(all, plural(n, "process", "processes"))
+		all = append(all, nodedoc.Count(n, "process", "processes"))
 	}
 
 	return all
@@ -225,7 +225,7 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 					"this node has no GPU %q: name it by index, UUID or PCI bus id; migctl get "+
 						"lists %s",
 					w,
-					plural(len(gpus), "GPU", "GPUs"),
+					nodedoc.Count(len(gpus), "GPU", "GPUs"),
 				),
 			}
 		}
@@ -234,12 +234,4 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 	return slices.DeleteFunc(slices.Clone(gpus), func(g nodedoc.GPU) bool {
 		return !slices.ContainsFunc(words, func(w string) bool { return sameGPU(w, &g) })
 	}), nil
-}
-
-func plural(n int, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-
-	return fmt.Sprintf("%d %s", n, many)
 }

@@ -58,7 +58,7 @@ const (
 		"hook has failed; 130 interrupted by Ctrl-C, the operation continues."
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
-		"--url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
+		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
 		"--completion-script-zsh; in fish source (migctl --completion-script-fish | psub). " +
 		"Man page: migctl --help-man | man -l -"
 )
@@ -90,6 +90,7 @@ type options struct {
 	WantSpec bool     // recommend
 	Prices   []string // recommend, as they are written
 	URL      string   // evaluate
+	Top      topOptions
 	Fleet    fleetOptions
 }
 
@@ -263,7 +264,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url"},
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url", "once"},
 		},
 	}
 }
@@ -404,6 +405,8 @@ func addReadCommands(app *kingpin.Application, o *options) {
 		StringsVar(&o.GPUs)
 	get.Flag("watch", "Draw it again with each reading, until Ctrl-C.").Short('w').BoolVar(&o.Watch)
 	addOutputFlag(get, o, formTable, formWide, formName, formJSON, formYAML)
+
+	addTopCommand(app, o)
 
 	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
 		"possible instances, size, placements; and the compute instance profiles.")

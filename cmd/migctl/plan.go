@@ -343,7 +343,7 @@ func writeEffects(p *page, plan *api.Plan) {
 		text("%s", countsText(ops[mig.CreateInstance], ops[mig.CreateCompute])),
 	)
 	p.line(text("Takes    ").in(dim),
-		text("%s on %s", plural(len(plan.Steps), "step", "steps"), plural(touched, "GPU", "GPUs")))
+		text("%s on %s", nodedoc.Count(len(plan.Steps), "step", "steps"), nodedoc.Count(touched, "GPU", "GPUs")))
 
 	if len(affected) == 0 {
 		p.line(
@@ -406,6 +406,6 @@ func lostHolds(inst *api.Instance) []api.Hold {
 }
 
 func countsText(instances, computes int) string {
-	return plural(instances, "GPU instance", "GPU instances") + " and " +
-		plural(computes, "compute instance", "compute instances")
+	return nodedoc.Count(instances, "GPU instance", "GPU instances") + " and " +
+		nodedoc.Count(computes, "compute instance", "compute instances")
 }

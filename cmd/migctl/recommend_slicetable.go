@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // sliceLegend explains the columns of the table of slices.
@@ -95,7 +96,7 @@ func writeSlices(p *page, devices []advise.Recommendation) {
 	}
 
 	for _, o := range others {
-		count := plural(len(o.slices), o.what+" slice", o.what+" slices")
+		count := nodedoc.Count(len(o.slices), o.what+" slice", o.what+" slices")
 		if o.reason != "" {
 			count += " (" + o.reason + ")"
 		}

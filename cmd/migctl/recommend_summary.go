@@ -6,6 +6,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/internal/advise"
 	"github.com/mig-exporter/mig-exporter/internal/fleet"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // writeSummary says what the recommendations come to.
@@ -37,7 +38,7 @@ func writeSummary(p *page, report *advise.Report, prices []fleet.Price) {
 			fmt.Sprintf(
 				"Provisionally recommended and not moved yet, with less than seven days of "+
 					"evidence: %s, for GPU %s.",
-				plural(len(provisional), "slice", "slices"),
+				nodedoc.Count(len(provisional), "slice", "slices"),
 				joinNumbers(provisional),
 			),
 		)
@@ -60,7 +61,7 @@ func writePacking(p *page, packing *advise.Packing) {
 
 	t := fmt.Sprintf(
 		"The workloads to move hold %s now and need %d afterwards, not counting GPUs in MIG mode. Freed: %s.",
-		plural(packing.InUse, "GPU", "GPUs"),
+		nodedoc.Count(packing.InUse, "GPU", "GPUs"),
 		packing.Needed,
 		freed,
 	)
@@ -123,11 +124,11 @@ func writePrices(p *page, report *advise.Report, prices []fleet.Price) {
 
 	if priced > 0 {
 		p.para("", bold, fmt.Sprintf("On balance %s: %.2f an hour, %.2f a week.",
-			plural(int(priced), "GPU becomes free", "GPUs become free"), hour, hour*hoursPerWeek))
+			nodedoc.Count(int(priced), "GPU becomes free", "GPUs become free"), hour, hour*hoursPerWeek))
 	}
 
 	if unpriced > 0 {
 		p.para("", yellow, fmt.Sprintf("%s without a --price.",
-			plural(int(unpriced), "GPU becomes free", "GPUs become free")))
+			nodedoc.Count(int(unpriced), "GPU becomes free", "GPUs become free")))
 	}
 }

@@ -60,7 +60,7 @@ func (s *session) restoreLayouts(ctx context.Context) error {
 
 	s.page.line()
 
-	if err := s.askOperator(ctx, question+plural(len(ids), "GPU", "GPUs")+"?"); err != nil {
+	if err := s.askOperator(ctx, question+nodedoc.Count(len(ids), "GPU", "GPUs")+"?"); err != nil {
 		return err
 	}
 

@@ -61,9 +61,9 @@ func (c *client) streamNode(ctx context.Context, handle func(data []byte) error)
 	}
 	defer res.Body.Close()
 
-	err = readEvents(res.Body, func(data []byte) error {
-		if !bytes.HasPrefix(data, []byte("{")) {
-			return nil // it says that the exporter stops
+	err = readEvents(res.Body, func(name string, data []byte) error {
+		if name != "node" {
+			return nil // the exporter stops
 		}
 
 		return handle(data)

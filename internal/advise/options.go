@@ -39,15 +39,26 @@ func DefaultOptions() Options {
 	}
 }
 
-// Validate returns an error that begins with the name of the first option out of its range, as its flag has it.
+// OptionError is an option out of its range, by the name that its flag has after --advise.
+type OptionError struct {
+	Option   string
+	Value    any
+	Expected string
+}
+
+func (e *OptionError) Error() string {
+	return fmt.Sprintf("%s=%v: expected %s", e.Option, e.Value, e.Expected)
+}
+
+// Validate returns an OptionError about the first option out of its range.
 func (o Options) Validate() error {
 	const least, most = 1, 100
 	if !(o.MaxStretch >= least && o.MaxStretch <= most) { // NaN is out of range
-		return fmt.Errorf("max-stretch=%v: expected %v to %v", o.MaxStretch, least, most)
+		return &OptionError{"max-stretch", o.MaxStretch, fmt.Sprintf("%v to %v", least, most)}
 	}
 
 	if o.MinEvidence < time.Minute || o.MinEvidence > 30*24*time.Hour {
-		return fmt.Errorf("min-evidence=%s: expected 1m to 720h", o.MinEvidence)
+		return &OptionError{"min-evidence", o.MinEvidence, "1m to 720h"}
 	}
 
 	return nil

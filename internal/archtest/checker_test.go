@@ -100,6 +100,28 @@ func TestLengthRules(t *testing.T) {
 	}
 }
 
+func TestInterfaceRule(t *testing.T) {
+	methods := func(name string, n int) string {
+		return "package a\ntype " + name + " interface {\nerror\n" + strings.Repeat("F()\n", n) + "}\n"
+	}
+
+	const large = "T has 7 methods, at most 6 are allowed"
+	for _, c := range []struct{ about, file, text, rule string }{
+		{"6 methods and an embedded interface", "a/a.go", methods("T", 6), ""},
+		{"7 methods", "a/a.go", methods("T", 7), large},
+		{"7 methods in a test", "a/a_test.go", methods("T", 7), ""},
+		{"7 methods in a function", "a/a.go", "package a\nfunc f() {\n" +
+			strings.TrimPrefix(methods("T", 7), "package a\n") + "}\n", large},
+		{"struct", "a/a.go", "package a\ntype T struct{ a, b, c, d, e, f, g int }\n", ""},
+		{"seam to the driver", "internal/nvmlsource/driver_device.go", methods("Device", 44), ""},
+		{"seam that became small", "internal/nvmlsource/driver_device.go", methods("Device", 6),
+			"Device is small now"},
+		{"same name elsewhere", "internal/poll/a.go", methods("Device", 7), "Device has 7 methods"},
+	} {
+		checkFound(t, c.about, violationsOf(t, c.file, c.text), c.file+":", c.rule)
+	}
+}
+
 func violationsOf(t *testing.T, name, text string) []string {
 	t.Helper()
 

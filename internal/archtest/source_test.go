@@ -64,6 +64,7 @@ func (s source) violations() []string {
 
 	found := s.tooLong()
 	if !s.isTest() {
+		found = append(found, s.largeInterfaces()...)
 		found = append(found, s.declarations()...)
 		found = append(found, s.exits()...)
 		found = append(found, s.sharedWithOracle()...)

@@ -36,11 +36,11 @@ func nodeCalls() []callType {
 
 func gpuCalls() []callType {
 	return callsOf[nvmlsource.Device]("nvmlDevice", append(profiledCalls(),
-		returns[none]("nvmlDeviceGetFieldValues"), // the call, and each field of it:
+		returns[none]("nvmlDeviceGetFieldValues"), // the call, and each of its fields:
 		returns[fieldValue]("nvmlDeviceGetFieldValues", fieldNames, numbers),
 		returns[handleCount]("nvmlDeviceGetGpuInstances", numbers),
 		returns[none]("nvmlDeviceGetMigDeviceHandleByIndex", numbers),
-		// without lastSeen: a replay is called for the samples of the same polls
+		// without lastSeen: a replay is asked for the samples of the same polls
 		returns[[]nvml.ProcessUtilizationSample]("nvmlDeviceGetProcessUtilization"),
 		returns[none]("nvmlDeviceRegisterEvents", eventNames),
 		returns[none]("nvmlGpmMigSampleGet", numbers),
@@ -57,13 +57,13 @@ func instanceCalls() []callType { return callsOf[nvmlsource.GPUInstance]("nvmlGp
 func profiledCalls() []callType {
 	return []callType{
 		returns[none]("nvmlGpmSampleGet"),
-		returns[none]("nvmlGpmMetricsGet", windowNames), // the call, and each metric of it:
+		returns[none]("nvmlGpmMetricsGet", windowNames), // the call, and each of its metrics:
 		returns[float64]("nvmlGpmMetricsGet", windowNames, metricNames),
 	}
 }
 
-// callsOf returns the calls of an interface of the seam. Those that are not listed are recorded as the interface has
-// them, unless they deal in handles.
+// callsOf returns the calls of an interface of the driver seam: the listed ones, and all others with the types of their
+// methods. It omits calls for which notRecorded returns true.
 func callsOf[I any](prefix string, listed ...callType) []callType {
 	seam := reflect.TypeFor[I]()
 	all := listed
@@ -96,8 +96,8 @@ func callsOf[I any](prefix string, listed ...callType) []callType {
 	return all
 }
 
-// notRecorded reports whether a call is passed on to the driver alone: a recording ends before Shutdown, and a program
-// that records lets go of no GPU.
+// notRecorded reports whether we do not record a call: a recording ends before Shutdown, and a program that records
+// releases no GPU.
 func notRecorded(function string) bool {
 	switch function {
 	case "nvmlShutdown", "nvmlInitNoAttach", "nvmlDeviceGetHandleByPciBusId", "nvmlGpmSampleFree":
@@ -139,7 +139,7 @@ func (t callType) text(c nvmlsource.Call) string {
 	return callOf(t.name, args...)
 }
 
-// returns is the type of a call whose answer is a T.
+// returns returns the type of a call whose answer is a T.
 func returns[T any](name string, args ...names) callType {
 	return callType{name, args, reflect.TypeFor[T]()}
 }
@@ -149,8 +149,8 @@ func callOf(function string, args ...string) string {
 	return function + "(" + strings.Join(args, ", ") + ")"
 }
 
-// findCall parses a call. It returns its type and its canonical form, in which arguments are written by name if they
-// have one.
+// findCall parses a call. It returns its type and its canonical form, which has names instead of numbers where there
+// are any.
 func findCall(known []callType, text string) (c callType, canonical string, err error) {
 	name, inner, hasArgs := strings.Cut(text, "(")
 	var args []string
@@ -197,7 +197,7 @@ type names string
 
 const (
 	numbers names = ""
-	// what a window of samples is of: a GPU instance by its id, or the entity itself
+	// the GPU instance, by its id, that samples are about, or the entity itself
 	windowNames names = " 4294967295:WHOLE "
 )
 

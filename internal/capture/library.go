@@ -10,8 +10,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-// library is in front of a driver and records its answers, or answers instead of a driver in a replay. One
-// implementation of both keeps the names and types of the calls the same.
+// library records the answers of a driver, or replays recorded answers without one. It does both so that the calls have
+// the same names and types.
 type library struct {
 	entity // the node
 	seam   nvmlsource.Library
@@ -20,9 +20,9 @@ type library struct {
 	// The calls of each kind of entity below the node.
 	gpuCalls, migCalls, instanceCalls []callType
 
-	// Both are guarded by the timeline's mu. There is one device for each handle that the driver has returned.
+	// The timeline's mu guards both.
 	rec     *Recording
-	devices []*device
+	devices []*device // one for each handle that the driver has returned
 }
 
 // device is a physical GPU. Each handle of the driver has one, so that handles of the same GPU are equal.
@@ -33,7 +33,7 @@ type device struct {
 	record *gpuRecord // guarded by the timeline's mu
 }
 
-// newLibrary returns a library over a recording, which it owns from then on. The driver is nil in a replay.
+// newLibrary returns a library that records driver in rec, or replays rec if driver is nil. It owns rec from then on.
 func newLibrary(rec *Recording, driver nvmlsource.Library) *library {
 	t := &timeline{replays: driver == nil, changed: make(chan struct{})}
 
@@ -64,7 +64,7 @@ func (l *library) newDevice(driver nvmlsource.Device, name gpuName, record *gpuR
 	}
 }
 
-// Before records or replays a call. Calls that change a GPU are neither recorded nor made.
+// Before records or replays a call. It refuses calls that it does not know, such as those that change a GPU.
 func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 	switch c.Function {
 	case "nvmlShutdown", "nvmlGpmSampleFree":
@@ -79,6 +79,7 @@ func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 
 	e := l.entityOf(c.Object)
 
+	// NVML computes these metrics from two samples. Their entity is that of the later one.
 	if c.Function == "nvmlGpmMetricsGet" {
 		from := sampleIn(c, 0)
 		to := sampleIn(c, 1)
@@ -96,7 +97,7 @@ func (l *library) Before(c nvmlsource.Call) nvmlsource.Verdict {
 		return nvmlsource.Verdict{Answered: true, Return: nvml.ERROR_NOT_SUPPORTED}
 	}
 
-	return l.pass(e, c, e.known[at])
+	return l.recordOrReplay(e, c, e.known[at])
 }
 
 // entityOf returns the entity that a call is about.
@@ -111,8 +112,8 @@ func (l *library) entityOf(object any) *entity {
 	return &l.entity
 }
 
-// pass records or replays a call of a known type.
-func (l *library) pass(e *entity, c nvmlsource.Call, t callType) nvmlsource.Verdict {
+// recordOrReplay records or replays a call of a known type.
+func (l *library) recordOrReplay(e *entity, c nvmlsource.Call, t callType) nvmlsource.Verdict {
 	if l.time.replays {
 		a := e.replay(t.text(c))
 		if a.ret == nvml.SUCCESS {
@@ -122,20 +123,20 @@ func (l *library) pass(e *entity, c nvmlsource.Call, t callType) nvmlsource.Verd
 		return nvmlsource.Verdict{Answered: true, Answer: l.replayed(c, a.value), Return: a.ret}
 	}
 
-	b := e.begin(t.text(c))
+	call := e.begin(t.text(c))
 
 	return nvmlsource.Verdict{After: func(answer any, ret nvml.Return) {
 		if ret != nvml.SUCCESS {
-			b.end(nil, ret)
+			call.end(nil, ret)
 			return
 		}
 
-		b.end(l.recorded(c, t, answer), ret)
+		call.end(l.recorded(c, t, answer), ret)
 		fillIn(e, c)
 	}}
 }
 
-// recorded returns the driver's answer as it is recorded: of handles, how many there are, or the GPU's name.
+// recorded returns what we record of the driver's answer. For handles that is their number, or the name of the GPU.
 func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
 	switch t.answer {
 	case reflect.TypeFor[none]():
@@ -153,7 +154,7 @@ func (l *library) recorded(c nvmlsource.Call, t callType, answer any) any {
 	return answer
 }
 
-// replayed returns the answer that was recorded as a value.
+// replayed returns the answer to a call from its recorded value. It undoes recorded.
 func (l *library) replayed(c nvmlsource.Call, value any) any {
 	switch value := value.(type) {
 	case gpuName:
@@ -169,7 +170,7 @@ func (l *library) replayed(c nvmlsource.Call, value any) any {
 	return value
 }
 
-// fillIn records or replays what a call has filled in.
+// fillIn records or replays the memory of the caller that a call fills in.
 func fillIn(e *entity, c nvmlsource.Call) {
 	switch c.Function {
 	case "nvmlDeviceGetFieldValues":
@@ -183,8 +184,8 @@ func fillIn(e *entity, c nvmlsource.Call) {
 	}
 }
 
-// Object returns what is recorded of a handle. The calls of a MIG device are recorded by its index, which another one
-// has after a repartition; those of a GPU instance by its profile and its position.
+// Object returns the entity of a handle that a call has returned. A MIG device's entity is that of its index, which
+// another device has after a repartition; a GPU instance's is that of its profile and its position.
 func (l *library) Object(c nvmlsource.Call, position int, handle any) (object any, known bool) {
 	switch c.Function {
 	case "nvmlDeviceGetHandleByIndex", "nvmlEventSetWait":
@@ -209,7 +210,8 @@ func (l *library) Object(c nvmlsource.Call, position int, handle any) (object an
 	return nil, false
 }
 
-// deviceOf returns the recorded device of a driver's handle, a new one for a handle not seen before.
+// deviceOf returns the device of a driver's handle. It adds one for a handle that it has not seen before, with the name
+// gpu0 for index 0.
 func (l *library) deviceOf(h nvmlsource.Device, index int) *device {
 	if d := l.find(func(d *device) bool { return d.Device == h }); d != nil {
 		return d

@@ -11,8 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/strictyaml"
 )
 
-// The series of one entity, by the call as it is written in a file: function(argument, ...). Each kind of entity has
-// calls of its own.
+// answers are the series of one entity, by call: function(argument, ...). Each kind of entity has its own calls.
 type (
 	answers         map[string]*series
 	nodeAnswers     answers
@@ -37,11 +36,11 @@ func (a *instanceAnswers) DecodeYAML(r *strictyaml.Reader, n *yaml.Node, key str
 // series is every answer to one call, in the order of the calls.
 type series struct {
 	entries []entry
-	poll    pollNumber // the last one with such a call
-	calls   int        // such calls in that poll
+	poll    pollNumber // the last poll with this call
+	calls   int        // how many times that poll made it
 }
 
-// entry is an answer with its place in time: that of the nth such call (from 1) in a poll.
+// entry is the answer to the nth such call, from 1, in a poll.
 type entry struct {
 	poll pollNumber
 	nth  int
@@ -52,8 +51,7 @@ type entry struct {
 type answer struct {
 	ret   nvml.Return
 	value any // of the call's type if ret is SUCCESS
-	// until is the poll in which the driver answered, never for a call that hung to the end. It is later than the poll of
-	// the call only if the call outlasted that.
+	// until is the poll in which the driver answered: a later one than that of the call if the call hung, or never.
 	until pollNumber
 }
 
@@ -86,7 +84,7 @@ func (s *series) at(poll pollNumber, nth int) answer {
 	return found
 }
 
-// MarshalYAML writes the answers that differ from the one before them; a single answer is written without its poll.
+// MarshalYAML writes only answers that differ from the one before them, and a single answer without its poll.
 func (s *series) MarshalYAML() (any, error) {
 	changes := &yaml.Node{Kind: yaml.MappingNode}
 	var last *yaml.Node
@@ -128,7 +126,7 @@ func (a answer) encode(poll pollNumber) *yaml.Node {
 	return encode(a.value)
 }
 
-// readSeries reads the series of one entity, of which the calls are known.
+// readSeries reads the series of one entity that has the known calls.
 func readSeries(
 	r *strictyaml.Reader,
 	n *yaml.Node,
@@ -186,13 +184,13 @@ func readEntries(r *strictyaml.Reader, n *yaml.Node, key string, t reflect.Type)
 
 	if len(list) == 0 {
 		r.Expected(of.Polls, key, "a mapping of one poll or more to answers")
-		return []entry{{}}
+		return []entry{{}} // a series has an entry, also in a file with errors
 	}
 
 	return list
 }
 
-// parsePoll reads 3, the first call in a poll, or 3.2, the second.
+// parsePoll parses "3", the first call in poll 3, or "3.2", the second.
 func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	whole, part, has := strings.Cut(text, ".")
 
@@ -206,7 +204,8 @@ func parsePoll(text string) (poll pollNumber, nth int, ok bool) {
 	return pollNumber(number), nth, err == nil && nth > 1
 }
 
-// readAnswer reads the answer to a call in a poll: a value, an error, or one that came in a later poll or never.
+// readAnswer reads the answer to a call in a poll: a value, an error, or a hang, which ends with an answer in a later
+// poll or never.
 func readAnswer(
 	r *strictyaml.Reader,
 	n *yaml.Node,

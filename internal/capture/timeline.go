@@ -7,7 +7,7 @@ import (
 	"github.com/NVIDIA/go-nvml/pkg/nvml"
 )
 
-// timeline is the time of a recorder or a replay, in polls. It guards all that is recorded.
+// timeline is the time of a recorder or a replay, in polls. Its mu guards the whole recording.
 type timeline struct {
 	mu      sync.Mutex
 	replays bool
@@ -23,12 +23,12 @@ func (t *timeline) wake() {
 	t.changed = make(chan struct{})
 }
 
-// waitUntil blocks until a condition holds, which is checked with mu held. It returns false if the context has ended or
-// the timeline was closed first.
+// waitUntil blocks until holds returns true; it calls holds with mu held. It returns false if ctx ends or the timeline
+// is closed first.
 func (t *timeline) waitUntil(ctx context.Context, holds func() bool) bool {
 	for {
 		t.mu.Lock()
-		ok := holds() // it may call wake, which replaces changed: that is read afterwards
+		ok := holds() // before we read changed: holds may call wake, which replaces it
 		closed := t.closed
 		changed := t.changed
 		t.mu.Unlock()
@@ -69,8 +69,8 @@ func entityIn[K comparable, A ~map[string]*series](
 	return &entity{t, answers(all[at]), known}
 }
 
-// part records a part of an answer, such as one of the metrics that a call has filled in, or replaces it by the
-// recorded one.
+// part records a part of an answer, such as one of the metrics that a call has filled in. In a replay it returns the
+// recorded part instead of value and ret.
 func part[T any](e *entity, call string, value T, ret nvml.Return) (T, nvml.Return) {
 	if e.time.replays {
 		a := e.replay(call)
@@ -122,8 +122,8 @@ func (b begun) end(value any, ret nvml.Return) {
 	}
 }
 
-// replay returns the recorded answer, and blocks for as long as the call hung. A call that was not recorded is
-// answered as by a library without the function.
+// replay returns the recorded answer, and blocks for as long as the call hung. If the call was not recorded, it answers
+// like a library without the function.
 func (e *entity) replay(call string) answer {
 	e.time.mu.Lock()
 

@@ -10,6 +10,8 @@ import (
 
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
+
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // The states of an engine.
@@ -114,7 +116,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	running, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	defer context.AfterFunc(graceCtx, func() {
-		sleep(running, lastSave)
+		_ = retry.Sleep(running, lastSave)
 		close(e.stopped)
 	})()
 

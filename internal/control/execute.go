@@ -13,6 +13,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // grace is how long an operation may go on after shutdown was requested: well below the stop timeout of a service
@@ -26,7 +27,7 @@ const lastSave = time.Second
 func withGrace(ctx context.Context) (context.Context, context.CancelFunc) {
 	graceCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
-		sleep(graceCtx, grace)
+		_ = retry.Sleep(graceCtx, grace)
 		cancel()
 	})
 
@@ -211,7 +212,7 @@ func (e *Engine) performStep(ctx context.Context, op *operation, s mig.Step, for
 			return done, err
 		}
 
-		sleep(ctx, firstRetryDelay<<(n-1))
+		_ = retry.Sleep(ctx, firstRetryDelay<<(n-1))
 		op.setPending(s.GPU, &s)
 	}
 }
@@ -323,16 +324,6 @@ func isForeign(err error) bool {
 func isBusy(err error) bool {
 	var p *api.Problem
 	return errors.As(err, &p) && p.Type == api.Busy
-}
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
 }
 
 // checkHolders returns an error if anything holds what the step is about to destroy. The last poll's activity counts

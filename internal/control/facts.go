@@ -47,7 +47,7 @@ func (e *Engine) collectFacts(u *usage, p *api.Plan) []string {
 
 		g := u.gpus[at]
 		list = append(list, fmt.Sprintf("GPU %s with MIG mode %s, pending %s, in layout %d", g.UUID,
-			onOff(g.MIG.Or(false)), onOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
+			mig.OnOff(g.MIG.Or(false)), mig.OnOff(g.Pending.Or(g.MIG.Or(false))), generations[g.UUID]))
 		m := u.marks[g.UUID]
 
 		list = append(

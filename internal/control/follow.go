@@ -12,6 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // followInterval is how often an operation that waits for the kubelet asks it.
@@ -169,7 +170,7 @@ func (e *Engine) awaitOffered(ctx context.Context, op *operation) (waits []strin
 
 		if !cut {
 			op.setWaiting(waits)
-			sleep(waitCtx, followInterval)
+			_ = retry.Sleep(waitCtx, followInterval)
 		}
 
 		switch {

@@ -181,7 +181,10 @@ func (e *Engine) bother(ctx context.Context, n int) {
 			_ = e.State()
 		}
 
-		sleep(ctx, time.Duration(rand.IntN(3000))*time.Millisecond)
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Duration(rand.IntN(3000)) * time.Millisecond):
+		}
 	}
 }
 

@@ -236,7 +236,7 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	}
 
 	op.change(func(o *entry) { o.Operation.Mode = &r })
-	op.addNote("MIG mode is %s, pending is %s", onOff(r.Current), onOff(r.Pending))
+	op.addNote("MIG mode is %s, pending is %s", mig.OnOff(r.Current), mig.OnOff(r.Pending))
 
 	if r.Current == r.Wanted {
 		// The hooks and the device plugin come next. We need not save this state yet: after a crash, the next start reads
@@ -269,14 +269,6 @@ func (e *Engine) endMode(ctx context.Context, op *operation, change mig.ModeChan
 	}
 
 	e.endOperation(ctx, op, api.Succeeded, nil)
-}
-
-func onOff(on bool) string {
-	if on {
-		return "on"
-	}
-
-	return "off"
 }
 
 func waitsFor(activation error) string {

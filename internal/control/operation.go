@@ -9,6 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // task says what executeOperation does with an operation.
@@ -51,7 +52,7 @@ type entry struct {
 	watched bool // the operation is unsettled, and a goroutine watches whether it can still succeed
 	// retryable is set if the engine itself retries an operation that could not be finished, see retry.
 	retryable bool
-	retry     backoff
+	retry     retry.Backoff
 	// resumes is set while an operation of the last process waits for the driver, see deferToDriver. absence says why we
 	// must not finish such an operation, see longAbsence.
 	resumes bool

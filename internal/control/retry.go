@@ -156,19 +156,6 @@ func (e *Engine) hasHungCall(id gpu.UUID) bool {
 // driver and the disk busy.
 const maxBackoff = 5 * time.Minute
 
-// backoff says when we try something again. The wait doubles with each attempt.
-type backoff struct {
-	next time.Time
-	wait time.Duration
-}
-
-func (b *backoff) isDue(now time.Time) bool { return !now.Before(b.next) }
-
-func (b *backoff) postpone(now time.Time, first, longest time.Duration) {
-	b.wait = min(max(2*b.wait, first), longest)
-	b.next = now.Add(b.wait)
-}
-
 // retryDegraded resumes one operation whose driver call has returned, or that can be saved again: the first time at
 // once, then at growing intervals.
 func (e *Engine) retryDegraded(ctx context.Context) {
@@ -179,7 +166,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	e.state.update(func(b *book) {
 		if b.current == nil && b.unusable == "" && !b.recovering {
 			due = b.list(func(o *entry) bool {
-				return isDegraded(o.Operation.State) && o.retryable && o.retry.isDue(now) &&
+				return isDegraded(o.Operation.State) && o.retryable && o.retry.IsDue(now) &&
 					(e.o.Apply || o.resumes)
 			})
 		}
@@ -191,7 +178,7 @@ func (e *Engine) retryDegraded(ctx context.Context) {
 	}
 
 	op := due[at]
-	op.change(func(o *entry) { o.retry.postpone(now, housekeeping, maxBackoff) })
+	op.change(func(o *entry) { o.retry.Postpone(now, housekeeping, maxBackoff) })
 
 	if _, err := e.retry(ctx, op, false); err != nil {
 		level.Debug(e.o.Logger).Log(

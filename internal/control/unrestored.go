@@ -9,6 +9,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // unrestored is a GPU whose layout we have to restore in this boot, and have not yet.
@@ -21,7 +22,7 @@ type unrestored struct {
 	// instances are gone, it may not have finished.
 	Left bool `json:"left,omitempty"`
 
-	retry backoff
+	retry retry.Backoff
 }
 
 // Waiting times between attempts to restore a GPU. An attempt that fails has done and undone steps and run hooks, so
@@ -50,13 +51,13 @@ func (e *Engine) beginRestore() {
 		}
 
 		for n := range b.unrestored { // the obstacles that the last process met may be gone
-			b.unrestored[n].retry.next = now
+			b.unrestored[n].retry.Next = now
 		}
 
 		for _, l := range b.layouts {
 			if due && e.o.Restore && e.o.Apply {
 				b.unrestored = append(b.unrestored, unrestored{GPU: l.GPU, Reason: api.NotTried,
-					Detail: "it was not tried yet", retry: backoff{next: now}})
+					Detail: "it was not tried yet", retry: retry.Backoff{Next: now}})
 			}
 		}
 	})
@@ -83,7 +84,7 @@ func (e *Engine) dueRestores() (list []gpu.UUID) {
 		}
 
 		for _, u := range b.unrestored {
-			if !u.Left && u.retry.isDue(now) {
+			if !u.Left && u.retry.IsDue(now) {
 				list = append(list, u.GPU)
 			}
 		}
@@ -154,7 +155,7 @@ func (u *unrestored) postpone(now time.Time, reason api.RestoreReason, detail, b
 		u.Operation = by
 	}
 
-	u.retry.postpone(now, minRestoreBackoff, longest)
+	u.retry.Postpone(now, minRestoreBackoff, longest)
 
 	return news
 }
@@ -215,7 +216,7 @@ func (b *book) listUnrestored() []api.Unrestored {
 	for _, u := range b.unrestored {
 		d := api.Unrestored{GPU: u.GPU, Reason: u.Reason, Detail: u.Detail, Operation: u.Operation}
 		if !u.Left {
-			d.Next = u.retry.next
+			d.Next = u.retry.Next
 		}
 
 		if l := b.findLayout(u.GPU); l != nil {

@@ -10,6 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/mig"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 const (
@@ -47,8 +48,8 @@ func (e *Engine) watchUnsettled(ctx context.Context) {
 func (e *Engine) cure(ctx context.Context, op *operation) {
 	s := &kubeletWait{e: e, op: op}
 
-	var hooks backoff
-	hooks.postpone(e.o.Now(), firstHookRetry, maxBackoff)
+	var hooks retry.Backoff
+	hooks.Postpone(e.o.Now(), firstHookRetry, maxBackoff)
 
 	for op.status() == api.Unsettled {
 		waits := s.lookAgain(ctx)
@@ -61,9 +62,9 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 			e.uncordonNode(ctx, op)
 		}
 
-		if len(e.awaitedHooks(op)) > 0 && hooks.isDue(e.o.Now()) {
+		if len(e.awaitedHooks(op)) > 0 && hooks.IsDue(e.o.Now()) {
 			e.runHooks(ctx, op, api.Succeeded)
-			hooks.postpone(e.o.Now(), firstHookRetry, maxBackoff)
+			hooks.Postpone(e.o.Now(), firstHookRetry, maxBackoff)
 		}
 
 		waits = append(waits, e.awaitedHooks(op)...)
@@ -73,7 +74,7 @@ func (e *Engine) cure(ctx context.Context, op *operation) {
 		}
 
 		op.setWaiting(waits)
-		sleep(ctx, cureInterval)
+		_ = retry.Sleep(ctx, cureInterval)
 	}
 }
 

@@ -95,11 +95,11 @@ func (s *Source) locate(now time.Time) error {
 		missing = missing || !u.located
 	}
 
-	if !missing || !s.search.isDue(now) {
+	if !missing || !s.search.IsDue(now) {
 		return nil
 	}
 
-	s.search.failed(now)
+	s.search.Postpone(now, minBackoff, maxBackoff)
 
 	list, err := s.countedSession().Devices()
 	if err != nil && lost(err) {

@@ -14,6 +14,7 @@ import (
 	"github.com/go-kit/log/level"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // Mode is where the host engine runs.
@@ -66,14 +67,14 @@ type Source struct {
 	mu          sync.Mutex // held for a cycle, and so for as long as a call hangs
 	session     Session    // nil while not connected
 	connected   bool       // a cycle has succeeded in this session
-	retry       backoff
+	retry       retry.Backoff
 	lastErr     error
 	starts      startLimit
 	cannotStart bool  // an engine in this process would not start now: this process is not root
 	advised     error // prevents profiling of all GPUs, and is in the log
 	units       map[gpu.UUID]*profiledGPU
 	devices     map[gpu.UUID]uint32
-	search      backoff // for GPUs that the engine does not know
+	search      retry.Backoff // for GPUs that the engine does not know
 	fields      [levels]FieldGroup
 	named       [levels]bool // which field groups exist
 	shared      *watch       // of all GPUs; nil if each has its own
@@ -166,7 +167,7 @@ func (s *Source) Profile(snapshot *gpu.Snapshot) (map[gpu.UUID]gpu.Profiling, er
 		return nil, s.recordFailure(err, now)
 	}
 
-	s.retry = backoff{}
+	s.retry = retry.Backoff{}
 	if !s.connected {
 		s.connected = true
 		level.Info(s.opts.Logger).Log(
@@ -216,7 +217,7 @@ func (s *Source) Retry() { s.again.Store(true) }
 // connect connects unless there is a session. Until the next attempt is due, it returns the last error.
 func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	if s.again.Swap(false) && !s.versionIsFinal() {
-		s.retry = backoff{}
+		s.retry = retry.Backoff{}
 		s.starts = startLimit{}
 	}
 
@@ -237,10 +238,10 @@ func (s *Source) connect(snapshot *gpu.Snapshot, now time.Time) error {
 	}
 
 	if s.opts.Mode == ModeEmbedded && s.starts.changed(snapshot) {
-		s.retry = backoff{}
+		s.retry = retry.Backoff{}
 	}
 
-	if !s.retry.isDue(now) || s.starts.failed >= maxStarts {
+	if !s.retry.IsDue(now) || s.starts.failed >= maxStarts {
 		return s.lastErr
 	}
 
@@ -283,7 +284,7 @@ func (s *Source) recordFailure(err error, now time.Time) error {
 		)
 	}
 
-	s.retry.failed(now)
+	s.retry.Postpone(now, minBackoff, maxBackoff)
 
 	return s.lastErr
 }
@@ -299,7 +300,7 @@ func (s *Source) disconnect() {
 	s.shared = nil
 	s.split = false
 	s.leftover = nil
-	s.search = backoff{}
+	s.search = retry.Backoff{}
 	s.advised = nil
 	clear(s.units)
 	clear(s.devices)
@@ -371,17 +372,4 @@ func (s *Source) tearDown() error {
 	}
 
 	return nil
-}
-
-// backoff spaces attempts: 1 s after the first failure, twice as long after each, up to a minute.
-type backoff struct {
-	wait time.Duration
-	next time.Time
-}
-
-func (b *backoff) isDue(now time.Time) bool { return !now.Before(b.next) }
-
-func (b *backoff) failed(now time.Time) {
-	b.wait = min(max(2*b.wait, minBackoff), maxBackoff)
-	b.next = now.Add(b.wait)
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // profiledGPU is the state of profiling one GPU.
@@ -29,7 +30,7 @@ type profiledGPU struct {
 
 	own     *watch // its own, if GPUs are not watched together
 	watches [levels]*watch
-	retry   backoff
+	retry   retry.Backoff
 	refused bool      // a watch was refused because profiling is paused
 	logged  string    // the last failure in the log
 	paused  time.Time // when the engine last showed that profiling is paused; zero: it is not
@@ -205,7 +206,7 @@ func isEmpty(nodes []hierarchyNode, instance uint32) bool {
 // profile watches what is not watched yet and reads what is. It returns false if nothing is watched.
 func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, error) {
 	var failed error
-	if u.retry.isDue(now) {
+	if u.retry.IsDue(now) {
 		if failed = s.watchUnit(u, now); failed != nil {
 			if lost(failed) {
 				return gpu.Profiling{}, false, failed
@@ -213,9 +214,9 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 		}
 
 		if u.refused = errors.Is(failed, ErrPaused); failed == nil || u.refused {
-			u.retry = backoff{}
+			u.retry = retry.Backoff{}
 		} else {
-			u.retry.failed(now)
+			u.retry.Postpone(now, minBackoff, maxBackoff)
 		}
 	}
 
@@ -253,7 +254,7 @@ func (s *Source) profile(u *profiledGPU, now time.Time) (gpu.Profiling, bool, er
 	switch {
 	case failed != nil:
 		s.logFailure(u, failed)
-	case u.retry.wait == 0:
+	case u.retry.Next.IsZero():
 		u.logged = ""
 	}
 

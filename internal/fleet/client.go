@@ -17,6 +17,8 @@ import (
 	v1 "github.com/prometheus/client_golang/api/prometheus/v1"
 	"github.com/prometheus/common/config"
 	"github.com/prometheus/common/model"
+
+	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
 // ClientOptions say which server to ask, and how.
@@ -89,7 +91,7 @@ func NewClient(o ClientOptions) (*Client, error) {
 		return nil, fmt.Errorf("use the URL %q: %w", u.Redacted(), err)
 	}
 
-	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: sleep,
+	return &Client{api: v1.NewAPI(c), url: u.Redacted(), timeout: o.Timeout, wait: retry.Sleep,
 		close: client.CloseIdleConnections}, nil
 }
 
@@ -127,19 +129,6 @@ func (c *Client) Close() { c.close() }
 
 // URL returns the server's address without a password.
 func (c *Client) URL() string { return c.url }
-
-// sleep returns after a time, or with the context's error when it ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
-}
 
 // vector evaluates an expression at one instant.
 func (c *Client) vector(ctx context.Context, query string, at time.Time) (model.Vector, error) {

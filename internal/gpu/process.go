@@ -27,8 +27,8 @@ func LargestFirst(list []Process) []Process {
 	return sorted
 }
 
-// ReadCues are what the caller knows that makes the driver's lists of processes due, which are too expensive to be read
-// in each reading.
+// ReadCues are what the caller of a reading wants to be read, and what it knows that makes the driver's lists of
+// processes due, which are too expensive to be read in each reading.
 type ReadCues struct {
 	// Asked is set if a caller waits for what there is now, as partition control does: everything is read anew, the
 	// layout included.
@@ -44,4 +44,15 @@ type ReadCues struct {
 	FollowMemory bool
 	// SlowEvery is the period of the slow tier; 0 is that of the source's own.
 	SlowEvery time.Duration
+	// GPM is set if the activity of the GPU is read by GPM, on a GPU that has it, also if the source by itself does not.
+	GPM    bool
+	Extras Extras
+}
+
+// Extras are readings that cost driver calls of their own, and that few need.
+type Extras struct {
+	Media        bool // media engines
+	InstanceECC  bool // memory errors by MIG device
+	InstancePCIe bool // PCIe traffic of GPU instances, by GPM
+	Fabric       bool // the GPU's place in the NVLink fabric
 }

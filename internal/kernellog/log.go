@@ -1,5 +1,5 @@
-// Package kernellog reads the XIDs that the NVIDIA driver prints to the kernel's log. Some never come as events of the
-// driver: those that GSP reports itself, and those of a GPU on which no program runs.
+// Package kernellog reads the XIDs that the NVIDIA driver prints to the kernel's log. The driver sends no event for
+// some of them: those that GSP reports itself, and those of a GPU on which no program runs.
 package kernellog
 
 import (
@@ -17,7 +17,7 @@ import (
 const (
 	// maxRecord is longer than any record of Linux (CONSOLE_EXT_LOG_MAX, 8 KiB).
 	maxRecord = 16 << 10
-	// maxLines bounds the XIDs that Take has not taken. Further ones count as lost.
+	// maxLines bounds the XIDs that wait for Take. Further ones count as lost.
 	maxLines = 4096
 	// maxSkipped bounds the records in a row that are too long to be read.
 	maxSkipped = 100
@@ -29,7 +29,7 @@ const (
 type Options struct {
 	Open   func() (Device, error)
 	Now    func() time.Time
-	Uptime func() time.Duration // of the kernel, by the clock of its log
+	Uptime func() time.Duration // since the kernel's boot, by the clock of its log
 }
 
 // Log follows the kernel's log on a goroutine of its own. It is safe for concurrent use.
@@ -43,19 +43,19 @@ type Log struct {
 	err    error  // why not
 	closed bool
 	lastUp time.Time       // when it was last known to be readable; zero if it never was
-	lines  []gpu.LoggedXID // that were not taken
-	lost   bool
+	lines  []gpu.LoggedXID // for Take
+	lost   bool            // since the last Take
 
 	startedAt time.Duration // the kernel's uptime at the start
 
 	// Owned by Start, and then by the goroutine.
-	started  bool   // what is read was not there at the start, or could not be read then
+	started  bool   // Start has read what it could: the rest is new, or could not be read then
 	next     uint64 // the sequence number after that of the last record
 	caughtUp bool   // the log was read to its end
 	repeats  repeats
 }
 
-// Start reads what the log has, and begins to follow it. Close ends that. A log that cannot be read is tried again, and
+// Start reads what the log has, and follows it until Close. If it cannot read the log it tries again every 30 seconds;
 // State has the reason.
 func Start(opts Options) *Log {
 	l := &Log{
@@ -86,14 +86,14 @@ func (l *Log) Close() {
 	close(l.quit)
 
 	if device != nil {
-		_ = device.Close() // there is nothing to lose
+		_ = device.Close() // ends a Read under way
 	}
 
 	<-l.done
 }
 
-// Take returns the XIDs since the last call, in their order, and whether records were lost since then. Those from
-// before the start come once for each GPU and XID, with the time of the last.
+// Take returns the XIDs since the last call, in their order, and whether we have missed records since then. It returns
+// those from before the start once for each GPU and XID, with the time of the last.
 func (l *Log) Take() (lines []gpu.LoggedXID, lost bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +123,7 @@ func (l *Log) State() gpu.SourceState {
 	}
 }
 
-// run follows the log until Close. open is whether it can be read now.
+// run follows the log until Close. open is whether begin succeeded.
 func (l *Log) run(open bool) {
 	defer close(l.done)
 
@@ -164,7 +164,7 @@ func (l *Log) begin() error {
 	return nil
 }
 
-// open opens the device.
+// open opens the device, unless the Log is closed.
 func (l *Log) open() error {
 	device, err := l.opts.Open()
 	if err != nil {
@@ -175,7 +175,7 @@ func (l *Log) open() error {
 	defer l.mu.Unlock()
 
 	if l.closed {
-		_ = device.Close() // there is nothing to lose
+		_ = device.Close() // it was only read
 		return io.ErrClosedPipe
 	}
 
@@ -192,7 +192,7 @@ func (l *Log) drop(failure error) bool {
 	defer l.mu.Unlock()
 
 	if l.device != nil && !l.closed {
-		_ = l.device.Close() // it does not work any more
+		_ = l.device.Close() // it was only read
 	}
 
 	l.device = nil
@@ -201,15 +201,16 @@ func (l *Log) drop(failure error) bool {
 	return !l.closed
 }
 
-// readRecords reads records until reading fails; the end of the log is syscall.EAGAIN unless wait is set.
+// readRecords reads records until reading fails, and returns why. At the end of the log it waits for more, or returns
+// syscall.EAGAIN if wait is not set.
 func (l *Log) readRecords(wait bool) error {
 	buffer := make([]byte, maxRecord)
 	skipped := 0
 
 	for {
-		n, err := l.device.Read(buffer, wait) // only this goroutine sets it
+		n, err := l.device.Read(buffer, wait) // without mu: only this goroutine sets device
 		switch {
-		case errors.Is(err, syscall.EPIPE): // the gap in the sequence numbers tells that records were lost
+		case errors.Is(err, syscall.EPIPE): // the kernel overwrote records; addRecord sees the gap in their numbers
 		case errors.Is(err, syscall.EINVAL) && skipped < maxSkipped:
 			skipped++
 		case errors.Is(err, syscall.EAGAIN):
@@ -225,15 +226,15 @@ func (l *Log) readRecords(wait bool) error {
 	}
 }
 
-// addRecord adds what a record says to the lines. live is whether it was waited for, so that it was printed now. A log
-// that was opened again begins with its oldest record, too.
+// addRecord adds the XID of a record, if it has one. live is whether we waited for the record, so that it was printed
+// just now.
 func (l *Log) addRecord(record string, live bool) {
 	h, text, ok := splitRecord(record)
-	if !ok || h.sequence < l.next {
+	if !ok || h.sequence < l.next { // a log that is opened again begins with its oldest record
 		return
 	}
 
-	// Records from before the start are not missed, also if the log could be read only later.
+	// A gap between records from before the start loses nothing that we report, even if we read them only later.
 	isAfterStart := l.caughtUp || l.started && h.uptime >= l.startedAt
 	missed := isAfterStart && h.sequence > l.next
 	l.next = h.sequence + 1
@@ -271,7 +272,7 @@ func (l *Log) addRecord(record string, live bool) {
 	}
 }
 
-// addOld adds an XID from before the start, in the place of an earlier one. The caller holds mu.
+// addOld adds an XID from before the start, and drops an earlier one of the same GPU and number. The caller holds mu.
 func (l *Log) addOld(x gpu.LoggedXID) {
 	l.lines = slices.DeleteFunc(l.lines, func(known gpu.LoggedXID) bool {
 		return known.BeforeStart && known.PCI == x.PCI && known.XID == x.XID &&

@@ -56,17 +56,18 @@ func (e *ModeError) Error() string {
 		return fmt.Sprintf("%s no MIG mode, %s with MIG", who, layout)
 	case current == e.Wanted:
 		return fmt.Sprintf("%s MIG %s until the next reset, %s where it stays %s",
-			who, onOff(current), layout, onOff(e.Wanted))
+			who, OnOff(current), layout, OnOff(e.Wanted))
 	case e.Pending.Present() && pending == e.Wanted:
 		return fmt.Sprintf("%s MIG %s, and %s is pending until the next reset: the layout can be planned after that",
-			who, onOff(current), onOff(e.Wanted))
+			who, OnOff(current), OnOff(e.Wanted))
 	}
 
 	return fmt.Sprintf("%s MIG %s, %s with MIG %s: change the mode first",
-		who, onOff(current), layout, onOff(e.Wanted))
+		who, OnOff(current), layout, OnOff(e.Wanted))
 }
 
-func onOff(on bool) string {
+// OnOff returns "on" or "off", as the MIG mode is shown.
+func OnOff(on bool) string {
 	if on {
 		return "on"
 	}

@@ -133,7 +133,7 @@ func (b *stepBench) step(name string, op mig.StepOp, slice int, want error) {
 func (b *stepBench) readLayout() {
 	b.t.Helper()
 
-	g, whole, err := b.source.ReadLayout(b.gpu)
+	g, whole, err := b.source.ReadLayout(b.gpu, gpu.ReadCues{Asked: true})
 	if err != nil || whole || len(g.Errors) > 0 || len(g.Instances) != len(b.expected) {
 		b.t.Fatalf("%d instances, want %d; whole %v, errors %v, %v", len(g.Instances), len(b.expected), whole, g.Errors, err)
 	}

@@ -84,11 +84,10 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 
 	xids := queue.xidsOf(r.state)
 	switch {
-	case xids.err == nil:
+	case xids.failure.Err == nil:
 		g.Errors = append(g.Errors, r.checkDelivery(d)...)
-	case !errors.Is(xids.err, gpu.ErrNotSupported):
-		e := gpu.ReadError{Reading: gpu.ReadingEvents, Err: xids.err, Remembered: xids.reported}
-		g.Errors = append(g.Errors, e)
+	case !errors.Is(xids.failure.Err, gpu.ErrNotSupported):
+		g.Errors = append(g.Errors, xids.failure)
 	}
 
 	g.NoXIDs = d != delivered || !xids.received
@@ -96,31 +95,22 @@ func (r *gpuRead) readEvents(g *gpu.GPU, d delivery) {
 	g.ReportsRecovery = d == delivered && xids.kinds&nvml.EventTypeGpuRecoveryAction != 0
 }
 
-// checkDelivery returns an error if the events that the GPU is registered for are not delivered.
+// checkDelivery returns an error if the events that the GPU is registered for are not delivered: a denial like those of
+// calls.
 func (r *gpuRead) checkDelivery(d delivery) []gpu.ReadError {
-	g := r.state
+	q := r.newQuerier(r.state.answers)
 
 	switch d {
 	case notDelivered:
-		e := gpu.ReadError{
-			Reading: gpu.ReadingEvents,
-			Err: fmt.Errorf(
-				"events of a GPU in MIG mode: %w: the driver does not deliver them",
-				gpu.ErrNoPermission,
-			),
-			Remembered: g.deniedEvents,
-		}
-		g.deniedEvents = true
-		r.source.privilege.markMissing(gpu.ReadingEvents)
-
-		return []gpu.ReadError{e}
-
+		q.recordError(gpu.ReadingEvents, fmt.Errorf(
+			"events of a GPU in MIG mode: %w: the driver does not deliver them",
+			gpu.ErrNoPermission,
+		))
 	case delivered:
-		if g.deniedEvents {
-			g.deniedEvents = false
-			r.source.privilege.markRegained(gpu.ReadingEvents)
+		if q.refused[gpu.ReadingEvents] {
+			q.markRegained(gpu.ReadingEvents)
 		}
 	}
 
-	return nil
+	return q.errs
 }

@@ -11,7 +11,7 @@ import (
 // queryFabric queries the GPU's registration in the NVLink fabric, if that is asked for. GPUs without NVSwitch have
 // none.
 func (r *gpuRead) queryFabric(q *querier) gpu.Opt[gpu.Fabric] {
-	if !r.extras.Fabric {
+	if !r.cues.Extras.Fabric {
 		return gpu.None[gpu.Fabric]()
 	}
 
@@ -58,7 +58,7 @@ func fabricOf(info *nvml.GpuFabricInfo_v3) gpu.Opt[gpu.Fabric] {
 // readInstanceECC adds the memory errors of the MIG devices to their compute instances, if that is asked for: of those
 // that the driver counts by MIG device, the uncorrectable ones of SRAM. They are read with the slow tier.
 func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vanished bool) {
-	if !r.extras.InstanceECC {
+	if !r.cues.Extras.InstanceECC {
 		return false
 	}
 
@@ -77,8 +77,7 @@ func (r *gpuRead) readInstanceECC(gi *gpu.GPUInstance, state *entityState) (vani
 		}
 
 		ci.ECC = of.ecc
-		gi.Errors = append(gi.Errors, of.eccErrs...)
-		markRemembered(of.eccErrs)
+		gi.Errors = append(gi.Errors, of.eccErrs.report()...)
 	}
 
 	return vanished
@@ -109,7 +108,7 @@ func (r *gpuRead) computePCIe(state *entityState) (invalid int) {
 	w.rates = gpu.LinkRates{}
 
 	q := r.newQuerier(state.answers)
-	if !r.extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 ||
+	if !r.cues.Extras.InstancePCIe || w.count < 2 || len(w.errs) > 0 ||
 		q.checkRefused(call, gpu.ReadingPCIe) != nil {
 		return 0
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 )
 
-func allExtras() nvmlsource.Extras {
-	return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
+func allExtras() gpu.Extras {
+	return gpu.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
 }
 
 const extrasScenario = `
@@ -26,14 +26,14 @@ workloads: [{name: w, memory: 1GiB, sm: 10, pcie: 100MiB}]
 processes: [{device: 0/4g.71gb@0, workload: w}]
 `
 
-// extrasNode is a node that is asked for extra readings while they are wanted.
-func extrasNode(t *testing.T, wanted *nvmlsource.Extras) *node {
+// extrasNode is a node that is asked for extra readings.
+func extrasNode(t *testing.T, wanted gpu.Extras) *node {
 	t.Helper()
 	n := startNode(t, extrasScenario)
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
-		Now: n.Now, SlowEvery: 15 * time.Second, GPM: true, Extras: func() nvmlsource.Extras { return *wanted },
-		Logger: log.NewNopLogger(),
+		Now: n.Now, SlowEvery: 15 * time.Second, GPM: true, Logger: log.NewNopLogger(),
 	})
+	n.cues.Extras = wanted
 	t.Cleanup(func() {
 		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -72,8 +72,7 @@ func noErrors(t *testing.T, g gpu.GPU) {
 // TestVolatileECCUnderMIG: an H200 with instances reports what its SRAM and memory had since the driver was loaded, and
 // its MIG devices what their SRAM had. Where a driver refuses that, it is absent.
 func TestVolatileECCUnderMIG(t *testing.T) {
-	wanted := nvmlsource.Extras{InstanceECC: true}
-	n := extrasNode(t, &wanted)
+	n := extrasNode(t, gpu.Extras{InstanceECC: true})
 	ids := n.discover()
 	h200 := n.read(ids[0])
 	a100 := n.read(ids[1])
@@ -112,7 +111,7 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 		t.Errorf("%d calls between slow tiers", calls)
 	}
 
-	wanted.InstanceECC = false
+	n.cues.Extras.InstanceECC = false
 	n.advance(15 * time.Second)
 	cmptest.Equal(t, "no longer wanted", n.read(ids[0]).Instances[0].ComputeInstances[0].ECC, nil)
 }
@@ -120,14 +119,13 @@ func TestVolatileECCUnderMIG(t *testing.T) {
 // TestInstancePCIe: GPM has the traffic of GPU instances; a driver that refuses the metrics is not asked again, and the
 // activity stays.
 func TestInstancePCIe(t *testing.T) {
-	wanted := nvmlsource.Extras{}
-	n := extrasNode(t, &wanted)
+	n := extrasNode(t, gpu.Extras{})
 	id := n.discover()[0]
 	n.read(id)
 	n.advance(time.Second)
 	cmptest.Equal(t, "not wanted", n.read(id).Instances[0].Rates, gpu.LinkRates{})
 
-	wanted.InstancePCIe = true
+	n.cues.Extras.InstancePCIe = true
 	n.advance(time.Second)
 	g := n.read(id)
 	noErrors(t, g)
@@ -159,8 +157,7 @@ func TestInstancePCIe(t *testing.T) {
 
 // TestFabric: GPUs on NVSwitches report their registration, others none.
 func TestFabric(t *testing.T) {
-	wanted := nvmlsource.Extras{Fabric: true}
-	n := extrasNode(t, &wanted)
+	n := extrasNode(t, gpu.Extras{Fabric: true})
 	ids := n.discover()
 	h200 := n.read(ids[0])
 	a100 := n.read(ids[1])
@@ -195,7 +192,7 @@ func TestFabric(t *testing.T) {
 		cmptest.Equal(t, "fabric", n.read(ids[0]).Readings.Fabric, c.want)
 	}
 
-	wanted.Fabric = false
+	n.cues.Extras.Fabric = false
 	n.spy.fabric = nil
 	n.advance(15 * time.Second)
 	n.spy.taken()

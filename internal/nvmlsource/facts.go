@@ -10,9 +10,8 @@ import (
 )
 
 // readFacts reads, once, what stays the same as long as the handle and the MIG mode do. What has failed is read again
-// with the slow tier, and what was not supported when unsupported calls are tried again. The errors are reported until
-// then.
-func (r *gpuRead) readFacts() (gpu.Facts, []gpu.ReadError) {
+// with the slow tier, and what was not supported when unsupported calls are tried again.
+func (r *gpuRead) readFacts() (gpu.Facts, keptErrors) {
 	st := &r.state.static
 	f := &r.state.facts
 

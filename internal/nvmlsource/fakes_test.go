@@ -382,6 +382,7 @@ type node struct {
 	t      *testing.T
 	spy    *spy
 	source *nvmlsource.Source
+	cues   gpu.ReadCues // of read
 	logged *bytes.Buffer
 }
 
@@ -449,7 +450,10 @@ func (n *node) read(id gpu.UUID) gpu.GPU {
 	n.t.Helper()
 	n.settle()
 
-	g, err := n.source.Read(id)
+	cues := n.cues
+	cues.FollowMemory = true
+
+	g, err := n.source.ReadWith(id, cues)
 	if err != nil {
 		n.t.Fatal(err)
 	}

@@ -178,8 +178,7 @@ func (r *gpuRead) queryFields(q *querier) error {
 	err := q.classify(call, gpu.ReadingPCIe, r.dev.GetFieldValues(r.state.values))
 	if denied != nil && err == nil {
 		for _, f := range r.state.chosen {
-			delete(q.refused, f.reading)
-			r.source.privilege.markRegained(f.reading)
+			q.markRegained(f.reading)
 		}
 	}
 

@@ -331,7 +331,7 @@ func FuzzRead(f *testing.F) {
 		driver := nvmlsource.Intercept(noiseLibrary{noise: n}, n)
 		source := nvmlsource.New(driver, nvmlsource.Options{
 			Now: func() time.Time { return now }, GPM: true, ProcessUtilization: true,
-			Extras: allExtras, Logger: log.NewNopLogger(),
+			Logger: log.NewNopLogger(),
 		})
 
 		for range 3 {
@@ -343,7 +343,7 @@ func FuzzRead(f *testing.F) {
 			}
 
 			for _, found := range inventory.GPUs {
-				if g, err := source.Read(found.UUID); err == nil {
+				if g, err := source.ReadWith(found.UUID, gpu.ReadCues{FollowMemory: true, Extras: allExtras()}); err == nil {
 					checkSane(t, &g)
 				}
 			}

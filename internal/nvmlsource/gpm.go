@@ -47,8 +47,8 @@ const (
 // window has the last two samples of one entity, and the metrics between them.
 type window struct {
 	samples  [2]GPMSample
-	count    int             // samples that hold counters: the newest is in samples[1]
-	errs     []gpu.ReadError // why it has no metrics
+	count    int        // samples that hold counters: the newest is in samples[1]
+	errs     keptErrors // why it has no metrics
 	activity gpu.Activity
 	rates    gpu.LinkRates
 	media    gpu.Media // of a GPU instance
@@ -80,7 +80,7 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	g := &r.state.gpm
 	was := g.wanted
 
-	g.wanted = r.source.wantsGPM(r.state.uuid)
+	g.wanted = r.wantsGPM()
 	if was && !g.wanted {
 		r.source.emptyWindows(r.state) // a later window must not span the time in between
 		g.lastAt = time.Time{}
@@ -104,10 +104,8 @@ func (r *gpuRead) takeSamples() (sampled bool, errs []gpu.ReadError) {
 	return true, errs
 }
 
-// wantsGPM reports whether the activity of a GPU is read by GPM.
-func (s *Source) wantsGPM(id gpu.UUID) bool {
-	return s.opts.GPM || s.opts.GPMFor != nil && s.opts.GPMFor(id)
-}
+// wantsGPM reports whether the activity of the GPU is read by GPM.
+func (r *gpuRead) wantsGPM() bool { return r.source.opts.GPM || r.cues.GPM }
 
 // readGPMSupport asks whether the GPU has GPM, unless that is known.
 func (r *gpuRead) readGPMSupport() []gpu.ReadError {
@@ -231,22 +229,22 @@ func (r *gpuRead) readActivity(sampled bool, layout *layoutRead) (activityRead, 
 	}
 
 	if g.restart || layout.scanErr != nil || r.state.change.Load() != int32(unchanged) {
-		sampled = r.restartWindows(layout.scanErr == nil)
+		r.restartWindows(layout.scanErr == nil)
 	} else if sampled {
 		activity.invalid = r.computeActivity()
 	}
 
 	g.restart = false
-	r.addActivity(layout.instances, sampled)
+	r.addActivity(layout.instances)
 	activity.ratios = g.own.activity
 	activity.rates = g.own.rates
 
-	return activity, g.own.reportErrors(nil, sampled)
+	return activity, g.own.errs.report()
 }
 
-// restartWindows starts all windows again, with samples of the present tree if its handles are valid, and reports
-// whether it took these. The next scan finds later changes.
-func (r *gpuRead) restartWindows(valid bool) (sampled bool) {
+// restartWindows starts all windows again, with samples of the present tree if its handles are valid. The next scan
+// finds later changes.
+func (r *gpuRead) restartWindows(valid bool) {
 	g := &r.state.gpm
 	g.own.reset(nil)
 
@@ -259,8 +257,6 @@ func (r *gpuRead) restartWindows(valid bool) (sampled bool) {
 	if valid {
 		r.sampleEntities()
 	}
-
-	return valid
 }
 
 // computeActivity computes the metrics of every window that has two samples, and counts those that are no numbers.
@@ -380,31 +376,20 @@ func (m *GPMMetric) valueIn(unit float64) (value gpu.Opt[float64], valid bool) {
 }
 
 // addActivity adds the metrics of the windows to instances, which are in the order of the tree.
-func (r *gpuRead) addActivity(instances []gpu.GPUInstance, sampled bool) {
+func (r *gpuRead) addActivity(instances []gpu.GPUInstance) {
 	for i := range instances {
 		gi := &instances[i]
 		e := &r.state.tree.states[i]
 		gi.Activity = e.window.activity
 		gi.Media = e.window.media
 		gi.Rates = e.window.rates
-		gi.Errors = e.window.reportErrors(gi.Errors, sampled)
+		gi.Errors = append(gi.Errors, e.window.errs.report()...)
 
 		for j := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[j]
 			w := &e.computes[j].window
 			ci.Activity = w.activity
-			ci.Errors = w.reportErrors(ci.Errors, sampled)
+			ci.Errors = append(ci.Errors, w.errs.report()...)
 		}
 	}
-}
-
-// reportErrors appends the errors of a window. Those that were not tried again in this reading have been reported
-// before.
-func (w *window) reportErrors(list []gpu.ReadError, sampled bool) []gpu.ReadError {
-	for _, e := range w.errs {
-		e.Remembered = e.Remembered || !sampled
-		list = append(list, e)
-	}
-
-	return list
 }

@@ -16,9 +16,9 @@ import (
 // for later begins with a window of its own: none reaches over the time in between.
 func TestGPMWhileItIsNeeded(t *testing.T) {
 	n := startNode(t, gpmScenario)
-	wanted := map[gpu.UUID]bool{}
+	wanted := false
 	n.source = nvmlsource.New(n.spy,
-		nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger(), GPMFor: func(id gpu.UUID) bool { return wanted[id] }})
+		nvmlsource.Options{Now: n.Now, Logger: log.NewNopLogger()})
 	t.Cleanup(func() {
 		if err := n.source.Close(context.Background()); err != nil {
 			t.Error(err)
@@ -29,7 +29,9 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 	expect := func(when string, source gpu.ActivitySource, values bool) {
 		t.Helper()
 		n.advance(time.Second)
+		n.cues.GPM = wanted
 		g := n.read(ids[1])
+		n.cues.GPM = false
 		other := n.read(ids[0])
 		cmptest.Equal(t, when+": source", g.ActivitySource, source)
 		cmptest.Equal(t, when+": the GPU has activity", g.Activity.SM.Present(), values)
@@ -42,10 +44,10 @@ func TestGPMWhileItIsNeeded(t *testing.T) {
 	}
 	for range 2 {
 		expect("not wanted", gpu.ActivityUnknown, false)
-		wanted[ids[1]] = true
+		wanted = true
 		expect("wanted, the first sample", gpu.ActivityGPM, false)
 		expect("wanted", gpu.ActivityGPM, true)
 		expect("wanted still", gpu.ActivityGPM, true)
-		wanted[ids[1]] = false
+		wanted = false
 	}
 }

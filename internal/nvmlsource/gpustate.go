@@ -47,8 +47,7 @@ type gpuState struct {
 	freshAt       time.Time             // when unsupported calls were last forgotten
 	deniedAt      time.Time             // when denied calls were last tried again
 
-	eventRights  delivery // of events under MIG, as far as a reading has shown it
-	deniedEvents bool     // a reading has reported that events are not delivered
+	eventRights delivery // of events under MIG, as far as a reading has shown it
 }
 
 // gpuPhase is how far the use of a GPU behind one handle has come. It only goes on: a lost GPU that answers again is
@@ -105,7 +104,7 @@ type modeState struct {
 // static records how far the facts have been read.
 type static struct {
 	complete bool            // everything was asked once
-	errs     []gpu.ReadError // of facts that failed: they are read again with the slow tier
+	errs     keptErrors      // of facts that failed: they are read again with the slow tier
 	answered map[string]bool // calls whose answers are among the facts
 	profiles []profileEntry
 	progress profileProgress

@@ -10,13 +10,11 @@ import (
 // layoutRead is what a reading found of a GPU's instances.
 type layoutRead struct {
 	instances  []gpu.GPUInstance      // which the result owns
-	detailErrs []gpu.ReadError        // of the tree, reported until its details are read again
+	detailErrs keptErrors             // of the tree
 	scanErr    error                  // why the instances are those of an earlier scan, and cannot be read
 	vanished   bool                   // one of them is not what it was: the layout has changed since the scan
 	processes  gpu.Opt[[]gpu.Process] // of the whole GPU
-	processErr error                  // why they are absent
-	// processErrKept is set if an earlier reading has reported processErr.
-	processErrKept bool
+	processErr gpu.ReadError          // why they are absent; zero if they are not
 }
 
 // readInstances reads the instances of the tree, and the processes of the whole GPU. If an instance has vanished, the
@@ -43,14 +41,15 @@ func (r *gpuRead) readInstances(
 
 // recordProcessError returns the error of a GPU whose processes are not known completely.
 func (r *gpuRead) recordProcessError(layout *layoutRead) []gpu.ReadError {
-	if layout.processErr == nil {
+	failure := layout.processErr
+	if failure.Err == nil {
 		return nil
 	}
 
 	q := r.newQuerier(r.state.answers)
-	q.recordError(gpu.ReadingProcesses, layout.processErr)
+	q.recordError(failure.Reading, failure.Err)
 
-	if layout.processErrKept {
+	if failure.Remembered {
 		markRemembered(q.errs)
 	}
 
@@ -79,17 +78,14 @@ func (r *gpuRead) readInstancesOnce(scanErr error) (layoutRead, []gpu.ReadError)
 	}
 
 	lists := &r.state.processes
-	errs := slices.Clone(lists.errs)
-	layout.processErr = lists.err
-	layout.processErrKept = lists.errKept
-	markRemembered(lists.errs)
-	lists.errKept = true
+	errs := lists.errs.report()
+	layout.processErr = reportKept(&lists.failure)
 
 	if scanErr == nil {
 		t.addOwnLists(layout.instances)
 	}
 
-	if lists.err == nil {
+	if lists.failure.Err == nil {
 		if scanErr == nil {
 			countProcesses(layout.instances, lists.list)
 		}
@@ -210,8 +206,7 @@ func (t *tree) addOwnLists(instances []gpu.GPUInstance) {
 
 			ci.Processes = own.count
 			ci.Up = !isUnreadable(own.errs)
-			ci.Errors = slices.Clone(own.errs)
-			markRemembered(own.errs)
+			ci.Errors = own.errs.report()
 		}
 	}
 }

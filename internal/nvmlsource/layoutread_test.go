@@ -30,7 +30,7 @@ func TestReadLayoutReadsNoReadings(t *testing.T) {
 
 	b.calls.taken()
 
-	layout, whole, err := b.source.ReadLayout(id)
+	layout, whole, err := b.source.ReadLayout(id, gpu.ReadCues{Asked: true})
 	if err != nil || whole || len(layout.Errors) > 0 {
 		t.Fatalf("whole %v, errors %v, %v", whole, layout.Errors, err)
 	}
@@ -83,14 +83,14 @@ func TestReadLayoutOfAnUnreadGPU(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	g, whole, err := b.source.ReadLayout(inventory.GPUs[0].UUID)
+	g, whole, err := b.source.ReadLayout(inventory.GPUs[0].UUID, gpu.ReadCues{Asked: true})
 	if err != nil || !whole {
 		t.Fatalf("whole %v, %v", whole, err)
 	}
 
 	cmptest.Equal(t, "power", g.Readings.PowerWatts.Present(), true)
 
-	if _, _, err := b.source.ReadLayout("GPU-none"); err == nil {
+	if _, _, err := b.source.ReadLayout("GPU-none", gpu.ReadCues{Asked: true}); err == nil {
 		t.Error("a GPU that isn't listed is read")
 	}
 }
@@ -124,7 +124,7 @@ func TestReadLayoutKeepsErrors(t *testing.T) {
 			}
 			want := texts(n.read(id).Errors)
 
-			layout, whole, err := n.source.ReadLayout(id)
+			layout, whole, err := n.source.ReadLayout(id, gpu.ReadCues{Asked: true})
 			if err != nil || whole || len(want) == 0 {
 				t.Fatalf("whole %v, errors %v, %v", whole, want, err)
 			}

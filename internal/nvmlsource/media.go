@@ -14,7 +14,7 @@ import (
 
 // queryMedia queries the utilization of the media engines of a GPU without MIG, if that is enabled.
 func (r *gpuRead) queryMedia(q *querier) gpu.Media {
-	if !r.wantsMedia() || r.state.mode.enabled.Or(false) {
+	if !r.cues.Extras.Media || r.state.mode.enabled.Or(false) {
 		return gpu.Media{}
 	}
 
@@ -49,8 +49,6 @@ func (r *gpuRead) queryMedia(q *querier) gpu.Media {
 		),
 	}
 }
-
-func (r *gpuRead) wantsMedia() bool { return r.extras.Media || r.source.opts.Media }
 
 // mediaKind is a kind of media engine with its metrics of GPM, one for each engine that a GPU can have.
 type mediaKind struct {
@@ -106,7 +104,7 @@ func (r *gpuRead) computeMedia(gi *gpu.GPUInstance, state *entityState) (invalid
 	w := &state.window
 	w.media = gpu.Media{}
 
-	if !r.wantsMedia() || w.count < 2 || len(w.errs) > 0 {
+	if !r.cues.Extras.Media || w.count < 2 || len(w.errs) > 0 {
 		return 0
 	}
 

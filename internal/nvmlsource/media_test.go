@@ -42,20 +42,20 @@ workloads: [{name: video, memory: 1GiB, sm: 4, decoder: 1, jpeg: 0.4}]
 processes: [{device: 0/2g.20gb@0, workload: video}]
 `
 
-// mediaNode is the node of mediaScenario, whose GPUs are asked for media engines while wanted is true.
-func mediaNode(t *testing.T, wanted *bool) (*node, []gpu.UUID) {
+// mediaNode is the node of mediaScenario, whose GPUs are asked for media engines.
+func mediaNode(t *testing.T) (*node, []gpu.UUID) {
 	t.Helper()
-	return mediaNodeOf(t, mediaScenario, wanted)
+	return mediaNodeOf(t, mediaScenario)
 }
 
 // mediaNodeOf is the same for another scenario.
-func mediaNodeOf(t *testing.T, scenario string, wanted *bool) (*node, []gpu.UUID) {
+func mediaNodeOf(t *testing.T, scenario string) (*node, []gpu.UUID) {
 	t.Helper()
 	n := startNode(t, scenario)
 	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
 		Now: n.Now, SlowEvery: time.Hour, GPM: true, Logger: log.NewNopLogger(),
-		Extras: func() nvmlsource.Extras { return nvmlsource.Extras{Media: *wanted} },
 	})
+	n.cues.Extras.Media = true
 	t.Cleanup(func() {
 		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
 			t.Error(err)
@@ -77,8 +77,7 @@ func (n *node) poll(id gpu.UUID) gpu.GPU {
 // Of a GPU without MIG the driver reports the utilization of its engines; of the GPU instances of a Hopper or later GPM
 // does, of the kinds that their profiles have; those of an A100 have none.
 func TestMediaEngines(t *testing.T) {
-	wanted := true
-	n, ids := mediaNode(t, &wanted)
+	n, ids := mediaNode(t)
 	whole := n.poll(ids[0])
 	split := n.poll(ids[1])
 	old := n.poll(ids[2])
@@ -95,31 +94,11 @@ func TestMediaEngines(t *testing.T) {
 	}
 }
 
-// TestMediaForRightSizing: right-sizing needs the media engines of GPUs and of GPU instances, whatever is served.
-func TestMediaForRightSizing(t *testing.T) {
-	n := startNode(t, mediaScenario)
-	n.source = nvmlsource.New(n.spy, nvmlsource.Options{
-		Now: n.Now, SlowEvery: time.Hour, GPM: true, Media: true, Logger: log.NewNopLogger(),
-	})
-	t.Cleanup(func() {
-		if err := n.source.Close(t.Context()); err != nil && t.Context().Err() == nil {
-			t.Error(err)
-		}
-	})
-	ids := n.discover()
-	n.poll(ids[1])
-	n.advance(time.Second)
-	whole := n.poll(ids[0])
-	split := n.poll(ids[1])
-	cmptest.Equal(t, "decoders of a whole GPU", whole.Readings.Media.Decoder, gpu.Some(0.25))
-	cmptest.Equal(t, "decoders of a GPU instance", split.Instances[0].Media.Decoder, gpu.Some(0.5), approx())
-}
-
 // Nothing is asked for media engines while they are not served, and they are there or gone with the poll after that
 // changes.
 func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
-	wanted := false
-	n, ids := mediaNode(t, &wanted)
+	n, ids := mediaNode(t)
+	n.cues.Extras.Media = false
 	calls := func(id gpu.UUID) (g gpu.GPU, media, metrics int) {
 		n.advance(time.Second)
 		n.spy.taken()
@@ -143,14 +122,14 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 		t.Errorf("not wanted: %d calls, %+v", off, split.Instances[0].Media)
 	}
 
-	wanted = true
+	n.cues.Extras.Media = true
 	_, on, _ := calls(ids[0])
 	split, underMIG, with := calls(ids[1])
 	cmptest.Equal(t, "calls for a whole GPU", on, 4)
 	cmptest.Equal(t, "calls for a GPU with MIG", underMIG, 0)
 	cmptest.Equal(t, "calls for metrics of two instances", with-without, 2)
 	cmptest.Equal(t, "decoders of an instance are read", split.Instances[0].Media.Decoder.Present(), true)
-	wanted = false
+	n.cues.Extras.Media = false
 
 	if split, _, _ := calls(ids[1]); split.Instances[0].Media != (gpu.Media{}) {
 		t.Errorf("no longer wanted: %+v", split.Instances[0].Media)
@@ -159,8 +138,7 @@ func TestMediaEnginesOnlyWhenWanted(t *testing.T) {
 
 // What a driver says of engines that an instance does not have counts for nothing; what is no number is dropped.
 func TestMediaEnginesThatDoNotTell(t *testing.T) {
-	wanted := true
-	n, ids := mediaNode(t, &wanted)
+	n, ids := mediaNode(t)
 	says := func(value float64) nvmlsource.GPMMetric {
 		return nvmlsource.GPMMetric{Value: value, Return: nvml.SUCCESS}
 	}
@@ -189,8 +167,7 @@ func TestMediaEnginesThatDoNotTell(t *testing.T) {
 
 // A driver that does not know the metrics is not asked again, and reports activity as before.
 func TestMediaEnginesNotSupported(t *testing.T) {
-	wanted := true
-	n, ids := mediaNode(t, &wanted)
+	n, ids := mediaNode(t)
 
 	n.spy.metrics = map[uint32]nvmlsource.GPMMetric{}
 	for id := uint32(nvml.GPM_METRIC_NVDEC_0_UTIL); id <= uint32(nvml.GPM_METRIC_NVOFA_1_UTIL); id++ {
@@ -201,12 +178,12 @@ func TestMediaEnginesNotSupported(t *testing.T) {
 	cmptest.Equal(t, "media engines", gi.Media, gpu.Media{})
 	cmptest.Equal(t, "there is activity", gi.Activity.SM.Present(), true)
 	cmptest.Equal(t, "errors", gi.Errors, nil)
-	wanted = false
+	n.cues.Extras.Media = false
 	n.advance(time.Second)
 	n.spy.taken()
 	n.read(ids[1])
 	without := n.spy.taken()["GpmMetricsGet"]
-	wanted = true
+	n.cues.Extras.Media = true
 	n.advance(time.Second)
 	n.read(ids[1])
 
@@ -245,8 +222,7 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 		{"all", ofMedia, gpu.Media{}, 0},
 	} {
 		for _, ret := range []nvml.Return{nvml.ERROR_INVALID_ARGUMENT, nvml.ERROR_NOT_SUPPORTED} {
-			wanted := true
-			n, ids := mediaNodeOf(t, oneInstance, &wanted)
+			n, ids := mediaNodeOf(t, oneInstance)
 			id := ids[0]
 			calls := 0
 			refused := c.refused
@@ -286,8 +262,7 @@ func TestMediaEnginesOfRefusedCalls(t *testing.T) {
 
 // A call that fails is an error of the media engines, of each poll anew, and none of activity.
 func TestMediaEnginesOfFailedCalls(t *testing.T) {
-	wanted := true
-	n, ids := mediaNode(t, &wanted)
+	n, ids := mediaNode(t)
 
 	n.spy.refuses = func(metrics []nvmlsource.GPMMetric) nvml.Return {
 		if asksFor(metrics, nvml.GPM_METRIC_NVDEC_0_UTIL) {

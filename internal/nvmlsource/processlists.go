@@ -15,12 +15,10 @@ import (
 // list takes the driver's exclusive lock (gpu.CallExclusive), so that they are read with the slow tier, and in between
 // only if what runs on the GPU may have changed.
 type processLists struct {
-	known bool          // they were read, in the layout that the GPU has now
-	list  []gpu.Process // never modified
-	err   error         // why the processes are not known completely
-	// errKept is set once a reading has returned err.
-	errKept bool
-	errs    []gpu.ReadError // of lists that failed, and whose last answer is used
+	known   bool          // they were read, in the layout that the GPU has now
+	list    []gpu.Process // never modified
+	failure gpu.ReadError // why the processes are not known completely; zero if they are
+	errs    keptErrors    // of lists that failed, and whose last answer is used
 	used    []gpu.Opt[uint64]
 
 	graphics, mps keptList
@@ -65,7 +63,7 @@ func (r *gpuRead) processesDue(used []gpu.Opt[uint64]) bool {
 		return true
 	}
 
-	if lists.err != nil {
+	if lists.failure.Err != nil {
 		return false
 	}
 
@@ -139,8 +137,7 @@ func (r *gpuRead) readProcessLists(used []gpu.Opt[uint64], hasHandles bool) (van
 	lists.used = used
 	lists.list = list
 	lists.errs = q.errs
-	lists.err = err
-	lists.errKept = false
+	lists.failure = gpu.ReadError{Reading: gpu.ReadingProcesses, Err: err}
 
 	return vanished
 }

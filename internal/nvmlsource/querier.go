@@ -163,8 +163,7 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	case err == nil:
 		if q.denied[call] != nil {
 			delete(q.denied, call)
-			delete(q.refused, reading)
-			q.source.privilege.markRegained(reading)
+			q.markRegained(reading)
 		}
 	case errors.Is(err, gpu.ErrNotSupported):
 		q.unsupported[call] = true
@@ -181,6 +180,12 @@ func (q *querier) classifyError(call string, reading gpu.Reading, err error) err
 	}
 
 	return err
+}
+
+// markRegained records that a reading that was denied has been answered: its next denial is a new one.
+func (q *querier) markRegained(reading gpu.Reading) {
+	delete(q.refused, reading)
+	q.source.privilege.markRegained(reading)
 }
 
 // recordError adds an error to those of the step, and logs a denial or that processes are hidden.

@@ -19,7 +19,6 @@ type gpuRead struct {
 	slow   bool // the slow tier is due
 	// slowEvery is how often it is due now.
 	slowEvery time.Duration
-	extras    Extras
 	cues      gpu.ReadCues
 	memory    gpu.Memory // of the GPU as a whole, once it was read
 
@@ -44,11 +43,6 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 
 	retryAll := g.retryUnsupported(now, change != unchanged)
 
-	var extras Extras
-	if s.opts.Extras != nil {
-		extras = s.opts.Extras()
-	}
-
 	slowEvery := s.opts.SlowEvery
 	if cues.SlowEvery > 0 {
 		slowEvery = cues.SlowEvery
@@ -66,7 +60,6 @@ func newGPURead(s *Source, g *gpuState, cues gpu.ReadCues) *gpuRead {
 		slow:   slow,
 
 		slowEvery: slowEvery,
-		extras:    extras,
 		cues:      cues,
 		reported:  change != unchanged,
 		retryAll:  retryAll,
@@ -102,11 +95,10 @@ func (r *gpuRead) read() (gpu.GPU, error) {
 		layoutErrs,
 		fast.errs,
 		activityErrs,
-		factErrs,
-		slow.errs,
-		layout.detailErrs,
+		factErrs.report(),
+		slow.errs.report(),
+		layout.detailErrs.report(),
 	)
-	markRemembered(factErrs, slow.errs, layout.detailErrs)
 	g := gpu.GPU{
 		Facts:           facts,
 		Device:          gpu.Device{Up: true, Errors: errs, Activity: activity.ratios},
@@ -160,8 +152,7 @@ func (r *gpuRead) readLayout() (layout gpu.GPU, known bool, err error) {
 
 	factErrs := slices.DeleteFunc(slices.Clone(r.state.static.errs), // of the profiles
 		func(e gpu.ReadError) bool { return e.Reading != gpu.ReadingMIG })
-	errs = slices.Concat(errs, treeErrs, factErrs, t.errs)
-	markRemembered(t.errs)
+	errs = slices.Concat(errs, treeErrs, factErrs, t.errs.report())
 
 	return gpu.GPU{
 		Facts:  gpu.Facts{UUID: r.state.uuid},
@@ -175,15 +166,6 @@ func (r *gpuRead) migState(mode modeState) gpu.MIGState {
 		Enabled:       mode.enabled,
 		Pending:       mode.pending,
 		DevicesHidden: r.state.tree.hidden,
-	}
-}
-
-// markRemembered marks errors that are reported again until what failed is read again.
-func markRemembered(lists ...[]gpu.ReadError) {
-	for _, errs := range lists {
-		for i := range errs {
-			errs[i].Remembered = true
-		}
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // modified: results share them.
 type tier struct {
 	readings gpu.Readings
-	errs     []gpu.ReadError
+	errs     keptErrors
 }
 
 // readFast reads the fast tier, but its fields.

@@ -1,8 +1,6 @@
 package nvmlsource
 
 import (
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -25,54 +23,6 @@ type queueSet struct {
 	freed    chan struct{}
 }
 
-// eventKinds are the events that are received. They are registered one by one: NVML refuses a mask of which one is
-// not supported. Libraries before 565 do not know newKinds.
-const (
-	newKinds   = nvml.EventTypeGpuUnavailableError | nvml.EventTypeGpuRecoveryAction
-	eventKinds = nvml.EventTypeXidCriticalError | nvml.EventMigConfigChange | newKinds
-)
-
-// registration is the state of receiving the events of one GPU. It is kept by handle, as the driver does: a GPU that is
-// found again behind its old handle is still in the set, and must not be put into it twice.
-type registration struct {
-	uuid    gpu.UUID
-	state   *gpuState // of the last attempt
-	busy    bool      // a call is under way, perhaps with an earlier set
-	kinds   uint64    // registered with the set in use
-	harmful uint64    // of newKinds, those of which a try broke a set: they are not tried again
-	triedAt time.Time
-	pause   time.Duration // until what failed is tried again
-	breaks  bool          // the last attempt broke the set
-	suspect bool          // a set failed because a GPU is lost, perhaps this one: it is not registered before it was read
-
-	delivery delivery // of the events that it is registered for
-
-	received bool  // XIDs were received at some time
-	err      error // why XIDs are not received; nil if they are, or no attempt has ended yet
-	reported bool  // a reading has reported err
-	overdue  bool  // a reading has reported that the attempt under way does not end
-	logged   bool
-}
-
-// reportsChanges reports whether we learn of every change of the GPU's layout: it is registered for them, and its
-// events are delivered.
-func (r *registration) reportsChanges() bool {
-	return r.kinds&nvml.EventMigConfigChange != 0 && r.delivery == delivered
-}
-
-// isDue reports whether a GPU is to be registered for kinds that it lacks.
-func (r *registration) isDue(g *gpuState, now time.Time) bool {
-	if r.busy || r.kinds|r.harmful == eventKinds || !g.isUsable() ||
-		r.suspect && !g.isIn(phaseRead) {
-		return false
-	}
-
-	since := now.Sub(r.triedAt)
-	waits := since >= 0 && since < r.pause
-
-	return !waits || r.state != g && !r.breaks
-}
-
 // renewSet creates a set, or sets setErr. The caller then calls register. Only the goroutine that waits for events
 // may call it, and the Discover that starts that goroutine.
 func (q *eventQueue) renewSet() error {
@@ -91,17 +41,12 @@ func (q *eventQueue) renewSet() error {
 
 	for h, r := range q.registrations {
 		listening := slices.IndexFunc(q.gpus, func(g *gpuState) bool { return g.handle == h })
-		if listening < 0 && !r.busy {
+		if listening < 0 && !r.isUnderWay() {
 			continue
 		}
 
 		current[h] = r
-		r.kinds = 0
-		r.suspect = r.suspect || listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable()
-
-		if !r.breaks {
-			r.state = nil
-		}
+		r.leaveSet(listening >= 0 && q.lostGPU && !q.gpus[listening].isUsable())
 	}
 
 	q.registrations = current
@@ -164,7 +109,7 @@ func (q *eventQueue) withholdGPU(d Device) (restore func()) {
 	set := q.set
 	r := q.registrations[d]
 
-	holds := set != nil && r != nil && (r.busy || r.kinds != 0)
+	holds := set != nil && r != nil && (r.isUnderWay() || r.kinds != 0)
 	if holds {
 		set.released = true
 	}
@@ -247,12 +192,7 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 			continue
 		}
 
-		r.uuid = g.uuid
-		r.state = g
-		r.busy = true
-		r.triedAt = now
-		r.pause = 0
-		r.overdue = false
+		r.begin(g, now)
 		q.set.users++
 		q.registering.Add(1)
 
@@ -260,7 +200,7 @@ func (q *eventQueue) nextToRegister(gpus []*gpuState) (registerAttempt, bool) {
 			state:        g,
 			registration: r,
 			set:          q.set,
-			kinds:        eventKinds &^ (r.kinds | r.harmful),
+			kinds:        r.missingKinds(),
 		}, true
 	}
 
@@ -281,56 +221,18 @@ func (q *eventQueue) registrationOf(d Device) *registration {
 // registerOne registers one GPU. If another set was created meanwhile, the GPU is not yet in that.
 func (q *eventQueue) registerOne(a registerAttempt) {
 	defer q.registering.Done()
-	var done uint64
-	errs := map[uint64]error{}
-	broken := false
-	var harmful uint64
-
-	for _, kind := range []uint64{
-		nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange,
-		nvml.EventTypeGpuUnavailableError, nvml.EventTypeGpuRecoveryAction,
-	} {
-		if a.kinds&kind == 0 || broken {
-			continue
-		}
-
-		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
-		if ret == nvml.SUCCESS {
-			done |= kind
-			continue
-		}
-
-		errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
-
-		broken = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
-		if broken && kind&newKinds != 0 {
-			harmful = kind // an old library: the other events matter more
-		}
-	}
+	outcome := a.registerKinds()
 
 	q.mu.Lock()
 	a.set.users--
-	a.set.broken = a.set.broken || broken
+	a.set.broken = a.set.broken || outcome.broken
 	free := a.set.dropped && a.set.users == 0
 
 	late := q.set != nil && q.set != a.set
-	if r := a.registration; late {
-		r.busy = false
-		r.state = nil
+	if late {
+		a.registration.endLate()
 	} else {
-		before := r.reportsChanges()
-		r.harmful |= harmful
-		r.busy = false
-		r.kinds |= done
-		r.breaks = broken && harmful == 0
-
-		inUse := q.set == a.set // else it was dropped, and there is no other one yet
-		if q.watcher != nil && inUse && !before && r.reportsChanges() {
-			q.watcher.Watching(r.uuid, true)
-		}
-
-		r.recordErrors(errs, q.opts.SlowEvery)
-		q.logAttempt(a)
+		q.endAttempt(a, outcome)
 	}
 
 	q.mu.Unlock()
@@ -344,51 +246,61 @@ func (q *eventQueue) registerOne(a registerAttempt) {
 	}
 }
 
-// recordErrors records the errors of a call, by kind.
-func (r *registration) recordErrors(errs map[uint64]error, soon time.Duration) {
-	r.suspect = false
-	r.err = errs[nvml.EventTypeXidCriticalError]
-	r.reported = false
-	r.received = r.received || r.kinds&nvml.EventTypeXidCriticalError != 0
+// registerKinds registers the GPU for one kind after the other, until one breaks the set.
+func (a *registerAttempt) registerKinds() attemptOutcome {
+	outcome := attemptOutcome{errs: map[uint64]error{}}
 
-	for _, err := range errs {
-		if r.pause == 0 {
-			r.pause = supportEvery
+	for _, kind := range []uint64{
+		nvml.EventTypeXidCriticalError, nvml.EventMigConfigChange,
+		nvml.EventTypeGpuUnavailableError, nvml.EventTypeGpuRecoveryAction,
+	} {
+		if a.kinds&kind == 0 || outcome.broken {
+			continue
 		}
 
-		// A library that does not know a kind of event may call that an invalid argument.
-		if !r.breaks && !errors.Is(err, gpu.ErrNotSupported) &&
-			!errors.Is(err, gpu.ErrInvalidArgument) {
-			r.pause = soon
+		ret := a.state.handle.RegisterEvents(kind, a.set.EventSet)
+		if ret == nvml.SUCCESS {
+			outcome.registered |= kind
+			continue
 		}
 
-		r.suspect = r.suspect || losesDevice(err)
+		outcome.errs[kind] = driverError("nvmlDeviceRegisterEvents", ret)
+
+		outcome.broken = ret == nvml.ERROR_UNKNOWN // the set is undefined now (nvml.h)
+		if outcome.broken && kind&newKinds != 0 {
+			outcome.harmful = kind // an old library: the other events matter more
+		}
 	}
+
+	return outcome
 }
 
-// logAttempt logs, once, a GPU whose XIDs are not received. One that is lost fails in its readings, too. The caller
-// holds mu.
-func (q *eventQueue) logAttempt(a registerAttempt) {
+// endAttempt records what became of an attempt with the set in use, or with one that was dropped while there is no
+// other one yet. It tells the watcher if changes of the GPU's layout are reported from now on, and logs that the XIDs
+// of the GPU are not received. The caller holds mu.
+func (q *eventQueue) endAttempt(a registerAttempt, outcome attemptOutcome) {
 	r := a.registration
-	if r.err == nil {
-		r.logged = false
-	} else if !r.logged && !r.suspect {
-		r.logged = true
+	before := r.reportsChanges()
+	r.end(outcome, q.opts.SlowEvery)
+
+	if q.watcher != nil && q.set == a.set && !before && r.reportsChanges() {
+		q.watcher.Watching(r.uuid, true)
+	}
+
+	if r.shouldLog() {
 		level.Warn(q.opts.Logger).Log(
 			"msg", "cannot receive XIDs of a GPU",
 			"gpu", a.state.uuid,
-			"err", r.err,
+			"err", r.failure.Err,
 		)
 	}
 }
 
 // xidState is whether the XIDs of a GPU are received, and which other events.
 type xidState struct {
-	kinds uint64
-
-	err      error // why they are not; nil if they are
-	received bool  // they were at some time
-	reported bool  // an earlier reading has reported err
+	kinds    uint64
+	received bool          // they were at some time
+	failure  gpu.ReadError // why they are not; zero if they are
 }
 
 // xidsOf returns the state for a reading, which reports its error.
@@ -398,21 +310,19 @@ func (q *eventQueue) xidsOf(g *gpuState) xidState {
 
 	var state xidState
 	if r := q.registrations[g.handle]; r != nil {
-		state = xidState{kinds: r.kinds, err: r.err, received: r.received, reported: r.reported}
-		r.reported = true
-
-		late := r.busy && r.kinds&nvml.EventTypeXidCriticalError == 0 &&
-			q.opts.Now().Sub(r.triedAt) >= lookupTimeout
-		if late && r.err == nil {
-			state.err = fmt.Errorf("register for events: %w", gpu.ErrTimeout)
-			state.reported = r.overdue
-			r.overdue = true
+		state = xidState{
+			kinds:    r.kinds,
+			received: r.received,
+			failure:  r.reportFailure(q.opts.Now()),
 		}
 	}
 
-	if q.setErr != nil {
-		state.err = q.setErr
-		state.reported = true // it is in the log
+	if q.setErr != nil { // it is in the log
+		state.failure = gpu.ReadError{
+			Reading:    gpu.ReadingEvents,
+			Err:        q.setErr,
+			Remembered: true,
+		}
 	}
 
 	return state

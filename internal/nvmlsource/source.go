@@ -28,34 +28,19 @@ type Options struct {
 	// Admin is set if this process has the rights that the driver takes for an administrator's: CAP_SYS_ADMIN in the
 	// host's user namespace.
 	Admin bool
-	// GPM enables activity by GPM, on GPUs that have it.
+	// GPM enables activity by GPM, on GPUs that have it, for all readings.
 	GPM bool
-	// GPMFor reports whether the activity of a GPU is read by GPM although GPM is false; nil means never. Every Read
-	// calls it, concurrently with others.
-	GPMFor func(id gpu.UUID) bool
 	// ProcessesHidden is why the driver's lists of processes may lack some, gpu.ErrPIDNamespace; nil if they are complete.
 	// Processes are not read then, which nothing could be concluded from; the error is that of every GPU.
 	ProcessesHidden error
 	// ProcessUtilization enables the SM utilization of each process, if the driver reports it.
 	ProcessUtilization bool
-	// Extras returns which extra readings are made; nil means none. Every Read calls it, concurrently with others.
-	Extras func() Extras
 	// MayOpen, if not nil, returns why this process may not open the GPUs, before each nvmlInit. confidential is whether
 	// they are in confidential-computing mode, absent if the driver does not say.
 	MayOpen func(confidential gpu.Opt[bool]) error
 	// Opening is what is needed to let go of GPUs.
 	Opening Opening
-	// Media reads the media engines even if Extras does not ask for them.
-	Media  bool
-	Logger log.Logger
-}
-
-// Extras are readings that cost driver calls of their own, and that few need.
-type Extras struct {
-	Media        bool // media engines
-	InstanceECC  bool // memory errors by MIG device
-	InstancePCIe bool // PCIe traffic of GPU instances, by GPM
-	Fabric       bool // the GPU's place in the NVLink fabric
+	Logger  log.Logger
 }
 
 // DefaultSlowEvery is the period of the slow tier if Options have none.
@@ -190,7 +175,7 @@ func (s *Source) Read(id gpu.UUID) (gpu.GPU, error) {
 	return s.ReadWith(id, gpu.ReadCues{FollowMemory: true})
 }
 
-// ReadWith is Read with what the caller knows of the GPU's holders.
+// ReadWith is Read with what the caller wants to be read, and knows of the GPU's holders.
 func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	return s.readGPU(
 		id,
@@ -198,10 +183,13 @@ func (s *Source) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	)
 }
 
-// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a Read, and
+// ReadLayout reads the MIG mode of a GPU and its instances without their readings, by few calls. It is a ReadWith, and
 // whole is true, if the mode has changed or nothing of the GPU is known yet. What has to be read again after a change
 // of the layout, the next Read reads.
-func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error) {
+func (s *Source) ReadLayout(
+	id gpu.UUID,
+	cues gpu.ReadCues,
+) (result gpu.GPU, whole bool, err error) {
 	result, err = s.readGPU(id, func(g *gpuState) (gpu.GPU, error) {
 		layout, known, err := newLayoutRead(s, g).readLayout()
 		if known || err != nil {
@@ -210,7 +198,7 @@ func (s *Source) ReadLayout(id gpu.UUID) (result gpu.GPU, whole bool, err error)
 
 		whole = true
 
-		return newGPURead(s, g, gpu.ReadCues{Asked: true}).read()
+		return newGPURead(s, g, cues).read()
 	})
 
 	return result, whole, err

@@ -27,8 +27,8 @@ type tree struct {
 	// instances are without their readings; states are kept of them, in the same order.
 	instances []gpu.GPUInstance
 	states    []entityState
-	answers   answers         // of the details
-	errs      []gpu.ReadError // of the details; they are reported until these are read again
+	answers   answers    // of the details
+	errs      keptErrors // of the details
 }
 
 // entityState is what is kept of a GPU instance or compute instance from one reading to the next.
@@ -37,7 +37,7 @@ type entityState struct {
 	window   window
 	device   int            // of a compute instance: index of its MIG device in the scan
 	ecc      []gpu.ECCCount // of a compute instance, by the last slow tier
-	eccErrs  []gpu.ReadError
+	eccErrs  keptErrors
 	own      ownList       // of a compute instance, by the last lists of processes
 	computes []entityState // of a GPU instance: those of its compute instances, in their order
 }
@@ -46,7 +46,7 @@ type entityState struct {
 type ownList struct {
 	asked bool
 	count gpu.Opt[int]
-	errs  []gpu.ReadError
+	errs  keptErrors
 }
 
 // handleOf returns the handle that the last scan found for a compute instance.

@@ -25,7 +25,7 @@ func (q *eventQueue) watchesLayout(d Device) *queueSet {
 	set := q.set
 
 	r := q.registrations[d]
-	if set == nil || set.broken || set.released || r == nil || r.busy || !r.reportsChanges() {
+	if set == nil || set.broken || set.released || r == nil || r.isUnderWay() || !r.reportsChanges() {
 		return nil
 	}
 

@@ -80,6 +80,7 @@ type podList struct {
 	hasOwnPod     bool // it has this program's own pod
 	ownUIDUnknown bool // the UID of this program's own pod is not known
 	invalid       map[invalidAnnotation]bool
+	former        []podAnnotations // of the former domain
 }
 
 // hasPod reports whether the list has a pod with the UID, or one with the name.
@@ -115,7 +116,9 @@ type podMetadata struct {
 func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, errNoAnswer)
 	defer cancel()
+
 	request := a.listRequest
+
 	// A pod that has ended holds nothing.
 	request.Query = url.Values{
 		"fieldSelector": {a.nodeSelector + ",status.phase!=Succeeded,status.phase!=Failed"},
@@ -134,7 +137,6 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 
 	err := kubeapi.List(ctx, a.client, request, func(pod *podMetadata) {
 		m := &pod.Metadata
-
 		name := podName{m.Namespace, m.Name}
 
 		uid := m.UID
@@ -147,7 +149,11 @@ func (a *api) listPods(ctx context.Context, consistent bool) (*podList, error) {
 			out.uids[uid] = name
 		}
 
-		hints, invalid := m.Annotations.parse()
+		hints, invalid, former := m.Annotations.parse()
+		if len(former) > 0 {
+			out.former = append(out.former, podAnnotations{name, former})
+		}
+
 		for _, text := range invalid {
 			out.invalid[invalidAnnotation{name, text}] = true
 		}

@@ -18,7 +18,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/kubeapi"
 )
 
-// How often claims are read at most.
+// We read at most one claim every claimEvery, after a burst of claimBurst.
 const (
 	claimEvery = 200 * time.Millisecond
 	claimBurst = 20
@@ -51,15 +51,15 @@ type resourceClaim struct {
 	} `json:"status"`
 }
 
-// claimState is a ResourceClaim that is looked up.
+// claimState is a ResourceClaim that callers ask about.
 type claimState struct {
 	lookup
-	started time.Time // when the last request that returned devices, or that there is no such claim, was started
+	started time.Time // when we started the last request that was answered, also with "no such claim"
 	devices []allocatedDevice
-	err     error // why it is not known; nil if devices are
+	err     error // of the last request; nil if it returned devices
 }
 
-// claimReader reads ResourceClaims on demand, each once for every later since.
+// claimReader reads ResourceClaims when a caller asks with a later since than before.
 type claimReader struct {
 	api     *api
 	logger  log.Logger
@@ -115,6 +115,7 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 
 	known.renew(since, now)
 
+	// No request since has been answered yet.
 	if known.started.IsZero() || known.started.Before(since) {
 		c.schedule(known, now)
 
@@ -122,7 +123,7 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 			return false, refused.err
 		}
 
-		if !known.started.IsZero() { // the state is of an earlier claim
+		if !known.started.IsZero() { // the answer may be about an earlier claim of the same name
 			return false, fmt.Errorf(
 				"claim %s/%s: not asked for since: %w",
 				d.Namespace,
@@ -155,8 +156,8 @@ func (c *claimReader) adminAccess(d gpu.ClaimDevice, since, now time.Time) (bool
 	return admin, nil
 }
 
-// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is false if there is
-// none.
+// hasAdminAccess reports whether all allocations of a device are for administrative access; ok is false if the device
+// has none.
 func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok bool) {
 	admin = true
 
@@ -170,7 +171,7 @@ func hasAdminAccess(devices []allocatedDevice, d gpu.ClaimDevice) (admin, ok boo
 	return admin && ok, ok
 }
 
-// schedule makes a claim due, at once or after the gap since its last request, unless it is due already.
+// schedule makes a claim due at once, or after its backoff, unless it is due already.
 func (c *claimReader) schedule(known *claimState, now time.Time) {
 	if known.due.IsZero() {
 		known.due = now.Add(known.gap)
@@ -178,6 +179,7 @@ func (c *claimReader) schedule(known *claimState, now time.Time) {
 	}
 }
 
+// run reads the claims that are due until ctx ends.
 func (c *claimReader) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -206,8 +208,8 @@ func (c *claimReader) run(ctx context.Context) {
 	}
 }
 
-// nextDue returns the claim that is due first, and when. It drops claims that were not looked up for long, and
-// postpones those of a namespace in which the API server refuses them.
+// nextDue returns the claim that is due first, and when. It forgets claims that no caller has asked about for
+// forgetAfter, and postpones those of a namespace in which the API server refuses them.
 func (c *claimReader) nextDue() (claimName, time.Time) {
 	now := time.Now()
 	c.mu.Lock()
@@ -273,7 +275,7 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 
 	known := c.states[name]
 	if known == nil {
-		return
+		return // nextDue has forgotten it
 	}
 
 	known.err = err
@@ -283,7 +285,7 @@ func (c *claimReader) readClaim(ctx context.Context, name claimName) {
 	}
 
 	if started.Before(known.firstAsked) {
-		return // it was looked up with a later since meanwhile
+		return // a caller has asked with a later since meanwhile: it stays due
 	}
 
 	known.gap = nextGap(known.gap)
@@ -315,7 +317,7 @@ func (c *claimReader) getDevices(ctx context.Context, name claimName) ([]allocat
 			c.version = (c.version + 1) % len(versions)
 			continue
 		case errors.Is(err, gpu.ErrNoPermission):
-			return nil, err // it applies to all claims
+			return nil, err // it names no claim: all of the namespace are refused
 		case errors.Is(err, gpu.ErrNotFound):
 			return nil, fmt.Errorf("claim %s/%s: %w", name.namespace, name.name, gpu.ErrNotFound)
 		case err != nil:

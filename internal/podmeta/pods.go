@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// keepMissing is how long a pod is kept after the API server stopped listing it: the kubelet lists an ended pod for
-	// a moment longer.
+	// keepMissing is how long we keep a pod after the API server stopped listing it: the kubelet lists an ended pod for a
+	// moment longer.
 	keepMissing = 10 * time.Second
-	// forgetAfter is how long a pod or a claim is remembered after its last lookup.
+	// forgetAfter is how long we remember a lookup after it was last made.
 	forgetAfter = 5 * time.Minute
-	// recentlyAsked is how recent a lookup of a pod must be to show that the kubelet lists the pod.
+	// recentlyAsked is how long we list again for a lookup after it was last made.
 	recentlyAsked = time.Minute
 	// maxListAge is how long PodByUID and BoundPods use a list.
 	maxListAge = 3 * interval
@@ -29,26 +29,26 @@ type podID struct {
 	uid string
 }
 
-// podEntry is a pod of the last list, or of an earlier one.
+// podEntry is a pod of the last list, or of an earlier one. Its times are those when we started the lists.
 type podEntry struct {
 	gpu.PodMetadata
-	seenAt       time.Time // when the last list that had it was started
-	confirmedAt  time.Time // when the last consistent list that had it was started
-	missingSince time.Time // when the first list without it was started; zero if the last list has it
+	seenAt       time.Time // the last list that had it
+	confirmedAt  time.Time // the last consistent list that had it
+	missingSince time.Time // the first list without it; zero if the last list has it
 }
 
-// lookup is a pod or claim that is looked up.
+// lookup is what callers ask about a pod or a claim, and when we ask the API server for it.
 type lookup struct {
-	since      time.Time // only lists that were started then or later count
+	since      time.Time // a list answers only if we started it then or later
 	firstAsked time.Time // with this since
 	lastAsked  time.Time
-	due        time.Time // when a list is to be started for it; zero if none is needed
-	gap        time.Duration
-	// Of PodMetadata: the UID that it returned last, and the one that it returned last for an earlier since.
+	due        time.Time     // when we start the next list for it; zero if it needs none
+	gap        time.Duration // the backoff between lists that do not answer it
+	// For PodMetadata: the UID that it returned last, and the one that it returned last for an earlier since.
 	lastUID, formerUID string
 }
 
-// earlier returns the earlier of at and the time when a list is due for q.
+// earlier returns the earlier of at and the time when a list is due for l.
 func (l *lookup) earlier(at time.Time) time.Time {
 	if !l.due.IsZero() && l.due.Before(at) {
 		return l.due
@@ -57,7 +57,7 @@ func (l *lookup) earlier(at time.Time) time.Time {
 	return at
 }
 
-// renew records a lookup, and reports whether its since is later than before.
+// renew records that a caller asked, and reports whether it was with a later since than before.
 func (l *lookup) renew(since, now time.Time) bool {
 	l.lastAsked = now
 	if !l.firstAsked.IsZero() && !since.After(l.since) {
@@ -80,7 +80,7 @@ func (p *Poller) schedule(l *lookup, now time.Time) {
 	}
 }
 
-// wakeUp wakes the goroutine that receives from c, unless that is pending already.
+// wakeUp wakes the goroutine that receives from c, which has room for one message.
 func wakeUp(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -88,9 +88,9 @@ func wakeUp(c chan struct{}) {
 	}
 }
 
-// PodMetadata implements podresources.Metadata. A later since than before looks the pod up again: until then nothing is
-// returned for the name. If a list from the cache has the pod that was returned before, a consistent list must confirm
-// it first.
+// PodMetadata implements podresources.Metadata. With a later since than before it returns nothing until a new list has
+// answered. If that list came from the cache and has the pod that we returned before, a consistent list must confirm
+// it.
 func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool) {
 	name := podName{namespace, pod}
 	now := time.Now()
@@ -123,7 +123,8 @@ func (p *Poller) PodMetadata(namespace, pod string, since time.Time) (gpu.PodMet
 	return known.PodMetadata, true
 }
 
-// findPod returns the pod of a list that was started at since or later.
+// findPod returns the pod from a list that we started at since or later. With l.since or later it must not be a
+// predecessor; with an earlier since that is what the caller asks for.
 func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bool) {
 	e, ok := p.pods[name]
 	if !ok || e.seenAt.Before(since) || !since.Before(l.since) && l.mayBePredecessor(e) {
@@ -133,12 +134,12 @@ func (p *Poller) findPod(name podName, l *lookup, since time.Time) (podEntry, bo
 	return e, true
 }
 
-// mayBePredecessor reports whether e may be an earlier pod of the same name that the cache still has.
+// mayBePredecessor reports whether e may be an earlier pod of the same name, which the cache still has.
 func (l *lookup) mayBePredecessor(e podEntry) bool {
 	return e.UID != "" && e.UID == l.formerUID && e.confirmedAt.Before(l.since)
 }
 
-// isSuccessor reports whether e is known to have replaced the pod of a UID.
+// isSuccessor reports whether we know that e has replaced the pod with a UID.
 func (l *lookup) isSuccessor(e podEntry, uid string) bool {
 	return uid != "" && uid == l.formerUID && e.UID != "" && e.UID != uid &&
 		!e.seenAt.Before(l.since)
@@ -159,9 +160,8 @@ func (p *Poller) PodByUID(uid string) (namespace, pod string, ok bool) {
 	return name.namespace, name.name, ok
 }
 
-// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone, since a cache may lag
-// behind. None does until a list has had a pod that is certainly on this node: with a wrong node name every pod is
-// missing.
+// PodGone implements podresources.Metadata. Only a consistent list proves that a pod is gone: a cache may lag behind.
+// With a wrong node name every pod is missing, so no list proves it until one had a pod that is certainly on this node.
 func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	id := podID{podName: podName{namespace, pod}, uid: uid}
 	now := time.Now()
@@ -190,16 +190,16 @@ func (p *Poller) PodGone(namespace, pod, uid string, since time.Time) bool {
 	return false
 }
 
-// BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as current. Until the name
-// of the node is known to be right, the pods may be another's and there are none.
+// BoundPods implements podresources.Metadata. As with PodGone, only a consistent list counts as current. Until we know
+// that the node name is right, the pods may be another node's and it returns none.
 func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	now := time.Now()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 
 	p.boundLookup.renew(since, now)
-
 	current = p.hasCurrentPods(since)
+
 	if !current || now.Sub(p.lastList.started) >= boundEvery {
 		p.schedule(&p.boundLookup, now)
 	}
@@ -220,10 +220,14 @@ func (p *Poller) BoundPods(since time.Time) (pods []gpu.PodName, current bool) {
 	return pods, current
 }
 
+// hasConsistentList reports whether we started the last consistent list at since or later.
+func (p *Poller) hasConsistentList(since time.Time) bool {
+	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since)
+}
+
 // hasCurrentPods reports whether a consistent list of the right node was started at since or later.
 func (p *Poller) hasCurrentPods(since time.Time) bool {
-	return p.lastConsistent != nil && !p.lastConsistent.started.Before(since) &&
-		p.isNodeNameProved()
+	return p.hasConsistentList(since) && p.isNodeNameProved()
 }
 
 // isProvedGone reports whether a consistent list that was started at since or later proves that the pod is gone.
@@ -231,14 +235,13 @@ func (p *Poller) isProvedGone(id podID, since time.Time) bool {
 	return p.hasCurrentPods(since) && !p.lastConsistent.hasPod(id)
 }
 
-// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod found by name alone may
-// be another node's; it counts only if the UID of this program's own pod is not known.
+// isNodeNameProved reports whether a list has had a pod that is certainly on this node. A pod that we found by name
+// alone may be another node's; it counts only if we do not know the UID of our own pod.
 func (p *Poller) isNodeNameProved() bool {
 	return p.foundByUID || p.foundByName && p.lastList.ownUIDUnknown
 }
 
-// needsConsistentList reports whether the next list must be consistent. None is needed for a pod that the last list
-// still has.
+// needsConsistentList reports whether the next list must be consistent, which costs the API server more.
 func (p *Poller) needsConsistentList() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -247,14 +250,14 @@ func (p *Poller) needsConsistentList() bool {
 		return false
 	}
 
-	if l := &p.boundLookup; !l.due.IsZero() &&
-		(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since)) {
+	if l := &p.boundLookup; !l.due.IsZero() && !p.hasConsistentList(l.since) {
 		return true
 	}
 
+	// Once a consistent list has had the pod, we need another only if a later list lacks it.
 	for id, l := range p.goneLookups {
 		if !l.due.IsZero() &&
-			(p.lastConsistent == nil || p.lastConsistent.started.Before(l.since) ||
+			(!p.hasConsistentList(l.since) ||
 				p.lastConsistent.hasPod(id) && !p.lastList.hasPod(id)) {
 			return true
 		}
@@ -269,9 +272,10 @@ func (p *Poller) needsConsistentList() bool {
 	return false
 }
 
-// mergeList replaces the known pods by those of a list, and keeps missing ones for a while.
+// mergeList replaces the known pods by those of a list, and keeps missing ones for keepMissing.
 func (p *Poller) mergeList(got *podList) {
 	pods := make(map[podName]podEntry, len(got.pods))
+
 	for name, e := range p.pods {
 		if e.missingSince.IsZero() {
 			e.missingSince = got.started
@@ -310,7 +314,7 @@ func (p *Poller) mergeList(got *podList) {
 	}
 }
 
-// rescheduleLookups decides, after a list, when to list again for the lookups that it did not answer, and drops old
+// rescheduleLookups decides after each list when to list again for the lookups that it did not answer, and forgets old
 // lookups.
 func (p *Poller) rescheduleLookups(now time.Time) {
 	for name, l := range p.lookups {
@@ -331,13 +335,14 @@ func (p *Poller) rescheduleLookups(now time.Time) {
 			continue
 		}
 
+		// The kubelet named this UID, so a list that has it is of the right node.
 		_, there := p.lastList.uids[id.uid]
 		p.foundByUID = p.foundByUID || there
 		l.reschedule(p.isProvedGone(id, l.since), p.lastList.started, now)
 	}
 }
 
-// reschedule updates when a list is due for q, after a list that was started at a time has answered it or not.
+// reschedule updates when the next list is due for l, after one that we started at a time has answered it or not.
 func (l *lookup) reschedule(answered bool, started, now time.Time) {
 	switch {
 	case answered, now.Sub(l.lastAsked) > recentlyAsked:

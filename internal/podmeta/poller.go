@@ -1,5 +1,5 @@
-// Package podmeta reads what the Kubernetes API server knows of the pods of one node and the kubelet's pod-resources
-// API does not report: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for
+// Package podmeta reads from the Kubernetes API server what the kubelet's pod-resources API does not report about the
+// pods of one node: UIDs, owners, labels, the MIG devices that HAMi reserved, and whether a claim's devices are for
 // administrative access.
 //
 // It uses the service account of the pod that it runs in, which needs by ClusterRole:
@@ -7,7 +7,7 @@
 //	""               pods             list
 //	resource.k8s.io  resourceclaims   get, if the cluster allocates GPUs dynamically (DRA)
 //
-// Lookups return what is known and never wait. What is not known is read in the background.
+// Lookups never wait: they return what the last list had, and ask for the rest in the background.
 package podmeta
 
 import (
@@ -30,7 +30,7 @@ const (
 	// at the same time.
 	interval    = 30 * time.Second
 	jitterShare = 0.1
-	// batchDelay is how long a list waits for lookups of other pods of the same kubelet list.
+	// batchDelay is how long a list waits for further lookups: the caller looks up all pods of a kubelet's list.
 	batchDelay = 20 * time.Millisecond
 	// firstList is how long the first list waits for lookups, to avoid a second list.
 	firstList = time.Second
@@ -71,6 +71,8 @@ type Poller struct {
 	logger  log.Logger
 	invalid map[invalidAnnotation]bool // of the last list; used by run alone
 
+	formerLogged bool // a pod had annotations of the former domain; used by run alone
+
 	mu                 sync.Mutex
 	pods               map[podName]podEntry
 	lastList           *podList // nil before the first
@@ -85,7 +87,7 @@ type Poller struct {
 	err                error             // of the last list; wraps ErrNotAsked before the first
 	foundByName        bool              // a list has had a pod that was looked up by name
 	foundByUID         bool              // a list has had a pod that is on this node by its UID: the node's name is right
-	misnamed           bool              // no list has had a pod that was looked up, for long
+	misnamed           bool              // for long no list has had a pod that was looked up
 }
 
 // ErrNotAsked is the error of State before the first list has ended.
@@ -160,6 +162,7 @@ func (p *Poller) State() gpu.SourceState {
 	return s
 }
 
+// run lists the pods periodically, and when a lookup needs it, until ctx ends.
 func (p *Poller) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -219,6 +222,7 @@ func (p *Poller) listPods(ctx context.Context) {
 	}
 
 	p.logInvalid(got.invalid)
+	p.logFormer(got.former)
 
 	if p.recordList(got) {
 		p.checkNodeName(ctx)
@@ -257,7 +261,7 @@ func (p *Poller) recordList(got *podList) bool {
 	return p.isNodeNameSuspect(now)
 }
 
-// nextGap returns the gap after a gap of d.
+// nextGap returns the backoff that follows d, 0 for none: twice as long, from firstGap to interval.
 func nextGap(d time.Duration) time.Duration { return min(max(2*d, firstGap), interval) }
 
 // jitter varies d randomly by up to a tenth.

@@ -13,29 +13,29 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// rightsizingAnnotations are a pod's annotations about right-sizing.
+// rightsizingAnnotations are a pod's annotations about right-sizing, nil if the pod has them not.
 type rightsizingAnnotations struct {
-	Rightsizing string `json:"mig-exporter.io/rightsizing"`
-	Strict      string `json:"mig-exporter.io/strict"`
-	MaxStretch  string `json:"mig-exporter.io/max-stretch"`
-	ServiceTime string `json:"mig-exporter.io/service-time"`
-	ModelMemory string `json:"mig-exporter.io/model-memory"`
-	MultiGPU    string `json:"mig-exporter.io/multi-gpu"`
-	Server      string `json:"mig-exporter.io/server-metrics"`
+	Rightsizing *string `json:"mig-exporter.io/rightsizing"`
+	Strict      *string `json:"mig-exporter.io/strict"`
+	MaxStretch  *string `json:"mig-exporter.io/max-stretch"`
+	ServiceTime *string `json:"mig-exporter.io/service-time"`
+	ModelMemory *string `json:"mig-exporter.io/model-memory"`
+	MultiGPU    *string `json:"mig-exporter.io/multi-gpu"`
+	Server      *string `json:"mig-exporter.io/server-metrics"`
 
 	formerAnnotations
 }
 
-// formerAnnotations are the same under the domain that they had before. They are read where the annotation of the
-// present domain is absent.
+// formerAnnotations are the same under the domain that they had before. One is read if the annotation of the present
+// domain is absent: an empty one says nothing, and overrides it.
 type formerAnnotations struct {
-	FormerRightsizing string `json:"mig-exporter.dev/rightsizing"`
-	FormerStrict      string `json:"mig-exporter.dev/strict"`
-	FormerMaxStretch  string `json:"mig-exporter.dev/max-stretch"`
-	FormerServiceTime string `json:"mig-exporter.dev/service-time"`
-	FormerModelMemory string `json:"mig-exporter.dev/model-memory"`
-	FormerMultiGPU    string `json:"mig-exporter.dev/multi-gpu"`
-	FormerServer      string `json:"mig-exporter.dev/server-metrics"`
+	FormerRightsizing *string `json:"mig-exporter.dev/rightsizing"`
+	FormerStrict      *string `json:"mig-exporter.dev/strict"`
+	FormerMaxStretch  *string `json:"mig-exporter.dev/max-stretch"`
+	FormerServiceTime *string `json:"mig-exporter.dev/service-time"`
+	FormerModelMemory *string `json:"mig-exporter.dev/model-memory"`
+	FormerMultiGPU    *string `json:"mig-exporter.dev/multi-gpu"`
+	FormerServer      *string `json:"mig-exporter.dev/server-metrics"`
 }
 
 // The domains of annotations.
@@ -47,8 +47,11 @@ const leastStretch, mostStretch = 1, 100
 // mostServiceTime is the longest time that mig-exporter.io/service-time may name.
 const mostServiceTime = time.Hour
 
-// parse returns what the annotations say, and a text for each that is ignored because its value is invalid.
-func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []string) {
+// parse returns what the annotations say, a text for each that is ignored because its value is
+// invalid, and the names of those that the former domain has and the present one not.
+func (a *rightsizingAnnotations) parse() (
+	hints gpu.RightsizingHints, invalid, former []string,
+) {
 	into := func(parse func(string, *gpu.RightsizingHints) error) func(string) error {
 		return func(value string) error { return parse(value, &hints) }
 	}
@@ -57,8 +60,9 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 	}
 
 	for _, one := range []struct {
-		name, value, former string
-		parse               func(value string) error // the error says what is expected
+		name           string
+		value, earlier *string
+		parse          func(value string) error // the error says what is expected
 	}{
 		{"rightsizing", a.Rightsizing, a.FormerRightsizing, flip("off", "on", &hints.OptOut)},
 		{"strict", a.Strict, a.FormerStrict, flip("true", "false", &hints.Strict)},
@@ -71,24 +75,25 @@ func (a *rightsizingAnnotations) parse() (hints gpu.RightsizingHints, invalid []
 		under := domain
 
 		value := one.value
-		if value == "" {
+		if value == nil && one.earlier != nil {
 			under = formerDomain
-			value = one.former
+			value = one.earlier
+			former = append(former, under+"/"+one.name)
 		}
 
-		if value == "" {
+		if value == nil || *value == "" {
 			continue
 		}
 
-		if err := one.parse(value); err != nil {
+		if err := one.parse(*value); err != nil {
 			invalid = append(
 				invalid,
-				fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, value, err),
+				fmt.Sprintf("%s/%s=%.64q: expected %s", under, one.name, *value, err),
 			)
 		}
 	}
 
-	return hints, invalid
+	return hints, invalid, former
 }
 
 // parseSwitch sets a switch to whether a value is the first of two, which are all that it may be.
@@ -186,7 +191,9 @@ func ParseHints(annotations map[string]string) (hints gpu.RightsizingHints, inva
 		}
 	}
 
-	return a.parse()
+	hints, invalid, _ = a.parse()
+
+	return hints, invalid
 }
 
 // invalidAnnotation is an annotation that is ignored.
@@ -208,4 +215,27 @@ func (p *Poller) logInvalid(now map[invalidAnnotation]bool) {
 	}
 
 	p.invalid = now
+}
+
+// podAnnotations are names of annotations that a pod has.
+type podAnnotations struct {
+	pod   podName
+	names []string
+}
+
+// logFormer logs the first pod of a list that has annotations of the former domain. It does so once.
+func (p *Poller) logFormer(list []podAnnotations) {
+	if len(list) == 0 || p.formerLogged {
+		return
+	}
+
+	p.formerLogged = true
+	first := list[0]
+	level.Warn(p.logger).Log(
+		"msg", "pods have annotations of a deprecated domain; this is logged once",
+		"pods", len(list),
+		"pod", first.pod.namespace+"/"+first.pod.name,
+		"annotations", strings.Join(first.names, ","),
+		"use", domain,
+	)
 }

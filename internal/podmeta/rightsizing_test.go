@@ -27,29 +27,29 @@ func TestRightsizingAnnotations(t *testing.T) {
 		invalid     []string
 	}{
 		{rightsizingAnnotations{}, gpu.RightsizingHints{}, nil},
-		{rightsizingAnnotations{Rightsizing: "off", Strict: "true", MaxStretch: "1.5"},
+		{rightsizingAnnotations{Rightsizing: new("off"), Strict: new("true"), MaxStretch: new("1.5")},
 			gpu.RightsizingHints{OptOut: true, Strict: true, MaxStretch: gpu.Some(1.5)}, nil},
-		{rightsizingAnnotations{Rightsizing: "on", Strict: "false", MaxStretch: "1"}, stretch(1), nil},
-		{rightsizingAnnotations{Rightsizing: "no", MaxStretch: "100"}, stretch(100), []string{"rightsizing"}},
-		{rightsizingAnnotations{Strict: "yes", MaxStretch: "0.5"}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
-		{rightsizingAnnotations{Rightsizing: "off", MaxStretch: "NaN"}, gpu.RightsizingHints{OptOut: true},
+		{rightsizingAnnotations{Rightsizing: new("on"), Strict: new("false"), MaxStretch: new("1")}, stretch(1), nil},
+		{rightsizingAnnotations{Rightsizing: new("no"), MaxStretch: new("100")}, stretch(100), []string{"rightsizing"}},
+		{rightsizingAnnotations{Strict: new("yes"), MaxStretch: new("0.5")}, gpu.RightsizingHints{}, []string{"strict", "max-stretch"}},
+		{rightsizingAnnotations{Rightsizing: new("off"), MaxStretch: new("NaN")}, gpu.RightsizingHints{OptOut: true},
 			[]string{"max-stretch"}},
-		{rightsizingAnnotations{MaxStretch: "100.1"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
-		{rightsizingAnnotations{MaxStretch: "2x"}, gpu.RightsizingHints{}, []string{"max-stretch"}},
-		{rightsizingAnnotations{ServiceTime: "120ms", ModelMemory: "1.5Gi", MultiGPU: "false"}, gpu.RightsizingHints{
+		{rightsizingAnnotations{MaxStretch: new("100.1")}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{MaxStretch: new("2x")}, gpu.RightsizingHints{}, []string{"max-stretch"}},
+		{rightsizingAnnotations{ServiceTime: new("120ms"), ModelMemory: new("1.5Gi"), MultiGPU: new("false")}, gpu.RightsizingHints{
 			ServiceTime: gpu.Some(120 * time.Millisecond), ModelMemory: gpu.Some[uint64](3 << 29), MultiGPU: gpu.Some(false),
 		}, nil},
-		{rightsizingAnnotations{ServiceTime: "none", ModelMemory: "800Mi", MultiGPU: "true"}, gpu.RightsizingHints{
+		{rightsizingAnnotations{ServiceTime: new("none"), ModelMemory: new("800Mi"), MultiGPU: new("true")}, gpu.RightsizingHints{
 			Closed: true, ModelMemory: gpu.Some[uint64](800 << 20), MultiGPU: gpu.Some(true),
 		}, nil},
-		{rightsizingAnnotations{ServiceTime: "-1s", ModelMemory: "NaN", MultiGPU: "1"}, gpu.RightsizingHints{},
+		{rightsizingAnnotations{ServiceTime: new("-1s"), ModelMemory: new("NaN"), MultiGPU: new("1")}, gpu.RightsizingHints{},
 			[]string{"service-time", "model-memory", "multi-gpu"}},
-		{rightsizingAnnotations{ServiceTime: "61m", ModelMemory: "14GB"}, gpu.RightsizingHints{},
+		{rightsizingAnnotations{ServiceTime: new("61m"), ModelMemory: new("14GB")}, gpu.RightsizingHints{},
 			[]string{"service-time", "model-memory"}},
-		{rightsizingAnnotations{Server: ":8000/metrics"}, server(8000, "/metrics"), nil},
-		{rightsizingAnnotations{Server: ":65535/"}, server(65535, "/"), nil},
+		{rightsizingAnnotations{Server: new(":8000/metrics")}, server(8000, "/metrics"), nil},
+		{rightsizingAnnotations{Server: new(":65535/")}, server(65535, "/"), nil},
 	} {
-		got, invalid := c.annotations.parse()
+		got, invalid, _ := c.annotations.parse()
 		cmptest.Equal(t, "hints", got, c.want)
 		var names []string
 
@@ -85,10 +85,11 @@ func TestFormerDomain(t *testing.T) {
 			ServiceTime: gpu.Some(time.Second), ModelMemory: gpu.Some[uint64](1 << 30), MultiGPU: gpu.Some(true),
 			Server: gpu.ServerEndpoint{Port: 1, Path: "/m"}}, nil},
 		{"the present one wins", both("2", "3"), stretch(2), nil},
-		{"the former one alone", both("", "3"), stretch(3), nil},
+		{"the former one alone", map[string]string{"mig-exporter.dev/max-stretch": "3"}, stretch(3), nil},
+		{"the present one is empty", both("", "3"), gpu.RightsizingHints{}, nil},
 		{"the present one is invalid", both("x", "3"), gpu.RightsizingHints{},
 			[]string{`mig-exporter.io/max-stretch="x": expected a number from 1 to 100`}},
-		{"the former one is invalid", both("", "x"), gpu.RightsizingHints{},
+		{"the former one is invalid", map[string]string{"mig-exporter.dev/max-stretch": "x"}, gpu.RightsizingHints{},
 			[]string{`mig-exporter.dev/max-stretch="x": expected a number from 1 to 100`}},
 	} {
 		got, invalid := ParseHints(c.annotations)
@@ -102,12 +103,35 @@ func TestServerAnnotationNamesNoHost(t *testing.T) {
 	for _, bad := range []string{"8000/metrics", "10.0.0.1:8000/metrics", "http://10.0.0.1:8000/", ":8000", ":0/", ":65536/",
 		":-1/", ":8000@10.0.0.1/", ":8000//a?b", ":8000/a#b", ":8000/%2e%2e", ":8000/a b", ":8000/a\r\nX: y", ":http/metrics",
 		":8000/" + strings.Repeat("a", 201), ":8000/\x00", ":8000/\u00fc"} {
-		a := rightsizingAnnotations{Server: bad}
+		a := rightsizingAnnotations{Server: new(bad)}
 
-		got, invalid := a.parse()
+		got, invalid, _ := a.parse()
 		if got != (gpu.RightsizingHints{}) || len(invalid) != 1 || !strings.Contains(invalid[0], `":8000/metrics"`) {
 			t.Errorf("%q: %+v, invalid are %q", bad, got, invalid)
 		}
+	}
+}
+
+// TestFormerDomainIsLogged: once, with the first pod that has such annotations.
+func TestFormerDomainIsLogged(t *testing.T) {
+	const pods = `{"kind": "PartialObjectMetadataList", "items": [
+		{"metadata": {"name": "a", "namespace": "ml", "annotations": {"mig-exporter.io/strict": "", "mig-exporter.dev/strict": "true"}}},
+		{"metadata": {"name": "b", "namespace": "ml", "annotations": {"mig-exporter.dev/strict": "true", "mig-exporter.dev/max-stretch": "2"}}}]}`
+
+	a, _ := testAPI(t, func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, pods) })
+	var lines bytes.Buffer
+	p := &Poller{logger: log.NewLogfmtLogger(&lines)}
+
+	for range 2 {
+		got, err := a.listPods(t.Context(), false)
+		if err != nil {
+			t.Fatal(err)
+		}
+
+		p.logFormer(got.former)
+		cmptest.Equal(t, "lines", strings.Count(lines.String(), "\n"), 1)
+		cmptest.HasTexts(t, lines.String(), "level=warn", "pods=1 pod=ml/b ", "use=mig-exporter.io",
+			"annotations=mig-exporter.dev/strict,mig-exporter.dev/max-stretch")
 	}
 }
 

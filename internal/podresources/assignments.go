@@ -10,7 +10,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// assignmentsAt returns what is known at now; err is the error of the last call to the kubelet, if any.
+// assignmentsAt returns the assignments that we know at now. err is the error of the last call of the kubelet, if any.
 func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	out := gpu.Assignments{
 		List:       make([]gpu.Assignment, 0, len(g.holdings)),
@@ -52,7 +52,8 @@ func (g *ledger) assignmentsAt(err error, now time.Time) gpu.Assignments {
 	return out
 }
 
-// assignmentOf returns a holding with what is known of it; false if it holds nothing.
+// assignmentOf returns the assignment of a holding, with the metadata of its pod; false if it holds nothing. awaited is
+// whether the metadata may still come.
 func (g *ledger) assignmentOf(
 	h *holding,
 	state *podState,
@@ -71,8 +72,8 @@ func (g *ledger) assignmentOf(
 
 	a.Holder.Undescribed = awaited
 
-	running := (h.dismissed || !h.missingSince.IsZero()) &&
-		g.isRunning(&h.Assignment) // a listed one needs no process
+	// A listed holding is certain, also without a process.
+	running := (h.dismissed || !h.missingSince.IsZero()) && g.isRunning(&h.Assignment)
 	if !h.missingSince.IsZero() && !running {
 		a.Holder.Unconfirmed = g.missingReason(h)
 	}
@@ -100,7 +101,7 @@ func (g *ledger) assignmentOf(
 	return a, !h.admin.Or(false) && (!h.dismissed || running)
 }
 
-// missingReason returns what is known of a holding that the kubelet does not list.
+// missingReason says what we know about a holding that the kubelet does not list.
 func (g *ledger) missingReason(h *holding) string {
 	reason := "the kubelet listed it last at " + formatTime(h.Listed)
 	if g.checkpoint.hasDevice(h) {
@@ -132,8 +133,7 @@ func (g *ledger) isRunning(a *gpu.Assignment) bool { return g.running != nil && 
 // maxSilence is how long the last list proves devices free while the kubelet does not answer.
 const maxSilence = 5 * time.Second
 
-// incompleteReason returns why a device without a known holder may be held nevertheless; empty if all holders are
-// known.
+// incompleteReason returns why a device without a known holder may have one nevertheless; empty if we know all holders.
 func (g *ledger) incompleteReason(err error, now time.Time) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotConfigured):
@@ -156,7 +156,7 @@ func (g *ledger) incompleteReason(err error, now time.Time) string {
 	return ""
 }
 
-// clientMessage returns why the kubelet does not answer, without paths of the node, since clients see it.
+// clientMessage returns why the kubelet does not answer. Clients see it, so it has no paths of the node.
 func clientMessage(err error) string {
 	switch {
 	case errors.Is(err, gpu.ErrNotFound):

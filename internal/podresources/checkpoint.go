@@ -26,7 +26,7 @@ type checkpointDevice struct {
 	container, resource, id string
 }
 
-// checkpointKey is what the checkpoint and the kubelet's list have in common.
+// checkpointKey has the fields that a device has both in the checkpoint and in the kubelet's list.
 type checkpointKey struct{ container, resource, id string }
 
 // checkpoint is the file of the kubelet's device manager. It keeps the devices of every container during a restart,
@@ -40,8 +40,8 @@ type checkpoint struct {
 	lastFile    os.FileInfo // of the last successful read; nil before
 	version     uint64      // grows by one with every observed change of the file
 	devices     []checkpointDevice
-	registered  bool                       // a device plugin of the matching resources has
-	byKey       map[checkpointKey][]string // UIDs
+	registered  bool                       // a device plugin of the matching resources has registered
+	byKey       map[checkpointKey][]string // UIDs of pods
 	lastSuccess time.Time
 	err         error
 }
@@ -62,26 +62,28 @@ func (c *checkpoint) readIfChanged() {
 		return
 	}
 
+	var devices []checkpointDevice
+	var registered bool
+
 	if err == nil {
-		var devices []checkpointDevice
-
-		var registered bool
-		if devices, registered, err = c.load(); err == nil {
-			if !sameFile(file, c.lastFile) {
-				c.version++
-			}
-
-			c.lastFile = file
-			c.devices = devices
-			c.registered = registered
-			c.lastSuccess = c.now()
-			c.indexDevices()
-		}
+		devices, registered, err = c.load()
 	}
 
-	if c.err = nil; err != nil {
+	if err != nil {
 		c.err = checkpointError(err)
+		return
 	}
+
+	if !sameFile(file, c.lastFile) {
+		c.version++
+	}
+
+	c.lastFile = file
+	c.devices = devices
+	c.registered = registered
+	c.lastSuccess = c.now()
+	c.err = nil
+	c.indexDevices()
 }
 
 func (c *checkpoint) indexDevices() {
@@ -206,7 +208,7 @@ func (c *checkpoint) currentVersion() uint64 {
 	return c.version
 }
 
-// readAt returns when the devices were last known to be those of the file; zero if never.
+// readAt returns when the devices were last known to be in the file; zero if never.
 func (c *checkpoint) readAt() time.Time {
 	if c == nil {
 		return time.Time{}
@@ -215,8 +217,8 @@ func (c *checkpoint) readAt() time.Time {
 	return c.lastSuccess
 }
 
-// coversNode reports whether the checkpoint was read and a device plugin of the matching resources has registered with
-// the kubelet. Otherwise the node may allocate its devices by claims, which the checkpoint does not have.
+// coversNode reports whether we have read the checkpoint and a device plugin of the matching resources has registered
+// with the kubelet. If none has, the node may allocate its devices by claims, which the checkpoint lacks.
 func (c *checkpoint) coversNode() bool { return c != nil && c.err == nil && c.registered }
 
 // podUIDs returns the UIDs of the pods that have the device of a holding in a container of the same name.
@@ -224,19 +226,19 @@ func (c *checkpoint) podUIDs(h *holding) []string {
 	return c.byKey[checkpointKey{h.Holder.Name, h.Holder.Resource, h.ID}]
 }
 
-// hasDevice reports whether the checkpoint can be read and has the device for the holding's pod.
+// hasDevice reports whether we can read the checkpoint and it has the device for the holding's pod.
 func (c *checkpoint) hasDevice(h *holding) bool {
 	return c != nil && c.err == nil && h.Holder.PodUID != "" &&
 		slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// rewrittenWithout reports whether the file was written since a holding went missing, and no longer has it.
+// rewrittenWithout reports whether the kubelet has written the file since a holding went missing, and without it.
 func (c *checkpoint) rewrittenWithout(h *holding) bool {
 	return c != nil && c.err == nil && c.version > h.checkpointVersion &&
 		!slices.Contains(c.podUIDs(h), h.Holder.PodUID)
 }
 
-// sourceState returns the state of the source; false if there never was a file with permission to read it.
+// sourceState returns the state of the source; false if there never was a file that we had the right to read.
 func (c *checkpoint) sourceState() (gpu.SourceState, bool) {
 	if c.lastFile == nil &&
 		(c.err == nil || errors.Is(c.err, gpu.ErrNotFound) || errors.Is(c.err, gpu.ErrNoPermission)) {

@@ -1,4 +1,4 @@
-// Package podresources reads from the kubelet which container holds which device, and finds the container that a
+// Package podresources asks the kubelet which container holds which device, and finds the container that a
 // process runs in.
 //
 // The kubelet serves its pod-resources API, v1, on a unix socket. No scrape waits for it: the poll loop calls
@@ -32,56 +32,56 @@ import (
 // DefaultSocket is where the kubelet listens.
 const DefaultSocket = "/var/lib/kubelet/pod-resources/kubelet.sock"
 
-// callTimeout bounds a call to the kubelet, since other callers wait for it.
+// callTimeout bounds a call of the kubelet: other callers of the Client wait for its end.
 const callTimeout = 5 * time.Second
 
 // maxReply bounds a reply in bytes: gRPC's own limit of 4 MiB is too small for a node with thousands of devices.
 const maxReply = 16 << 20
 
-// Metadata looks up what the API server knows. Its methods return at once: what is not known is read in the background
-// for later calls. Times are of the Client's clock.
+// Metadata looks up pods and claims in the API server. Its methods return at once: what they do not know
+// they ask for in the background, for later calls. An answer counts only if it was asked for at since, a time
+// of the Client's clock, or later.
 type Metadata interface {
-	// PodMetadata returns the pod of a name on this node if the API server had one when it was read at since or later.
-	// It returns false if the API server has not been read since, or had no such pod.
+	// PodMetadata returns the pod of a name on this node; false if there is no answer or no such pod.
 	PodMetadata(namespace, pod string, since time.Time) (gpu.PodMetadata, bool)
-	// PodByUID returns the name of a pod that was on this node and had not ended when the API server was last read.
+	// PodByUID returns the name of a pod that was on this node and had not ended at the last answer.
 	PodByUID(uid string) (namespace, pod string, ok bool)
-	// BoundPods returns the pods that the API server has bound to this node and that have not ended, ordered by name.
-	// current is whether it was read at since or later and not from its cache; otherwise the pods are older, or none.
+	// BoundPods returns the pods that are bound to this node and have not ended, ordered by name. They are current if
+	// the answer did not come from the API server's cache; otherwise they are older, or none.
 	BoundPods(since time.Time) (pods []gpu.PodName, current bool)
-	// PodGone reports whether the API server, read at since or later and not from its cache, had neither a pod of that
-	// UID on this node nor one of that name. Pods that have ended do not count. An empty name is not looked up.
+	// PodGone reports whether this node has neither a pod of that UID nor one of that name, unless it is empty, by an
+	// answer that did not come from the API server's cache. Pods that have ended do not count.
 	PodGone(namespace, pod, uid string, since time.Time) bool
 	// AdminAccess reports whether a device was allocated to a claim for administrative access, which reserves nothing.
-	// An error wraps gpu.ErrUnavailable if the API server has not answered since, gpu.ErrNoPermission if it refuses,
+	// An error wraps gpu.ErrUnavailable if there is no answer, gpu.ErrNoPermission if the API server refuses,
 	// gpu.ErrNotFound if it has no such claim.
 	AdminAccess(d gpu.ClaimDevice, since time.Time) (bool, error)
 }
 
 // Options configures a Client.
 type Options struct {
-	// Socket is the path of the kubelet's socket; if relative, to the working directory of New. Neither the socket nor
-	// its directory need exist yet.
+	// Socket is the path of the kubelet's socket. Neither the socket nor its directory need exist yet. New makes a
+	// relative path absolute.
 	Socket string
 	// ResourceNames are the resources of NVIDIA devices besides the usual names: exact, or a prefix that ends in "*".
 	ResourceNames []string
-	// Metadata looks up what the API server knows; nil: it is not used.
+	// Metadata asks the API server; nil: we do not.
 	Metadata Metadata
-	// Witness is a pod of the API server without which the kubelet's list is not complete: "namespace/name", or a prefix
-	// of that which ends in "*". It must not be a static pod. If it is empty, no list is known to be complete.
+	// Witness is a pod that the kubelet's list has once it is complete: "namespace/name", or a prefix like
+	// "kube-system/nvidia-*". The kubelet must know it from the API server: a static pod is there from the beginning. If
+	// Witness is empty, we take no list as complete.
 	Witness string
-	// NodeNames are names of this node. The name of a static pod ends in one of them, which keeps it from being the
-	// witness.
+	// NodeNames are names of this node. The name of a static pod ends in one of them: such a pod is no witness.
 	NodeNames []string
-	// Checkpoint is the path of the file of the kubelet's device manager; empty: it is not read.
+	// Checkpoint is the path of the checkpoint of the kubelet's device manager; empty: we do not read it.
 	Checkpoint string
 	// StaleAfter is how long the last list counts while the kubelet does not answer.
 	StaleAfter time.Duration
-	// Running reports whether a process of an assignment's container runs on its device; nil: this is not known. It
-	// must not block.
+	// Running reports whether a process of an assignment's container runs on its device; nil: we do not know. It must
+	// not block.
 	Running func(*gpu.Assignment) bool
-	// Containers finds containers that run. They hold what they were given, whatever else is known; that none is found
-	// proves nothing. Nil: they are not looked for.
+	// Containers finds running containers; nil: we do not look for them. A running container holds what it was given,
+	// whatever else we know. If we find none, that proves nothing.
 	Containers *Containers
 	// Expected is set if the node must have a kubelet. Otherwise the node counts as one without a kubelet until a path
 	// of KubeletPaths exists or a kubelet has answered.
@@ -91,9 +91,9 @@ type Options struct {
 	// Contained is set if this process is in a container, which may not see its host's kubelet. If we find no kubelet
 	// then, List returns gpu.ErrNotConfigured instead of gpu.ErrNoKubelet.
 	Contained bool
-	// Answered is called once, after the first answer of a kubelet, unless it is nil.
+	// Answered is called once, after the kubelet's first answer; nil: nothing is.
 	Answered func()
-	// Now is the clock of the backoff, and of when the kubelet has listed a device.
+	// Now is the clock of the backoff and of all times in a list.
 	Now    func() time.Time
 	Logger log.Logger
 }
@@ -118,7 +118,7 @@ type Client struct {
 	socketFile      os.FileInfo // the socket at the last call; nil for none
 	backoff         backoff
 	kubeletAnswered bool        // a kubelet has answered
-	loggedNoKubelet bool        // that the node has no kubelet was logged
+	loggedNoKubelet bool        // we have logged that the node has no kubelet
 	checkpoint      *checkpoint // nil: it is not read
 	ledger          ledger
 
@@ -128,7 +128,8 @@ type Client struct {
 // New starts to watch the socket's directory. The first List connects.
 func New(opts Options) *Client {
 	ctx, cancel := context.WithCancel(context.Background())
-	// The watch reports files by the path that it was given, and gRPC takes no relative one. Without a working
+
+	// The watch reports files by the path that we give it, and gRPC takes no relative one. Without a working
 	// directory it stays relative.
 	socket, err := filepath.Abs(opts.Socket)
 	if err != nil {
@@ -168,21 +169,24 @@ func New(opts Options) *Client {
 	return c
 }
 
-// List calls the kubelet and returns what is known of the holders afterwards, also with an error. The result is sorted;
-// it does not depend on the order of the kubelet's reply.
+// List asks the kubelet for all holders and returns those that we know afterwards, sorted. With an error they are
+// those of earlier answers.
 //
 // An error wraps gpu.ErrUnavailable; also gpu.ErrNotFound if there is no socket, gpu.ErrTimeout if the kubelet did not
 // answer before ctx ended, and gpu.ErrNoKubelet if the node has none: then the result is complete. After a failure List
 // returns the same error at once until the backoff is over or a new socket appears. In a container that sees no kubelet
-// the error wraps gpu.ErrNotConfigured instead, and no holder is known.
+// the error wraps gpu.ErrNotConfigured instead, and the result is empty.
 func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 
 	now := c.now()
 	defer c.publishCheckpoint()
+
+	// We read the checkpoint before and after the call: if it has not changed, it belongs to the list.
 	c.checkpoint.readIfChanged()
 	version := c.checkpoint.currentVersion()
+
 	var reply *kubeletapi.ListPodResourcesResponse
 
 	err := c.callKubelet(ctx, "list pod resources",
@@ -205,8 +209,8 @@ func (c *Client) List(ctx context.Context) (gpu.Assignments, error) {
 		c.recordAnswer()
 
 		l := c.replies.readReply(reply)
-		if c.checkSocketReplaced(now) {
-			l.pods = nil // either of the two kubelets may have answered
+		if c.resetIfSocketReplaced(now) {
+			l.pods = nil // the former kubelet may have answered
 		}
 
 		c.checkpoint.readIfChanged()
@@ -264,8 +268,9 @@ func (c *Client) recordAnswer() {
 	}
 }
 
-// checkSocketReplaced reports whether a new socket was created since the call began; the connection is closed then.
-func (c *Client) checkSocketReplaced(now time.Time) bool {
+// resetIfSocketReplaced reports whether the socket was replaced since the call began. If so it closes the connection
+// and tells the ledger that the kubelet has restarted.
+func (c *Client) resetIfSocketReplaced(now time.Time) bool {
 	file, err := os.Stat(c.socket)
 	if err == nil && sameFile(file, c.socketFile) {
 		return false
@@ -282,7 +287,7 @@ func (c *Client) checkSocketReplaced(now time.Time) bool {
 	return true
 }
 
-// hasKubelet reports whether the node has a kubelet, as far as known. A path that cannot be read counts as present.
+// hasKubelet reports whether the node has a kubelet, as far as we know. A path that we cannot read counts as present.
 func (c *Client) hasKubelet() bool {
 	if c.expected || c.kubeletAnswered {
 		return true
@@ -305,8 +310,8 @@ func (c *Client) notConfiguredError() error {
 }
 
 // Allocatable returns the devices that the kubelet can assign, assigned already or not: sorted, each once for each
-// resource, even if it stands for several replicas. Devices of dynamic resource allocation are missing, since the
-// kubelet does not know them before they are claimed. Errors are those of List, and the backoff is shared.
+// resource, even if it stands for several replicas. It lacks devices of dynamic resource allocation, which the kubelet
+// does not know before they are claimed. It returns the same errors as List and shares its backoff.
 func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -332,7 +337,8 @@ func (c *Client) Allocatable(ctx context.Context) ([]gpu.Offer, error) {
 // kubeletCall is one call of the kubelet's API.
 type kubeletCall func(ctx context.Context, kubelet kubeletapi.PodResourcesListerClient) error
 
-// callKubelet makes a call to the current listener of the socket, unless a backoff is pending.
+// callKubelet calls the kubelet that listens on the socket now, unless a backoff is pending. If it is another one than
+// at the last call, it tells the ledger. The caller holds c.mu.
 func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) error {
 	if c.ctx.Err() != nil {
 		return fmt.Errorf("%s: client is closed: %w", op, gpu.ErrUnavailable)
@@ -347,7 +353,7 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 		)
 	}
 
-	// The watch is started before the socket is examined, so that a kubelet that starts in between is noticed.
+	// We start the watch before we examine the socket: a kubelet may start in between.
 	c.watch.startWatching()
 	renewed := c.watch.resetSocketCreated()
 
@@ -360,7 +366,7 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 
 	if renewed {
 		c.disconnect()
-		c.backoff.reset() // a new socket means a new kubelet
+		c.backoff.reset() // the new kubelet has not failed yet
 	}
 
 	if errors.Is(err, gpu.ErrNotFound) && !c.hasKubelet() {
@@ -380,7 +386,7 @@ func (c *Client) callKubelet(ctx context.Context, op string, call kubeletCall) e
 	}
 
 	if err := c.callOnce(ctx, op, call); err != nil {
-		// gRPC would reconnect by its own schedule; a new connection has none yet.
+		// gRPC would delay the next attempt by a backoff of its own; a new connection has none.
 		c.disconnect()
 
 		if !errors.Is(err, context.Canceled) {
@@ -405,6 +411,7 @@ func (c *Client) Close() {
 	c.disconnect()
 }
 
+// callOnce connects, calls the kubelet, and says in the error why it did not answer.
 func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) error {
 	if err := c.connect(); err != nil {
 		return fmt.Errorf("%s: %w: %w", op, err, gpu.ErrUnavailable)
@@ -420,7 +427,7 @@ func (c *Client) callOnce(ctx context.Context, op string, call kubeletCall) erro
 	}
 
 	switch {
-	case callCtx.Err() != nil && errors.Is(callCtx.Err(), context.Canceled):
+	case errors.Is(callCtx.Err(), context.Canceled):
 		return fmt.Errorf("%s: %w: %w", op, gpu.ErrUnavailable, context.Canceled)
 	case callCtx.Err() != nil || status.Code(err) == codes.DeadlineExceeded:
 		return fmt.Errorf(
@@ -446,7 +453,7 @@ func (c *Client) connect() error {
 		return nil
 	}
 
-	// As a URL, so that a path with a percent sign survives gRPC's parsing.
+	// gRPC parses the target as a URL: a percent sign in the path must be escaped.
 	conn, err := grpc.NewClient(
 		(&url.URL{Scheme: "unix", Path: c.socket}).String(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -468,13 +475,12 @@ func (c *Client) connect() error {
 
 func (c *Client) disconnect() {
 	if c.conn != nil {
-		// Its error says that it is closed already.
-		_ = c.conn.Close()
+		_ = c.conn.Close() // it only fails if it is closed already
 		c.conn = nil
 	}
 }
 
-// statSocket returns the file of the socket. An error says why the kubelet cannot answer there.
+// statSocket returns the socket's file, or an error that says why the kubelet cannot answer there.
 func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	info, err := os.Stat(c.socket)
 	switch {
@@ -501,8 +507,8 @@ func (c *Client) statSocket(op string) (os.FileInfo, error) {
 	return nil, fmt.Errorf("%s: kubelet socket: %w: %w", op, err, gpu.ErrUnavailable)
 }
 
-// sameFile reports whether both are the same file, unchanged. The watch misses a new socket if a directory above it was
-// replaced. A new file may have the inode number of the old one, but not its time.
+// sameFile reports whether both are the same file, unchanged. We compare, because the watch misses a new socket if a
+// directory above it was replaced. A new file may reuse the inode number, but not the time.
 func sameFile(a, b os.FileInfo) bool {
 	if a == nil || b == nil {
 		return a == nil && b == nil

@@ -13,9 +13,9 @@ import (
 // which it admits one by one, the oldest first: a device plugin that takes long to allocate for one pod holds up all
 // younger ones. So the list is settled once
 //
-//   - a pod of the API server, the witness, has been listed,
-//   - so has every pod that is known to be on the node (ledger.findUnlistedPod), and
-//   - no other pod has appeared for a while.
+//   - it has had a pod of the API server, the witness,
+//   - and every pod that we know to be on the node (ledger.findUnlistedPod), and
+//   - no other pod has appeared for settleAfter.
 type completeness struct {
 	witness           string   // "namespace/name", or a prefix of it that ends in "*"; if empty, no list is ever settled
 	nodes             []string // names of this node: a pod whose name ends in one of them is static and no witness
@@ -24,9 +24,9 @@ type completeness struct {
 	witnessListed     bool                 // since startedAt
 	podsSeen          map[gpu.PodName]bool // listed since startedAt; nil once the list is settled
 	lastNewPod        time.Time            // when one of podsSeen was first listed last
-	awaited           string               // what is awaited although the list is quiet; empty if nothing
+	awaited           string               // what a quiet list waits for; empty if it is settled or not quiet
 	settled           bool
-	settledBefore     bool // a list of an earlier kubelet was: the pods that held devices then are known
+	settledBefore     bool // an earlier kubelet's list was settled: we know which pods held devices then
 }
 
 func (s *completeness) reset(now time.Time) {
@@ -57,7 +57,7 @@ func (s *completeness) recordPods(
 	s.witnessListed = s.witnessListed || s.hasWitness(listed, isStatic)
 }
 
-// isQuiet reports whether the witness has been listed, and no new pod for a time.
+// isQuiet reports whether the kubelet has listed the witness, and no new pod for span.
 func (s *completeness) isQuiet(span time.Duration, now time.Time) bool {
 	return s.witnessListed && now.Sub(s.lastNewPod) >= span
 }

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,19 +21,19 @@ import (
 const DefaultLogDir = "/var/log/containers"
 
 const (
-	// maxCgroupBytes bounds what is read of a process's cgroup file.
+	// maxCgroupBytes bounds how much we read of a process's cgroup file.
 	maxCgroupBytes = 64 << 10
-	// maxUnknown bounds the remembered ids that belong to no container of the kubelet.
+	// maxUnknown bounds how many ids we remember that belong to no container of the kubelet.
 	maxUnknown = 4096
-	// retryUnknown is the time after which an unknown id is looked up again: the kubelet creates the link shortly after
-	// the container has started.
+	// retryUnknown is when we look up an unknown id again: the kubelet creates the link shortly after the container has
+	// started.
 	retryUnknown = 2 * time.Second
 	// maxFileName is the longest file name, to which the kubelet truncates the names of its links.
 	maxFileName = 255
-	// minTruncatedID is the shortest rest of a container's id in such a name that is used.
+	// minTruncatedID is how much of a container's id a truncated name must have for us to use it.
 	minTruncatedID = 12
-	// enoughAbsent is how many processes must be missing in ProcDir, with none found, before it counts as the /proc of
-	// another PID namespace: single processes may have just ended.
+	// enoughAbsent is how many processes must be missing in ProcDir before we say that it is the /proc of another PID
+	// namespace: single ones may have just ended.
 	enoughAbsent = 10
 )
 
@@ -71,7 +72,7 @@ func NewContainers(opts ContainersOptions) *Containers {
 }
 
 // ContainerOf returns the container that a process of the host's PID namespace runs in; false if it has ended or is in
-// no container of the kubelet. The cgroup is read every time, so that a reused process id never gets the container of
+// no container of the kubelet. We read the cgroup every time, so that a reused process id never gets the container of
 // an earlier process.
 func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	cgroup, err := c.readCgroup(strconv.FormatUint(uint64(pid), 10))
@@ -86,25 +87,15 @@ func (c *Containers) ContainerOf(pid uint32) (gpu.Container, bool) {
 	c.procDirWorks = true
 
 	ids := containerIDs(cgroup)
-	for _, id := range ids {
-		if found, ok := c.findContainer(id); ok {
-			return found, true
-		}
-	}
 
-	if !c.shouldReadLogDir(ids) {
-		return gpu.Container{}, false
+	found, ok := c.findContainer(ids)
+	if ok || !c.shouldReadLogDir(ids) {
+		return found, ok
 	}
 
 	c.readLogDir()
 
-	for _, id := range ids {
-		if found, ok := c.findContainer(id); ok {
-			return found, true
-		}
-	}
-
-	return gpu.Container{}, false
+	return c.findContainer(ids)
 }
 
 // readCgroup returns the cgroups of a process by its name in ProcDir.
@@ -140,33 +131,33 @@ func (c *Containers) recordAbsent(err error) {
 	}
 }
 
-func (c *Containers) findContainer(id string) (gpu.Container, bool) {
-	if found, ok := c.byID[id]; ok {
-		return found, true
-	}
-
-	for part, found := range c.truncated {
-		if strings.HasPrefix(id, part) {
+// findContainer returns the first known container of the ids.
+func (c *Containers) findContainer(ids []string) (gpu.Container, bool) {
+	for _, id := range ids {
+		if found, ok := c.byID[id]; ok {
 			return found, true
+		}
+
+		for part, found := range c.truncated {
+			if strings.HasPrefix(id, part) {
+				return found, true
+			}
 		}
 	}
 
 	return gpu.Container{}, false
 }
 
-// shouldReadLogDir reports whether one of the ids, all of which are unknown, was not looked up recently, and records
-// the lookup: processes in containers of others must not cause a read of the directory each.
+// shouldReadLogDir reports whether we have not looked up one of these unknown ids recently, and records that we do now:
+// we must not read the directory for each process that is in no container of the kubelet.
 func (c *Containers) shouldReadLogDir(ids []string) bool {
 	now := c.opts.Now()
-	worth := false
 
-	for _, id := range ids {
-		if last, ok := c.unknown[id]; !ok || now.Sub(last) >= retryUnknown {
-			worth = true
-		}
+	isDue := func(id string) bool {
+		last, ok := c.unknown[id]
+		return !ok || now.Sub(last) >= retryUnknown
 	}
-
-	if !worth {
+	if !slices.ContainsFunc(ids, isDue) {
 		return false
 	}
 
@@ -181,7 +172,7 @@ func (c *Containers) shouldReadLogDir(ids []string) bool {
 	return true
 }
 
-// readLogDir replaces the known containers by those of LogDir, which bounds the cache by the directory.
+// readLogDir replaces the known containers by those of LogDir, so that they are never more than its files.
 func (c *Containers) readLogDir() {
 	entries, err := os.ReadDir(c.opts.LogDir)
 	if err != nil {

@@ -16,22 +16,22 @@ const pollGap = time.Second
 // freeFor is how long an operator's confirmation that a device is free is valid.
 const freeFor = 10 * time.Minute
 
-// maxMissing bounds the missing holdings that are kept, in case a kubelet lists different devices every time.
+// maxMissing bounds the missing holdings that we keep, in case a kubelet lists different devices every time.
 const maxMissing = 50_000
 
 // holding is an assignment that the kubelet has listed.
 type holding struct {
 	listedDevice
-	// missingSince is when the kubelet was first seen not to list it; zero while it is listed.
+	// missingSince is when a list first lacked it; zero while it is listed.
 	missingSince time.Time
 	// lackedBySettled is when a settled list first lacked it; zero before.
 	lackedBySettled time.Time
 	// inCheckpoint is set once the checkpoint has had it. checkpointVersion is the version when it went missing.
 	inCheckpoint      bool
 	checkpointVersion uint64
-	// dismissed is set once an operator has confirmed that it holds nothing although it is unconfirmed.
+	// dismissed is set once an operator has confirmed that, although unconfirmed, it has ended.
 	dismissed bool
-	// admin is whether its claim is for administrative access, once known.
+	// admin is whether its claim is for administrative access; absent until we know.
 	admin gpu.Opt[bool]
 }
 
@@ -39,20 +39,20 @@ type holding struct {
 // certain; one that is no longer listed is unconfirmed until something proves its end. It is not safe for concurrent
 // use.
 type ledger struct {
-	metadata   Metadata                   // nil: the API server is not asked
-	running    func(*gpu.Assignment) bool // nil: processes are not looked at
-	checkpoint *checkpoint                // nil: it is not read
-	live       func() *liveContainers     // returns the containers with a process; nil: they are not looked at
+	metadata   Metadata                   // nil: we do not ask the API server
+	running    func(*gpu.Assignment) bool // nil: we do not look at processes
+	checkpoint *checkpoint                // nil: we do not read it
+	live       func() *liveContainers     // returns the containers with a process; nil: we do not look for them
 	logger     log.Logger
 
-	seenLive *liveContainers // what live returned for the present list; nil before
+	seenLive *liveContainers // the result of live for this list; nil before we need it
 
 	completeness completeness
 	listCount    uint64
 	holdings     []holding // by compareAssignments
 	settled      bool      // the last list was
 	lastAnswer   time.Time // when the last successful call began; zero before
-	overflow     bool      // more went missing than is kept
+	overflow     bool      // more than maxMissing went missing
 	unreadable   []gpu.Assignment
 	epoch        uint64          // grows with every restart of the kubelet
 	free         []gpu.DeviceRef // confirmed by an operator in this epoch
@@ -61,8 +61,8 @@ type ledger struct {
 	unlisted     unlistedDevices
 }
 
-// resetForRestart handles that another kubelet listens on the socket. Holdings stay; that a list lacked one no longer
-// counts, nor does an operator's word.
+// resetForRestart begins a new epoch: another kubelet listens on the socket. Holdings stay, but we forget which settled
+// lists lacked them and what an operator confirmed.
 func (g *ledger) resetForRestart(now time.Time) {
 	g.completeness.reset(now)
 	g.epoch++
@@ -80,8 +80,8 @@ func (g *ledger) resetForRestart(now time.Time) {
 	}
 }
 
-// recordList records a list that was requested at now. linked says that the checkpoint did not change while the kubelet
-// answered, so that both are of the same pods.
+// recordList records a list that we requested at now. linked says that the checkpoint did not change while the kubelet
+// answered, so that both have the same pods.
 func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.listCount++
 	g.seenLive = nil
@@ -96,6 +96,8 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 			missing++
 		}
 	}
+
+	// Merge the old holdings and the list, which are both sorted.
 	for n := range l.entries {
 		h := holding{listedDevice: l.entries[n]}
 		for len(before) > 0 && compareAssignments(&before[0].Assignment, &h.Assignment) < 0 {
@@ -133,7 +135,7 @@ func (g *ledger) recordList(l *listing, linked bool, now time.Time) {
 	g.unlisted.compareWithLedger(g, now)
 }
 
-// inheritState copies what was known of the same holding before.
+// inheritState copies the state of the same holding in the list before.
 func (h *holding) inheritState(before *holding) {
 	h.Seen = before.Seen
 	h.Holder.PodUID = before.Holder.PodUID
@@ -142,8 +144,7 @@ func (h *holding) inheritState(before *holding) {
 	h.dismissed = before.dismissed && before.missingSince.IsZero() && !h.admin.Present()
 }
 
-// markAllMissing marks all holdings as missing: the kubelet has not answered for so long that its last list no longer
-// counts.
+// markAllMissing marks all holdings as missing: the kubelet's last list is too old to count.
 func (g *ledger) markAllMissing(now time.Time) {
 	var nothing listing
 	g.seenLive = nil
@@ -186,7 +187,7 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	}
 
 	if g.isRunning(&h.Assignment) || g.hasLiveContainer(h, l) {
-		return true // what is seen to run outweighs every proof
+		return true // we see that it runs: the proof is wrong
 	}
 
 	level.Debug(g.logger).Log(
@@ -202,14 +203,15 @@ func (g *ledger) keepMissing(h *holding, l *listing, settled bool, now time.Time
 	return false
 }
 
-// proofOfEnd returns what proves that a missing holding has ended; empty if nothing does. That the kubelet and its
-// checkpoint lack it proves nothing while the API server has the pod.
+// proofOfEnd returns the proof that a missing holding has ended; empty if there is none. While the API server has the
+// pod, a list or a checkpoint without the holding is no proof.
 func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time) string {
 	if h.fromPlugin() && l.givesToAnother(h) {
 		return "the device is listed for another pod"
 	}
 
-	if uid := g.pods.podUID(h); g.metadata != nil {
+	if g.metadata != nil {
+		uid := g.pods.podUID(h)
 		if g.isAPIPod(h.podName(), uid) &&
 			g.metadata.PodGone(h.Holder.Namespace, h.Holder.Pod, uid, h.missingSince) {
 			return "the API server has no such pod"
@@ -231,8 +233,8 @@ func (g *ledger) proofOfEnd(h *holding, l *listing, settled bool, now time.Time)
 	return ""
 }
 
-// isAPIPod reports whether a pod is known to be the API server's, by its UID or else by its name. The API server may
-// not know a static pod.
+// isAPIPod reports whether we know, by its UID or else by its name, that a pod comes from the API server. A static pod
+// does not, and the API server may not know it.
 func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 	if uid != "" {
 		return isAPIUID(uid)
@@ -241,7 +243,7 @@ func (g *ledger) isAPIPod(pod gpu.PodName, uid string) bool {
 	return len(g.completeness.nodes) > 0 && !g.completeness.isNamedAfterNode(pod)
 }
 
-// givesToAnother reports whether the device of a holding is listed for another pod.
+// givesToAnother reports whether the list has the device of a holding for another pod.
 func (l *listing) givesToAnother(h *holding) bool {
 	if l.deviceOwners == nil {
 		l.deviceOwners = make(map[pluginDevice]gpu.PodName, len(l.entries))
@@ -257,7 +259,7 @@ func (l *listing) givesToAnother(h *holding) bool {
 	return listed && owner != h.podName()
 }
 
-// isStatic reports whether a pod is known to be static, by the UID that the API server has of its mirror pod.
+// isStatic reports whether a pod is static, by the UID of its mirror pod in the API server; false if we do not know.
 func (g *ledger) isStatic(pod gpu.PodName) bool {
 	if g.metadata == nil {
 		return false
@@ -268,7 +270,8 @@ func (g *ledger) isStatic(pod gpu.PodName) bool {
 	return ok && !isAPIUID(meta.UID)
 }
 
-// copyPodUIDs sets the pod UIDs of holdings from the checkpoint, which has no pod names.
+// copyPodUIDs sets the pod UIDs of listed holdings from the checkpoint, if only one pod fits: it has container names,
+// but no pod names.
 func (g *ledger) copyPodUIDs(linked bool) {
 	if g.checkpoint == nil || !linked {
 		return
@@ -283,9 +286,9 @@ func (g *ledger) copyPodUIDs(linked bool) {
 	}
 }
 
-// confirmFree records that an operator confirmed devices to be free and unconfirmed holdings to hold nothing. It
-// returns false if the kubelet has restarted since the epoch in which they were seen. Holdings that have become known
-// since stay.
+// confirmFree records that an operator confirmed that devices are free and unconfirmed holdings have ended. It returns
+// false if the kubelet has restarted since the epoch in which the operator saw them. A holding that has been confirmed
+// by a list or a claim since stays.
 func (g *ledger) confirmFree(
 	epoch uint64,
 	devices []gpu.DeviceRef,
@@ -310,8 +313,9 @@ func (g *ledger) confirmFree(
 		for k := range g.holdings {
 			h := &g.holdings[k]
 
-			known := h.missingSince.IsZero() && (h.claim == gpu.ClaimDevice{} || h.admin.Present())
-			if !known && compareAssignments(&h.Assignment, a) == 0 {
+			confirmed := h.missingSince.IsZero() &&
+				(h.claim == gpu.ClaimDevice{} || h.admin.Present())
+			if !confirmed && compareAssignments(&h.Assignment, a) == 0 {
 				h.dismissed = true
 			}
 		}

@@ -12,7 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// liveContainers are containers of the kubelet in whose cgroups there are processes.
+// liveContainers are the kubelet's containers that have a process.
 type liveContainers struct {
 	containers map[gpu.Container]bool
 	byUID      map[uidContainer]bool
@@ -27,17 +27,17 @@ func newLiveContainers() *liveContainers {
 		pods: map[gpu.PodName]bool{}}
 }
 
-// add adds a container, with the UID of its pod, which is empty if it is not known.
+// add adds a container. uid is its pod's, or empty if we do not know it.
 func (l *liveContainers) add(c gpu.Container, uid string) {
 	l.containers[c] = true
-
 	l.pods[gpu.PodName{Namespace: c.Namespace, Name: c.Pod}] = true
+
 	if uid != "" {
 		l.byUID[uidContainer{uid, c.Name}] = true
 	}
 }
 
-// has reports whether a container runs, of the pod of a UID unless that is empty.
+// has reports whether a container has a process. An empty uid matches every pod of the container's pod name.
 func (l *liveContainers) has(c gpu.Container, uid string) bool {
 	if uid == "" {
 		return l.containers[c]
@@ -46,13 +46,13 @@ func (l *liveContainers) has(c gpu.Container, uid string) bool {
 	return l.byUID[uidContainer{uid, c.Name}]
 }
 
-// readLive returns the containers of the kubelet that have a process. It reads the cgroup of every process, so it is
-// not for every poll. That a container is missing says nothing: the process table may be another PID namespace's, and
-// what crashes or waits for its image has no process.
+// readLive returns the containers of the kubelet that have a process. It reads the cgroup of every process: do not call
+// it in every poll. A container that is missing may hold a device all the same: ProcDir may be that of another PID
+// namespace, and a container that crashes or waits for its image has no process.
 func (c *Containers) readLive() *liveContainers {
 	live := newLiveContainers()
 	if _, err := os.Stat(c.opts.LogDir); err != nil {
-		return live // as in a pod that sees its own processes alone
+		return live // we may be in a pod that sees its own processes alone
 	}
 
 	cgroups := c.readCgroups()
@@ -63,18 +63,15 @@ func (c *Containers) readLive() *liveContainers {
 	c.readLogDir()
 
 	for _, cgroup := range cgroups {
-		for _, id := range containerIDs(cgroup) {
-			if found, ok := c.findContainer(id); ok {
-				live.add(found, podUIDOf(cgroup))
-				break
-			}
+		if found, ok := c.findContainer(containerIDs(cgroup)); ok {
+			live.add(found, podUIDOf(cgroup))
 		}
 	}
 
 	return live
 }
 
-// readCgroups returns the cgroups of all processes, each once: most have theirs in common with others.
+// readCgroups returns the cgroups of all processes, each once: most processes share theirs.
 func (c *Containers) readCgroups() []string {
 	dir, err := os.Open(c.opts.ProcDir)
 	if err != nil {

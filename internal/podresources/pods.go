@@ -10,9 +10,9 @@ import (
 // metadataWait is how long a new pod stays undescribed while its metadata is looked up.
 const metadataWait = time.Second
 
-// podState is what is known of a pod that has holdings.
+// podState is what we know about a pod that has holdings.
 type podState struct {
-	since       time.Time // its first listing; earlier metadata may be that of another pod of the name
+	since       time.Time // its first listing; earlier metadata may be about another pod of the name
 	uid         string    // by the checkpoint; empty if unknown
 	hasMetadata bool      // metadata is set
 	metadata    gpu.PodMetadata
@@ -23,16 +23,15 @@ type podStates struct {
 	byName map[gpu.PodName]*podState
 }
 
-// updateStates updates the states from the holdings, in which those of one pod are adjacent.
+// updateStates updates the states from the sorted holdings. round is the number of the list.
 func (p *podStates) updateStates(held []holding, round uint64, now time.Time) {
 	states := make(map[gpu.PodName]*podState, len(p.byName))
 
 	for group := range groupByPod(held) {
 		name := group[0].podName()
-
 		state := p.byName[name]
-
 		uid := listedUID(group)
+
 		if state == nil || isSuccessor(group, state, uid, round) {
 			state = &podState{since: now}
 			forgetClaims(group)
@@ -71,7 +70,7 @@ func (p *podStates) podUID(h *holding) string {
 // isOfPod reports whether the metadata is of the holding's pod, not of a later pod of the same name.
 func (s *podState) isOfPod(h *holding) bool { return s.hasMetadata && !h.Listed.Before(s.since) }
 
-// forgetClaims drops what was known of the claims of listed holdings, because another pod has claims of the same names.
+// forgetClaims drops what we know about the claims of listed holdings: another pod has claims of the same names.
 func forgetClaims(group []holding) {
 	for n := range group {
 		if h := &group[n]; h.missingSince.IsZero() {
@@ -81,8 +80,8 @@ func forgetClaims(group []holding) {
 	}
 }
 
-// isSuccessor reports whether the listed holdings of a name are of a later pod than the state: one with another UID, or
-// with new holdings only.
+// isSuccessor reports whether the listed holdings belong to a later pod of the same name than the state: one with
+// another UID, or with new holdings only.
 func isSuccessor(group []holding, state *podState, uid string, round uint64) bool {
 	if uid != "" && state.uid != "" && uid != state.uid {
 		return true
@@ -103,8 +102,8 @@ func isSuccessor(group []holding, state *podState, uid string, round uint64) boo
 	return listed > 0
 }
 
-// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. Metadata with another UID
-// than before is of another pod of the name.
+// fetchMetadata looks up the metadata of a listed pod, and reports whether to wait for it. If its UID is another than
+// before, so is the pod.
 func (s *podState) fetchMetadata(group []holding, m Metadata, now time.Time) (awaited bool) {
 	if m == nil ||
 		!slices.ContainsFunc(group, func(h holding) bool { return h.missingSince.IsZero() }) {

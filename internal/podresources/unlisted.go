@@ -7,12 +7,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// unlistedDevices are the devices that the checkpoint has and the kubelet does not list: those of init containers, of
-// pods that a restarting kubelet does not list yet, and of pods that have ended.
+// unlistedDevices are the devices that the checkpoint has and the kubelet does not list. They belong to init
+// containers, to pods that a restarting kubelet does not list yet, and to pods that have ended.
 type unlistedDevices struct {
 	byDevice map[checkpointDevice]*unlistedDevice
-	// endedPods are the UIDs of pods that were listed and have ended, with the version of the checkpoint then. A static
-	// pod that is created again has the same UID; the checkpoint is rewritten for it.
+	// endedPods are the UIDs of pods that were listed and have ended, with the version of the checkpoint then. If a static
+	// pod is created again it has the same UID, but the kubelet writes a new version.
 	endedPods map[string]uint64
 }
 
@@ -20,14 +20,13 @@ type unlistedDevice struct {
 	since     time.Time // when it was first seen
 	listCount uint64    // of the ledger at that time
 	dismissed bool      // an operator has confirmed that it is free
-	// pod is the pod of the UID if it is known to run: the kubelet lists it with other devices, or the API server has
-	// it.
-	pod      gpu.PodName
+	// alive is whether we know that its pod runs: the kubelet lists the pod with other devices, or the API server has it.
 	alive    bool
+	pod      gpu.PodName     // while alive
 	metadata gpu.PodMetadata // of the pod, once known
 }
 
-// recordEnd records a holding that has ended: the checkpoint may have it for a while.
+// recordEnd records the pod of a holding that has ended: the checkpoint may still have the holding for a while.
 func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	if h.Holder.PodUID == "" {
 		return
@@ -40,7 +39,7 @@ func (u *unlistedDevices) recordEnd(h *holding, version uint64) {
 	u.endedPods[h.Holder.PodUID] = version
 }
 
-// hasEnded reports whether the pod of a UID was listed and has ended.
+// hasEnded reports whether the pod with a UID was listed and has ended.
 func (u *unlistedDevices) hasEnded(uid string, version uint64) bool {
 	at, ended := u.endedPods[uid]
 	return ended && (isAPIUID(uid) || at == version)
@@ -57,7 +56,7 @@ func (u *unlistedDevices) dismissDevice(a *gpu.Assignment) {
 	}
 }
 
-// compareWithLedger updates the devices from the checkpoint and the holdings of the ledger.
+// compareWithLedger updates the devices: those of the checkpoint without those that the ledger has.
 func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	if g.checkpoint == nil || len(g.checkpoint.devices) == 0 {
 		u.byDevice = nil
@@ -72,11 +71,10 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 
 	for _, d := range g.checkpoint.devices {
 		uids[d.uid] = true
-		byUID := d
-		byName := d
+		withoutUID := d // as the ledger has it if it does not know the pod's UID
+		withoutUID.uid = ""
 
-		byName.uid = ""
-		if held[byUID] || held[byName] || u.hasEnded(d.uid, g.checkpoint.version) ||
+		if held[d] || held[withoutUID] || u.hasEnded(d.uid, g.checkpoint.version) ||
 			owned[pluginDevice{d.resource, d.id}] {
 			continue
 		}
@@ -114,9 +112,9 @@ func (u *unlistedDevices) compareWithLedger(g *ledger, now time.Time) {
 	}
 }
 
-// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the devices of plugins that are
-// listed as held. It leaves out the latter if the checkpoint no longer has the pod: the pod has ended, and the device
-// may be another's.
+// indexLedger returns the devices of the ledger's holdings, the listed pods by UID, and the listed devices of plugins.
+// Listed devices that the checkpoint does not have for their containers are not among owned: their pods have ended, and
+// other pods may have them.
 func (u *unlistedDevices) indexLedger(
 	g *ledger,
 ) (held map[checkpointDevice]bool, listed map[string]gpu.PodName,
@@ -147,12 +145,12 @@ func (u *unlistedDevices) indexLedger(
 	return held, listed, owned
 }
 
-// isAPIUID reports whether a UID is from the API server. That of a static pod is not: the API server may not know the
-// pod while it runs.
+// isAPIUID reports whether a UID is from the API server. A static pod has a hash instead, and the API server may not
+// know it while it runs.
 func isAPIUID(uid string) bool { return strings.Contains(uid, "-") }
 
-// listAssignments returns the devices as assignments, in no order. With a settled list, a pod that is known to run
-// holds its devices; all others are unconfirmed. read is when the checkpoint was read.
+// listAssignments returns the devices as assignments, in no order. If the list is settled, a pod that we know to run
+// holds its devices; all other assignments are unconfirmed. read is when the checkpoint was read.
 func (u *unlistedDevices) listAssignments(settled bool, read time.Time) []gpu.Assignment {
 	var list []gpu.Assignment
 

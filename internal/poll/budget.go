@@ -8,52 +8,52 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Budget is what readings may cost the other users of the driver. Control's readings and those that an event asks for
-// are made whatever it says.
+// Budget limits how much readings may slow down other users of the driver. While they cost more we read less often.
+// Control's readings and those after an event are made anyway.
 type Budget struct {
-	// Seconds is how many seconds the calls of one second may take that keep others waiting, or may, added up over
+	// Seconds is how many seconds of driver calls that can keep others waiting we may make in a second, added up over
 	// threads. 0 is no limit.
 	Seconds float64
-	// Interval and SlowEvery are how often the tiers are read while they cost less. Interval is that of the loop.
+	// Interval and SlowEvery are how often we read the fast and the slow tier within the budget. Interval is the loop's.
 	Interval, SlowEvery time.Duration
-	// Costs returns what readings have cost since the start; nil: it is not known, and there is no limit.
+	// Costs returns the cost of readings since the start; nil: there is no limit.
 	Costs func() gpu.ReadCosts
 }
 
 const (
-	// budgetWindow is over how much time costs are judged: two turns of the slow tier.
+	// budgetWindow is how long we measure costs before we change the pace: two readings of the slow tier.
 	budgetWindow = 30 * time.Second
-	// easeBelow is the share of the budget that readings must stay below after a tier is read more often again: at the
-	// budget itself they would be stretched again.
+	// easeBelow is the share of the budget below which readings must stay if we read a tier more often again. At the
+	// budget itself we would soon stretch it again.
 	easeBelow = 0.8
-	// leastShare is the share of all costs from which on a tier is stretched: a tier that costs nothing gains nothing.
+	// leastShare is the least share of all costs of a tier that we stretch: a cheap tier saves nothing.
 	leastShare = 0.1
-	// longestFast and longestSlow are how far the tiers are stretched.
+	// longestFast and longestSlow are the longest periods to which we stretch the tiers.
 	longestFast = 5 * time.Second
 	longestSlow = 2 * time.Minute
 )
 
-// LongestInterval returns how far readings are apart at most, however dear they are, that are made every interval while
-// they are cheap.
+// LongestInterval returns the longest time between two readings that the budget allows if the configured one is
+// interval.
 func LongestInterval(interval time.Duration) time.Duration { return max(interval, longestFast) }
 
-// pacer decides how often the tiers are read. Its clock is the real one, as the driver's time is.
+// pacer decides how often we read the tiers. It measures in real time, as the driver's calls take it.
 type pacer struct {
 	budget     Budget
 	fast, slow pacedTier
 
-	began   time.Time     // of the window
-	atBegin gpu.ReadCosts // then
+	began   time.Time     // the start of the window
+	atBegin gpu.ReadCosts // the costs at that time
 	overrun bool          // a tier is stretched
-	skipped int           // ticks without a reading since the last one with
+	skipped int           // ticks without a reading since the last reading
 }
 
-// pacedTier is a tier that is read every so many of its own periods.
+// pacedTier is a tier that we read every factor*every: every 3 s with factor 3 and every 1 s.
 type pacedTier struct {
 	every  time.Duration
 	factor int
 	most   int     // the largest factor
-	cost   float64 // of one reading of one GPU, in seconds, by the last window that had any
+	cost   float64 // of one reading of one GPU, in seconds, in the last window that had any
 }
 
 func newPacedTier(every, longest time.Duration) pacedTier {
@@ -65,7 +65,7 @@ func newPacedTier(every, longest time.Duration) pacedTier {
 	return pacedTier{every: every, factor: 1, most: most}
 }
 
-// perSecond returns what readings of some GPUs cost in a second if the tier is stretched by a factor.
+// perSecond returns the cost of reading a number of GPUs for a second if the tier is stretched by factor.
 func (t *pacedTier) perSecond(gpus, factor int) float64 {
 	if t.every <= 0 {
 		return 0
@@ -74,7 +74,7 @@ func (t *pacedTier) perSecond(gpus, factor int) float64 {
 	return t.cost * float64(gpus) / (float64(factor) * t.every.Seconds())
 }
 
-// longer returns the next larger factor: powers of two, and the largest.
+// longer returns the next larger factor. Factors are powers of two, and t.most.
 func (t *pacedTier) longer() int { return min(2*t.factor, t.most) }
 
 // shorter returns the factor before it, 1 for 1.
@@ -99,14 +99,14 @@ func newPacer(b Budget) pacer {
 	}
 }
 
-// isDue reports whether the tick of the loop that has come is one with a reading.
+// isDue reports whether we read the GPUs in this tick of the loop.
 func (p *pacer) isDue() bool { return p.skipped+1 >= p.fast.factor }
 
-// pace returns how often the tiers are read.
+// pace returns how often we read the tiers.
 func (p *pacer) pace() gpu.Pace { return gpu.Pace{Fast: p.fast.pace(), Slow: p.slow.pace()} }
 
-// judge compares what readings of some GPUs cost with the budget, and stretches or eases a tier by one step if that is
-// due. It reports whether tiers have begun to be stretched, or are no longer.
+// judge compares the costs with the budget, and stretches or eases a tier by one step at the end of a window, or
+// earlier if the whole window's budget is spent. It reports whether p.overrun has changed.
 func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	if p.budget.Seconds <= 0 || p.budget.Costs == nil || gpus == 0 {
 		return false
@@ -130,8 +130,9 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	p.fast.measure(costs.Fast, p.atBegin.Fast)
 	p.slow.measure(costs.Slow, p.atBegin.Slow)
 
+	// The budget may be spent early by one reading of the slow tier, which is within the budget over time.
 	if !p.stretch(gpus) && !ended {
-		return false // a slow tier that is seldom read costs much at once
+		return false
 	}
 
 	if ended && p.perSecond(gpus) <= p.budget.Seconds {
@@ -147,21 +148,20 @@ func (p *pacer) judge(now time.Time, gpus int) (changed bool) {
 	return p.overrun != before
 }
 
-// measure notes what a reading of the tier has cost on the mean since an earlier time. Without any, what was known
-// before holds.
+// measure sets the tier's cost to the mean of its readings between two times. Without a reading it stays.
 func (t *pacedTier) measure(now, before gpu.TierCost) {
 	if readings := now.Readings - before.Readings; readings > 0 {
 		t.cost = (now.Took - before.Took).Seconds() / float64(readings)
 	}
 }
 
-// perSecond returns what readings of some GPUs cost in a second as they are paced now.
+// perSecond returns the cost of reading a number of GPUs for a second at the present pace.
 func (p *pacer) perSecond(gpus int) float64 {
 	return p.fast.perSecond(gpus, p.fast.factor) + p.slow.perSecond(gpus, p.slow.factor)
 }
 
-// stretch stretches the tier that costs most, of those that can be and that matter, by one step if readings cost more
-// than the budget, and reports whether it has.
+// stretch stretches the tier that costs most by one step if readings cost more than the budget, and reports whether it
+// has. It passes over a tier that is at its largest factor or costs less than leastShare.
 func (p *pacer) stretch(gpus int) bool {
 	all := p.perSecond(gpus)
 	if all <= p.budget.Seconds {
@@ -187,7 +187,8 @@ func (p *pacer) stretch(gpus int) bool {
 	return true
 }
 
-// ease takes back one step of a tier if readings then cost clearly less than the budget, the fast tier's first.
+// ease takes back one step of a tier, the fast one first, if readings then still cost less than easeBelow of the
+// budget.
 func (p *pacer) ease(gpus int) {
 	all := p.perSecond(gpus)
 	for _, t := range []*pacedTier{&p.fast, &p.slow} {
@@ -199,7 +200,7 @@ func (p *pacer) ease(gpus int) {
 	}
 }
 
-// keepToBudget paces the readings to come by what those so far have cost, and logs when that begins and ends.
+// keepToBudget sets the pace of the next readings, and logs when we begin and cease to read less often.
 func (p *Poller) keepToBudget() {
 	if p.opts.Interval == 0 || !p.pacer.judge(time.Now(), len(p.inventory.GPUs)) {
 		return
@@ -228,14 +229,14 @@ func (p *Poller) keepToBudget() {
 	)
 }
 
-// followPace makes what is concluded from the age of readings follow how often there are any.
+// followPace adapts the gap that we accept between two readings to the pace.
 func (p *Poller) followPace() {
 	for _, t := range p.gpus {
 		t.maxGap = p.staleAfter()
 	}
 }
 
-// staleAfter returns the age at which readings are dropped: as many intervals as configured.
+// staleAfter returns the age at which we drop readings: Options.StaleAfter, stretched like the fast tier.
 func (p *Poller) staleAfter() time.Duration {
 	return time.Duration(p.pacer.fast.factor) * p.opts.StaleAfter
 }

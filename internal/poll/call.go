@@ -2,8 +2,9 @@ package poll
 
 import "time"
 
-// asyncCall runs one function at a time in a goroutine, which never returns if the driver hangs. It is owned by the
-// loop's goroutine. An abandoned function leaves its result in the channel's buffer and its goroutine ends.
+// asyncCall runs one function at a time in a goroutine of its own, which never ends if the driver hangs. Only the
+// loop's goroutine may use it. If the loop abandons it, the result stays in the channel's buffer and the goroutine
+// ends.
 type asyncCall[T any] struct {
 	done    chan callResult[T]
 	started time.Time // by the loop's clock
@@ -16,7 +17,8 @@ type callResult[T any] struct {
 	started time.Time // by the loop's clock; receive sets it
 }
 
-// start runs f unless an earlier one has not returned yet, and reports whether it did.
+// start starts f, unless an earlier function has not returned or its result was not received, and reports whether it
+// did.
 func (c *asyncCall[T]) start(now time.Time, f func() (T, error)) bool {
 	if c.running {
 		return false
@@ -67,6 +69,12 @@ func (c *asyncCall[T]) finish(r callResult[T]) callResult[T] {
 	r.started = c.started
 
 	return r
+}
+
+// outlasts waits like receive, drops the result, and reports whether the function has not returned yet.
+func (c *asyncCall[T]) outlasts(expired <-chan struct{}) bool {
+	c.receive(expired)
+	return c.running
 }
 
 // isHung reports whether the running function has not returned for limit or longer.

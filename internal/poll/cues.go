@@ -15,8 +15,8 @@ type cueTracker struct {
 	divided bool   // containers share a device, or hold parts of a GPU instance: only processes have their memory
 }
 
-// nextCues returns what the next reading of a GPU has to know. The processes alone show who uses it unless an allocator
-// has told us of all holders.
+// nextCues returns what the next reading of a GPU is to read, and has to know. The processes alone show who uses it
+// unless an allocator has told us of all holders.
 func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 	holdersKnown := p.opts.Pods != nil && p.pods.known && p.pods.last.Incomplete == ""
 
@@ -25,6 +25,8 @@ func (p *Poller) nextCues(t *trackedGPU) gpu.ReadCues {
 		MPS:          t.cues.mps,
 		FollowMemory: !holdersKnown || t.cues.divided,
 		SlowEvery:    p.pacer.slow.pace().Now,
+		GPM:          p.opts.ReplaceProfiler && t.activityFromDriver,
+		Extras:       p.opts.Extras,
 	}
 }
 

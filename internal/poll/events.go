@@ -10,13 +10,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// eventReads is what events and requests ask the loop to read at once.
+// eventReads says what events and requests make us read.
 type eventReads struct {
 	everything bool
 	gpus       map[gpu.UUID]extent
 }
 
-// extent is how much of a GPU is read.
+// extent is how much of a GPU we read.
 type extent int
 
 const (
@@ -32,13 +32,13 @@ func (r *eventReads) add(id gpu.UUID, e extent) {
 	r.gpus[id] = max(r.gpus[id], e)
 }
 
-// handleEvent records one event, and adds what it asks for.
+// handleEvent records an event, and adds to reads what we must read after it.
 func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 	switch e.Kind {
 	case gpu.EventXID, gpu.EventUnavailable, gpu.EventRecoveryAction:
 		if t := p.gpus[e.GPU]; t != nil {
 			p.recordFault(t, e)
-		} else if e.GPU == "" { // a GPU that is lost does not say any more which one it is
+		} else if e.GPU == "" { // the driver cannot identify a lost GPU
 			p.countLost(
 				"the driver reported an event of a GPU that it does not identify; it is missing from the counts",
 				e.Time,
@@ -48,7 +48,7 @@ func (p *Poller) handleEvent(e gpu.Event, reads *eventReads) {
 		reads.add(e.GPU, layoutOnly)
 	case gpu.EventsLost:
 		p.countLost("lost events of the driver; XIDs may be missing from the counts", e.Time)
-		reads.everything = true // one of them may have been of any GPU
+		reads.everything = true // we do not know which GPUs they were of
 	}
 }
 
@@ -71,7 +71,7 @@ func (p *Poller) recordFault(t *trackedGPU, e gpu.Event) {
 	p.recordHealthEvent(t, e)
 }
 
-// recordHealthEvent counts and logs what the driver reports of the health of a GPU beside XIDs.
+// recordHealthEvent counts and logs an event about the health of a GPU that is no XID.
 func (p *Poller) recordHealthEvent(t *trackedGPU, e gpu.Event) {
 	total := &t.unavailable
 	msg := "the driver cannot use the GPU any more"
@@ -100,7 +100,7 @@ func (p *Poller) drainEvents(reads *eventReads) {
 	}
 }
 
-// readAfterEvent handles an event, with those that wait behind it, and reads what they ask for.
+// readAfterEvent handles an event and those that wait behind it, and reads what they ask for.
 func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 	var reads eventReads
 	p.handleEvent(e, &reads)
@@ -109,9 +109,9 @@ func (p *Poller) readAfterEvent(ctx context.Context, e gpu.Event) error {
 	return p.read(ctx, reads)
 }
 
-// read reads what was asked for.
+// read reads what reads asks for, and publishes a Snapshot. If that is nothing, it does nothing.
 func (p *Poller) read(ctx context.Context, reads eventReads) error {
-	// Of a GPU that doesn't answer, or that we don't know, the layout alone would be published beside nothing.
+	// A GPU that is down or that we don't know has no other readings to publish a layout with: a cycle reads it whole.
 	for id := range reads.gpus {
 		if t := p.gpus[id]; t == nil || !t.up {
 			reads.everything = true
@@ -128,10 +128,9 @@ func (p *Poller) read(ctx context.Context, reads eventReads) error {
 	return nil
 }
 
-// readSome reads some GPUs, or only their layouts, and publishes a Snapshot in which all else is as the last cycle has
-// found it. A layout change is many events, and each call of the driver costs the node's users: we read no other GPU,
-// and ask neither the kubelet nor the profiler. What they would say of a new instance stays unknown until the next
-// cycle.
+// readSome reads some GPUs, or only their layouts, and publishes a Snapshot with all else from the last cycle. A
+// layout change causes many events, and each driver call slows down the node's users: we read no other GPU, and ask
+// neither the kubelet nor the profiler. Holders and activity of a new instance stay unknown until the next cycle.
 func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -143,20 +142,21 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	started := make([]*trackedGPU, 0, len(gpus))
 	for id, e := range gpus {
 		t := p.gpus[id]
-		// A reading that outlasted its cycle is older than what we are asked for.
+
+		// Receive a reading that outlasted its cycle: the request wants a newer one.
 		if err := p.receiveReading(t, t.last.Index, now, nil); err != nil {
 			return err
 		}
 
 		if !t.up {
-			continue // as that reading has found
+			continue // that reading has failed
 		}
 
 		cues := p.nextCues(t)
 		cues.Asked = true
 
 		begun := t.read.start(now, func() (reading, error) { return p.readGPU(id, e, cues) })
-		if begun { // else one that began in an earlier cycle has not returned yet
+		if begun { // else a reading of an earlier cycle has not returned yet
 			started = append(started, t)
 		}
 	}
@@ -168,12 +168,13 @@ func (p *Poller) readSome(ctx context.Context, gpus map[gpu.UUID]extent) error {
 	}
 
 	if ctx.Err() != nil {
-		return nil // the cycle was interrupted
+		return nil // we stopped waiting: a Snapshot would lack what is under way
 	}
 
 	s := p.buildSnapshot(now)
 	s.BetweenPolls = true
-	// The list of holders is that of the last cycle: the pod of a device that is gone since may have ended before it.
+
+	// An assignment of a device that is gone since the last cycle is no problem: its pod may have ended before.
 	s.Unmatched = slices.DeleteFunc(s.Unmatched, func(a gpu.Assignment) bool {
 		return !isListed(p.current.Load().Unmatched, &a)
 	})
@@ -189,7 +190,7 @@ func (p *Poller) readGPU(id gpu.UUID, e extent, cues gpu.ReadCues) (reading, err
 		return reading{GPU: g, extent: wholeGPU}, err
 	}
 
-	g, whole, err := p.source.ReadLayout(id)
+	g, whole, err := p.source.ReadLayout(id, cues)
 	if whole {
 		e = wholeGPU
 	}

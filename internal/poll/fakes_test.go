@@ -89,7 +89,7 @@ func (s *fakeSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	return g, s.errs[id]
 }
 
-func (s *fakeSource) ReadLayout(id gpu.UUID) (gpu.GPU, bool, error) {
+func (s *fakeSource) ReadLayout(id gpu.UUID, _ gpu.ReadCues) (gpu.GPU, bool, error) {
 	s.mu.Lock()
 	s.layouts[id]++
 	hang := s.hang[id]

@@ -13,12 +13,11 @@ import (
 // gpmSource is a driver that measures the activity of the first GPU on request; it has no GPM for the second.
 type gpmSource struct {
 	*fakeSource
-	askDriver func(gpu.UUID) bool
 }
 
 func (s *gpmSource) ReadWith(id gpu.UUID, cues gpu.ReadCues) (gpu.GPU, error) {
 	g, err := s.fakeSource.ReadWith(id, cues)
-	if id == uuidA && s.askDriver(id) {
+	if id == uuidA && cues.GPM {
 		g.ActivitySource = gpu.ActivityGPM
 		for i := range g.Instances {
 			g.Instances[i].Activity = gpu.Activity{GraphicsEngine: gpu.Some(0.5), SM: gpu.Some(0.5)}
@@ -81,12 +80,12 @@ func startFallback(t *testing.T, change ...func(*Options)) (n *fallbackNode, sto
 	n.source.gpus[uuidA] = migGPU()
 	n.harness = newHarness(t, n.source, func(o *Options) {
 		withProfiler(n.profiler)(o)
+		o.ReplaceProfiler = true
 
 		for _, c := range change {
 			c(o)
 		}
 	})
-	n.source.askDriver = n.ProfilerFails
 	n.profiler.now = n.clock.Now
 
 	return n, n.startLoop()
@@ -290,7 +289,7 @@ func TestPausedProfilerIsLeftAlone(t *testing.T) {
 
 		*n.profiler = reportingProfiler{paused: true}
 		for range 60 {
-			if a, _ := n.pollSecond(); a == gpu.ActivityGPM || n.ProfilerFails(uuidA) {
+			if a, _ := n.pollSecond(); a == gpu.ActivityGPM {
 				t.Fatal("the driver was asked")
 			}
 		}

@@ -9,8 +9,9 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// attachHolders stores the holders of each device in gpus and returns the assignments that name no device of this node.
-// asked is when we asked the kubelet: its list says nothing about a device that we first saw later.
+// attachHolders stores in gpus who holds each device, and whether it is allocated. It returns the
+// assignments that name no device of this node. asked is when we asked the kubelet: its list says nothing
+// about a device that we first saw later.
 func attachHolders(
 	gpus []gpu.GPU,
 	known gpu.Assignments,
@@ -32,6 +33,7 @@ func attachHolders(
 
 	byDevice := map[gpu.DeviceID][]gpu.Assignment{}
 
+	// Collect the assignments of each device.
 	for _, a := range known.List {
 		at, match := resolver.Resolve(a.Device)
 
@@ -45,7 +47,7 @@ func attachHolders(
 			continue
 		}
 
-		// A GPU instance with one compute instance was assigned as that one, which is the MIG device.
+		// The MIG device is the compute instance. If a GPU instance has only one, it is meant.
 		d := at.In(gpus)
 		if d.Instance != nil && d.Compute == nil && len(d.Instance.ComputeInstances) == 1 {
 			at.Compute = 0
@@ -80,30 +82,30 @@ func attachHolders(
 	return unmatched
 }
 
-// storeHolders stores the holders of a device. Holders of a whole GPU instance hold all its compute instances, too.
+// storeHolders stores the holders of a device. Who holds a GPU instance holds its compute instances, too,
+// unless they have confirmed holders of their own.
 func storeHolders(d gpu.Visit, holders []gpu.Holder) {
-	if d.Compute == nil {
-		d.Holders = holders
-		if d.Instance == nil {
-			return
+	if d.Compute != nil {
+		if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
+			d.Holders = nil // drop those of the GPU instance
 		}
 
-		for c := range d.Instance.ComputeInstances {
-			d.Instance.ComputeInstances[c].Holders = slices.Clone(holders)
-		}
+		d.Holders = append(d.Holders, holders...)
 
 		return
 	}
 
-	if slices.ContainsFunc(holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }) {
-		d.Holders = nil // they were inherited from the GPU instance
+	d.Holders = holders
+	if d.Instance == nil {
+		return
 	}
 
-	d.Holders = append(d.Holders, holders...)
+	for c := range d.Instance.ComputeInstances {
+		d.Instance.ComputeInstances[c].Holders = slices.Clone(holders)
+	}
 }
 
-// resolveSharing returns the holders of one device, with the way in which they share it, ordered by their names; a
-// confirmed holder comes before an unconfirmed one of the same container.
+// resolveSharing returns the holders of one device, ordered by name, and sets how they share it.
 func resolveSharing(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -112,11 +114,11 @@ func resolveSharing(
 	var holders []gpu.Holder
 	var exclusive []gpu.Assignment
 
-	for _, c := range assignments {
-		h := c.Holder
+	for _, a := range assignments {
+		h := a.Holder
 		switch {
 		case h.Sharing == gpu.SharingExclusive && h.Unconfirmed == "":
-			exclusive = append(exclusive, c)
+			exclusive = append(exclusive, a)
 			continue
 		case h.Sharing == gpu.SharingReplica:
 			h.Sharing = replicaSharing(d, h)
@@ -134,18 +136,19 @@ func resolveSharing(
 			compareContainers(a.Container, b.Container),
 			strings.Compare(a.Resource, b.Resource),
 			strings.Compare(a.Replica, b.Replica),
-			strings.Compare(a.Unconfirmed, b.Unconfirmed),
+			strings.Compare(a.Unconfirmed, b.Unconfirmed), // the confirmed one, "", first
 		)
 	})
-	// A pod that was created again under its name can hold the same device: the confirmed holder counts.
+
+	// A pod that was created again under its name can hold the same device. We keep the confirmed holder.
 	return slices.CompactFunc(holders, func(a, b gpu.Holder) bool {
 		return a.Container == b.Container && a.Resource == b.Resource && a.Replica == b.Replica
 	})
 }
 
-// replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing. MPS shows
-// in the exclusive-process compute mode, which its control daemon sets, or in the list of MPS clients; what shows
-// neither is shared by time-slicing only if that list is known.
+// replicaSharing returns how a replica shares its device: by a common DRA claim, by MPS, or by time-slicing.
+// We recognize MPS by the exclusive-process compute mode, which its control daemon sets, or by an MPS client
+// among the processes. If we see neither it is time-slicing, provided that the processes are known.
 func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	if strings.HasPrefix(h.Resource, "claim/") {
 		return gpu.SharingClaim
@@ -164,10 +167,10 @@ func replicaSharing(d gpu.Visit, h gpu.Holder) gpu.Sharing {
 	return gpu.SharingTimeSlicing
 }
 
-// resolveExclusive returns the exclusive holders of a device. If a device plugin gave one id to several containers, the
-// kubelet still lists some that have ended: the one seen last counts, and among those seen at once the one with a
-// process on the device. In all other cases several exclusive holders contradict each other, and how they share the
-// device is unknown.
+// resolveExclusive returns the exclusive holders of a device. If several containers have one id of a device
+// plugin, the kubelet still lists some that have ended: we return the one that it listed last. If it listed
+// several at the same time, we return the one that has a process on the device. All other exclusive holders
+// contradict each other: we return all, their sharing unknown.
 func resolveExclusive(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -181,7 +184,7 @@ func resolveExclusive(
 		)
 		latest = slices.DeleteFunc(
 			slices.Clone(assignments),
-			func(c gpu.Assignment) bool { return c.Seen < best.Seen },
+			func(a gpu.Assignment) bool { return a.Seen < best.Seen },
 		)
 	}
 
@@ -202,14 +205,15 @@ func resolveExclusive(
 	return holders
 }
 
-// isOnePluginDevice reports whether all assignments are of one device id of a device plugin.
+// isOnePluginDevice reports whether a device plugin, not a DRA driver, gave out all assignments, under the
+// same device id.
 func isOnePluginDevice(assignments []gpu.Assignment) bool {
-	return !slices.ContainsFunc(assignments, func(c gpu.Assignment) bool {
-		return c.ID != assignments[0].ID || strings.HasPrefix(c.Holder.Resource, "claim/")
+	return !slices.ContainsFunc(assignments, func(a gpu.Assignment) bool {
+		return a.ID != assignments[0].ID || strings.HasPrefix(a.Holder.Resource, "claim/")
 	})
 }
 
-// holderWithProcess returns the only holder that has a process on the device; false if none has, or several.
+// holderWithProcess returns the holder that has a process on the device; false if none or several have one.
 func holderWithProcess(
 	d gpu.Visit,
 	assignments []gpu.Assignment,
@@ -230,7 +234,7 @@ func holderWithProcess(
 
 		at := slices.IndexFunc(
 			assignments,
-			func(l gpu.Assignment) bool { return l.Holder.Container == c },
+			func(a gpu.Assignment) bool { return a.Holder.Container == c },
 		)
 		if !ok || at < 0 || at == found {
 			continue
@@ -256,49 +260,50 @@ func runsOn(d gpu.Visit, p gpu.Process) bool {
 		(d.Compute == nil || p.Compute == gpu.Some(d.Compute.ID))
 }
 
-// allocationState separates devices that are free from those whose holders are not known.
+// allocationState tells free devices from those whose holders we do not know.
 type allocationState struct {
-	asked    time.Time             // when the list was asked for
-	complete bool                  // all holders of the node were known then
-	free     map[gpu.DeviceID]bool // an operator has confirmed it
-	// doubtful are devices that a known holder may hold, as a whole or in part.
+	asked    time.Time             // when we asked for the list
+	complete bool                  // the list has every holder of the node
+	free     map[gpu.DeviceID]bool // an operator has confirmed that these are free
+	// A holder of which we cannot say which device it holds may hold these, or a part of them.
 	doubtful map[gpu.DeviceID]bool
 }
 
-// allocated reports whether a device is allocated, by its own holders; absent if that is not known.
-func (v *allocationState) allocated(d gpu.Visit) gpu.Opt[bool] {
+// allocated reports whether the device itself, not only a part of it, is allocated; absent if we do not know.
+func (s *allocationState) allocated(d gpu.Visit) gpu.Opt[bool] {
 	switch {
 	case slices.ContainsFunc(d.Holders, func(h gpu.Holder) bool { return h.Unconfirmed == "" }):
 		return gpu.Some(true)
-	case len(d.Holders) > 0, v.isDoubtful(d):
+	case len(d.Holders) > 0, s.isDoubtful(d):
 		return gpu.None[bool]()
-	case v.free[d.ID()]:
+	case s.free[d.ID()]:
 		return gpu.Some(false)
-	case !v.complete, d.Since().After(v.asked):
-		// Its absence in the list proves nothing.
+	case !s.complete, d.Since().After(s.asked):
+		// The list may lack its holder.
 		return gpu.None[bool]()
 	}
 
 	return gpu.Some(false)
 }
 
-// isDoubtful reports whether a known holder may hold the device, or a device that contains it.
-func (v *allocationState) isDoubtful(d gpu.Visit) bool {
-	return v.doubtful[d.ID()] || v.doubtful[gpu.IDOfGPU(d.GPU.UUID)] ||
-		d.Instance != nil && v.doubtful[gpu.IDOfInstance(d.GPU.UUID, d.Instance)]
+// isDoubtful reports whether the device, or one that contains it, is doubtful.
+func (s *allocationState) isDoubtful(d gpu.Visit) bool {
+	return s.doubtful[d.ID()] || s.doubtful[gpu.IDOfGPU(d.GPU.UUID)] ||
+		d.Instance != nil && s.doubtful[gpu.IDOfInstance(d.GPU.UUID, d.Instance)]
 }
 
-// summarizeGPU sets Allocated of a GPU and its instances, and derives the holders of GPU instances from those of their
-// compute instances.
-func (v *allocationState) summarizeGPU(g *gpu.GPU) {
+// summarizeGPU sets Allocated of a GPU and of all its devices: a GPU is allocated if a part of it is. A GPU
+// instance without holders gets the holder of its compute instances.
+func (s *allocationState) summarizeGPU(g *gpu.GPU) {
 	if len(g.Holders) > 0 {
-		v.doubtful[gpu.IDOfGPU(g.UUID)] = true // the holder may have any part
+		s.doubtful[gpu.IDOfGPU(g.UUID)] = true // the holder may use any part
 	}
 
 	for d := range g.Devices() {
-		d.Allocated = v.allocated(d)
+		d.Allocated = s.allocated(d)
 	}
 
+	// A GPU instance's own state counts only if it has no compute instance or is held as a whole.
 	allocated := make([]gpu.Opt[bool], 0, len(g.Instances)+1)
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -332,18 +337,15 @@ func (v *allocationState) summarizeGPU(g *gpu.GPU) {
 		allocated = append(allocated, g.Allocated)
 	}
 
-	if g.MIG.DevicesHidden { // those that do not show may be held
-		allocated = append(allocated, gpu.None[bool]())
-	}
-
-	if g.Released.Present() { // what has no known holder may have a user that no kubelet knows
+	// A hidden device may be held. A released GPU may have a user that no kubelet knows.
+	if g.MIG.DevicesHidden || g.Released.Present() {
 		allocated = append(allocated, gpu.None[bool]())
 	}
 
 	g.Allocated = anyAllocated(allocated)
 }
 
-// anyAllocated reports whether any part is allocated; absent if none is, but not all are known.
+// anyAllocated reports whether any part is allocated; absent if none is known to be, but one may be.
 func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	if slices.Contains(parts, gpu.Some(true)) {
 		return gpu.Some(true)
@@ -356,8 +358,9 @@ func anyAllocated(parts []gpu.Opt[bool]) gpu.Opt[bool] {
 	return gpu.Some(false)
 }
 
-// commonHolder returns the pod that exclusively holds every compute instance of a split GPU instance, or nil. Container
-// name and resource are kept if they are the same everywhere; the holder is confirmed if all are.
+// commonHolder returns the pod that exclusively holds every compute instance of a split GPU instance, or nil
+// if there is none. It has a container name or a resource if that is the same everywhere, and is confirmed if
+// all holders are.
 func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 	var common gpu.Holder
 
@@ -383,10 +386,6 @@ func commonHolder(gi *gpu.GPUInstance) []gpu.Holder {
 
 		common.Unconfirmed = cmp.Or(common.Unconfirmed, h.Unconfirmed)
 		common.Undescribed = common.Undescribed || h.Undescribed
-	}
-
-	if len(gi.ComputeInstances) == 0 {
-		return nil
 	}
 
 	return []gpu.Holder{common}

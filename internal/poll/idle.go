@@ -12,53 +12,52 @@ import (
 // idlePower estimates a GPU's idle power: the lowest power after two windows in a row in which nothing ran, or until
 // then a default for the model.
 //
-// A window is the time between two readings. Nothing ran in it if it is known of the whole GPU whether
-// anything did (hasActivity), and no activity that is known, no media engine and no traffic shows work. The
-// list of processes has no part in it: it can be empty because the processes are hidden, and it is seldom
-// empty where services wait for requests.
+// A window is the time between two readings. Nothing ran in it if we can tell for the whole GPU (hasActivity), and no
+// activity, no media engine and no traffic shows work. We do not look at the processes: the list can be empty because
+// they are hidden, and it seldom is where services wait for requests.
 type idlePower struct {
 	lowest gpu.Opt[float64]
-	from   evidence // of lowest
+	from   evidence // behind lowest
 
-	seen  evidence // that of the last readings with any
-	same  int      // how many readings in a row have had it
-	quiet int      // of these, windows in a row in which nothing ran
+	seen  evidence // of the last reading that had any
+	same  int      // how many readings in a row have had that evidence
+	quiet int      // windows in a row, up to the last of them, in which nothing ran
 
-	rest energyWindow // the time of rest, if power comes from the energy counter
+	rest energyWindow // the time in which nothing runs, if power comes from the energy counter
 
 	windowEnd time.Time               // of the last window that counted, or that showed work
-	readAt    time.Time               // when the last reading was
-	traffic   [4]gpu.Opt[gpu.Counter] // totals then
+	readAt    time.Time               // the last reading
+	traffic   [4]gpu.Opt[gpu.Counter] // the totals at readAt
 }
 
-// evidence is what idle power is learned from. Another source, or other rights, may see work that was not seen before,
-// and a GPU in MIG mode has another idle power than the same one as a whole.
+// evidence is how we could see whether anything ran. With another source or other rights we may see work that we did
+// not see before, and a GPU has another idle power in MIG mode.
 type evidence struct {
 	mig    gpu.Opt[bool]      // the GPU is in MIG mode
 	source gpu.ActivitySource // ActivityUnknown: the driver's own utilization
 	denied string             // readings that this process may not make
-	sensor bool               // power is the driver's own, not by the energy counter
+	sensor bool               // the driver measures power; false: we derive it from the energy counter
 }
 
-// quietWindows are the windows in a row without work before power is that of an idle GPU: power is a mean over up to a
-// second, and may have some of the work before the first of them.
+// quietWindows is how many windows in a row must be without work before we take the power as idle: power is a mean over
+// up to a second, and may include work from before the first of them.
 const quietWindows = 2
 
-// leastWindow is the least time that counts as a window, so that two of them are as long as that mean.
+// leastWindow is the shortest time that counts as a window: two of them are as long as that mean.
 const leastWindow = 500 * time.Millisecond
 
-// changedAfter is the number of readings in a row with other evidence after which what was learned before is dropped: a
-// single one may lack what was restarted.
+// changedAfter is how many readings in a row must have other evidence before we drop the lowest power: a single one may
+// lack a source that is just restarting.
 const changedAfter = 2
 
-// What the driver's own work amounts to; more is work. Monitoring alone moves some bytes, and wakes the engines.
+// More than this is work. Monitoring alone moves some bytes and wakes the engines.
 const (
 	idleActivity = 0.001   // of the time
 	idleTraffic  = 1 << 20 // bytes per second, the unit of GPM's rates
 )
 
-// update records one reading at a time, whose activity is of a window that ended at windowEnd, and returns the idle
-// power; absent if nothing is known of it. Totals has the traffic until the reading.
+// update records a reading that began at at and whose activity was measured until windowEnd. It returns the idle power;
+// absent if we know nothing about it. totals has the traffic until the reading.
 func (p *idlePower) update(
 	g *gpu.GPU,
 	totals *gpu.Totals,
@@ -80,8 +79,8 @@ func (p *idlePower) update(
 	return defaultIdlePower(g)
 }
 
-// compareEvidence begins anew if a reading has other evidence than the last ones, and drops what was learned from it
-// once that lasts. A reading without any activity says nothing.
+// compareEvidence begins to count windows anew if a reading has other evidence than the last, and drops the lowest
+// power once changedAfter readings had. It ignores readings without any activity.
 func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	if !hasActivity(g) {
 		return
@@ -99,16 +98,16 @@ func (p *idlePower) compareEvidence(g *gpu.GPU) {
 	}
 }
 
-// countQuiet counts the windows without work. The profiler's answer may be that of the reading before, and readings can
-// be much more frequent than the driver's values change: a window counts once, and what is shorter than leastWindow is
-// a part of one.
+// countQuiet counts the windows without work. It counts a window once even if several readings have it, because the
+// profiler answers or the driver's values change more seldom than we read. A time shorter than leastWindow is a part of
+// a window.
 func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	since := windowEnd.Sub(p.windowEnd)
 	switch {
 	case worked:
 		p.quiet = 0
 	case since >= 0 && since < leastWindow:
-		return // it belongs to the window that has begun
+		return // the window has not ended
 	default:
 		p.quiet++
 	}
@@ -116,13 +115,13 @@ func (p *idlePower) countQuiet(worked bool, windowEnd time.Time) {
 	p.windowEnd = windowEnd
 }
 
-// interrupt begins the windows without work anew: what ran until the next reading is not known.
+// interrupt begins to count windows anew: we do not know what runs until the next reading.
 func (p *idlePower) interrupt() {
 	p.quiet = 0
 	p.rest = energyWindow{}
 }
 
-// countTraffic reports whether more was transferred since the last reading than the driver itself does.
+// countTraffic reports whether more was transferred since the last reading than the driver itself transfers.
 func (p *idlePower) countTraffic(totals *gpu.Totals, at time.Time) bool {
 	allowed := idleTraffic * max(at.Sub(p.readAt).Seconds(), 0)
 	moved := false
@@ -164,10 +163,10 @@ func evidenceOf(g *gpu.GPU) evidence {
 	}
 }
 
-// hasActivity reports whether it is known of the whole GPU whether anything ran: by the graphics engine, the SMs or the
-// driver's utilization, one of which all work keeps busy. That a single pipe was idle shows nothing. Under MIG activity
-// is rolled up from the instances, and known only if all of them can be seen and report it. A GPU whose mode cannot be
-// read may be in MIG mode.
+// hasActivity reports whether we can tell for the whole GPU if anything ran: by the graphics engine, the SMs or the
+// driver's utilization, since all work keeps one of them busy. An idle pipe shows nothing. In MIG mode activity is
+// rolled up from the instances, and present only if we can see all of them and all report it. A GPU whose mode we
+// cannot read may be in MIG mode.
 func hasActivity(g *gpu.GPU) bool {
 	if g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) {
 		return false
@@ -177,7 +176,7 @@ func hasActivity(g *gpu.GPU) bool {
 		g.Readings.Utilization.Present()
 }
 
-// showsWork reports whether any activity, media engine or traffic that is known shows that something ran.
+// showsWork reports whether any activity, media engine or traffic shows that something ran.
 func showsWork(g *gpu.GPU) bool {
 	works := isMediaActive(g.Readings.Media) ||
 		max(g.Readings.Utilization.Or(0), g.Readings.MemoryCopy.Or(0)) > idleActivity ||
@@ -203,10 +202,11 @@ func isMediaActive(m gpu.Media) bool {
 	return max(m.Encoder.Or(0), m.Decoder.Or(0), m.JPEG.Or(0), m.OFA.Or(0)) > idleActivity
 }
 
-// defaultIdleShare is the idle power of a GPU whose model has no default, as a share of its power limit.
+// defaultIdleShare is the share of its power limit that a GPU draws while idle if its model has no default.
 const defaultIdleShare = 0.1
 
-// defaultIdlePower returns the idle power of a GPU until it was seen idle; absent if nothing is known of it.
+// defaultIdlePower returns the idle power that we assume until we have seen the GPU idle; absent if we know neither its
+// model nor its power limit.
 func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	if w, ok := defaultIdleWatts(g.Name); ok {
 		return gpu.Some(w)
@@ -219,9 +219,9 @@ func defaultIdlePower(g *gpu.GPU) gpu.Opt[float64] {
 	return gpu.None[float64]()
 }
 
-// defaultIdleWatts returns the idle power of a GPU until it was seen idle, by the first match of a part of the
-// model's name. Sources: the A100 PCIe figure is a published nvidia-smi capture (34 W), that of B200 several (136 to
-// 145 W); the others are what idle GPUs of that kind commonly show and are marked as defaults in the docs.
+// defaultIdleWatts returns the default idle power of a model: the first entry whose part its name contains. The figure
+// of the A100 PCIe is from a published nvidia-smi capture (34 W), that of the B200 from several (136 to 145 W); the
+// others are what idle GPUs of that kind commonly show and are marked as defaults in the docs.
 func defaultIdleWatts(name string) (float64, bool) {
 	for _, d := range []struct {
 		part  string

@@ -12,20 +12,20 @@ const (
 	burstGap = 10 * time.Second
 	// pairGap is how far apart the driver's event and the line of the kernel's log about one XID may be.
 	pairGap = 5 * time.Second
-	// keepIncidents is for how long an incident is remembered. Reports are not handled in the order of their times: a
-	// kernel's log that could not be read for hours has the lines of XIDs whose events were counted then.
+	// keepIncidents is how long we remember an incident. Reports come out of order: if we could not read the kernel's log
+	// for hours, its lines are about XIDs whose events we counted then.
 	keepIncidents = 24 * time.Hour
-	// maxIncidents bounds how many incidents of one GPU are remembered; the oldest are forgotten.
+	// maxIncidents bounds how many incidents of a GPU we remember. We forget the oldest.
 	maxIncidents = 1024
 )
 
-// incident is an XID that was counted once, however often it is reported.
+// incident is an XID that we count once, however often it is reported.
 type incident struct {
 	xid      uint64
 	instance gpu.Opt[gpu.InstanceID]
-	logged   bool // its first report is of the kernel's log
+	logged   bool // its first report is from the kernel's log
 	paired   bool // the other source has reported it, too
-	before   bool // it began before the GPU was first seen, and was not counted
+	before   bool // it began before we first saw the GPU: we have not counted it
 
 	first, last time.Time // of its reports
 }
@@ -38,12 +38,15 @@ func (k *incident) isNear(at time.Time, gap time.Duration) bool {
 // incidents are the last incidents of a GPU, in their order.
 type incidents []incident
 
-// record records a report of an XID, and reports whether it is of a new incident, or is the first to name the instance
-// of a known one. An XID that is reported for each channel is a burst of reports from both sources, which ends after
-// burstGap without one. Each report of any other XID is an incident, but a line of the kernel's log and an event of the
-// driver are the same one if they come within pairGap: they pair one to one, so that of n events and m lines the larger
-// number counts. Incidents that are old now are forgotten, however old the report is.
+// record records a report of an XID. isNew is whether it is about a new incident, located whether it is the first to
+// name the instance of a known one.
+//
+// An XID that the driver reports for each channel is one incident for a burst of reports from both sources, which
+// ends after burstGap without one. Every report of any other XID is an incident, except that a line of the kernel's
+// log and an event of the driver within pairGap are the same one. They pair one to one: 3 events and 2 lines are 3
+// incidents.
 func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
+	// Forget incidents that are old now, however old the report is.
 	*l = slices.DeleteFunc(*l, func(known incident) bool {
 		age := now.Sub(known.last)
 		return age > keepIncidents || age < -burstGap // in the future, if the clock was set back
@@ -69,7 +72,7 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 		}
 
 		if e.Instance.Present() && !known.instance.Present() {
-			known.instance = e.Instance // one of another instance is another incident from now on
+			known.instance = e.Instance // a report that names another instance is now another incident
 			located = !known.before
 		}
 
@@ -88,8 +91,8 @@ func (l *incidents) record(e *gpu.Event, now time.Time) (isNew, located bool) {
 	return true, false
 }
 
-// recordBefore records a report from before the GPU was first seen: what comes of its burst from then on is no incident
-// of its own.
+// recordBefore records a report from before we first saw the GPU, so that later reports of its burst are no new
+// incident.
 func (l *incidents) recordBefore(e *gpu.Event, now time.Time) {
 	if isNew, _ := l.record(e, now); isNew {
 		(*l)[len(*l)-1].before = true

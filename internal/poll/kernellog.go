@@ -11,8 +11,8 @@ import (
 )
 
 const (
-	// logDelay is how old a line of the kernel's log is when it is counted: the driver's event about the same XID, which
-	// names the instance where the line may not, is known by then, whichever of them came first.
+	// logDelay is how old a line of the kernel's log must be before we count it. By then we have the driver's event about
+	// the same XID, which may name the instance if the line does not.
 	logDelay = time.Second
 	// maxWaiting bounds the lines that wait for their GPUs.
 	maxWaiting = 1024
@@ -26,16 +26,15 @@ type KernelLog interface {
 	State() gpu.SourceState
 }
 
-// logState is what the loop has of the kernel's log.
+// logState is the loop's state of the kernel's log.
 type logState struct {
-	state   gpu.SourceState
-	waiting []gpu.LoggedXID // lines that are too young, or whose GPU is not known
-	// strangers are the addresses of GPUs that the driver does not list, of which a line was logged.
-	strangers []gpu.PCIAddress
+	state     gpu.SourceState
+	waiting   []gpu.LoggedXID  // lines that are too young, or whose GPU we do not know yet
+	strangers []gpu.PCIAddress // of GPUs that the driver does not list and that we have warned of
 }
 
-// readKernelLog counts the XIDs of the kernel's log that are due in a cycle that began now. The events of the driver
-// that came before it are counted already; those that came since wait, and so do lines of that time.
+// readKernelLog counts the XIDs of the kernel's log that are older than logDelay. now is when the cycle began: we have
+// handled the driver's events of before, while later ones wait, and so do lines of that time.
 func (p *Poller) readKernelLog(now time.Time) {
 	if p.opts.KernelLog == nil {
 		return
@@ -69,7 +68,7 @@ func (p *Poller) readKernelLog(now time.Time) {
 	p.boundWaiting(now)
 }
 
-// boundWaiting forgets the oldest lines if too many wait, those of GPUs that were never read first, and counts the
+// boundWaiting forgets the oldest lines if too many wait, first those of GPUs that we have never read, and counts the
 // loss.
 func (p *Poller) boundWaiting(now time.Time) {
 	more := len(p.log.waiting) - maxWaiting
@@ -94,8 +93,8 @@ func (p *Poller) boundWaiting(now time.Time) {
 	p.log.waiting = slices.Delete(p.log.waiting, 0, more)
 }
 
-// unlistedXIDs returns the last of the lines that wait about each XID of a GPU that was never read, in the order of
-// their addresses and XIDs.
+// unlistedXIDs returns the last waiting line about each XID of a GPU that we have never read, ordered by address and
+// XID.
 func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 	for _, x := range p.log.waiting {
 		if p.findByAddress(x.PCI) != nil { // it is only too young
@@ -116,8 +115,7 @@ func (p *Poller) unlistedXIDs() (list []gpu.LoggedXID) {
 	return list
 }
 
-// findByAddress returns the GPU at a PCI address, the one that was read last if there were several. It is nil if no GPU
-// with this address was ever read.
+// findByAddress returns the GPU that we have read last at a PCI address; nil if there was none.
 func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 	var found *trackedGPU
 
@@ -131,7 +129,7 @@ func (p *Poller) findByAddress(at gpu.PCIAddress) *trackedGPU {
 	return found
 }
 
-// warnOfStranger logs, once, that there are XIDs of a GPU that the driver does not list. They wait until it does.
+// warnOfStranger logs once that there are XIDs of a GPU that we have not read. They wait until we have.
 func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	if len(p.gpus) == 0 || slices.Contains(p.log.strangers, x.PCI) ||
 		len(p.log.strangers) >= maxWaiting {
@@ -146,8 +144,8 @@ func (p *Poller) warnOfStranger(x gpu.LoggedXID) {
 	)
 }
 
-// recordLogged counts an XID of the kernel's log. One from before the GPU was first seen only sets the time of the
-// last: the counts begin with the GPU, and an instance that the line names may be another one now.
+// recordLogged counts an XID of the kernel's log. If it is from before we first saw the GPU, it only sets the time of
+// the last XID: the counts begin later, and an instance that the line names may be another one now.
 func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	e := gpu.Event{
 		Kind:     gpu.EventXID,
@@ -164,7 +162,7 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 
 	xid := gpu.XIDByNumber(x.XID)
-	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // else its burst has ended
+	if xid.PerChannel && t.firstSeen.Sub(x.Time) <= burstGap { // its burst may go on
 		t.incidents.recordBefore(&e, p.opts.Now())
 	}
 
@@ -174,8 +172,8 @@ func (t *trackedGPU) recordLogged(p *Poller, x gpu.LoggedXID) {
 	}
 }
 
-// xidsAreKnown reports whether a count of 0 means that the GPU had no XID: the driver reports them, or the kernel's log
-// is read and would show them.
+// xidsAreKnown reports whether a count of 0 means that the GPU had no XID: the driver reports XIDs, or we read the
+// kernel's log, which would show them.
 func (p *Poller) xidsAreKnown(t *trackedGPU) bool {
 	if !t.last.NoXIDs {
 		return true

@@ -13,13 +13,13 @@ import (
 // instance keeps its generation, and its totals, only while every reading has it unchanged.
 type layoutTracker struct {
 	generation uint64 // 0: no layout has been seen yet
-	// instances are those of the layout as it was first seen, with their XID errors and energy up to now; other readings
-	// in them are out of date. What is written in them is shared with no reading and no Snapshot.
+	// instances are a copy of the layout from its first reading, with XID errors and energy up to now. Other readings in
+	// them are out of date.
 	instances []gpu.GPUInstance
 }
 
-// isSameInstance reports whether both are the same GPU instance. A placement is compared only if both are known: the
-// right to see placements may be lost.
+// isSameInstance reports whether both are the same GPU instance. It compares placements only if it knows both: we may
+// have lost the right to see them.
 func isSameInstance(a, b *gpu.GPUInstance) bool {
 	placed := a.Placement.Present() && b.Placement.Present()
 	return a.ID == b.ID && a.Profile == b.Profile && (!placed || a.Placement == b.Placement)
@@ -55,9 +55,7 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 		changed = changed || gi.Generation == next || len(gi.ComputeInstances) != len(computes)
 		for c := range gi.ComputeInstances {
 			ci := &gi.ComputeInstances[c]
-
 			ci.Generation = next
-
 			ci.Since = at
 
 			old := find(
@@ -83,8 +81,8 @@ func (l *layoutTracker) update(g *gpu.GPU, at time.Time) bool {
 	return changed && !first
 }
 
-// recordLayout records a layout that was read alone, at a time. The instances that stay keep their last readings, with
-// the times of these; new ones have no readings yet.
+// recordLayout records a reading of the layout alone, which began at at. The instances that stay keep their last
+// readings and when those were made; new ones have no readings yet.
 func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 	t.countErrors(&read, at)
 
@@ -121,8 +119,8 @@ func (t *trackedGPU) recordLayout(read gpu.GPU, at time.Time) {
 // isOfLayout reports whether an error is one of reading the layout.
 func isOfLayout(e gpu.ReadError) bool { return e.Reading == gpu.ReadingMIG }
 
-// keepReadings makes an instance what it was in an earlier reading, with the compute instances that it has now. Those
-// that it had then keep their readings, too.
+// keepReadings copies the readings of an instance and its compute instances from an earlier reading. gi keeps the
+// compute instances that it has now.
 func keepReadings(gi, old *gpu.GPUInstance) {
 	computes := gi.ComputeInstances
 	hidden := gi.ComputesHidden
@@ -143,8 +141,8 @@ func keepReadings(gi, old *gpu.GPUInstance) {
 	}
 }
 
-// hiddenInstances returns the instances that the reading cannot have seen: without the right to list GPU instances,
-// those without a compute instance do not show. They count as unchanged until they can be seen again.
+// hiddenInstances returns the instances that the reading could not see: without the right to list GPU instances, we
+// find only those with a compute instance. The others count as unchanged until we see them again.
 func (l *layoutTracker) hiddenInstances(g *gpu.GPU) []gpu.GPUInstance {
 	if !mayLackInstances(g) {
 		return nil
@@ -181,7 +179,7 @@ func cloneInstances(list []gpu.GPUInstance) []gpu.GPUInstance {
 	return list
 }
 
-// mayLackInstances reports whether a reading may have left out GPU instances because of missing permission.
+// mayLackInstances reports whether a reading may lack GPU instances because we had no permission to list them.
 func mayLackInstances(g *gpu.GPU) bool {
 	return slices.ContainsFunc(g.Errors, func(e gpu.ReadError) bool {
 		return e.Reading == gpu.ReadingMIG && errors.Is(e.Err, gpu.ErrNoPermission)
@@ -196,8 +194,8 @@ type capacityCache struct {
 	value      gpu.Capacity
 }
 
-// get returns what could still be created on g; absent if the profiles or the placements are not known. While MIG is
-// off nothing can be created and there are no slices: only the maximum of each profile is set.
+// get returns which instances could still be created on g; absent if we do not know the profiles or the placements.
+// While MIG is off there are no slices, and only the maximum of each profile is set.
 func (c *capacityCache) get(g *gpu.GPU) gpu.Opt[gpu.Capacity] {
 	enabled, hasMIG := g.MIG.Enabled.Get()
 

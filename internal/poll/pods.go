@@ -8,7 +8,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// podState is the last answer about the holders of devices.
+// podState is the call of the kubelet and its last answer about the holders of devices.
 type podState struct {
 	sourceStatus
 	call      asyncCall[gpu.Assignments]
@@ -16,7 +16,7 @@ type podState struct {
 	requested bool // in this cycle
 	last      gpu.Assignments
 	known     bool // last is set, and the node has a kubelet, or may have one
-	stale     bool // the kubelet does not answer, and its last answer is still in use
+	stale     bool // the kubelet does not answer, and we still use its last answer
 }
 
 // request starts to list the holders, unless an earlier call has not returned.
@@ -35,8 +35,8 @@ func (s *podState) request(ctx context.Context, now time.Time, opts *Options) {
 	})
 }
 
-// collect receives the result, waiting until expired is closed. Even with an error the result has the holders that are
-// known.
+// collect receives the result of this cycle's call until expired is closed, or that of an earlier one without waiting.
+// Even with an error the result has the holders that we know.
 func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter time.Duration) {
 	if !s.requested {
 		expired = nil
@@ -57,7 +57,7 @@ func (s *podState) collect(now time.Time, expired <-chan struct{}, staleAfter ti
 	s.known = !errors.Is(r.err, gpu.ErrNoKubelet)
 }
 
-// sources returns the state of the kubelet; none if it is not called, or the node has none.
+// sources returns the state of the kubelet; none if we do not call it, or the node has none.
 func (s *podState) sources() []gpu.SourceState {
 	if errors.Is(s.err, gpu.ErrNoKubelet) {
 		return nil

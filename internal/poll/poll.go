@@ -1,5 +1,5 @@
-// Package poll is the one loop: it reads the node's GPUs and their holders, merges both, and publishes an immutable
-// Snapshot. It keeps what needs time to be known: counters, layout generations, idle power.
+// Package poll reads the node's GPUs and who holds them, once a cycle, and publishes both as an
+// immutable Snapshot. It keeps what one reading cannot tell: counters, layout generations, idle power.
 package poll
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Options configure a Poller. Durations other than Interval and Grace are measured by Now.
+// Options configure a Poller. Interval and Grace are real time; Now measures all other durations.
 type Options struct {
 	Hostname string
 	// Interval is the time between two cycles; 0 leaves the pace to Poll alone (a stepped clock).
@@ -26,27 +26,31 @@ type Options struct {
 	// Timeout is how long one call of the driver may take before its GPU counts as down. A reading that makes progress
 	// may take readLimit times as long.
 	Timeout time.Duration
-	// Progress returns when the reading of a GPU that is under way has made its last call of the driver; nil: it is not
-	// known, and a reading counts as one call.
+	// Progress returns when the last driver call of a GPU's reading began. If nil, a reading counts as one call.
 	Progress func(gpu.UUID) time.Time
-	// StaleAfter is the age at which the readings of a GPU that is down are dropped, while it is read every Interval.
+	// StaleAfter is the age at which we drop the readings of a GPU that is down. If we read the GPUs only every third
+	// Interval to keep the Budget, it is three times as long.
 	StaleAfter time.Duration
 	Budget     Budget
-	// PodsStaleAfter is how long the last answer of a kubelet stays in use while it does not answer.
+	// PodsStaleAfter is how long we use the kubelet's last answer while it gives no other.
 	PodsStaleAfter time.Duration
 	Now            func() time.Time
 	Pods           Pods       // nil: holders are not known
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers looks up the container of every process, not only of those that share a device.
 	ProcessContainers bool
-	Profiler          Profiler  // nil: activity comes from the driver alone
-	Jobs              Jobs      // nil: there are no batch jobs
-	KernelLog         KernelLog // nil: XIDs come from the driver's events alone
+	Profiler          Profiler // nil: activity comes from the driver alone
+	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does not report it.
+	ReplaceProfiler bool
+	// Extras are read of each GPU, until SetExtras.
+	Extras    gpu.Extras
+	Jobs      Jobs      // nil: there are no batch jobs
+	KernelLog KernelLog // nil: XIDs come from the driver's events alone
 	// Sources returns the states of sources outside the loop; nil: there are none.
 	Sources func() []gpu.SourceState
 	// Servers returns the last answers of the inference servers of pods; nil: none are asked. It does not block.
 	Servers func() []gpu.PodServer
-	// HungElsewhere counts hung driver calls of this process outside the loop; nil: there are none.
+	// HungElsewhere returns the number of driver calls that hang outside the loop; nil: there are none.
 	HungElsewhere func() int
 	// Observe is called with every Snapshot just before it is published, and with the real time that its readings took.
 	Observe func(*gpu.Snapshot, time.Duration)
@@ -55,24 +59,23 @@ type Options struct {
 
 // Poller owns the loop. Poll blocks until Run handles it, Run has returned, or its context ends.
 type Poller struct {
-	opts               Options
-	source             GPUReader
-	current            atomic.Pointer[gpu.Snapshot]
-	activityFromDriver atomic.Pointer[map[gpu.UUID]bool] // set by chooseSources; not modified once stored
-	requests           chan pollRequest
-	nextMu             sync.Mutex
-	next               chan struct{} // closed with the next Snapshot; nil while no caller waits; guarded by nextMu
-	stopped            chan struct{} // closed when Run has returned
+	opts     Options
+	source   GPUReader
+	current  atomic.Pointer[gpu.Snapshot]
+	requests chan pollRequest
+	nextMu   sync.Mutex
+	next     chan struct{} // closed with the next Snapshot; nil while no caller waits; guarded by nextMu
+	stopped  chan struct{} // closed when Run has returned
 
 	seed maphash.Seed // of hashes that are compared from one cycle to the next
 
-	// What follows is owned by the goroutine of Run.
+	// The goroutine of Run owns the fields below.
 	generation       uint64
 	lastCycle        time.Time // of the last cycle
 	discovery        asyncCall[gpu.Inventory]
 	inventory        gpu.Inventory
 	driverErr        error
-	libraryClosed    error // why the driver's library is closed for a while; nil if it is not
+	libraryClosed    error // why we keep the driver's library closed for a while; nil if it is open
 	driverAnsweredAt time.Time
 	gpus             map[gpu.UUID]*trackedGPU
 	missing          map[int]*trackedGPU // GPUs without a handle, by index
@@ -139,7 +142,12 @@ func (p *Poller) setCurrent(s *gpu.Snapshot) {
 	}
 }
 
-// pollRequest requests a cycle, or only the readings of some GPUs; before is run first.
+// SetExtras sets what is read of each GPU besides, from the next reading on. Only the function that Poll runs before a
+// cycle may call it.
+func (p *Poller) SetExtras(extras gpu.Extras) { p.opts.Extras = extras }
+
+// pollRequest requests a cycle, or the readings of gpus alone if there are any. The loop calls before, if
+// set, and then sends one result to done.
 type pollRequest struct {
 	before func() error
 	gpus   []gpu.UUID
@@ -152,8 +160,8 @@ func (p *Poller) Poll(ctx context.Context, before func() error) error {
 	return p.request(ctx, pollRequest{before: before})
 }
 
-// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. All else in it is as in the one
-// before, and so is a GPU that does not answer in time.
+// PollGPUs reads some GPUs, and returns when the Snapshot with them is published. It takes all else from
+// the previous Snapshot, also a GPU that does not answer in time.
 func (p *Poller) PollGPUs(ctx context.Context, ids ...gpu.UUID) error {
 	return p.request(ctx, pollRequest{gpus: ids})
 }
@@ -180,8 +188,8 @@ func (p *Poller) request(ctx context.Context, r pollRequest) error {
 	}
 }
 
-// Run polls until ctx ends, then waits for the calls under way, at most the shorter of Grace
-// and maxJoin, and abandons those that hang. It returns an error only if it cannot go on: gpu.ErrVersionMismatch.
+// Run polls until ctx ends. Then it waits for calls under way, at most the shorter of Grace and maxJoin,
+// and abandons those that hang. Its only error is gpu.ErrVersionMismatch: then it cannot go on.
 func (p *Poller) Run(ctx context.Context) error {
 	var ticks <-chan time.Time
 
@@ -221,12 +229,13 @@ func (p *Poller) Run(ctx context.Context) error {
 	}
 }
 
-// handleRequest runs the request's function and reads; the error is that of the readings.
+// handleRequest calls r.before, reads, and tells the requester the result. It returns an error only if the
+// loop must end.
 func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	if r.before != nil {
 		if err := r.before(); err != nil {
 			r.done <- err
-			return nil //nolint:nilerr // it is the caller's error; the loop goes on
+			return nil //nolint:nilerr // the requester has the error; the loop goes on
 		}
 	}
 
@@ -241,8 +250,8 @@ func (p *Poller) handleRequest(ctx context.Context, r pollRequest) error {
 	return err
 }
 
-// tick runs the cycle that is due with a tick of the loop. While the tiers are stretched, not each
-// cycle reads the GPUs: only what calls the driver is stretched.
+// tick runs a cycle. If driver calls cost too much, only every second or third cycle reads the GPUs, but
+// each asks for holders.
 func (p *Poller) tick(ctx context.Context) error {
 	err := p.runCycle(ctx, p.pacer.isDue())
 	p.keepToBudget()
@@ -250,8 +259,8 @@ func (p *Poller) tick(ctx context.Context) error {
 	return err
 }
 
-// runCycle merges and publishes once what there is now: of the GPUs if it reads them, else what readings that began
-// earlier have found, and who holds the devices.
+// runCycle asks who holds the devices, reads the GPUs if readsGPUs is set, and publishes a Snapshot.
+// Readings that outlasted an earlier cycle and have ended since are in it, too.
 func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	began := time.Now()
 	now := p.opts.Now()
@@ -259,6 +268,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	expired, stop := closedAfter(ctx, p.opts.Grace)
 	defer stop()
 
+	// The kubelet answers while we read the GPUs.
 	if p.opts.Pods != nil {
 		p.pods.request(ctx, now, &p.opts)
 	}
@@ -274,7 +284,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 		return err
 	}
 
-	p.readKernelLog(now) // after the readings, which have the GPUs' addresses
+	p.readKernelLog(now) // the readings have the PCI addresses that it needs
 
 	if p.opts.Jobs != nil {
 		p.jobs.request(now, p.opts.Jobs, p.jobDevices())
@@ -284,7 +294,7 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	p.jobs.collect(now, expired, p.opts.Timeout)
 
 	if ctx.Err() != nil {
-		return nil // the cycle was interrupted
+		return nil // we stopped waiting: a Snapshot would lack what is under way
 	}
 
 	s := p.buildSnapshot(now)
@@ -295,12 +305,12 @@ func (p *Poller) runCycle(ctx context.Context, readsGPUs bool) error {
 	return nil
 }
 
-// readInCycle finds and reads the GPUs. Events that arrive meanwhile are handled after the cycle: they may concern a
-// layout that it has not seen.
+// readInCycle finds and reads the GPUs. Events that arrive meanwhile wait for the end of the cycle: they
+// may concern a layout that it has not seen.
 func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan struct{}) error {
 	p.pacer.skipped = 0
 	p.followPace()
-	p.drainEvents(&eventReads{}) // the cycle reads whatever they ask for
+	p.drainEvents(&eventReads{}) // the cycle reads everything anyway
 	p.requestProfiling(ctx, now)
 	p.chooseSources(now)
 
@@ -311,13 +321,13 @@ func (p *Poller) readInCycle(ctx context.Context, now time.Time, expired <-chan 
 	return p.readGPUs(now, expired)
 }
 
-// skipReading takes in the readings of earlier cycles that have ended since.
+// skipReading receives readings of earlier cycles instead of starting new ones.
 func (p *Poller) skipReading(now time.Time) error {
 	p.pacer.skipped++
 	return p.receiveLateReadings(now)
 }
 
-// publish makes a Snapshot the current one.
+// publish makes s the current Snapshot. took is the real time since its readings began.
 func (p *Poller) publish(s *gpu.Snapshot, took time.Duration) {
 	before := p.current.Load()
 	s.UnlistedXIDs = p.unlistedXIDs()
@@ -337,8 +347,8 @@ func closedAfter(ctx context.Context, d time.Duration) (<-chan struct{}, func())
 	return ctx.Done(), cancel
 }
 
-// maxJoin bounds the wait for the calls under way at the end. The caller waits for them again when it shuts the driver
-// down.
+// maxJoin bounds the wait for calls under way when Run ends. The caller waits for them again when it shuts
+// the driver down.
 const maxJoin = 2 * time.Second
 
 // waitForCalls waits for the calls under way, and logs those that it abandons.
@@ -347,17 +357,18 @@ func (p *Poller) waitForCalls() {
 	defer stop()
 
 	abandoned := 0
-	if _, ok := p.discovery.receive(expired); !ok && p.discovery.running {
+
+	if p.discovery.outlasts(expired) {
 		abandoned++
 	}
 
 	for _, t := range p.gpus {
-		if _, ok := t.read.receive(expired); !ok && t.read.running {
+		if t.read.outlasts(expired) {
 			abandoned++
 		}
 	}
 
-	if _, ok := p.profiling.call.receive(expired); !ok && p.profiling.call.running {
+	if p.profiling.call.outlasts(expired) {
 		abandoned++
 	}
 

@@ -17,10 +17,12 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	g.Power = gpu.PowerEstimate{FromEnergy: t.derivePower(g)}
 	g.Power.IdleWatts = t.idle.update(g, &t.totals, at, t.windowEnd(g, at))
 	idle := g.Power.IdleWatts
+
+	// Instances have their energy up to now even if this reading adds none.
 	defer t.writeEnergy(g)
 
 	if t.hasMIG && !g.MIG.Enabled.Present() {
-		return // the next reading with a MIG mode shares the energy since the last one
+		return // the next reading that has the MIG mode shares the energy since the last one that had it
 	}
 
 	gpuJoules := g.Readings.EnergyJoules
@@ -44,6 +46,7 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	g.Power.Method = gpu.PowerUnknown
 
 	if ok {
+		// Until we know the idle power, all power counts as idle.
 		var parts []devicePower
 		parts, g.Power.Method = sharePower(g, gpuWatts, min(idle.Or(gpuWatts), gpuWatts))
 		rest := gpuWatts
@@ -70,8 +73,8 @@ func (t *trackedGPU) estimatePower(g *gpu.GPU, at time.Time) {
 	}
 }
 
-// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts once
-// for as long as that lasts.
+// reportMissingPower adds an error to a GPU in MIG mode whose driver reports neither power nor energy. It counts the
+// error once while that lasts.
 func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	reported := g.Readings.PowerWatts.Present() || g.Readings.EnergyJoules.Present()
 
@@ -88,11 +91,10 @@ func (t *trackedGPU) reportMissingPower(g *gpu.GPU, at time.Time) {
 	e := gpu.ReadError{Reading: gpu.ReadingPower, Err: err, Remembered: t.powerMissing}
 	t.powerMissing = true
 	t.countError(e, at)
-	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // the reader's errors are shared
+	g.Errors = append(g.Errors[:len(g.Errors):len(g.Errors)], e) // a copy: the source keeps its slice
 }
 
-// windowEnd returns the end of the window that the activity of a reading is of. The profiler's answer can be older than
-// the reading.
+// windowEnd returns when the activity of a reading was measured: the profiler's answer can be older than the reading.
 func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	if g.ActivitySource == gpu.ActivityDCGM && !t.profiling.Time.IsZero() {
 		return t.profiling.Time
@@ -101,7 +103,7 @@ func (t *trackedGPU) windowEnd(g *gpu.GPU, at time.Time) time.Time {
 	return at
 }
 
-// writeEnergy sets the energy of the instances, also if this reading has none.
+// writeEnergy sets the energy of the instances of g from the totals.
 func (t *trackedGPU) writeEnergy(g *gpu.GPU) {
 	for i := range g.Instances {
 		gi := &g.Instances[i]
@@ -114,7 +116,7 @@ type devicePower struct{ idle, active float64 }
 
 func (w devicePower) total() float64 { return w.idle + w.active }
 
-// sharePower splits the GPU's power among the instances; idleWatts is the part that is drawn without work.
+// sharePower splits the GPU's power among the instances. It would draw idleWatts of gpuWatts without work.
 func sharePower(g *gpu.GPU, gpuWatts, idleWatts float64) ([]devicePower, gpu.PowerMethod) {
 	parts := make([]devicePower, len(g.Instances))
 	weights := smShares(g)
@@ -167,8 +169,8 @@ func sharePowerOfInstance(gi *gpu.GPUInstance, instance devicePower) {
 	}
 }
 
-// shareActive shares active power by weight and activity. It returns false and shares nothing if the activity of one
-// part is unknown or all are idle.
+// shareActive shares active power by weight and activity. If the activity of a part is unknown, or all are idle, it
+// shares nothing and returns false.
 func shareActive(
 	parts []devicePower,
 	weights []float64,
@@ -197,8 +199,7 @@ func shareActive(
 	return true
 }
 
-// engineActivity returns the instance's graphics engine activity; 0 without a compute instance, since nothing can run
-// on it.
+// engineActivity returns the instance's graphics engine activity. Without a compute instance nothing can run: it is 0.
 func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	if gi.IsEmpty() {
 		return gpu.Some(0.0)
@@ -207,7 +208,7 @@ func engineActivity(gi *gpu.GPUInstance) gpu.Opt[float64] {
 	return gi.Activity.GraphicsEngine
 }
 
-// smShares returns the instances' shares of the SMs of the largest profile; together they are at most 1.
+// smShares returns the instances' shares of the SMs of the largest profile. Their sum is at most 1.
 func smShares(g *gpu.GPU) []float64 {
 	largest := g.SMs.Or(0)
 	if len(g.Profiles) > 0 {
@@ -281,6 +282,7 @@ func (t *trackedGPU) addEnergy(g *gpu.GPU, spent float64, before, at time.Time) 
 			rest -= own
 			t.holdings.addEnergy(gpu.IDOfInstance(g.UUID, gi), own, before, at)
 
+			// A compute instance that is all of its GPU instance has the same energy.
 			for c := range gi.ComputeInstances {
 				ci := &gi.ComputeInstances[c]
 				if gi.IsSplit() {

@@ -14,9 +14,9 @@ type profilerState struct {
 	call asyncCall[map[gpu.UUID]gpu.Profiling]
 }
 
-// requestProfiling starts to read the activity of the GPUs of the last Snapshot before anything else is read: the
-// readings that follow show whether that layout is still current. It waits for at most half of the cycle's time; a
-// later result serves the next cycle.
+// requestProfiling asks the profiler for the activity of the GPUs in the last Snapshot. It comes before all readings,
+// which then show whether that layout is still current. It waits for at most half of the cycle's time; we use a later
+// result in the next cycle.
 func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	before := p.current.Load()
 	if p.opts.Profiler == nil || before == nil {
@@ -44,7 +44,7 @@ func (p *Poller) requestProfiling(ctx context.Context, now time.Time) {
 	p.receiveProfiling(now, expired)
 }
 
-// receiveProfiling stores the result, if there is one. It waits until expired is closed.
+// receiveProfiling stores the result, if there is one. It waits like asyncCall.receive.
 func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	s := &p.profiling
 
@@ -69,13 +69,13 @@ func (p *Poller) receiveProfiling(now time.Time, expired <-chan struct{}) {
 	}
 }
 
-// recordProfiling records the profiler's answer for the GPU: when it was requested, and when it was received (now). ok
-// is false if the answer omits the GPU.
+// recordProfiling records the profiler's answer for the GPU, which we requested at requested and received at now. ok is
+// false if the answer omits the GPU.
 func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, now time.Time) {
 	complete := ok && (answer.Paused || reportsAll(&answer, &t.last))
 
-	// A profiler that has just gone on or been found again reports nothing, or a part, for its first samples. The last
-	// complete answer stays for as long as it would if there were none, unless its layout is gone.
+	// A profiler that has just resumed or come back reports only a part, or nothing, in its first samples. We keep the
+	// last complete answer as long as if there were none, unless its layout is gone.
 	last := &t.profiling
 
 	keep := last.complete && last.LayoutGeneration == t.last.MIG.LayoutGeneration &&
@@ -108,12 +108,12 @@ func (t *trackedGPU) recordProfiling(answer gpu.Profiling, ok bool, requested, n
 	}
 }
 
-// incompleteLimit is how long a profiler may omit instances of a GPU that it reports otherwise. After a layout change
+// incompleteLimit is how long a profiler may omit instances of a GPU before we say that it fails. After a layout change
 // it needs some 5 s.
 const incompleteLimit = 10 * time.Second
 
-// completeFor is how long a profiler that has failed must report a GPU completely before it is used again: with one
-// that answers in part every few seconds, the activity would come and go.
+// completeFor is how long a profiler that has failed must report a GPU completely before we use it again: if it answers
+// in part every few seconds, the activity would come and go.
 const completeFor = 5 * time.Second
 
 // reportsAll reports whether an answer has the activity of the GPU, or of all its instances on which something can run.
@@ -136,17 +136,15 @@ func reportsAll(answer *gpu.Profiling, g *gpu.GPU) bool {
 	return true
 }
 
-// chooseSources decides, before the GPUs are read, which of them get their activity from the driver because the
-// profiler does not report it: from when its last values expire until it has reported all of the GPU for a while. A
-// paused profiler changes nothing: the driver's own profiling would disturb the program that it is paused for.
+// chooseSources decides, before we read the GPUs, for which of them we ask the driver for activity: from when the
+// profiler's last values expire until it has reported all of the GPU for completeFor. While the profiler is paused we
+// keep to it: the driver's own profiling would disturb the program for which it is paused.
 func (p *Poller) chooseSources(now time.Time) {
 	if p.opts.Profiler == nil {
 		return
 	}
 
-	own := map[gpu.UUID]bool{}
-
-	for id, t := range p.gpus {
+	for _, t := range p.gpus {
 		switch {
 		case now.Sub(laterOf(t.lastReported, t.firstSeen)) >= t.maxGap ||
 			now.Sub(laterOf(t.lastReportedAll, t.firstSeen)) >= incompleteLimit:
@@ -155,13 +153,7 @@ func (p *Poller) chooseSources(now time.Time) {
 		case t.profiling.Paused || !t.completeSince.IsZero() && t.lastReportedAll.Sub(t.completeSince) >= completeFor:
 			t.activityFromDriver = false
 		}
-
-		if t.activityFromDriver {
-			own[id] = true
-		}
 	}
-
-	p.activityFromDriver.Store(&own)
 }
 
 func laterOf(a, b time.Time) time.Time {
@@ -170,11 +162,4 @@ func laterOf(a, b time.Time) time.Time {
 	}
 
 	return a
-}
-
-// ProfilerFails reports whether the profiler does not report the activity of a GPU or of all its instances, so that it
-// must be read from the driver. It is safe for concurrent use.
-func (p *Poller) ProfilerFails(id gpu.UUID) bool {
-	own := p.activityFromDriver.Load()
-	return own != nil && (*own)[id]
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// discoverGPUs updates the inventory of GPUs. While the driver does not answer, the last inventory stays; without a
-// driver it has the released GPUs alone.
+// discoverGPUs updates the inventory of GPUs. While the driver does not answer we keep the last one;
+// without a driver we know the released GPUs alone.
 func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	wait := expired
 	if !p.discovery.start(now, p.source.Discover) {
-		wait = nil // an earlier cycle has waited for it
+		wait = nil // the cycle that started it has waited long enough
 	}
 
 	r, ok := p.discovery.receive(wait)
@@ -48,8 +48,8 @@ func (p *Poller) discoverGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// recordClosed records that the driver's library is closed for a while. Nothing is known to be wrong with the driver or
-// the GPUs: it counts as a failure once the last readings are stale.
+// recordClosed records that the driver's library is closed for a while. The driver may be well, so this is
+// a failure only once its last answer is stale.
 func (p *Poller) recordClosed(err error, now time.Time) {
 	p.libraryClosed = err
 	if p.driverAnsweredAt.IsZero() || now.Sub(p.driverAnsweredAt) >= p.staleAfter() {
@@ -57,7 +57,8 @@ func (p *Poller) recordClosed(err error, now time.Time) {
 	}
 }
 
-// keepReleased takes over which GPUs are released, which the source knows also when it cannot list the others.
+// keepReleased stores which GPUs are released, and no longer lists them. The source knows them even when
+// it cannot list the others.
 func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 	p.inventory.Released = released
 	p.inventory.GPUs = slices.DeleteFunc(
@@ -71,8 +72,12 @@ func (p *Poller) keepReleased(released []gpu.ReleasedGPU) {
 	)
 }
 
-// updateTracked creates a trackedGPU for every new GPU of the inventory and marks those that the inventory lacks as
-// down.
+// keepDisplaced is how long we keep a lost GPU after another GPU got its index: Prometheus must scrape its
+// XID counts, and the alerts look at a range of them.
+const keepDisplaced = 15 * time.Minute
+
+// updateTracked tracks every new GPU of the inventory, marks GPUs that have left it as down, and forgets
+// those that never answered or whose index another GPU has had for keepDisplaced.
 func (p *Poller) updateTracked(now time.Time) {
 	present := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	taken := make(map[int]bool, len(p.inventory.GPUs)) // indexes
@@ -104,9 +109,12 @@ func (p *Poller) updateTracked(now time.Time) {
 			t.markDown(p.lossReason(t.last.Index), now)
 		}
 
-		if !taken[t.last.Index] {
+		switch {
+		case !taken[t.last.Index]:
 			t.displacedSince = time.Time{}
-		} else if t.isDisplacedTooLong(now) {
+		case t.displacedSince.IsZero():
+			t.displacedSince = now
+		case now.Sub(t.displacedSince) >= keepDisplaced:
 			delete(p.gpus, id)
 		}
 	}
@@ -114,7 +122,8 @@ func (p *Poller) updateTracked(now time.Time) {
 	p.updateMissing(now)
 }
 
-// updateReleased marks the GPUs that the source has let go of.
+// updateReleased marks the GPUs that the source has released. A GPU that is no longer released is down
+// until a reading succeeds.
 func (p *Poller) updateReleased(now time.Time) {
 	released := make(map[gpu.UUID]gpu.Release, len(p.inventory.Released))
 	for _, r := range p.inventory.Released {
@@ -126,12 +135,12 @@ func (p *Poller) updateReleased(now time.Time) {
 	}
 
 	for id, t := range p.gpus {
-		if r, is := released[id]; is {
+		if r, ok := released[id]; ok {
 			t.up = false
 			t.failure = nil
 			t.hangCounted = false
 			t.released = gpu.Some(r)
-		} else if t.released.Present() { // until a reading succeeds, it is down
+		} else if t.released.Present() {
 			t.released = gpu.None[gpu.Release]()
 			t.failure = []gpu.ReadError{
 				{Reading: gpu.ReadingDevice, Err: p.absenceReason(id, t.last.Index)},
@@ -140,35 +149,21 @@ func (p *Poller) updateReleased(now time.Time) {
 	}
 }
 
-// keepDisplaced is how long a lost GPU is kept after another GPU got its index: its counts of XIDs must be scraped, and
-// stay in the range of alerts.
-const keepDisplaced = 15 * time.Minute
-
-// isDisplacedTooLong reports whether a lost GPU is to be dropped because another GPU has had its index for
-// keepDisplaced.
-func (t *trackedGPU) isDisplacedTooLong(now time.Time) bool {
-	if t.displacedSince.IsZero() {
-		t.displacedSince = now
-	}
-
-	return now.Sub(t.displacedSince) >= keepDisplaced
-}
-
-// updateMissing updates the GPUs that the driver counts but gives no handle for. A GPU that has answered before is
-// still known by its UUID and stays there.
+// updateMissing updates p.missing, the GPUs that the driver counts but gives no handle for. A GPU that has
+// answered before has a UUID and is in p.gpus instead.
 func (p *Poller) updateMissing(now time.Time) {
 	known := map[int]bool{}
 	for _, t := range p.gpus {
 		known[t.last.Index] = true
 	}
 
-	still := make(map[int]bool, len(p.inventory.Missing))
+	missing := make(map[int]bool, len(p.inventory.Missing))
 	for _, m := range p.inventory.Missing {
 		if known[m.Index] {
 			continue
 		}
 
-		still[m.Index] = true
+		missing[m.Index] = true
 
 		t := p.missing[m.Index]
 		if t == nil {
@@ -186,7 +181,7 @@ func (p *Poller) updateMissing(now time.Time) {
 	}
 
 	for index := range p.missing {
-		if !still[index] {
+		if !missing[index] {
 			delete(p.missing, index)
 		}
 	}
@@ -220,9 +215,10 @@ func (p *Poller) lossReason(index int) error {
 	return fmt.Errorf("GPU %d: %w", index, gpu.ErrLost)
 }
 
-// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that end in time.
-// The reading of a GPU that is no longer in the inventory is outdated and dropped.
+// readGPUs starts a reading of every GPU of the inventory that has none under way, and receives those that
+// end before expired is closed.
 func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
+	// begun has every GPU of the inventory; true if we start its reading in this cycle.
 	begun := make(map[gpu.UUID]bool, len(p.inventory.GPUs))
 	for _, found := range p.inventory.GPUs {
 		t := p.gpus[found.UUID]
@@ -250,6 +246,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 		begun[found.UUID] = started
 	}
 
+	// We do not wait for a reading of an earlier cycle: that cycle has waited for it.
 	for _, found := range p.inventory.GPUs {
 		var wait <-chan struct{}
 		if begun[found.UUID] {
@@ -267,7 +264,7 @@ func (p *Poller) readGPUs(now time.Time, expired <-chan struct{}) error {
 	return nil
 }
 
-// receiveLateReadings records the readings that have outlasted their cycle and have ended since.
+// receiveLateReadings records readings that outlasted their cycle and have ended since. It does not wait.
 func (p *Poller) receiveLateReadings(now time.Time) error {
 	for _, found := range p.inventory.GPUs {
 		if err := p.receiveReading(p.gpus[found.UUID], found.Index, now, nil); err != nil {
@@ -280,7 +277,7 @@ func (p *Poller) receiveLateReadings(now time.Time) error {
 	return nil
 }
 
-// dropOutdatedReadings drops the results of readings of GPUs that are not among those of the inventory any more.
+// dropOutdatedReadings drops the results of readings of GPUs that have left the inventory.
 func (p *Poller) dropOutdatedReadings(inventory map[gpu.UUID]bool) {
 	for id, t := range p.gpus {
 		if _, present := inventory[id]; present {
@@ -306,9 +303,9 @@ func (p *Poller) markHungReadings() {
 // readLimit is how many times as long as Timeout a reading may take that makes progress.
 const readLimit = 10
 
-// isReadingHung reports whether a reading of a GPU is under way and hangs: one call of the driver has not returned for
-// Timeout, or the reading has lasted readLimit times that long. If every call is slow, for example with many tenants, a
-// reading of hundreds of calls takes long although its GPU answers.
+// isReadingHung reports whether a reading of a GPU is under way and hangs: a driver call has not returned
+// for Timeout, or the reading has lasted readLimit times that long. With many tenants every call can be slow:
+// then a reading of hundreds of calls takes longer than Timeout although its GPU answers.
 func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	if p.opts.Progress == nil || !t.read.running {
 		return t.read.isHung(now, p.opts.Timeout)
@@ -328,9 +325,9 @@ func (p *Poller) isReadingHung(id gpu.UUID, t *trackedGPU, now time.Time) bool {
 	return now.Sub(since) >= p.opts.Timeout || t.read.isHung(now, readLimit*p.opts.Timeout)
 }
 
-// receiveReading records a GPU's reading, if there is one. It waits for one that is under way until expired is closed,
-// or not at all if expired is nil. The index is the inventory's: the GPU may have had another one when the reading
-// began.
+// receiveReading records a GPU's reading if one has ended. It waits for a reading under way until expired is
+// closed; with a nil expired it does not wait. index is the inventory's: the GPU may have had another one when
+// the reading began.
 func (p *Poller) receiveReading(
 	t *trackedGPU,
 	index int,
@@ -344,10 +341,10 @@ func (p *Poller) receiveReading(
 	case errors.Is(r.err, gpu.ErrVersionMismatch):
 		return r.err
 	case errors.Is(r.err, gpu.ErrLibraryClosed), t.released.Present():
-		// Nothing was read, or it is of the time before the GPU was released.
+		// Nothing was read, or it began before we released the GPU.
 	case r.err != nil:
 		t.markDown(r.err, r.started)
-	case now.Sub(r.started) >= readLimit*p.opts.Timeout: // it says how the GPU was that long ago
+	case now.Sub(r.started) >= readLimit*p.opts.Timeout: // too old to show the GPU's present state
 		t.markHung(r.started)
 		t.hangCounted = false
 	case r.value.extent == layoutOnly:

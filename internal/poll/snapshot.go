@@ -46,6 +46,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		p.addPods(s)
 	}
 
+	// What containers use depends on the holders.
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
 		if t := p.gpus[g.UUID]; t != nil {
@@ -64,7 +65,7 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		}
 	}
 
-	hideReleasedLayouts(s.GPUs)
+	hideReleasedLayouts(s.GPUs) // addPods needed them
 
 	if p.opts.Servers != nil {
 		s.Servers = p.opts.Servers()
@@ -76,10 +77,11 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 	return s
 }
 
-// addPods stores the holders of devices that a kubelet has named.
+// addPods stores the holders that the kubelet has named.
 func (p *Poller) addPods(s *gpu.Snapshot) {
 	unmatched := attachHolders(s.GPUs, p.pods.last, p.pods.success, p.opts.Containers)
-	// A device that is not found may be of a GPU whose layout was never read.
+
+	// We report unmatched assignments only if we have read the layout of every GPU: the device may be on another.
 	unknown := slices.ContainsFunc(
 		s.GPUs,
 		func(g gpu.GPU) bool { return g.Released.Present() && g.LastRead.IsZero() },
@@ -93,13 +95,13 @@ func (p *Poller) addPods(s *gpu.Snapshot) {
 		s.Witness = gpu.Some(p.pods.last.Witness)
 	}
 
-	if s.HoldersIncomplete = p.pods.last.Incomplete; s.HoldersIncomplete != "" {
+	s.HoldersIncomplete = p.pods.last.Incomplete
+	if s.HoldersIncomplete != "" {
 		markConfirmedFree(s.GPUs)
 	}
 }
 
-// hideReleasedLayouts removes the MIG mode and the layout of released GPUs, which their next users may change. The last
-// layout serves to find the pods that hold a part of them.
+// hideReleasedLayouts removes the MIG mode and the layout of released GPUs: another user may have changed them since.
 func hideReleasedLayouts(gpus []gpu.GPU) {
 	for i := range gpus {
 		if g := &gpus[i]; g.Released.Present() {
@@ -140,8 +142,8 @@ func (p *Poller) hungCalls() int {
 	return n
 }
 
-// listGPUs returns every GPU that has answered or failed, by index, and the indexes of those whose first reading or
-// lookup is under way. A lost GPU comes after the GPU that has its index now.
+// listGPUs returns every GPU that has answered or failed, by index, and in unread the indexes of those whose first
+// reading or lookup is under way. A lost GPU comes after the GPU that has its index now.
 func (p *Poller) listGPUs(now time.Time) (list []gpu.GPU, unread []int) {
 	list = make([]gpu.GPU, 0, len(p.gpus)+len(p.missing))
 	for _, t := range p.gpus {
@@ -226,24 +228,21 @@ func (t *trackedGPU) snapshotGPU(now time.Time, staleAfter time.Duration) gpu.GP
 		}
 	}
 
-	if t.isStale(now, staleAfter) {
-		dropReadings(&g)
-	}
-
-	if g.Released = t.released; g.Released.Present() {
+	g.Released = t.released
+	if t.isStale(now, staleAfter) || g.Released.Present() {
 		dropReadings(&g)
 	}
 
 	return g
 }
 
-// isStale reports whether the GPU has been down for so long that its last readings no longer count.
+// isStale reports whether the GPU is down and its last reading older than staleAfter.
 func (t *trackedGPU) isStale(now time.Time, staleAfter time.Duration) bool {
 	return !t.up && now.Sub(t.receivedAt) >= staleAfter
 }
 
-// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. Identity, facts, error counts, and the
-// last MIG mode and layout stay.
+// dropReadings removes the readings: a hung GPU must not stay at 98 % for hours. It keeps identity, facts, error
+// counts, and the last MIG mode and layout.
 func dropReadings(g *gpu.GPU) {
 	noCounter := gpu.None[gpu.Counter]()
 	g.Readings = gpu.Readings{}

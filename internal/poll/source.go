@@ -20,7 +20,7 @@ type GPUReader interface {
 	// ReadLayout reads the MIG mode and the instances of a GPU alone: of what ReadWith returns, it fills MIG, Instances
 	// without their readings, and the errors of both. If the mode has changed, it is a ReadWith, and whole is true. It is
 	// not called before a reading of the GPU has succeeded, and never while one is under way.
-	ReadLayout(id gpu.UUID) (g gpu.GPU, whole bool, err error)
+	ReadLayout(id gpu.UUID, cues gpu.ReadCues) (g gpu.GPU, whole bool, err error)
 	// Events returns the channel of the driver's events; it is never closed.
 	Events() <-chan gpu.Event
 }

@@ -14,7 +14,7 @@ import (
 // trackedGPU is one GPU over time: its last good reading and the totals since it was first seen.
 type trackedGPU struct {
 	logger log.Logger
-	maxGap time.Duration // a state counts as lasting between two readings for at most this long
+	maxGap time.Duration // we assume that a state lasts between two readings for at most this long
 
 	firstSeen time.Time // when it was first seen
 	read      asyncCall[reading]
@@ -25,15 +25,15 @@ type trackedGPU struct {
 	up          bool
 	failure     []gpu.ReadError // why it is not up
 	hangCounted bool            // the current hang has been counted
-	progress    time.Time       // Options.Progress when it was last seen to change
-	progressed  time.Time       // that, or when it was seen if it was in the future then
+	progress    time.Time       // the last result of Options.Progress
+	progressed  time.Time       // that, or when we first saw it if the clock was set back
 	released    gpu.Opt[gpu.Release]
 	// displacedSince is when another GPU was first seen with the index of this lost one; zero if none is.
 	displacedSince time.Time
-	incidents      incidents // XIDs that were counted lately
-	// Events of the driver; they count if it reports them.
+	incidents      incidents // XIDs that we have counted lately
+	// Counts of the driver's events. A Snapshot has them if the driver reports such events.
 	unavailable, recoveryActions gpu.Counter
-	lastEventLog                 map[eventKey]time.Time // when each was last logged
+	lastEventLog                 map[eventKey]time.Time // when we last logged each
 
 	// hasMIG is whether the GPU has MIG, by the last reading that could read the mode.
 	hasMIG   bool
@@ -46,7 +46,7 @@ type trackedGPU struct {
 	pcie         [2]growingCounter // receive, transmit
 	nvlink       [2]growingCounter
 	profiling    profilerReading
-	// When the profiler last reported anything of the GPU, and when everything.
+	// When the profiler last reported a metric of the GPU, and when all of them.
 	lastReported, lastReportedAll time.Time
 	completeSince                 time.Time // since when every answer has been complete; zero if the last one was not
 
@@ -58,7 +58,7 @@ type trackedGPU struct {
 	derived            derivedPower
 }
 
-// reading is what was read of a GPU at once.
+// reading is the result of one reading of a GPU.
 type reading struct {
 	gpu.GPU
 	extent extent
@@ -95,7 +95,8 @@ func initialErrors(now time.Time) []gpu.ErrorCount {
 	}
 }
 
-// recordReading makes a good reading that began at a time the last one, and derives totals, activity and power from it.
+// recordReading stores a good reading that began at at, and derives totals, activity and power from it and the one
+// before.
 func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	before := t.last
 	t.last = read
@@ -134,8 +135,8 @@ func (t *trackedGPU) recordReading(read gpu.GPU, at time.Time) {
 	}
 }
 
-// isTreeUnknown reports whether a reading failed to see the instances or the MIG mode, which is no layout change. If
-// only the right to list GPU instances is missing and there were none before, the reading counts: later ones see no
+// isTreeUnknown reports whether a reading could not list the instances or read the MIG mode, so that it shows no layout
+// change. If we lack the right to list GPU instances and had none before, the reading counts: later ones will see no
 // more.
 func isTreeUnknown(g, before *gpu.GPU) bool {
 	return len(g.Instances) == 0 && g.MIG.Enabled.Or(true) && readingFailed(g, gpu.ReadingMIG) &&
@@ -174,14 +175,14 @@ func (t *trackedGPU) markDown(err error, at time.Time) {
 	t.countError(e, at)
 }
 
-// markUnread records that a GPU is not read at present, and why: it is down once its last reading is stale.
+// markUnread marks a GPU that we cannot read at present as down, because of err, once its last reading is stale.
 func (t *trackedGPU) markUnread(err error, now time.Time, staleAfter time.Duration) {
 	if t.up && now.Sub(t.receivedAt) >= staleAfter {
 		t.markDown(err, now)
 	}
 }
 
-// markHung marks a GPU as down because a call that began at a time has not returned; each hang counts once.
+// markHung marks a GPU as down because a call that began at since has not returned. It counts each hang once.
 func (t *trackedGPU) markHung(since time.Time) {
 	if t.hangCounted {
 		return
@@ -229,7 +230,8 @@ func (t *trackedGPU) countError(e gpu.ReadError, at time.Time) {
 	)
 }
 
-// logFailure logs a failure. That processes are hidden is the same of all GPUs, and the source has logged it.
+// logFailure logs a failure, except that another PID namespace hides the processes: the source has logged that for all
+// GPUs.
 func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	if errors.Is(e.Err, gpu.ErrPIDNamespace) {
 		return
@@ -244,7 +246,7 @@ func (t *trackedGPU) logFailure(e gpu.ReadError) {
 	)
 }
 
-// addClockEvents adds the time since the last reading to the reasons that are active now.
+// addClockEvents adds elapsed, the time since the last reading, to the reasons that are active now.
 func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.Time) {
 	bits, ok := g.Readings.ClockEvents.Get()
 	if !ok {
@@ -252,7 +254,7 @@ func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.T
 			t.totals.ClockEvents = nil
 		}
 
-		return // the totals survive a failed reading
+		return // after a failed reading the totals stay
 	}
 
 	if t.totals.ClockEvents == nil {
@@ -264,7 +266,9 @@ func (t *trackedGPU) addClockEvents(g *gpu.GPU, elapsed time.Duration, at time.T
 
 	for i, r := range gpu.ClockEventReasons() {
 		c := &t.totals.ClockEvents[i]
-		if c.Active = bits&r.Bit != 0; c.Active {
+
+		c.Active = bits&r.Bit != 0
+		if c.Active {
 			c.Seconds.Value += elapsed.Seconds()
 		}
 	}

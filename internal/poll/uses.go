@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// collectUses returns what containers and batch jobs use of a GPU and its devices. A stale GPU has no readings.
+// collectUses returns how much of a GPU and its devices each container and batch job uses. A stale GPU has no readings.
 func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []gpu.ContainerUse {
 	u := useCollector{holdings: h, gpu: g, stale: stale}
 	if containers != nil && hasSharedDevice(g) {
@@ -20,8 +20,7 @@ func (h *holdings) collectUses(g *gpu.GPU, containers Containers, stale bool) []
 			continue
 		}
 
-		// Containers are given compute instances. A GPU instance counts if none of its own is held: a batch job uses all
-		// of its GPU instance unless containers hold parts of it.
+		// Containers get compute instances. If none holds one, we take the whole GPU instance, which a batch job may use.
 		if d.Instance != nil && (d.Compute != nil) != hasHeldCompute(d.Instance) {
 			continue
 		}
@@ -41,7 +40,7 @@ type useCollector struct {
 	holdings  *holdings
 	gpu       *gpu.GPU
 	stale     bool
-	processes []gpu.ContainerUse // memory by container and device, if any device is shared; empty if no process is known
+	processes []gpu.ContainerUse // memory by container and device, if any device is shared; empty if we know no process
 	list      []gpu.ContainerUse
 }
 
@@ -53,7 +52,7 @@ func hasHeldCompute(gi *gpu.GPUInstance) bool {
 	)
 }
 
-// useOf returns what is used of a device, by whatever uses it.
+// useOf returns how much of a device is used, by all containers together.
 func (u *useCollector) useOf(d gpu.Visit) gpu.ContainerUse {
 	if d.Instance == nil {
 		return gpu.ContainerUse{
@@ -76,7 +75,7 @@ func (u *useCollector) useOf(d gpu.Visit) gpu.ContainerUse {
 	return use
 }
 
-// addDevice adds the use of one device: by its exclusive tenant, or by each of the containers that share it.
+// addDevice adds the use of one device: by the one container or job that holds it, or by each container that shares it.
 func (u *useCollector) addDevice(d gpu.Visit) {
 	use := u.useOf(d)
 
@@ -98,14 +97,13 @@ func (u *useCollector) addDevice(d gpu.Visit) {
 	}
 }
 
-// addShared adds the memory of each container that shares a device. If some of them are confirmed, the others do not
-// count.
+// addShared adds the memory of each container that shares a device: of the confirmed ones, or of all if none is.
 func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.ContainerUse) {
 	anyConfirmed := slices.ContainsFunc(
 		holders,
 		func(h gpu.Holder) bool { return h.Unconfirmed == "" },
 	)
-	added := map[gpu.Container]bool{} // one may have several replicas
+	added := map[gpu.Container]bool{} // a container may have several replicas
 
 	for i := range holders {
 		h := &holders[i]
@@ -133,7 +131,7 @@ func (u *useCollector) addShared(holders []gpu.Holder, job string, use gpu.Conta
 }
 
 // sharedMemory returns the memory of a container on a device that it shares: 0 if it has no process there, and absent
-// if that of one of its processes is not known, or whether it is on the device.
+// if we do not know the memory of one of its processes, or whether that is on the device.
 func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu.Opt[uint64] {
 	memory := gpu.Some(uint64(0))
 
@@ -153,7 +151,7 @@ func (u *useCollector) sharedMemory(of gpu.Container, use *gpu.ContainerUse) gpu
 }
 
 // memoryOfProcesses returns the memory of the processes on a compute instance, which has no reading of its own. It is
-// absent if the processes are not known, or one of them may be on it or not: what is not listed may run all the same.
+// absent if we do not know the processes, or whether one of them is on the instance.
 func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeID) gpu.Opt[uint64] {
 	list, known := g.Readings.Processes.Get()
 	if !known {
@@ -168,9 +166,7 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 		}
 
 		used, ok := p.MemoryBytes.Get()
-
-		ok = ok && p.Instance.Present() && p.Compute.Present() // else it may be on another
-		if !ok {
+		if !ok || !p.Instance.Present() || !p.Compute.Present() { // it may be on another instance
 			return gpu.None[uint64]()
 		}
 
@@ -180,8 +176,8 @@ func memoryOfProcesses(g *gpu.GPU, instance gpu.InstanceID, compute gpu.ComputeI
 	return gpu.Some(sum)
 }
 
-// sumMemoryByContainer returns the memory of each container on a GPU and its devices, by their processes; absent if
-// that of one of them is not known.
+// sumMemoryByContainer adds up the memory of the processes of each container on each device of a GPU; absent if we do
+// not know that of one of the processes.
 func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse {
 	var list []gpu.ContainerUse
 
@@ -218,10 +214,9 @@ func sumMemoryByContainer(g *gpu.GPU, containers Containers) []gpu.ContainerUse 
 
 // hasSharedDevice reports whether containers share the GPU or a compute instance of it.
 func hasSharedDevice(g *gpu.GPU) bool {
-	isShared := func(holders []gpu.Holder) bool { return len(holders) > 0 && gpu.ExclusiveHolder(holders) == nil }
-
 	for d := range g.Devices() {
-		if (d.Instance == nil || d.Compute != nil) && isShared(d.Holders) {
+		if (d.Instance == nil || d.Compute != nil) &&
+			len(d.Holders) > 0 && gpu.ExclusiveHolder(d.Holders) == nil {
 			return true
 		}
 	}

@@ -19,14 +19,14 @@ const (
 	maxXIDPods       = 8
 )
 
-// eventKey is what log lines about events are limited by.
+// eventKey identifies the events of a GPU that share the limit of eventLogInterval.
 type eventKey struct {
 	kind gpu.EventKind
 	xid  uint64
 }
 
-// recordXID counts an XID of a GPU, unless it is another report of one that was counted, and logs it with the pods that
-// held the device in the last Snapshot.
+// recordXID counts an XID of a GPU, unless we have counted it from another report, and logs it with the pods that held
+// the device in the last Snapshot.
 func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	if gpu.XIDByNumber(e.XID).Scope == gpu.XIDOfGPU || t.namesNoInstance(&e) {
 		e.Instance = gpu.None[gpu.InstanceID]()
@@ -60,13 +60,13 @@ func (p *Poller) recordXID(t *trackedGPU, e gpu.Event) {
 	level.Warn(p.opts.Logger).Log(fields...)
 }
 
-// namesNoInstance reports whether the instance of an event is the driver's word for none, ids 0 and 0 (see
-// gpu.XIDOfGPU), on a GPU without an instance of that id.
+// namesNoInstance reports whether the driver means no instance by the ids 0 and 0 of an event (see gpu.XIDOfGPU): the
+// GPU has no instance 0.
 func (t *trackedGPU) namesNoInstance(e *gpu.Event) bool {
 	return e.Instance == gpu.Some(gpu.InstanceID(0)) && findInstance(t.layout.instances, 0) == nil
 }
 
-// shouldLog reports whether an event is to be logged now, and records the time if it is.
+// shouldLog reports whether we log an event now, and records the time if we do.
 func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 	key := eventKey{kind: e.Kind, xid: e.XID}
 	if last, ok := t.lastEventLog[key]; ok && !now.Before(last) &&
@@ -84,8 +84,8 @@ func (t *trackedGPU) shouldLog(e *gpu.Event, now time.Time) bool {
 }
 
 // podsOnDevice returns the pods that hold the device of an event, as "namespace/pod" joined by commas. An event that
-// names no instance concerns all of the GPU. A line of the kernel's log can be hours old: what holds the device only
-// since then, or an instance that has got the id since then, is not concerned.
+// names no instance concerns all of the GPU. A line of the kernel's log can be hours old: pods that hold the device
+// only since then, and an instance that has got the id since then, do not count.
 func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	if s == nil {
 		return ""
@@ -122,9 +122,9 @@ func podsOnDevice(s *gpu.Snapshot, e gpu.Event) string {
 	return strings.Join(pods, ", ")
 }
 
-// countXID counts a report of an XID, for the GPU and for the GPU instance that it names or else among those of the GPU
-// alone. Another report of an XID that was counted only makes its time later; if it names the instance, which earlier
-// ones did not, the count moves there.
+// countXID counts a report of an XID twice: in the GPU's total, and for the GPU instance that it names or else in
+// GPUXIDs. Another report of the same XID only makes its time later. If it is the first one that names the instance,
+// the count moves there from GPUXIDs.
 func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	isNew, located := t.incidents.record(&e, now)
 	increment := 0.0
@@ -150,8 +150,8 @@ func (t *trackedGPU) countXID(e gpu.Event, now time.Time) {
 	t.totals.GPUXIDs = addXID(t.totals.GPUXIDs, e, increment)
 }
 
-// instanceOf returns the GPU instance that an event names. It is nil if there is none, and if the one that has the id
-// now is younger than the event: ids are reused, and a line of the kernel's log may be from an earlier layout.
+// instanceOf returns the GPU instance that an event names; nil if there is none, or if the one that has the id now is
+// younger than the event: ids are reused, and a line of the kernel's log may be from an earlier layout.
 func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	id, ok := e.Instance.Get()
 	if !ok {
@@ -166,29 +166,30 @@ func (t *trackedGPU) instanceOf(e *gpu.Event) *gpu.GPUInstance {
 	return gi
 }
 
-// removeXID takes one from the count of an XID in a list. The last one takes the XID from the list.
+// removeXID takes one from the count of an XID in a list, and removes the XID if none is left.
 func removeXID(list []gpu.XIDCount, xid uint64) []gpu.XIDCount {
 	i, found := findXID(list, xid)
 	if !found {
 		return list
 	}
 
-	if list[i].Value--; list[i].Value > 0 {
+	list[i].Value--
+	if list[i].Value > 0 {
 		return list
 	}
 
 	return slices.Delete(list, i, i+1)
 }
 
-// findXID returns the place of an XID in a list that is ordered by XID, and whether it is in it.
+// findXID returns where an XID is, or belongs, in a list that is ordered by XID, and whether the list has it.
 func findXID(list []gpu.XIDCount, xid uint64) (i int, found bool) {
 	return slices.BinarySearchFunc(list, xid, func(c gpu.XIDCount, xid uint64) int {
 		return cmp.Compare(c.XID, xid)
 	})
 }
 
-// setLastXID sets the time of the last XID in a list, unless a later one is known. If it is the first, its counter
-// begins at 0.
+// setLastXID sets the time of the last XID with the number of e in a list, unless the list has a later one. A number
+// that is new to the list begins with the count 0.
 func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found {
@@ -202,7 +203,7 @@ func setLastXID(list []gpu.XIDCount, e *gpu.Event, since time.Time) []gpu.XIDCou
 	return list
 }
 
-// addXID adds to the count of an XID in a list that is ordered by XID. An increment of 0 adds no XID to the list.
+// addXID adds to the count of an XID in a list that is ordered by XID. With increment 0 it adds no new XID.
 func addXID(list []gpu.XIDCount, e gpu.Event, increment float64) []gpu.XIDCount {
 	i, found := findXID(list, e.XID)
 	if !found && increment == 0 {

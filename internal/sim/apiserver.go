@@ -6,7 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// APIPod is a pod of the node as the API server has it. Its labels and annotations must not be modified.
+// APIPod is a pod of the node as the API server has it. Do not modify its labels and annotations.
 type APIPod struct {
 	Namespace, Name string
 	UID             string
@@ -16,7 +16,7 @@ type APIPod struct {
 	Ended           bool
 }
 
-// APIServer returns whether the simulated API server answers, and when it did last by the node's clock (Now): zero if
+// APIServer returns whether the simulated API server answers, and when it last did by the node's clock (Now), zero if
 // it has not answered yet.
 func (n *Node) APIServer() (answered time.Time, up bool) {
 	now := n.lock()
@@ -34,7 +34,8 @@ func (n *Node) answered(now time.Time) (answered time.Time, up bool) {
 	return n.shown(n.start.Add(asOf)), up
 }
 
-// askedAt returns of which time the last answer of the API server is: below 0 if there is none.
+// askedAt returns the time since the start of the API server's last answer, below 0 if there is none, and whether it
+// answers now.
 func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	passed := now.Sub(n.start)
 	asOf = n.apiOutages.downSince(passed)
@@ -47,8 +48,8 @@ func (n *Node) askedAt(now time.Time) (asOf time.Duration, up bool) {
 	return asOf, up
 }
 
-// PodByName returns the pod that the API server had under a name when it answered last. It returns false if it had
-// none, or has not answered since a time by the node's clock.
+// PodByName returns the pod of a name in the API server's last answer. It returns false if there is none, or if the API
+// server does not answer and its last answer is from before since, by the node's clock.
 func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -63,7 +64,7 @@ func (n *Node) PodByName(namespace, name string, since time.Time) (APIPod, bool)
 	)
 }
 
-// PodByUID returns the pod that the API server had when it answered last.
+// PodByUID returns the pod with a UID in the API server's last answer.
 func (n *Node) PodByUID(uid string) (APIPod, bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -71,12 +72,12 @@ func (n *Node) PodByUID(uid string) (APIPod, bool) {
 	return n.apiPod(now, func(p *pod) bool { return p.uid == uid })
 }
 
-// apiPod returns the latest pod that the API server shows of those meant.
-func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
+// apiPod returns the latest pod in the API server's last answer that matches.
+func (n *Node) apiPod(now time.Time, matches func(p *pod) bool) (APIPod, bool) {
 	asOf, _ := n.askedAt(now)
 	for i := len(n.known) - 1; i >= 0; i-- {
 		p := n.known[i]
-		if p.known <= asOf && asOf < p.deleted && meant(p) {
+		if p.known <= asOf && asOf < p.deleted && matches(p) {
 			return APIPod{
 				Namespace:   p.spec.Namespace,
 				Name:        p.name,
@@ -92,8 +93,7 @@ func (n *Node) apiPod(now time.Time, meant func(p *pod) bool) (APIPod, bool) {
 	return APIPod{}, false
 }
 
-// RunningPods returns the names of the pods that the API server had on the node when it answered last, and that had
-// not ended.
+// RunningPods returns the names of the node's pods in the API server's last answer that had not ended.
 func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -108,9 +108,8 @@ func (n *Node) RunningPods() (pods []gpu.PodName, up bool) {
 	return pods, up
 }
 
-// PodGone reports whether the API server answers and has neither a pod of a UID nor one of that name; pods that have
-// ended do not count, and an empty name is not looked for. A fault that delays what it shows (api-server-slow) makes
-// no pod gone.
+// PodGone reports whether the API server answers and has neither a pod with the UID nor one of that name, unless it is
+// empty. Pods that have ended do not count; pods that it does not report yet (api-server-slow) do.
 func (n *Node) PodGone(namespace, name, uid string) bool {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -122,9 +121,9 @@ func (n *Node) PodGone(namespace, name, uid string) bool {
 
 	for _, p := range n.known {
 		named := name != "" && p.spec.Namespace == namespace && p.name == name
-		if runs := p.created <= asOf && asOf < p.deleted &&
-			asOf < p.endKnown; runs &&
-			(named || uid == p.uid) {
+		runs := p.created <= asOf && asOf < p.deleted && asOf < p.endKnown
+
+		if runs && (named || uid == p.uid) {
 			return false
 		}
 	}
@@ -161,11 +160,10 @@ func (n *Node) AdminAccess(d gpu.ClaimDevice) (bool, error) {
 	return false, gpu.ErrNotFound
 }
 
-// introduce fixes from when on the API server has a pod that was admitted now, and reports it. The mirror of a static
-// pod is made once it answers.
+// introduce sets when the API server has a pod that the kubelet admits now, and when it reports it. The mirror of a
+// static pod is created once the API server answers.
 func (n *Node) introduce(p *pod) {
 	p.created = n.apiOutages.upFrom(n.at.Sub(n.start))
-
 	p.known = p.created
 	p.endKnown = never
 	p.deleted = never
@@ -180,7 +178,7 @@ func (n *Node) introduce(p *pod) {
 	n.known = append(n.known, p)
 }
 
-// reportEnd fixes when the API server learns of the end of a pod: from a kubelet that knows the pods of the API server.
+// reportEnd sets when the API server learns of the end of a pod: from a kubelet that knows the API server's pods.
 func (n *Node) reportEnd(p *pod) {
 	passed := n.at.Sub(n.start)
 	p.endKnown = n.handledFrom(passed, false)

@@ -7,23 +7,23 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Faults that are about changes of the partition: a fault with On counts the calls that would make one, and strikes
-// when After have gone well. Some begin with that call and last (a GPU that hangs in the middle of a layout change);
-// the others are about single calls, Times of them. The counts are part of the state that nodes share.
+// A fault with On counts the calls that would change the partition, and acts once After of them have succeeded. Some
+// faults begin with that call and last, like a GPU that hangs in the middle of a layout change; others affect single
+// calls, Times of them. The counts are part of the state that nodes share.
 
 // anyChange is On for every kind of change.
 const anyChange ChangeOp = "change"
 
-// target is what a change is made to.
+// target is the instance that a change destroys or in which it creates another.
 type target struct {
 	instance gpu.InstanceID
 	compute  gpu.ComputeID
 }
 
-// beginsWithCall reports whether the fault lasts from a call on.
+// beginsWithCall reports whether a call starts the fault, which then lasts.
 func (f *FaultSpec) beginsWithCall() bool { return f.During != "" || f.On != "" && !f.ofCall() }
 
-// ofCall reports whether the fault is about single calls.
+// ofCall reports whether the fault affects single calls.
 func (f *FaultSpec) ofCall() bool {
 	switch f.Kind {
 	case FaultChangeFails, FaultElsewhere, FaultProcessStarts:
@@ -33,8 +33,8 @@ func (f *FaultSpec) ofCall() bool {
 	return f.Kind == FaultDestroyLies && f.On != ""
 }
 
-// called counts a change that a client is about to make, and returns the faults that are about it.
-func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
+// countCall counts a change that a client is about to make, and returns the faults of single calls that affect it.
+func (n *Node) countCall(index int, what ChangeOp, of target) (hits []*FaultSpec, err error) {
 	counted := func(f *FaultSpec) bool { return f.On == anyChange || f.On == what }
 	if index < 0 || index >= len(n.gpus) ||
 		!slices.ContainsFunc(n.scenario.Faults, func(f FaultSpec) bool { return counted(&f) }) {
@@ -56,7 +56,7 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 		}
 
 		err = op.commit(Change{Op: opCall, Fault: i, GI: of.instance, CI: of.compute})
-		if err == nil && n.tookCall(i, index, of) {
+		if err == nil && n.countCallOf(i, index, of) {
 			hits = append(hits, f)
 		}
 
@@ -70,20 +70,23 @@ func (n *Node) called(index int, what ChangeOp, of target) (hits []*FaultSpec, e
 	return hits, nil
 }
 
-// tookCall counts a change for a fault, and reports whether it is one that the fault strikes.
-func (n *Node) tookCall(number, index int, of target) bool {
+// countCallOf counts a change for one fault, and reports whether that affects this single call. It triggers a fault
+// that begins with this call, and starts the process of FaultProcessStarts.
+func (n *Node) countCallOf(number, index int, of target) bool {
 	f := &n.scenario.Faults[number]
 	nth := n.calls[f] - f.After
 
 	n.calls[f]++
-	switch {
-	case f.beginsWithCall():
+
+	if f.beginsWithCall() {
 		if nth == 0 {
 			n.triggerFault(f, index)
 		}
 
 		return false
-	case nth < 0 || nth >= f.Times:
+	}
+
+	if nth < 0 || nth >= f.Times {
 		return false
 	}
 
@@ -100,15 +103,15 @@ func (n *Node) tookCall(number, index int, of target) bool {
 	return true
 }
 
-// isFaulted reports whether a fault of a kind is about the call of this operation.
+// isFaulted reports whether a fault of a kind affects this operation's call.
 func (op *operation) isFaulted(kind FaultKind) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool { return f.Kind == kind })
 }
 
-// refused is the error that a fault gives to this call.
+// refused returns the error with which a fault makes the call fail.
 func (op *operation) refused(what ChangeOp) error {
 	for _, f := range op.hits {
-		if f.Kind == FaultChangeFails && !(what == opMIGMode && keepsMode(f.Error)) {
+		if f.Kind == FaultChangeFails && !(what == opMIGMode && isActivationError(f.Error)) {
 			return f.Error
 		}
 	}
@@ -116,30 +119,30 @@ func (op *operation) refused(what ChangeOp) error {
 	return nil
 }
 
-// keepsMode reports whether an error is one of the activation of a MIG mode: the call itself succeeds.
-func keepsMode(err error) bool {
+// isActivationError reports whether err keeps a new MIG mode pending: the call that sets the mode itself succeeds.
+func isActivationError(err error) bool {
 	return errors.Is(err, gpu.ErrInUse) || errors.Is(err, gpu.ErrResetRequired)
 }
 
-// keepsMode reports whether a fault keeps a MIG mode pending for this reason.
+// keepsMode reports whether a fault keeps the MIG mode pending with the error why.
 func (op *operation) keepsMode(why error) bool {
 	return slices.ContainsFunc(op.hits, func(f *FaultSpec) bool {
 		return f.Kind == FaultChangeFails && errors.Is(f.Error, why)
 	})
 }
 
-// placeOfInstance is where a GPU instance is made that is to be made at start: where a fault wants it and there is
-// room, elsewhere.
+// placeOfInstance returns where the driver creates a GPU instance that the client wants at start. With FaultElsewhere
+// that is another free placement if there is one.
 func (op *operation) placeOfInstance(profileID uint32, start gpu.Opt[int]) gpu.Opt[int] {
-	b := op.gpu
+	g := op.gpu
 
-	at := slices.IndexFunc(b.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
+	at := slices.IndexFunc(g.mig.Profiles, func(f gpu.Profile) bool { return f.ID == profileID })
 	if !op.isFaulted(FaultElsewhere) || at < 0 {
 		return start
 	}
 
-	for _, p := range b.mig.Profiles[at].Placements {
-		if gpu.Some(p.Start) != start && b.occupant(p) == nil {
+	for _, p := range g.mig.Profiles[at].Placements {
+		if gpu.Some(p.Start) != start && g.occupant(p) == nil {
 			return gpu.Some(p.Start)
 		}
 	}
@@ -165,7 +168,7 @@ func (op *operation) placeOfCompute(i *Instance, size int, start gpu.Opt[int]) g
 	return start
 }
 
-// changeErrors are the errors that a change can be made to fail with.
+// changeErrors returns the errors that a scenario can name for FaultChangeFails.
 func changeErrors() map[string]error {
 	return map[string]error{
 		"in-use":                 gpu.ErrInUse,

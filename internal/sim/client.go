@@ -8,30 +8,29 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// LookupScope is which GPUs a client opens that looks one up by its PCI bus id.
+// LookupScope says which GPUs a client opens when it looks one up by its PCI bus id.
 type LookupScope string
 
-// The scopes. nvml.h names the first for lookups by index and PCI bus id ("causes NVML to initialize the target GPU"),
-// and the second for those by UUID and serial number ("may initialize additional GPUs as it searches"). Which of them
-// opens /dev/nvidia* is up to a library that is closed, so that clients have to take either.
+// The scopes. nvml.h describes the first for lookups by index and PCI bus id ("causes NVML to initialize the target
+// GPU"), and the second for those by UUID and serial number ("may initialize additional GPUs as it searches"). The
+// library is closed, so we do not know in which of them it opens /dev/nvidia*: clients must cope with both.
 const (
 	LookupOwn LookupScope = "own" // only that one
 	LookupAll LookupScope = "all" // all of them
 )
 
-// Client is a process that uses the driver: it sees the GPUs that were bound when it began, and keeps those open that
-// it has attached, until it ends. So does NVML: from nvmlInit, which attaches all GPUs unless
+// Client is a process that uses the driver. Between Begin and End it sees the GPUs that were bound at Begin, and keeps
+// those open that it has attached. NVML does so, too: from nvmlInit, which attaches all GPUs unless
 // NVML_INIT_FLAG_NO_ATTACH is set, to nvmlShutdown (kubernetes-sigs/dra-driver-nvidia-gpu#1076,
 // NVIDIA/dcgm-exporter#706 and #716). It is safe for concurrent use.
 type Client struct {
-	node *Node
-	// opened, if not nil, is called for each GPU that is opened or closed.
-	opened func(index int, open bool)
+	node   *Node
+	opened func(index int, open bool) // called for each GPU that the client opens or closes; nil: nothing is
 
 	mu    sync.Mutex
-	users int   // calls of Begin less those of End: NVML counts them
-	list  []int // the GPUs that it sees
-	open  map[int]bool
+	users int          // calls of Begin less calls of End; NVML counts them, too
+	list  []int        // the GPUs that it sees
+	open  map[int]bool // those that it has open
 }
 
 // NewClient returns a client that has not begun. opened may be nil.
@@ -39,8 +38,8 @@ func (n *Node) NewClient(opened func(index int, open bool)) *Client {
 	return &Client{node: n, opened: opened, open: map[int]bool{}}
 }
 
-// Begin begins to use the driver, and attaches all GPUs if attach is set. Of several Begins the first says whether they
-// are attached: nvml.h has a flag of its own, NVML_INIT_FLAG_FORCE_INIT, for a later one that is to do so.
+// Begin begins to use the driver, and attaches all GPUs if attach is set. If there are several Begins, only the first
+// one's attach counts: for a later one, nvml.h has another flag, NVML_INIT_FLAG_FORCE_INIT.
 func (c *Client) Begin(attach bool) error {
 	if err := c.node.Driver(); err != nil { // not under the lock: it may block for long
 		return err
@@ -62,7 +61,7 @@ func (c *Client) Begin(attach bool) error {
 	return nil
 }
 
-// End ends a Begin. With the last, all GPUs are closed. It reports whether there was a Begin.
+// End undoes one Begin. The last closes all GPUs. It reports whether there was a Begin.
 func (c *Client) End() (begun bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -106,7 +105,7 @@ func (c *Client) At(index int) (int, error) {
 	return c.list[index], nil
 }
 
-// Open attaches a GPU that was looked up by another name than its index, or all GPUs if the scenario wants that.
+// Open attaches a GPU that the client has looked up by another name than its index, or all GPUs with LookupAll.
 func (c *Client) Open(index int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -154,7 +153,7 @@ func (n *Node) countOpen(index int, open bool) {
 	}
 }
 
-// OpenGPUs lists the GPUs that clients of this process have open, by index.
+// OpenGPUs returns the GPUs that clients of this process have open, by index.
 func (n *Node) OpenGPUs() []int {
 	n.lock()
 	defer n.mu.Unlock()
@@ -172,8 +171,8 @@ func (n *Node) OpenGPUs() []int {
 	return list
 }
 
-// BoundGPUs lists the GPUs that the kernel driver has bound, by index. One that is to be unbound (FaultUnbind) is so
-// once no client has it open: the kernel waits for them.
+// BoundGPUs returns the GPUs that are bound to the kernel driver, by index. With FaultUnbind the kernel unbinds a GPU
+// once no client has it open.
 func (n *Node) BoundGPUs() []int {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -197,24 +196,24 @@ func (n *Node) BoundGPUs() []int {
 	return list
 }
 
-// BindEvent is that the kernel driver begins to unbind a GPU, or has bound it.
+// BindEvent says that the kernel driver has bound a GPU, or begins to unbind it.
 type BindEvent struct {
 	Index int
 	Bound bool
 }
 
-// BindWatch tells of GPUs that are unbound from the kernel driver, or bound to it. It is safe for concurrent use.
+// BindWatch has the BindEvents of a node. It is safe for concurrent use.
 type BindWatch struct {
 	node *Node
 
 	mu    sync.Mutex
-	leave map[int]bool // the GPUs that are to be unbound, or are, by the events so far
+	leave map[int]bool // GPUs that are unbound, or about to be, by the events so far
 }
 
-// WatchBinding returns a BindWatch that tells of what happens from now on.
+// WatchBinding returns a BindWatch with the events from now on.
 func (n *Node) WatchBinding() *BindWatch { return &BindWatch{node: n, leave: n.leavingGPUs()} }
 
-// Events returns the events since the last call, by GPU: at most so many.
+// Events returns the events since the last call, by GPU, at most most of them.
 func (w *BindWatch) Events(most int) []BindEvent {
 	leave := w.node.leavingGPUs()
 
@@ -232,7 +231,7 @@ func (w *BindWatch) Events(most int) []BindEvent {
 	return events
 }
 
-// leavingGPUs returns the GPUs that are to be unbound, or are.
+// leavingGPUs returns the GPUs that are unbound, or about to be.
 func (n *Node) leavingGPUs() map[int]bool {
 	now := n.lock()
 	defer n.mu.Unlock()
@@ -256,8 +255,8 @@ func (n *Node) PCIID(index int) uint32 {
 	return domain<<16 | bus<<8
 }
 
-// ReportsBinding reports whether the driver has events of GPUs that are unbound or bound. That it is so from 580 on is
-// assumed.
+// ReportsBinding reports whether the driver has events for GPUs that are unbound or bound. We assume that it does from
+// 580 on.
 func (n *Node) ReportsBinding() bool { return n.scenario.Node.DriverBranch() >= 580 }
 
 // BusID returns the PCI bus id of a GPU as the kernel writes it, without a call of the driver.
@@ -266,7 +265,7 @@ func (n *Node) BusID(index int) string {
 	return fmt.Sprintf("%04x:%02x:00.0", domain, bus)
 }
 
-// FindBusID returns the index of the GPU of a PCI bus id, without a call of the driver. The forms are those of
+// FindBusID returns the index of the GPU with a PCI bus id, without a call of the driver. It accepts the same forms as
 // nvmlDeviceGetHandleByPciBusId_v2 in nvml.h: domain:bus:device.function, domain:bus:device and bus:device.function.
 func (n *Node) FindBusID(busID string) (int, error) {
 	var domain, bus, device, function uint32

@@ -12,13 +12,13 @@ type offer struct {
 	replicas int // 0: to one container alone
 }
 
-// hamiReplicas is into how many parts HAMi divides a GPU by default (deviceSplitCount).
+// hamiReplicas is the number of parts into which HAMi divides a GPU by default (deviceSplitCount).
 const hamiReplicas = 10
 
-// maxReplicas bounds into how many parts a device can be divided.
+// maxReplicas bounds the number of parts of a device.
 const maxReplicas = 128
 
-// offers lists what the allocator has, by GPU and place.
+// offers returns the devices of the allocator, held or not, ordered by GPU and place.
 func (n *Node) offers() []offer {
 	if n.singleStrategyError() != "" {
 		return nil
@@ -41,8 +41,8 @@ func (n *Node) offers() []offer {
 	return list
 }
 
-// offer names the resource of a device. GKE, HAMi and the MIG strategy "single" call everything nvidia.com/gpu; the
-// strategy "mixed" gives each profile a resource, with "." for "+".
+// offer returns the offer of a device. GKE, HAMi and the MIG strategy "single" call every resource nvidia.com/gpu. The
+// strategy "mixed" has a resource for each profile, with "." for "+": nvidia.com/mig-1g.10gb.me for 1g.10gb+me.
 func (n *Node) offer(p place) offer {
 	spec := &n.scenario.Node
 	o := offer{place: p, resource: "nvidia.com/gpu", replicas: p.gpu.sharing.Replicas}
@@ -71,7 +71,7 @@ type grant struct {
 	shared  bool
 }
 
-// exists reports whether the device is there, as a device that containers can use.
+// exists reports whether the device exists and containers can use it.
 func (p place) exists() bool {
 	if p.compute == nil {
 		return !p.gpu.migOn
@@ -81,7 +81,7 @@ func (p place) exists() bool {
 		slices.Contains(p.instance.ComputeInstances, p.compute)
 }
 
-// uuid identifies the device, as for the allocator: one that is created where another was destroyed has its UUID.
+// uuid returns the device's UUID. A device that is created where another was destroyed has the same one.
 func (p place) uuid() string {
 	if p.compute == nil {
 		return string(p.gpu.uuid)
@@ -96,41 +96,41 @@ type part struct {
 	replica int
 }
 
-// takenDevices is what containers have of the devices on offer.
+// takenDevices records which devices, or parts of them, containers have.
 type takenDevices struct {
 	taken map[part]bool
-	users map[string]int // how many parts of a device, by its UUID
+	users map[string]int // the number of taken parts of a device, by its UUID
 }
 
 func (n *Node) newTakenDevices() *takenDevices {
-	h := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
+	d := &takenDevices{taken: make(map[part]bool), users: make(map[string]int)}
 
 	for _, p := range n.pods {
 		for _, c := range p.containers {
 			for _, g := range c.grants {
 				if !p.ended && !c.spec.Admin {
-					h.markTaken(g)
+					d.markTaken(g)
 				}
 			}
 		}
 	}
 
-	return h
+	return d
 }
 
-func (h *takenDevices) markTaken(g grant) {
-	if k := (part{g.uuid(), g.replica}); !h.taken[k] {
-		h.taken[k] = true
-		h.users[k.uuid]++
+func (d *takenDevices) markTaken(g grant) {
+	if k := (part{g.uuid(), g.replica}); !d.taken[k] {
+		d.taken[k] = true
+		d.users[k.uuid]++
 	}
 }
 
 // allocate gives a pod's containers what they ask for, init containers first. It returns the container for which
-// there is too little; nil if there is none. As with the kubelet's device manager
-// (pkg/kubelet/cm/devicemanager/manager.go, Allocate), the devices of an init container are given to later containers
-// of its pod, and to no other pod.
+// there is too little; nil if there is none. Like the kubelet's device manager
+// (pkg/kubelet/cm/devicemanager/manager.go, Allocate), it gives the devices of an init container to later containers of
+// its pod, and to no other pod.
 func (n *Node) allocate(p *pod) *container {
-	h := n.newTakenDevices()
+	taken := n.newTakenDevices()
 	var reusable []grant
 
 	for _, init := range []bool{true, false} {
@@ -139,7 +139,8 @@ func (n *Node) allocate(p *pod) *container {
 				continue
 			}
 
-			if c.grants = n.choose(c.spec, h, reusable); c.grants == nil {
+			c.grants = n.takeDevices(c.spec, taken, reusable)
+			if c.grants == nil {
 				return c
 			}
 
@@ -161,12 +162,13 @@ func (n *Node) allocate(p *pod) *container {
 	return nil
 }
 
-// choose takes free devices of a resource, after those that can be used again; it returns nil if there are too few.
-// Of shared devices it takes the least used.
-func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []grant {
+// takeDevices takes the devices that a container asks for: reusable ones first, then free ones, and of shared devices
+// the least used. It returns nil if there are too few.
+func (n *Node) takeDevices(spec *ContainerSpec, d *takenDevices, reusable []grant) []grant {
 	offers := n.offersOf(spec)
 	var grants []grant
 
+	// Administrative access needs no free device.
 	if spec.Admin {
 		if len(offers) < spec.Count {
 			return nil
@@ -190,16 +192,16 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 	for used := 0; used < maxReplicas && len(grants) < spec.Count; used++ {
 		for _, o := range offers {
 			if len(grants) == spec.Count || used >= max(o.replicas, 1) ||
-				h.users[o.uuid()] != used {
+				d.users[o.uuid()] != used {
 				continue
 			}
 
 			g := grant{place: o.place, shared: o.replicas > 0}
-			for h.taken[part{g.uuid(), g.replica}] {
+			for d.taken[part{g.uuid(), g.replica}] {
 				g.replica++
 			}
 
-			h.markTaken(g)
+			d.markTaken(g)
 			grants = append(grants, g)
 		}
 	}
@@ -211,8 +213,8 @@ func (n *Node) choose(spec *ContainerSpec, h *takenDevices, reusable []grant) []
 	return grants
 }
 
-// offersOf lists the devices, free or not, of the resource that a container asks for: the pinned one alone if it
-// names one.
+// offersOf returns the devices, free or not, of the resource that a container asks for: only the pinned one if it names
+// one.
 func (n *Node) offersOf(spec *ContainerSpec) []offer {
 	pin, pinned := spec.Device.Get()
 
@@ -232,7 +234,7 @@ func (d DevicePin) names(p place) bool {
 			p.compute.ID == d.Compute
 }
 
-// offered returns what the allocator offers now, which may not exist any more.
+// offered returns the present offers. While a device plugin is stale, some may be of devices that no longer exist.
 func (n *Node) offered() []offer {
 	if n.freezes > 0 {
 		return slices.Clone(n.frozen)
@@ -246,10 +248,10 @@ func (n *Node) freezeOffers() {
 	n.freezes++
 }
 
-// thawOffers is the restart of a device plugin that was stale.
+// thawOffers ends one freezeOffers: the device plugin restarts.
 func (n *Node) thawOffers() { n.freezes-- }
 
-// grants lists what can be given of an offer: the device, or each of its replicas.
+// grants returns the device of an offer, or each of its replicas.
 func (o offer) grants() []grant {
 	if o.replicas == 0 {
 		return []grant{{place: o.place}}
@@ -263,7 +265,7 @@ func (o offer) grants() []grant {
 	return list
 }
 
-// Allocatable lists every device id that the allocator has, by resource. DRA has no resources of this kind.
+// Allocatable returns every device id of the allocator, by resource. DRA has no such resources: nil.
 func (n *Node) Allocatable() []DeviceGrant {
 	n.lock()
 	defer n.mu.Unlock()

@@ -4,14 +4,12 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Event is something that the driver reports by itself.
+// Event is an event of the driver.
 type Event struct {
 	Kind     gpu.EventKind
 	GPU      int
@@ -21,17 +19,17 @@ type Event struct {
 	Time     time.Time
 }
 
-// Subscription is one client's queue of events. What happened before Watch is lost.
+// Subscription is one client's queue of events. It has no events from before Watch.
 type Subscription struct {
 	node   *Node
 	closed chan struct{}
 
-	// under the node's lock
+	// The node's mu guards the rest.
 	watched map[watched]bool
 	queue   []Event
 	waiting bool          // a caller is in Next and has found the queue empty
 	broken  bool          // the queue has failed, and Next has not returned that yet
-	mending bool          // its owner has had a failure and does not know yet that the queue works
+	mending bool          // its owner had a queue that failed, and has not seen yet that this one works
 	asked   int           // calls of Next while mending
 	arrived chan struct{} // closed and replaced by every event
 }
@@ -41,10 +39,10 @@ type watched struct {
 	kind gpu.EventKind
 }
 
-// maxQueue bounds a queue that is not read; the newest events are dropped.
+// maxQueue bounds a queue whose owner does not read it: it drops the newest events.
 const maxQueue = 4096
 
-// Subscribe makes a queue, to be closed by its owner.
+// Subscribe returns a new queue. The caller closes it.
 func (n *Node) Subscribe() *Subscription {
 	s := &Subscription{
 		node: n, closed: make(chan struct{}), arrived: make(chan struct{}),
@@ -72,8 +70,8 @@ func (s *Subscription) Watch(index int, kind gpu.EventKind) error {
 	return nil
 }
 
-// Next waits for the next event, for at most a real time. The errors are gpu.ErrTimeout, ErrClosed when the
-// subscription or the node was closed, and gpu.ErrDriver, once, when the queue has failed.
+// Next waits for the next event, at most for timeout in real time. It returns gpu.ErrTimeout, ErrClosed if the
+// subscription or the node is closed, or, once, gpu.ErrDriver if the queue has failed.
 func (s *Subscription) Next(timeout time.Duration) (Event, error) {
 	deadline := time.NewTimer(timeout)
 	defer deadline.Stop()
@@ -123,8 +121,8 @@ func (s *Subscription) pause(
 	return nil
 }
 
-// next takes an event off the queue. If there is none it returns what to wait for: an event that another call to the
-// node brings about, or a real time (0: none) after which the scenario does something.
+// next takes an event off the queue. If there is none it returns what to wait for: arrived, which is closed when
+// another call of the node causes an event, and wake, the real time (0: none) until the scenario does something.
 func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Duration, ok bool) {
 	n := s.node
 	n.lock()
@@ -138,7 +136,7 @@ func (s *Subscription) next() (e Event, arrived <-chan struct{}, wake time.Durat
 		return e, nil, 0, true
 	}
 
-	n.settled()
+	n.wakeSettle()
 
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
@@ -156,13 +154,12 @@ func (s *Subscription) Close() {
 	defer s.node.mu.Unlock()
 
 	s.node.watches = slices.DeleteFunc(s.node.watches, func(o *Subscription) bool { return o == s })
-	s.node.settled()
+	s.node.wakeSettle()
 }
 
-// Settle waits, at most until the context ends, until every event has been taken and the reader is in Next again: what
-// a client does with an event before it asks for the next is done then. The same holds for records of the kernel's log.
-// A client whose queue has failed is waited for until it has found a queue to work; those that have gone away otherwise
-// do not count.
+// Settle waits until ctx ends, or until clients have taken every event and are in Next again: by then they have done
+// what they do with each event. It does the same for records of the kernel's log. It also waits for a client whose
+// queue has failed, until that has another queue that works, but not for clients that have closed theirs.
 func (n *Node) Settle(ctx context.Context) {
 	for {
 		n.lock()
@@ -187,13 +184,13 @@ func (n *Node) Settle(ctx context.Context) {
 	}
 }
 
-// settled wakes the callers that wait in Settle. The caller holds the lock.
-func (n *Node) settled() {
+// wakeSettle makes calls of Settle look again. The caller holds n.mu.
+func (n *Node) wakeSettle() {
 	close(n.idle)
 	n.idle = make(chan struct{})
 }
 
-// emit delivers an event to the subscriptions that watch for it, if the driver delivers it.
+// emit adds an event to the queues that watch for it, if the driver delivers it. The caller holds n.mu.
 func (n *Node) emit(e Event) {
 	n.gpus[e.GPU].history.add(e)
 
@@ -211,24 +208,18 @@ func (n *Node) emit(e Event) {
 	}
 }
 
-// delivers reports whether the driver delivers events of a GPU. Every client may register for them. While the GPU has
-// instances, those without root's rights and the MIG monitor capability get none, and are not told so
+// delivers reports whether the driver delivers events of a GPU. Every client may register for them, but while the GPU
+// has instances, the driver silently sends none to clients without root's rights and the MIG monitor capability
 // (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/gpu_rmapi.c, _gpuFilterSubDeviceEventInfo). The caller
-// holds the lock.
+// holds n.mu.
 func (n *Node) delivers(index int) bool {
 	return len(n.gpus[index].instances) == 0 || n.privileged(index, n.at)
 }
 
-// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction, as those from 565
-// on do.
-func (n *Node) ReportsHealth() bool {
-	major, _, _ := strings.Cut(n.scenario.Node.Driver, ".")
-	number, err := strconv.Atoi(major)
+// ReportsHealth reports whether the driver has the events EventUnavailable and EventRecoveryAction: from 565 on.
+func (n *Node) ReportsHealth() bool { return n.scenario.Node.DriverBranch() >= 565 }
 
-	return err == nil && number >= 565
-}
-
-// wake makes calls of Next look again. The caller holds the lock.
+// wake makes calls of Next look again. The caller holds n.mu.
 func (s *Subscription) wake() {
 	s.waiting = false
 	close(s.arrived)

@@ -27,30 +27,30 @@ const (
 	FaultDestroyLies     FaultKind = "destroy-lies"         // destroying an instance succeeds and leaves it there
 	FaultChangeFails     FaultKind = "change-fails"         // a change of the partition is refused
 	FaultElsewhere       FaultKind = "create-elsewhere"     // what is created is at another place than asked for
-	// a process begins on a compute instance as it is to be destroyed
+	// a process begins on a compute instance when a client is about to destroy it
 	FaultProcessStarts FaultKind = "process-starts"
 	FaultReboot        FaultKind = "reboot" // the node reboots
-	// the GPU is unbound from the driver, as soon as no client has it open, and bound again at the end
+	// the GPU is unbound from the driver once no client has it open, and bound again when the fault ends
 	FaultUnbind FaultKind = "unbind"
-	// every queue of events fails once, and what was in it is lost
+	// every queue of events fails once and loses its events
 	FaultEventsLost  FaultKind = "events-lost"
 	FaultKubeletDown FaultKind = "kubelet-down" // no process listens on the kubelet's socket
-	FaultKubeletSlow FaultKind = "kubelet-slow" // every answer of the kubelet takes a time
-	// the kubelet is down for a time, or an instant, and is started again
+	FaultKubeletSlow FaultKind = "kubelet-slow" // the kubelet answers after Delay
+	// the kubelet stops and starts again: after For, or at once
 	FaultKubeletRestart FaultKind = "kubelet-restart"
 	FaultAPIServerDown  FaultKind = "api-server-down" // the API server does not answer
-	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server reports new pods after a time
+	FaultAPIServerSlow  FaultKind = "api-server-slow" // the API server reports new pods after Delay
 	// the checkpoint of the kubelet's device manager is cut short
 	FaultBadCheckpoint FaultKind = "checkpoint-invalid"
-	// the device plugin offers the devices that there were when it began
+	// the device plugin offers the devices that existed when the fault began
 	FaultPluginStale FaultKind = "device-plugin-stale"
-	// every allocation of a device plugin takes a time
+	// the device plugin takes Delay for every allocation
 	FaultPluginSlow  FaultKind = "device-plugin-slow"
-	FaultClockJump   FaultKind = "clock-jump"   // the node's clock is wrong by a time
+	FaultClockJump   FaultKind = "clock-jump"   // the node's clock is wrong by By
 	FaultActivityNaN FaultKind = "activity-nan" // profiling counters return NaN
 	// profiling ratios exceed 1, as with mixed profiles on A100
 	FaultActivityAbove FaultKind = "activity-above-one"
-	FaultDCGMDown      FaultKind = "dcgm-down"    // the host engine does not answer; what it had is gone
+	FaultDCGMDown      FaultKind = "dcgm-down"    // the host engine is gone, with its groups and samples
 	FaultDCGMRestart   FaultKind = "dcgm-restart" // the host engine ends and starts again
 	// the host engine is stopped: calls do not return until it ends
 	FaultDCGMHang    FaultKind = "dcgm-hang"
@@ -72,10 +72,10 @@ type FaultSpec struct {
 	Reading gpu.Reading `yaml:",omitempty"` // of not-supported and no-permission
 	// the fault begins with the first call for this reading after At; empty: at At
 	During gpu.Reading `yaml:",omitempty"`
-	// the fault is about changes of the partition of this kind, anyChange for all; see call.go
+	// the fault affects changes of the partition of this kind, anyChange for all; see call.go
 	On    ChangeOp `yaml:",omitempty"`
 	After int      `yaml:",omitempty" range:"0..65536"` // this many of them succeed first
-	// how many calls are affected, for a fault of single calls
+	// how many calls a fault of single calls affects
 	Times    int                     `default:"1" range:"1..65536"`
 	Error    error                   `yaml:",omitempty"` // of change-fails
 	Delay    time.Duration           `yaml:",omitempty"`
@@ -89,31 +89,31 @@ type FaultSpec struct {
 	Layout   []LayoutSpec       `yaml:"-"` // of an external-reconfigure
 }
 
-// active reports whether the fault holds for a GPU after a time; index -1 is the driver as a whole.
-func (f *FaultSpec) active(index int, t time.Duration) bool {
-	if which, ok := f.GPU.Get(); ok && which != index {
+// active reports whether the fault holds for a GPU, or for driverAsWhole, at a time since the start.
+func (f *FaultSpec) active(index int, passed time.Duration) bool {
+	if only, ok := f.GPU.Get(); ok && only != index {
 		return false
 	}
 
-	return f.At <= t && (f.For == 0 || t < f.At+f.For)
+	return f.At <= passed && (f.For == 0 || passed < f.At+f.For)
 }
 
 // driverAsWhole stands for no GPU in calls and faults.
 const driverAsWhole = -1
 
 // beginCall begins a driver call for a GPU. It blocks while a fault makes the call hang, and returns the error that the
-// active faults cause. If err is nil it holds the lock, with the state brought up to now.
+// active faults cause. If err is nil the state is that of now, and the caller must unlock n.mu.
 func (n *Node) beginCall(index int, reading gpu.Reading) (now time.Time, err error) {
 	if index < 0 || index >= len(n.gpus) {
 		return time.Time{}, gpu.ErrInvalidArgument
 	}
 
-	return n.enterAny(index, reading)
+	return n.beginAnyCall(index, reading)
 }
 
-// enterAny is beginCall for a GPU that exists, or for driverAsWhole.
-func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err error) {
-	slept := false
+// beginAnyCall is beginCall for a GPU that exists, or for driverAsWhole.
+func (n *Node) beginAnyCall(index int, reading gpu.Reading) (now time.Time, err error) {
+	slept := false // a slow fault delays a call once, a hang blocks it while it lasts
 
 	for {
 		select {
@@ -154,7 +154,7 @@ func (n *Node) enterAny(index int, reading gpu.Reading) (now time.Time, err erro
 	return now, nil
 }
 
-// sleep takes real time, whatever the clock: it is the caller that is made to wait.
+// sleep waits in real time, also with a stepped clock: the fault makes the caller wait.
 func (n *Node) sleep(d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -165,19 +165,24 @@ func (n *Node) sleep(d time.Duration) {
 	}
 }
 
-// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole. For a GPU, the caller holds
-// the lock.
+// eachActiveFault calls do for every fault that is active for a GPU, or for driverAsWhole, other than those of single
+// calls. For a GPU, the caller holds n.mu.
 func (n *Node) eachActiveFault(index int, now time.Time, do func(f *FaultSpec)) {
 	passed := now.Sub(n.start)
+
 	for i := range n.scenario.Faults {
-		if f := &n.scenario.Faults[i]; f.active(index, passed) && !f.ofCall() &&
-			(!f.beginsWithCall() || index != driverAsWhole && n.triggered[f]) {
+		f := &n.scenario.Faults[i]
+		if f.ofCall() || !f.active(index, passed) {
+			continue
+		}
+
+		if !f.beginsWithCall() || index != driverAsWhole && n.triggered[f] {
 			do(f)
 		}
 	}
 }
 
-// blocked reports whether a call hangs now and until when (zero: for good), or else how long it takes.
+// blocked reports whether a call hangs, and until when (zero: for good); delay is how long it takes otherwise.
 func (n *Node) blocked(
 	index int,
 	now time.Time,
@@ -189,7 +194,9 @@ func (n *Node) blocked(
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
 		switch f.Kind {
 		case FaultHang, FaultDriverLock:
-			if blocked = true; f.For > 0 {
+			blocked = true
+
+			if f.For > 0 {
 				until = n.start.Add(f.At + f.For)
 			}
 		case FaultSlow:
@@ -202,52 +209,40 @@ func (n *Node) blocked(
 
 // faultError returns the error that the active faults cause in a call. The most general fault takes precedence.
 func (n *Node) faultError(index int, reading gpu.Reading, now time.Time) error {
-	order := []error{
-		gpu.ErrVersionMismatch,
-		gpu.ErrNoDriver,
-		gpu.ErrLost,
-		gpu.ErrResetRequired,
-		gpu.ErrNoPermission,
-		gpu.ErrNotSupported,
+	order := []struct {
+		kind FaultKind
+		err  error
+	}{
+		{FaultVersionMismatch, gpu.ErrVersionMismatch},
+		{FaultNoDriver, gpu.ErrNoDriver},
+		{FaultLost, gpu.ErrLost},
+		{FaultResetRequired, gpu.ErrResetRequired},
+		{FaultNoPermission, gpu.ErrNoPermission},
+		{FaultNotSupported, gpu.ErrNotSupported},
 	}
-	worst := len(order)
+
+	active := map[FaultKind]bool{}
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
-		rank := len(order)
-
 		switch f.Kind {
-		case FaultVersionMismatch:
-			rank = 0
-		case FaultNoDriver:
-			rank = 1
-		case FaultLost:
-			rank = 2
-		case FaultResetRequired:
-			rank = 3
-		case FaultNoPermission:
-			if f.Reading == reading {
-				rank = 4
-			}
-		case FaultNotSupported:
-			if f.Reading == reading {
-				rank = 5
-			}
+		case FaultLost, FaultResetRequired:
+			active[f.Kind] = index != driverAsWhole
+		case FaultNoPermission, FaultNotSupported:
+			active[f.Kind] = active[f.Kind] || index != driverAsWhole && f.Reading == reading
+		default:
+			active[f.Kind] = true
 		}
-
-		if index == driverAsWhole && rank > 1 {
-			return
-		}
-
-		worst = min(worst, rank)
 	})
 
-	if worst == len(order) {
-		return nil
+	for _, o := range order {
+		if active[o.kind] {
+			return o.err
+		}
 	}
 
-	return order[worst]
+	return nil
 }
 
-// privileged reports whether callers have root's rights on a GPU. A no-permission fault without a reading takes them
+// privileged reports whether callers have root's rights on a GPU, which a no-permission fault without a reading takes
 // away.
 func (n *Node) privileged(index int, now time.Time) bool {
 	privileged := n.scenario.Node.Privileged
@@ -260,7 +255,7 @@ func (n *Node) privileged(index int, now time.Time) bool {
 	return privileged
 }
 
-// recovery is what the driver asks an operator to do about a GPU.
+// recovery returns what the driver asks the operator to do about a GPU.
 func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	action := gpu.RecoveryNone
 	n.eachActiveFault(index, now, func(f *FaultSpec) {
@@ -272,7 +267,7 @@ func (n *Node) recovery(index int, now time.Time) gpu.RecoveryAction {
 	return action
 }
 
-// scheduleFault puts a fault that happens at a moment on the schedule; the others are looked up when a call is made.
+// scheduleFault puts a fault on the schedule if it acts at an instant. We look the others up in each call.
 func (n *Node) scheduleFault(f *FaultSpec) {
 	if f.beginsWithCall() {
 		return
@@ -281,7 +276,7 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 	at := n.start.Add(f.At)
 	switch f.Kind {
 	case FaultXID:
-		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, func() { n.xid(f) }})
+		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, func() { n.reportXID(f) }})
 	case FaultReboot:
 		n.schedule = append(n.schedule, scheduledEvent{at, rankFault, n.reboot})
 	case FaultEventsLost:
@@ -298,12 +293,12 @@ func (n *Node) scheduleFault(f *FaultSpec) {
 		}
 	case FaultBadCheckpoint:
 		n.scheduleSpan(f, rankFault, n.touchCheckpoint, n.touchCheckpoint)
-	case FaultPluginStale: // before what else happens at its time: that is what it does not notice
+	case FaultPluginStale: // first: the plugin does not notice what happens at the same time
 		n.scheduleSpan(f, rankEnd, n.freezeOffers, n.thawOffers)
 	}
 }
 
-// scheduleSpan puts the begin and the end of a fault on the schedule.
+// scheduleSpan puts the begin of a fault on the schedule, and its end if it has one.
 func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	n.schedule = append(n.schedule, scheduledEvent{n.start.Add(f.At), rank, begin})
 	if f.For > 0 {
@@ -311,13 +306,13 @@ func (n *Node) scheduleSpan(f *FaultSpec, rank int, begin, end func()) {
 	}
 }
 
-// channelsPerProcess is how many channels a simulated process has; a CUDA program has several.
+// channelsPerProcess is how many channels each simulated process has; a CUDA program has several, too.
 const channelsPerProcess = 4
 
-// xid reports an XID error in the kernel's log and by the driver's events. With those after which the driver cannot use
-// the GPU any more it says so first, by an event of its own (open-gpu-kernel-modules 595.45.04: 79 in osinit.c, 119 in
-// kernel_gsp.c, NV2080_NOTIFIERS_GPU_UNAVAILABLE).
-func (n *Node) xid(f *FaultSpec) {
+// reportXID reports an XID error in the kernel's log and by the driver's events. After a 79 or a 119 the driver cannot
+// use the GPU any more, which another event says first (open-gpu-kernel-modules 595.45.04: osinit.c, kernel_gsp.c,
+// NV2080_NOTIFIERS_GPU_UNAVAILABLE).
+func (n *Node) reportXID(f *FaultSpec) {
 	index := f.GPU.Or(0)
 	n.gpus[index].errors.count(f.XID)
 	n.printXID(f)
@@ -344,10 +339,10 @@ func (n *Node) xid(f *FaultSpec) {
 	}
 }
 
-// xidEvents returns how many events the driver sends for an XID. NVML's event is made of the notifier of a channel that
-// fails (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). 79 and 120
-// strike all channels of the GPU, so that an idle one sends none (kernel_rc.c 690-760, osinit.c 367-392). 62, which GSP
-// reports, is only printed (kernel_gsp.c 735-771); of a 119 the GPU being unavailable is all that is sent (kernel_gsp.c
+// xidEvents returns how many XID events the driver sends for an XID. It sends one for each channel that fails
+// (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/rc/kernel_rc_notification.c 463). With 79 and 120 all
+// channels of the GPU fail, so an idle GPU sends none (kernel_rc.c 690-760, osinit.c 367-392). A 62, which GSP reports,
+// is only printed (kernel_gsp.c 735-771). For a 119 the driver only says that the GPU is unavailable (kernel_gsp.c
 // 2618; NVIDIA/DCGM#235).
 func (n *Node) xidEvents(f *FaultSpec) int {
 	switch f.XID {
@@ -360,14 +355,14 @@ func (n *Node) xidEvents(f *FaultSpec) int {
 	return 1
 }
 
-// errorCounts are a GPU's memory errors.
+// errorCounts counts a GPU's memory errors.
 type errorCounts struct {
 	ecc      ECC
 	remapped gpu.RemappedRows
 }
 
-// count adds what an XID says of memory (NVIDIA's XID catalogue): 48, 94 and 95 are uncorrectable errors, 63 a row that
-// was or will be remapped, 64 one that could not be.
+// count counts the memory error that an XID reports, if any (NVIDIA's XID catalogue): 48, 94 and 95 are uncorrectable
+// errors, 63 a row that was or will be remapped, 64 one that could not be.
 func (e *errorCounts) count(xid uint64) {
 	switch xid {
 	case 48, 94, 95:

@@ -26,13 +26,13 @@ type LogReader struct {
 	node   *Node
 	closed chan struct{}
 
-	// under the node's lock
-	next    int           // the sequence number of the record that is read next
+	// The node's mu guards the rest.
+	next    int           // the sequence number of the next record to read
 	waiting bool          // a caller is in Read and has found no record
 	arrived chan struct{} // closed and replaced by every record
 }
 
-// OpenKernelLog opens the log, to be closed by the caller. It fails if the scenario gives this process no right to it.
+// OpenKernelLog opens the log. The caller closes it. It fails if the scenario gives this process no right to read it.
 func (n *Node) OpenKernelLog() (*LogReader, error) {
 	if !n.scenario.Node.KernelLog {
 		return nil, fmt.Errorf("simulated log of the kernel: %w", gpu.ErrNoPermission)
@@ -48,10 +48,10 @@ func (n *Node) OpenKernelLog() (*LogReader, error) {
 	return r, nil
 }
 
-// Uptime returns how long the node runs: the clock of its kernel's log.
+// Uptime returns how long the node has run, by the clock of its kernel's log.
 func (n *Node) Uptime() time.Duration { return n.clock.Now().Sub(n.start) }
 
-// Read reads one record, as read(2) does of /dev/kmsg. Without one it waits, or returns EAGAIN unless wait is set.
+// Read reads one record like read(2) from /dev/kmsg. If there is none it waits, or returns EAGAIN unless wait is set.
 func (r *LogReader) Read(p []byte, wait bool) (int, error) {
 	for {
 		record, err := r.take()
@@ -127,7 +127,7 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok
 	}
 
 	r.waiting = true
-	n.settled()
+	n.wakeSettle()
 
 	if at, planned := n.nextChange(); planned {
 		if d, moves := n.clock.until(at); moves {
@@ -138,7 +138,7 @@ func (r *LogReader) beginWait() (arrived <-chan struct{}, wake time.Duration, ok
 	return r.arrived, wake, false
 }
 
-// isBehind reports whether there is a record that was not read. The caller holds the lock.
+// isBehind reports whether there is a record that r has not read. The caller holds n.mu.
 func (r *LogReader) isBehind() bool {
 	kernel := &r.node.kernel
 	return r.next-kernel.first != len(kernel.records)
@@ -153,25 +153,25 @@ func (r *LogReader) Close() error {
 	r.node.kernel.readers = slices.DeleteFunc(r.node.kernel.readers, func(o *LogReader) bool {
 		return o == r
 	})
-	r.node.settled()
+	r.node.wakeSettle()
 
 	return nil
 }
 
-// isBusy reports whether a reader has records that it has not read, or is at work on one. The caller holds the lock.
+// isBusy reports whether a reader has not read all records, or is at work on one. The caller holds n.mu.
 func (k *kernelLog) isBusy() bool {
 	return slices.ContainsFunc(k.readers, func(r *LogReader) bool {
 		return !r.waiting || r.isBehind()
 	})
 }
 
-// clear removes all records, as a reboot does. Numbers and times go on, for readers that outlive it.
+// clear removes all records, like a reboot. Numbers and times go on, for readers that outlive it.
 func (k *kernelLog) clear() {
 	k.first += len(k.records)
 	k.records = nil
 }
 
-// print adds a record of the kernel's own. The caller holds the lock.
+// print adds a record of the kernel. The caller holds n.mu.
 func (n *Node) print(text string) {
 	kernel := &n.kernel
 	if len(kernel.records) == maxRecords {

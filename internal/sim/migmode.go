@@ -7,23 +7,24 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// SetMIGMode turns MIG on or off, at once: on Ampere the driver resets the GPU for it. If that cannot be, in a
-// pass-through machine, the mode of an Ampere GPU is pending until a Reset or a Reboot. So is any mode if the error
-// is ErrInUse, because the GPU has instances or processes.
+// SetMIGMode turns MIG on or off. The mode changes at once; on Ampere the driver resets the GPU for it. In a
+// pass-through machine it cannot, so that the mode of an Ampere GPU is pending until a Reset or a Reboot. While the GPU
+// has instances or processes, the mode is pending, too, and the error is ErrInUse.
 func (n *Node) SetMIGMode(index int, on bool) error {
-	b, op, err := n.change(index, opMIGMode, target{})
+	g, op, err := n.change(index, opMIGMode, target{})
 	if err != nil {
 		return fmt.Errorf("set MIG mode: %w", err)
 	}
 	defer op.end()
-	inUse := b.migOn != on && (len(b.instances) > 0 || len(b.tasks) > 0) ||
+
+	inUse := g.migOn != on && (len(g.instances) > 0 || len(g.tasks) > 0) ||
 		op.keepsMode(gpu.ErrInUse)
 
 	waits := inUse || op.keepsMode(gpu.ErrResetRequired)
 	if waits {
-		b.migPending = on
+		g.migPending = on
 	} else {
-		n.setMIGMode(b, on)
+		n.setMIGMode(g, on)
 	}
 
 	if err := op.commit(Change{Op: opMIGMode, On: on, Pending: waits}); err != nil {
@@ -44,19 +45,20 @@ func (n *Node) setMIGMode(g *simGPU, on bool) {
 	}
 }
 
-// Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. ErrInUse while a process runs on it.
+// Reset resets a GPU: a pending MIG mode takes effect and its instances are gone. It returns ErrInUse while a process
+// runs on the GPU.
 func (n *Node) Reset(index int) error {
-	b, op, err := n.change(index, opReset, target{})
+	g, op, err := n.change(index, opReset, target{})
 	if err != nil {
 		return fmt.Errorf("reset: %w", err)
 	}
 	defer op.end()
 
-	if len(b.tasks) > 0 {
+	if len(g.tasks) > 0 {
 		return fmt.Errorf("reset GPU %d: %w", index, gpu.ErrInUse)
 	}
 
-	n.reset(b)
+	n.reset(g)
 
 	return op.commit(Change{Op: opReset})
 }
@@ -72,8 +74,8 @@ func (n *Node) applyMIGMode(g *simGPU) {
 	n.treeChanged(g, nil, nil)
 }
 
-// Reboot reboots the node: all instances and processes are gone. Ampere GPUs keep MIG mode, and take one that was
-// pending; later ones come up without it.
+// Reboot reboots the node: all instances and processes are gone. On Ampere GPUs a pending MIG mode takes effect; later
+// GPUs come up without MIG.
 func (n *Node) Reboot() error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -120,12 +122,12 @@ func (n *Node) reboot() {
 	n.record(Record{Message: "the node was rebooted"})
 }
 
-// build gives a GPU a layout. What was there must be gone.
+// build creates a layout on a GPU without instances.
 func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
-	// From the right to the left, as the driver's own preference: where ids follow creation, the published order results.
+	// We create the last placement first, as the driver does by itself: then ids by creation are in the published order.
 	byStart := slices.Clone(layout)
-	slices.SortStableFunc(byStart, func(a, c LayoutSpec) int {
-		return c.placement.Start - a.placement.Start
+	slices.SortStableFunc(byStart, func(a, b LayoutSpec) int {
+		return b.placement.Start - a.placement.Start
 	})
 
 	for _, l := range byStart {
@@ -157,7 +159,7 @@ func (n *Node) build(g *simGPU, layout []LayoutSpec) error {
 	return nil
 }
 
-// repartition is a layout change by another client: the GPU's processes are killed, its instances replaced.
+// repartition changes the layout like another client: it kills the GPU's processes and replaces its instances.
 func (n *Node) repartition(g *simGPU, layout []LayoutSpec) {
 	for _, t := range slices.Clone(g.tasks) {
 		n.kill(t.proc, "its GPU was reconfigured")

@@ -11,7 +11,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/mig"
 )
 
-// ErrClosed is what calls get once the node is closed, those that hang in a fault included.
+// ErrClosed is the error of all calls of a closed node, also of those that hang in a fault.
 var ErrClosed = errors.New("simulated node is closed")
 
 // Node is a simulated node. It is safe for concurrent use.
@@ -21,19 +21,19 @@ type Node struct {
 	start    time.Time
 	closed   chan struct{} // closed by Close
 	closing  sync.Once
-	shared   *shared // with other nodes; nil for a node of its own
+	shared   *shared // nil for a node that shares no state
 
 	driverCalls *callMeter
 
 	mu           sync.Mutex
 	at           time.Time // the state is that of this moment: the start of the running step
-	resample     bool      // something happened at `at` that ends the step
+	resample     bool      // something happened at at that ends the step
 	step         int64     // counts full seconds since the start
 	schedule     []scheduledEvent
 	gpus         []*simGPU
-	boots        int    // how often it was rebooted
+	boots        int    // how many times it was rebooted
 	beginning    string // names this node among those of other processes
-	pods         []*pod // in the order of their admission; those that have left the list are removed
+	pods         []*pod // that the kubelet lists, in the order of their admission
 	known        []*pod // of the API server: all that were ever admitted
 	own          *pod   // the exporter's; nil without Kubernetes
 	admission    *slowAdmission
@@ -44,20 +44,19 @@ type Node struct {
 	watches      []*Subscription
 	kernel       kernelLog
 	replacements int                 // of pods, so far
-	failed       int                 // queues of events that have failed and whose owner is not back yet
-	triggered    map[*FaultSpec]bool // faults that waited for a call and got it
-	calls        map[*FaultSpec]int  // changes that faults have counted
+	failed       int                 // queues of events that have failed and whose owner has no other yet
+	triggered    map[*FaultSpec]bool // faults that a call has started
+	calls        map[*FaultSpec]int  // changes that each fault has counted
 	idle         chan struct{}       // closed and replaced whenever a queue is found empty
 	open         map[int]int         // how many clients of this process have each GPU open
-	unbound      map[int]bool        // GPUs that the kernel driver has not bound
+	unbound      map[int]bool        // GPUs that are unbound from the kernel driver
 
 	kubeletOutages, apiOutages outages // never change
 
-	checkpoint  Checkpoint // of the kubelet's device manager, as if no fault had damaged it
-	frozen      []offer    // what a stale device plugin offers
+	checkpoint  Checkpoint // of the kubelet's device manager, without the damage of faults
+	frozen      []offer    // the offers of a stale device plugin
+	freezes     int        // how many faults keep it stale
 	pluginError string     // why the device plugin offers nothing
-
-	freezes int // how many faults keep it stale
 }
 
 // simGPU is one GPU.
@@ -67,7 +66,7 @@ type simGPU struct {
 	index   int
 	minor   int
 	uuid    gpu.UUID
-	noise   uint64 // its key
+	noise   uint64 // the key of its random values
 	sharing SharingSpec
 	mps     uint32 // pid of the MPS server, 0 without MPS
 
@@ -79,21 +78,21 @@ type simGPU struct {
 	tasks             []*task     // in the order of their start
 	sample            sample
 	totals            totals
-	counters          map[CountersOf]Activity // of instances, which they outlive: seconds up to the running step
+	counters          map[CountersOf]Activity // of instances, also destroyed ones: busy seconds up to the running step
 	errors            errorCounts
 	history           history
-	described         *GPUState // see describe; nil if it has to be described anew
+	described         *GPUState // the cached result of describe; nil if something has changed
 }
 
-// Record is something that happened to a pod or a GPU and that an author of scenarios wants to know.
+// Record tells an author of scenarios what happened to a pod or a GPU.
 type Record struct {
 	Time    time.Time
 	GPU     gpu.Opt[int]
-	Pod     string // namespace/name; empty if no pod is concerned
+	Pod     string // namespace/name; empty for none
 	Message string
 }
 
-// New starts a node. The clock must not have been given to another one. Close ends it.
+// New starts a node. No other node may have the clock. Close the node when you no longer need it.
 func New(s *Scenario, clock *Clock) (*Node, error) {
 	n := &Node{
 		scenario:  s,
@@ -155,7 +154,7 @@ func newSimGPU(s *Scenario, index int, spec GPUSpec) *simGPU {
 	return g
 }
 
-// Close ends the node: calls that hang or wait for events return. It can be called more than once.
+// Close ends the node: calls that hang or wait for events return. You can call it more than once.
 func (n *Node) Close() error {
 	n.closing.Do(func() {
 		close(n.closed)
@@ -165,7 +164,7 @@ func (n *Node) Close() error {
 	return nil
 }
 
-// Now is what the node's clock shows: its time, unless a fault has put it wrong.
+// Now returns the time that the node's clock shows, which FaultClockJump puts wrong.
 func (n *Node) Now() time.Time {
 	if n.shared != nil { // another process may have moved a shared clock
 		n.lock()
@@ -175,7 +174,7 @@ func (n *Node) Now() time.Time {
 	return n.shown(n.clock.Now())
 }
 
-// shown returns what the node's clock shows at a time.
+// shown returns the time that the node's clock shows at at.
 func (n *Node) shown(at time.Time) time.Time {
 	wrong := time.Duration(0)
 	n.eachActiveFault(driverAsWhole, at, func(f *FaultSpec) {
@@ -187,7 +186,7 @@ func (n *Node) shown(at time.Time) time.Time {
 	return at.Add(wrong)
 }
 
-// Advance moves a stepped clock and everything with it.
+// Advance moves a stepped clock, and brings the state up to its new time.
 func (n *Node) Advance(by time.Duration) error {
 	advance := n.clock.Advance
 	if n.shared != nil {
@@ -204,10 +203,10 @@ func (n *Node) Advance(by time.Duration) error {
 	return nil
 }
 
-// Scenario is what the node was made from. It must not be modified.
+// Scenario returns the scenario that the node plays. Do not modify it.
 func (n *Node) Scenario() *Scenario { return n.scenario }
 
-// Records lists what has happened so far, in its order.
+// Records returns what has happened so far, in that order.
 func (n *Node) Records() []Record {
 	n.lock()
 	defer n.mu.Unlock()
@@ -220,7 +219,7 @@ func (n *Node) record(r Record) {
 	n.records = append(n.records, r)
 }
 
-// lock takes the lock and brings the state up to now. The caller unlocks n.mu.
+// lock locks n.mu, brings the state up to now and returns the time. The caller unlocks n.mu.
 func (n *Node) lock() time.Time {
 	n.mu.Lock()
 	n.syncShared()

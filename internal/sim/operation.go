@@ -8,20 +8,20 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// operation is a change of one GPU's partition state by a client. It holds the node's lock, and if the state is
-// shared the file's too. What is not committed leaves no trace on the GPU.
+// operation is a change of one GPU's partition by a client. It holds the node's lock, and if the state is shared the
+// file's, too. Without commit, its end undoes everything.
 type operation struct {
 	node      *Node
-	at        time.Time // where the running step had begun
+	at        time.Time // the start of the step in which it began
 	totals    []totals
 	counters  []map[CountersOf]Activity
 	gpu       *simGPU
 	before    layoutState
 	committed bool
-	hits      []*FaultSpec // that are about this very call
+	hits      []*FaultSpec // the faults of single calls that affect this call
 }
 
-// layoutState is what operations change of a GPU.
+// layoutState has the fields of a GPU that operations change.
 type layoutState struct {
 	migOn, migPending bool
 	instances         []*Instance
@@ -29,10 +29,9 @@ type layoutState struct {
 	devices           []*Compute
 }
 
-// change begins an operation of a client: what is what it does, of is what it does it to. Where err is nil the caller
-// calls end.
+// change begins an operation of a client, which does what to of. If err is nil the caller calls op.end.
 func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *operation, err error) {
-	hits, err := n.called(index, what, of)
+	hits, err := n.countCall(index, what, of)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -61,7 +60,7 @@ func (n *Node) change(index int, what ChangeOp, of target) (g *simGPU, op *opera
 	return op.gpu, op, nil
 }
 
-// begin begins an operation under the node's lock, which its end leaves unlocked.
+// begin begins an operation. The caller holds n.mu, and calls op.end or, to keep n.mu, op.commitOrUndo.
 func (n *Node) begin(g *simGPU) (*operation, error) {
 	if n.shared != nil {
 		if err := n.shared.lock(); err != nil {
@@ -102,8 +101,8 @@ func (g *simGPU) layoutState() layoutState {
 	return s
 }
 
-// commit makes the operation last: if the state is shared, all others see it from now on. On an error nothing has
-// happened, but that a client that watches the GPU may have got an event for it.
+// commit makes the operation last: other nodes that share the state see it from now on. After an error the end undoes
+// it, but clients that watch the GPU may have got an event.
 func (op *operation) commit(c Change) error {
 	n := op.node
 	if n.shared != nil {
@@ -127,6 +126,7 @@ func (op *operation) end() {
 	op.node.mu.Unlock()
 }
 
+// commitOrUndo ends the operation without unlocking the node.
 func (op *operation) commitOrUndo() {
 	n := op.node
 	if op.committed {
@@ -142,9 +142,7 @@ func (op *operation) commitOrUndo() {
 
 func (op *operation) undo() {
 	n := op.node
-	g := op.gpu
 	n.forgetDescriptions()
-
 	n.at = op.at
 	n.resample = false
 
@@ -153,13 +151,13 @@ func (op *operation) undo() {
 		g.counters = op.counters[i]
 	}
 
+	g := op.gpu
 	g.migOn = op.before.migOn
 	g.migPending = op.before.migPending
-
 	g.instances = op.before.instances
 	g.devices = op.before.devices
 
-	for k, i := range g.instances {
-		i.ComputeInstances = op.before.computes[k]
+	for i, inst := range g.instances {
+		inst.ComputeInstances = op.before.computes[i]
 	}
 }

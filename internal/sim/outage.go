@@ -6,15 +6,14 @@ import (
 	"time"
 )
 
-// When the kubelet and the API server answer, and what the kubelet knows of its pods after a restart. Everything here
-// is a function of the scenario and of the time since the start.
+// This file says when the kubelet and the API server answer, and which pods the kubelet knows after a restart. All of
+// it depends only on the scenario and the time since the start.
 
 // never is later than every time of a scenario.
 const never = time.Duration(math.MaxInt64)
 
-// What a kubelet lists after a restart, as seen with Kubernetes 1.34: nothing at first, then its static pods, then
-// those of the API server as well. If the API server does not answer then, the kubelet asks again 40 s after it is
-// back.
+// A restarted kubelet lists nothing at first, then its static pods, then those of the API server, too (seen with
+// Kubernetes 1.34). If the API server does not answer by then, the kubelet asks again 40 s after it is back.
 const (
 	staticPodsAfter = time.Second
 	apiPodsAfter    = 2 * time.Second
@@ -26,8 +25,8 @@ type outage struct{ begin, end time.Duration }
 
 type outages []outage
 
-// outages returns when faults of some kinds hold. A kubelet-restart without a duration is an instant; others without
-// one do not end.
+// outages returns when faults of some kinds hold. Without a duration a kubelet-restart is an instant, and others do not
+// end.
 func (s *Scenario) outages(kinds ...FaultKind) outages {
 	var list outages
 
@@ -96,7 +95,7 @@ func (o outages) ended(t time.Duration) (count int, last time.Duration) {
 	return count, last
 }
 
-// listsFrom returns when a kubelet that was started at a time lists its static pods, or all of its pods.
+// listsFrom returns when a kubelet that was started at started lists its static pods, or all of its pods.
 func (n *Node) listsFrom(started time.Duration, static bool) time.Duration {
 	if static {
 		return started + staticPodsAfter
@@ -148,15 +147,15 @@ func (n *Node) handledFrom(t time.Duration, static bool) time.Duration {
 	return never
 }
 
-// KubeletState is what the faults of the moment make of the node's kubelet.
+// KubeletState is the state of the node's kubelet under the active faults.
 type KubeletState struct {
 	Down     bool
 	Delay    time.Duration // real time that every answer takes
-	Restarts int           // how often it was started again so far
+	Restarts int           // so far
 }
 
-// Kubelet returns how the node's kubelet is. It is down during kubelet-down and kubelet-restart faults and is started
-// again at the end of each.
+// Kubelet returns the state of the node's kubelet. It is down during kubelet-down and kubelet-restart faults, and
+// starts again at the end of each.
 func (n *Node) Kubelet() KubeletState {
 	now := n.lock()
 	defer n.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// ComputeProfileID is NVML's NVML_COMPUTE_INSTANCE_PROFILE_* for a number of slices, which is the id that nvidia-smi
-// prints as well; ok is false for a number that is none.
+// ComputeProfileID returns the value of NVML_COMPUTE_INSTANCE_PROFILE_n_SLICE, which is also the id that
+// nvidia-smi prints; ok is false if NVML has no such profile.
 func ComputeProfileID(slices int) (id uint32, ok bool) {
 	ids := map[int]uint32{1: 0, 2: 1, 3: 2, 4: 3, 7: 4}
 	id, ok = ids[slices]
@@ -16,11 +16,10 @@ func ComputeProfileID(slices int) (id uint32, ok bool) {
 	return id, ok
 }
 
-// ComputePlacements lists where compute instances of a size can be in a GPU instance, free or not; nil if it has
-// no such size. They can begin at any slice: the driver takes the first run of free slices that is long enough,
-// wherever that is (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and an A100 (R550) has been seen to
-// create a 1c and then a 2c in one 3g.40gb. The tables of NVIDIA's emulated GPUs (go-nvml) have multiples of 2 and 4
-// only, so plans prefer those.
+// ComputePlacements returns where compute instances of a size can lie in a GPU instance, free or not; nil if no
+// instance has that size. They can begin at any slice: the driver takes the first run of free slices that is long
+// enough (open-gpu-kernel-modules, kgrmgrAllocVeidsForGrIdx), and an A100 (R550) created a 1c and then a 2c in one
+// 3g.40gb. The tables of NVIDIA's emulated GPUs (go-nvml) have multiples of 2 and 4 only, so plans prefer those.
 func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	if !slices.Contains(computeSizes(slicesOfInstance), size) {
 		return nil
@@ -34,10 +33,10 @@ func ComputePlacements(slicesOfInstance, size int) []gpu.Placement {
 	return list
 }
 
-// ComputeSMs is how many SMs a compute instance of a size has.
+// ComputeSMs returns the number of SMs of a compute instance of a size.
 func ComputeSMs(f gpu.Profile, size int) int { return f.SMs * size / f.ComputeSlices }
 
-// computeName names a MIG device by its size: as its GPU instance if it takes all of that.
+// computeName returns the name of a MIG device: 1c.3g.20gb, or 3g.20gb if it has the whole GPU instance.
 func computeName(f gpu.Profile, size int) string {
 	if size == f.ComputeSlices {
 		return f.Name
@@ -46,22 +45,22 @@ func computeName(f gpu.Profile, size int) string {
 	return fmt.Sprintf("%dc.%s", size, f.Name)
 }
 
-// CreateGPUInstance makes a GPU instance of a profile, by the driver's id of it. Without a start the driver chooses
-// among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument for a
-// profile or a start that the GPU does not have, and ErrInsufficientResources if the placement is occupied or the GPU
-// lacks slices or engines.
+// CreateGPUInstance creates a GPU instance of the profile with the driver's id profileID. Without a start the driver
+// chooses among the free placements. The errors are ErrNoPermission, ErrNotSupported with MIG off, ErrInvalidArgument
+// for a profile or a start that the GPU does not have, and ErrInsufficientResources if the placement is occupied or the
+// GPU lacks slices or engines.
 func (n *Node) CreateGPUInstance(
 	index int,
 	profileID uint32,
 	start gpu.Opt[int],
 ) (gpu.InstanceID, error) {
-	b, op, err := n.change(index, opCreateGI, target{})
+	g, op, err := n.change(index, opCreateGI, target{})
 	if err != nil {
 		return 0, fmt.Errorf("create GPU instance: %w", err)
 	}
 	defer op.end()
 
-	i, err := n.createInstance(b, profileID, op.placeOfInstance(profileID, start))
+	inst, err := n.createInstance(g, profileID, op.placeOfInstance(profileID, start))
 	if err != nil {
 		return 0, fmt.Errorf(
 			"create GPU instance on GPU %d using profile %d: %w",
@@ -71,85 +70,85 @@ func (n *Node) CreateGPUInstance(
 		)
 	}
 
-	return i.ID, op.commit(
-		Change{Op: opCreateGI, Profile: profileID, GI: i.ID, Start: i.Placement.Start},
+	return inst.ID, op.commit(
+		Change{Op: opCreateGI, Profile: profileID, GI: inst.ID, Start: inst.Placement.Start},
 	)
 }
 
-// DestroyGPUInstance removes a GPU instance: ErrInUse while it has a compute instance.
+// DestroyGPUInstance destroys a GPU instance. It returns ErrInUse while that has a compute instance.
 func (n *Node) DestroyGPUInstance(index int, id gpu.InstanceID) error {
-	b, op, err := n.change(index, opDestroyGI, target{instance: id})
+	g, op, err := n.change(index, opDestroyGI, target{instance: id})
 	if err != nil {
 		return fmt.Errorf("destroy GPU instance: %w", err)
 	}
 	defer op.end()
 
-	i := b.instance(id)
-	if i == nil {
+	inst := g.instance(id)
+	if inst == nil {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
 
-	if len(i.ComputeInstances) > 0 {
+	if len(inst.ComputeInstances) > 0 {
 		return fmt.Errorf("destroy GPU instance %d: %w", id, gpu.ErrInUse)
 	}
 
-	if n.fakesDestruction(b, n.at, op) {
+	if n.fakesDestruction(g, n.at, op) {
 		return nil
 	}
 
-	n.removeInstance(b, i)
+	n.removeInstance(g, inst)
 
 	return op.commit(Change{Op: opDestroyGI, GI: id})
 }
 
-func (n *Node) removeInstance(g *simGPU, i *Instance) {
-	g.instances = slices.DeleteFunc(g.instances, func(o *Instance) bool { return o == i })
-	n.treeChanged(g, i, nil)
+func (n *Node) removeInstance(g *simGPU, inst *Instance) {
+	g.instances = slices.DeleteFunc(g.instances, func(o *Instance) bool { return o == inst })
+	n.treeChanged(g, inst, nil)
 }
 
-// CreateComputeInstance makes a compute instance of a number of slices in a GPU instance, at the first free place.
+// CreateComputeInstance creates a compute instance of size slices in a GPU instance, at the first free placement.
 func (n *Node) CreateComputeInstance(
 	index int,
 	id gpu.InstanceID,
-	slices int,
+	size int,
 ) (gpu.ComputeID, error) {
-	return n.CreateComputeInstanceAt(index, id, slices, gpu.Opt[int]{})
+	return n.CreateComputeInstanceAt(index, id, size, gpu.Opt[int]{})
 }
 
-// CreateComputeInstanceAt makes a compute instance that starts at a slice of its GPU instance. The errors are as
-// those of CreateGPUInstance.
-func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, slices int,
+// CreateComputeInstanceAt creates a compute instance that starts at a slice of its GPU instance. It returns
+// the same errors as CreateGPUInstance.
+func (n *Node) CreateComputeInstanceAt(index int, id gpu.InstanceID, size int,
 	start gpu.Opt[int]) (gpu.ComputeID, error) {
-	b, op, err := n.change(index, opCreateCI, target{instance: id})
+	g, op, err := n.change(index, opCreateCI, target{instance: id})
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance: %w", err)
 	}
 	defer op.end()
 
-	i := b.instance(id)
-	if i == nil {
+	inst := g.instance(id)
+	if inst == nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, gpu.ErrNotFound)
 	}
 
-	c, err := n.createCompute(b, i, slices, op.placeOfCompute(i, slices, start))
+	c, err := n.createCompute(g, inst, size, op.placeOfCompute(inst, size, start))
 	if err != nil {
 		return 0, fmt.Errorf("create compute instance in GPU instance %d: %w", id, err)
 	}
 
 	return c.ID, op.commit(
-		Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: slices},
+		Change{Op: opCreateCI, GI: id, CI: c.ID, Start: c.Placement.Start, Slices: size},
 	)
 }
 
-// DestroyComputeInstance removes a compute instance: ErrInUse while a process runs on it.
+// DestroyComputeInstance destroys a compute instance. It returns ErrInUse while a process runs on it.
 func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.ComputeID) error {
-	b, op, err := n.change(index, opDestroyCI, target{id, ci})
+	g, op, err := n.change(index, opDestroyCI, target{id, ci})
 	if err != nil {
 		return fmt.Errorf("destroy compute instance: %w", err)
 	}
 	defer op.end()
 
-	i, c := b.compute(id, ci)
+	inst, c := g.compute(id, ci)
 	if c == nil {
 		return fmt.Errorf(
 			"destroy compute instance %d of GPU instance %d: %w",
@@ -159,7 +158,7 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 		)
 	}
 
-	if slices.ContainsFunc(b.tasks, func(t *task) bool { return t.on.compute == c }) {
+	if slices.ContainsFunc(g.tasks, func(t *task) bool { return t.on.compute == c }) {
 		return fmt.Errorf(
 			"destroy compute instance %d of GPU instance %d: %w",
 			ci,
@@ -168,20 +167,26 @@ func (n *Node) DestroyComputeInstance(index int, id gpu.InstanceID, ci gpu.Compu
 		)
 	}
 
-	if n.fakesDestruction(b, n.at, op) {
+	if n.fakesDestruction(g, n.at, op) {
 		return nil
 	}
 
-	n.removeCompute(b, i, c)
+	n.removeCompute(g, inst, c)
 
 	return op.commit(Change{Op: opDestroyCI, GI: id, CI: ci})
 }
 
-func (n *Node) removeCompute(g *simGPU, i *Instance, c *Compute) {
-	i.ComputeInstances = slices.DeleteFunc(i.ComputeInstances, func(o *Compute) bool {
+func (n *Node) removeCompute(g *simGPU, inst *Instance, c *Compute) {
+	inst.ComputeInstances = slices.DeleteFunc(inst.ComputeInstances, func(o *Compute) bool {
 		return o == c
 	})
-	n.treeChanged(g, i, c)
+
+	// The device's index stays empty.
+	if k := slices.Index(g.devices, c); k >= 0 {
+		g.devices[k] = nil
+	}
+
+	n.treeChanged(g, inst, c)
 }
 
 func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (*Instance, error) {
@@ -212,25 +217,26 @@ func (n *Node) createInstance(g *simGPU, profileID uint32, start gpu.Opt[int]) (
 
 	for _, p := range candidates {
 		if g.occupant(p) == nil {
-			i := &Instance{
+			inst := &Instance{
 				ID:        g.newInstanceID(p, n.scenario.Node.GIIDs),
 				Profile:   profile,
 				Placement: p,
 			}
-			g.instances = append(g.instances, i)
-			slices.SortFunc(g.instances, func(a, c *Instance) int {
-				return a.Placement.Start - c.Placement.Start
+			g.instances = append(g.instances, inst)
+			slices.SortFunc(g.instances, func(a, b *Instance) int {
+				return a.Placement.Start - b.Placement.Start
 			})
-			n.treeChanged(g, i, nil)
+			n.treeChanged(g, inst, nil)
 
-			return i, nil
+			return inst, nil
 		}
 	}
 
 	return nil, gpu.ErrInsufficientResources
 }
 
-// newInstanceID numbers an instance in the range of its size: 0 for the whole axis, 1-2 for its halves, 3-6, 7-14.
+// newInstanceID returns the id of a new instance, from the range of its size: 0 for the whole axis, 1-2 for
+// halves, 3-6 for quarters, 7-14 for eighths.
 func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID {
 	first := g.mig.AxisUnits/p.Size - 1
 	if order == GIIDByPlacement {
@@ -247,11 +253,11 @@ func (g *simGPU) newInstanceID(p gpu.Placement, order GIIDOrder) gpu.InstanceID 
 
 func (n *Node) createCompute(
 	g *simGPU,
-	i *Instance,
+	inst *Instance,
 	size int,
 	start gpu.Opt[int],
 ) (*Compute, error) {
-	candidates := ComputePlacements(i.Profile.ComputeSlices, size)
+	candidates := ComputePlacements(inst.Profile.ComputeSlices, size)
 	if s, ok := start.Get(); ok {
 		candidates = slices.DeleteFunc(candidates, func(p gpu.Placement) bool {
 			return p.Start != s
@@ -262,29 +268,31 @@ func (n *Node) createCompute(
 		return nil, gpu.ErrInvalidArgument
 	}
 
-	for _, place := range candidates {
-		if slices.ContainsFunc(i.ComputeInstances, func(c *Compute) bool {
-			return c.Placement.Overlaps(place)
+	for _, p := range candidates {
+		if slices.ContainsFunc(inst.ComputeInstances, func(c *Compute) bool {
+			return c.Placement.Overlaps(p)
 		}) {
 			continue
 		}
 
 		c := &Compute{
-			Profile:   computeName(i.Profile, size),
-			Placement: place,
-			SMs:       ComputeSMs(i.Profile, size),
+			Profile:   computeName(inst.Profile, size),
+			Placement: p,
+			SMs:       ComputeSMs(inst.Profile, size),
 		}
-		for slices.ContainsFunc(i.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
+
+		// The id is the lowest that is free.
+		for slices.ContainsFunc(inst.ComputeInstances, func(o *Compute) bool { return o.ID == c.ID }) {
 			c.ID++
 		}
 
-		c.UUID = n.migUUID(g, i, c)
-		i.ComputeInstances = append(i.ComputeInstances, c)
-		slices.SortFunc(i.ComputeInstances, func(a, o *Compute) int {
-			return int(a.ID) - int(o.ID)
+		c.UUID = n.migUUID(g, inst, c)
+		inst.ComputeInstances = append(inst.ComputeInstances, c)
+		slices.SortFunc(inst.ComputeInstances, func(a, b *Compute) int {
+			return int(a.ID) - int(b.ID)
 		})
 		g.numberDevices()
-		n.treeChanged(g, i, c)
+		n.treeChanged(g, inst, c)
 
 		return c, nil
 	}
@@ -292,31 +300,26 @@ func (n *Node) createCompute(
 	return nil, gpu.ErrInsufficientResources
 }
 
-// numberDevices renumbers the handle indexes of MIG devices, by GPU instance and compute instance. Between two
-// creations the indexes of destroyed ones stay empty: the driver's list is sparse.
+// numberDevices renumbers the MIG devices, ordered by the ids of GPU instance and compute instance. As in the driver's
+// list, a destroyed device leaves its index empty until the next one is created.
 func (g *simGPU) numberDevices() {
 	byID := slices.Clone(g.instances)
-	slices.SortFunc(byID, func(a, c *Instance) int { return int(a.ID) - int(c.ID) })
+	slices.SortFunc(byID, func(a, b *Instance) int { return int(a.ID) - int(b.ID) })
 
 	g.devices = nil
-	for _, i := range byID {
-		g.devices = append(g.devices, i.ComputeInstances...)
+	for _, inst := range byID {
+		g.devices = append(g.devices, inst.ComputeInstances...)
 	}
 }
 
-// treeChanged requests a new sample and notifies watchers. If c was destroyed, its device index stays empty.
-func (n *Node) treeChanged(g *simGPU, i *Instance, c *Compute) {
-	for k, d := range g.devices {
-		if d != nil && d == c && !slices.Contains(i.ComputeInstances, c) {
-			g.devices[k] = nil
-		}
-	}
-
+// treeChanged requests a new sample and sends a MIG event. It names what was created or destroyed: c, or inst if c is
+// nil. Both are nil if everything changed.
+func (n *Node) treeChanged(g *simGPU, inst *Instance, c *Compute) {
 	n.resample = true
 	event := Event{Kind: gpu.EventMIGChange, GPU: g.index, Time: n.at}
 
-	if i != nil {
-		event.Instance = gpu.Some(i.ID)
+	if inst != nil {
+		event.Instance = gpu.Some(inst.ID)
 	}
 
 	if c != nil {
@@ -327,23 +330,23 @@ func (n *Node) treeChanged(g *simGPU, i *Instance, c *Compute) {
 }
 
 func (g *simGPU) instance(id gpu.InstanceID) *Instance {
-	for _, i := range g.instances {
-		if i.ID == id {
-			return i
+	for _, inst := range g.instances {
+		if inst.ID == id {
+			return inst
 		}
 	}
 
 	return nil
 }
 
-// compute finds a compute instance and its GPU instance; nil for one that is not there.
+// compute returns a compute instance and its GPU instance; nil for what does not exist.
 func (g *simGPU) compute(id gpu.InstanceID, ci gpu.ComputeID) (*Instance, *Compute) {
-	i := g.instance(id)
-	if i == nil {
+	inst := g.instance(id)
+	if inst == nil {
 		return nil, nil
 	}
 
-	c, _ := i.Compute(ci)
+	c, _ := inst.Compute(ci)
 
-	return i, c
+	return inst, c
 }

@@ -18,13 +18,12 @@ type pod struct {
 	containers []*container
 	ended      bool
 
-	// Of the API server, as times since the start: from when on it has the pod and reports it, when it learns of the
-	// end, and when it has the pod no more.
+	// When the API server creates the pod, reports it, learns of its end, and deletes it: times since the start.
 	created, known, endKnown, deleted time.Duration
 }
 
-// container is a container of an admitted pod. What it was given is fixed at its admission: its ids stay in the
-// kubelet's list even if the device is gone.
+// container is a container of an admitted pod. Its devices are fixed at the admission: the kubelet lists their ids even
+// after they were destroyed.
 type container struct {
 	spec    *ContainerSpec
 	id      string
@@ -32,17 +31,17 @@ type container struct {
 	devices []DeviceGrant
 	claims  []Claim
 	process *process // nil if it has no work
-	done    bool     // an init container has ended
+	done    bool     // it is an init container that has ended
 }
 
-// lingering is for how long the kubelet still lists a pod that has ended: "a poll or two" was seen.
+// lingering is how long the kubelet still lists a pod that has ended. Real ones took "a poll or two".
 const lingering = 2 * time.Second
 
 // draDriver is the name of NVIDIA's DRA driver.
 const draDriver = "gpu.nvidia.com"
 
-// schedulePods puts the pods of the scenario on the schedule, each for when the kubelet admits it. Those that had to
-// wait are admitted by their age, as the kubelet does.
+// schedulePods puts the pods of the scenario on the schedule, each when the kubelet first handles it. If several had to
+// wait for the kubelet, it handles the oldest first.
 func (n *Node) schedulePods() {
 	numbers := make([]int, len(n.scenario.Pods))
 	for i := range numbers {
@@ -58,14 +57,14 @@ func (n *Node) schedulePods() {
 		if at := n.handledFrom(spec.At, spec.Static); at != never {
 			n.schedule = append(
 				n.schedule,
-				scheduledEvent{n.start.Add(at), rankStart, func() { n.arrive(i, spec) }},
+				scheduledEvent{n.start.Add(at), rankStart, func() { n.receivePod(i, spec) }},
 			)
 		}
 	}
 }
 
-// newPod returns a pod that holds nothing yet. The kubelet names a static pod after its node as well, and by a hash
-// of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
+// newPod returns a pod that holds nothing yet. The kubelet adds the node's name to a static pod's, and gives it a
+// hash of its file instead of a UID (pkg/kubelet/config/common.go, applyDefaults).
 func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	p := &pod{spec: spec, name: spec.listedName(n.scenario.Node.Hostname), uid: uuidOf(identity...)}
 	if spec.Static {
@@ -82,7 +81,7 @@ func (n *Node) newPod(spec *PodSpec, identity ...any) *pod {
 	return p
 }
 
-// listedName is the pod's name on a node.
+// listedName returns the name under which the kubelet of a node lists the pod.
 func (s *PodSpec) listedName(hostname string) string {
 	if s.Static {
 		return s.Name + "-" + hostname
@@ -94,11 +93,12 @@ func (s *PodSpec) listedName(hostname string) string {
 // title names the pod in records, as the scenario does.
 func (p *pod) title() string { return p.spec.Namespace + "/" + p.spec.Name }
 
-// arrive is when a pod of the scenario comes: it is admitted, waits or is refused.
-func (n *Node) arrive(number int, spec *PodSpec) {
+// receivePod handles a new pod of the scenario: the kubelet admits it, lets it wait or refuses it. While the kubelet is
+// busy, it does so later.
+func (n *Node) receivePod(number int, spec *PodSpec) {
 	if until := n.busyUntil(); until > n.at.Sub(n.start) {
 		if at := n.handledFrom(until, spec.Static); at != never {
-			n.scheduleStart(n.start.Add(at), func() { n.arrive(number, spec) })
+			n.scheduleStart(n.start.Add(at), func() { n.receivePod(number, spec) })
 		}
 
 		return
@@ -120,8 +120,8 @@ func (n *Node) arrive(number int, spec *PodSpec) {
 	}
 }
 
-// admitPod is the kubelet's decision on a pod: every container gets what it asks for, or the pod is not admitted. It
-// returns the container for which there is too little, nil if there is none or it is not known yet.
+// admitPod admits a pod if every container gets what it asks for. It returns a container for which there is too little;
+// nil if there is none, or if the allocation takes time and is not decided yet.
 func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	p := n.newPod(spec, identity...)
 	if delay := n.allocationDelay(spec); delay > 0 {
@@ -134,7 +134,8 @@ func (n *Node) admitPod(spec *PodSpec, identity ...any) *ContainerSpec {
 	return n.allocateFor(p)
 }
 
-// allocateFor gives a pod what it asks for, and starts it.
+// allocateFor gives a pod what it asks for, and starts it. It returns a container for which there is too little, or
+// nil.
 func (n *Node) allocateFor(p *pod) *ContainerSpec {
 	if c := n.allocate(p); c != nil {
 		return c.spec
@@ -151,19 +152,19 @@ func (n *Node) allocateFor(p *pod) *ContainerSpec {
 
 	if p.spec.For > 0 {
 		end := n.at.Add(p.spec.For)
-		n.scheduleEnd(end, func() { n.end(p) })
-		n.scheduleEnd(end.Add(lingering), func() { n.forget(p) })
+		n.scheduleEnd(end, func() { n.endPod(p) })
+		n.scheduleEnd(end.Add(lingering), func() { n.unlistPod(p) })
 	}
 
 	return nil
 }
 
-// forget takes a pod that has ended off the kubelet's list.
-func (n *Node) forget(p *pod) {
+// unlistPod removes a pod that has ended from the kubelet's list.
+func (n *Node) unlistPod(p *pod) {
 	n.pods = slices.DeleteFunc(n.pods, func(o *pod) bool { return o == p })
 }
 
-// describeGrants fixes how the allocator names what a container was given.
+// describeGrants sets the ids or claims under which the allocator gives a container its devices.
 func (n *Node) describeGrants(p *pod, c *container) {
 	if len(c.grants) == 0 {
 		return
@@ -193,7 +194,7 @@ func (n *Node) describeGrants(p *pod, c *container) {
 	}
 }
 
-// startContainers starts the pod's init containers, one after the other, then all others at once.
+// startContainers starts the pod's init containers one after the other, then all others at once.
 func (n *Node) startContainers(p *pod) {
 	for _, c := range p.containers {
 		if !c.spec.Init || c.done {
@@ -265,8 +266,8 @@ func (n *Node) stopContainer(c *container) {
 	}
 }
 
-// end is when a pod's containers have succeeded: its devices are free at once, the kubelet's list lags behind.
-func (n *Node) end(p *pod) {
+// endPod ends a pod whose containers have succeeded. Its devices are free at once; the kubelet lists it a while longer.
+func (n *Node) endPod(p *pod) {
 	if p.ended {
 		return // replaced before its time
 	}

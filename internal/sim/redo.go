@@ -7,12 +7,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// redo does what another node has done, with what came of it there.
+// redo makes a change that another node has made. It returns an error if the result differs.
 func (n *Node) redo(c Change) error {
 	g := n.gpus[c.GPU]
 	switch c.Op {
 	case opMIGMode:
-		if g.migPending = c.On; !c.Pending {
+		g.migPending = c.On
+		if !c.Pending {
 			n.setMIGMode(g, c.On)
 		}
 	case opReset:
@@ -20,7 +21,7 @@ func (n *Node) redo(c Change) error {
 	case opTrigger:
 		n.triggerFault(&n.scenario.Faults[c.Fault], c.GPU)
 	case opCall:
-		n.tookCall(c.Fault, c.GPU, target{c.GI, c.CI})
+		n.countCallOf(c.Fault, c.GPU, target{c.GI, c.CI})
 	case opReplacePod:
 		replace := n.replacerOf(c.Namespace, c.Pod)
 		if replace == nil {
@@ -64,13 +65,13 @@ func (n *Node) redoCreateCompute(g *simGPU, c Change) error {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, gpu.ErrNotFound)
 	}
 
-	made, err := n.createCompute(g, i, c.Slices, gpu.Some(c.Start))
+	created, err := n.createCompute(g, i, c.Slices, gpu.Some(c.Start))
 	if err != nil {
 		return fmt.Errorf("create compute instance in GPU instance %d: %w", c.GI, err)
 	}
 
-	if made.ID != c.CI {
-		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, made.ID)
+	if created.ID != c.CI {
+		return fmt.Errorf("compute instance %d of GPU instance %d has become %d", c.CI, c.GI, created.ID)
 	}
 
 	return nil

@@ -8,18 +8,18 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// waitingPod is a pod that is not admitted yet, because there is no free device of its resource or the pod that it
-// replaces has just left.
+// waitingPod is a pod that the kubelet has not admitted yet: there is no free device of its resource, or the kubelet
+// still lists the pod that it replaces.
 type waitingPod struct {
 	spec     *PodSpec
 	identity []any
-	recorded bool // that it waits
+	recorded bool // we have recorded that it waits
 }
 
-// ReplacePod is what happens when the owner of a pod changes its request: the pod is deleted, and one with its name,
-// another UID and the new resource in all its containers that ask for devices is created after it has left the
-// kubelet's list. That one waits until there is a free device of the resource. A pod that waits has its request
-// changed. The error is gpu.ErrNotFound if there is no such pod.
+// ReplacePod replaces a pod as if its owner had changed its request: it deletes the pod and, once the kubelet no longer
+// lists that, creates one with its name, another UID and the new resource in all its containers that ask for devices.
+// The new pod waits until a device of the resource is free. If the pod itself still waits, ReplacePod only changes its
+// request. The error is gpu.ErrNotFound if there is no such pod.
 func (n *Node) ReplacePod(namespace, name, resource string) error {
 	n.lock()
 	defer n.mu.Unlock()
@@ -44,8 +44,7 @@ func (n *Node) ReplacePod(namespace, name, resource string) error {
 	return nil
 }
 
-// replacerOf returns a function that changes the request of a pod that waits or runs; nil if there is none of that
-// name.
+// replacerOf returns a function that changes the request of the named pod, which waits or runs; nil if there is none.
 func (n *Node) replacerOf(namespace, name string) func(resource string) {
 	named := func(s *PodSpec) bool {
 		return s.Namespace == namespace && s.listedName(n.scenario.Node.Hostname) == name
@@ -69,10 +68,11 @@ func (n *Node) replacerOf(namespace, name string) func(resource string) {
 }
 
 func (n *Node) replace(p *pod, resource string) {
-	n.end(p)
+	n.endPod(p)
 	n.record(Record{Pod: p.title(), Message: "replaced by one that asks for " + resource})
 	gone := n.at.Add(lingering)
-	n.scheduleEnd(gone, func() { n.forget(p) })
+	n.scheduleEnd(gone, func() { n.unlistPod(p) })
+
 	n.replacements++
 	w := &waitingPod{
 		spec:     p.spec.withRequest(resource),
@@ -82,7 +82,7 @@ func (n *Node) replace(p *pod, resource string) {
 	n.scheduleStart(gone, func() { n.admitWaiting(w) })
 }
 
-// withRequest returns the spec of a pod that asks for another resource, and waits for it.
+// withRequest returns a copy of the spec that asks for another resource and waits for it.
 func (s *PodSpec) withRequest(resource string) *PodSpec {
 	asks := *s
 	asks.Waits = true
@@ -98,8 +98,8 @@ func (s *PodSpec) withRequest(resource string) *PodSpec {
 	return &asks
 }
 
-// admitWaiting admits a pod that waits, or tries again at the next full second. It comes before what clients do at
-// that time, so that all nodes of a shared state give the pod the same device.
+// admitWaiting admits a pod that waits, or tries again at the next full second: before the changes of clients at that
+// time, so that all nodes of a shared state give the pod the same device.
 func (n *Node) admitWaiting(w *waitingPod) {
 	passed := n.at.Sub(n.start)
 	if from := n.handledFrom(passed, w.spec.Static); from != passed {
@@ -111,7 +111,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	}
 
 	if until := n.busyUntil(); until > passed {
-		// The kubelet may be down by then: admitWaiting then waits for it, too.
+		// The kubelet may be down by then: admitWaiting looks again.
 		n.scheduleStart(n.start.Add(until), func() { n.admitWaiting(w) })
 
 		return
@@ -136,7 +136,7 @@ func (n *Node) admitWaiting(w *waitingPod) {
 	)
 }
 
-// missing says what a container was not given.
+// missing says for what there is no free device.
 func (s *ContainerSpec) missing() string {
 	return fmt.Sprintf("no free device of %s for %d of container %s", s.Resource, s.Count, s.Name)
 }

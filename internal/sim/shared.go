@@ -11,29 +11,29 @@ import (
 	"time"
 )
 
-// shared is a node's part in a state file. It is used under the node's lock.
+// shared is a node's connection to a state file. The node's mu guards it.
 type shared struct {
 	path     string
 	scenario *Scenario
 	lockFile *os.File // locked while the state is changed
 	state    *stateFile
 	file     *os.File // the state file as last read or written, open: see readState
-	known    int      // how many changes the node has done, or has on its schedule
-	err      error    // what is wrong with the file as it is now
-	broken   error    // why this node's state has diverged from that of the others
+	known    int      // how many changes the node has made, or has on its schedule
+	err      error    // why we cannot use the file now; a later sync may clear it
+	broken   error    // why this node's state has diverged from the others'; it stays
 	watching sync.WaitGroup
 }
 
-// lockTimeout is for how long a node waits for another that changes the state.
+// lockTimeout is how long a node waits for another that changes the state.
 const lockTimeout = 5 * time.Second
 
-// watchInterval is how soon calls that wait for an event, or in a fault, see what other nodes do.
+// watchInterval is how often a node looks for changes of others, for clients that wait for an event or in a fault.
 const watchInterval = 100 * time.Millisecond
 
-// Join starts a node on a state file that it shares with other nodes, mostly of other processes: what a client of one
-// does to the partition of a GPU is seen by all with their next call, and they have one clock. The first makes the
-// file. Scenario and clock mode must be the same for all. A node that joins later replays all changes. The error wraps
-// ErrState if something is wrong with the file.
+// Join starts a node on a state file that it shares with other nodes, usually in other processes. They have one clock,
+// and if a client of one node changes the partition of a GPU, the clients of the others see it with their next call.
+// The first node creates the file; one that joins later replays all changes. Scenario and clock mode must be the same
+// for all. The error wraps ErrState if the file cannot be used.
 func Join(s *Scenario, mode ClockMode, path string) (*Node, error) {
 	sh := &shared{path: path, scenario: s}
 
@@ -122,7 +122,7 @@ func (sh *shared) open(mode ClockMode) (clock *Clock, err error) {
 
 func (sh *shared) wrapError(err error) error { return fmt.Errorf("%w: %w", ErrState, err) }
 
-// lock keeps others from changing the state.
+// lock locks the state file against other nodes. It waits up to lockTimeout.
 func (sh *shared) lock() error {
 	for deadline := time.Now().Add(lockTimeout); ; {
 		err := syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
@@ -148,7 +148,7 @@ func (sh *shared) lock() error {
 // unlock releases the file's lock. It can only fail if the file is closed, which also releases the lock.
 func (sh *shared) unlock() { _ = syscall.Flock(int(sh.lockFile.Fd()), syscall.LOCK_UN) }
 
-// close ends the part in the state file; what was written is written.
+// close closes the files.
 func (sh *shared) close() {
 	for _, f := range []*os.File{sh.lockFile, sh.file} {
 		if f != nil {
@@ -170,7 +170,7 @@ func (n *Node) leaveShared() {
 	n.shared.close()
 }
 
-// watchShared looks for what others do while no call does.
+// watchShared applies the changes of others while no call does, until the node is closed.
 func (n *Node) watchShared() {
 	ticker := time.NewTicker(watchInterval)
 	defer ticker.Stop()
@@ -186,7 +186,7 @@ func (n *Node) watchShared() {
 	}
 }
 
-// write makes a state the one that all share. The caller holds the file's lock.
+// write replaces the state that all nodes share. The caller holds the file's lock.
 func (sh *shared) write(next *stateFile) error {
 	file, err := writeState(sh.path, next)
 	if err != nil {
@@ -200,7 +200,7 @@ func (sh *shared) write(next *stateFile) error {
 	return nil
 }
 
-// add writes one more change, which the node has done itself. The caller holds the file's lock.
+// add adds a change that the node has made itself. The caller holds the file's lock.
 func (sh *shared) add(c Change) error {
 	next := *sh.state
 	if len(next.Changes) == maxChanges {
@@ -219,7 +219,7 @@ func (sh *shared) add(c Change) error {
 	return nil
 }
 
-// advanceShared moves the stepped clock of all.
+// advanceShared moves the stepped clock of all nodes.
 func (n *Node) advanceShared(by time.Duration) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -251,7 +251,8 @@ func (n *Node) advanceShared(by time.Duration) error {
 	return n.clock.Advance(by)
 }
 
-// syncShared reads what other processes have done since the last call. If nothing, it only calls stat twice.
+// syncShared schedules the changes that other nodes have made since its last call. The file is replaced with each
+// change, so that two calls of stat are enough if there was none.
 func (n *Node) syncShared() {
 	sh := n.shared
 	if sh == nil || n.isClosed() {
@@ -296,7 +297,7 @@ func (n *Node) syncShared() {
 	n.takeChanges()
 }
 
-// stateError is what is wrong with the shared state: calls to the driver fail with it.
+// stateError returns why the shared state cannot be used: driver calls fail with it.
 func (n *Node) stateError() error {
 	switch {
 	case n.shared == nil:
@@ -317,13 +318,14 @@ func (n *Node) isClosed() bool {
 	}
 }
 
-// takeChanges schedules the changes that the node has not applied yet: each at its time, or now if the node is past
-// it.
+// takeChanges schedules the changes that are new to the node: each at its time, or at once if the node is past it.
 func (n *Node) takeChanges() {
 	sh := n.shared
 	now := n.clock.Now()
 
-	for number, c := range sh.state.Changes[sh.known:] {
+	for i, c := range sh.state.Changes[sh.known:] {
+		number := sh.known + i
+
 		at := c.At
 		if at.After(now) { // the wall clock was set
 			at = now
@@ -333,7 +335,6 @@ func (n *Node) takeChanges() {
 			at = n.at
 		}
 
-		number += sh.known
 		n.schedule = append(n.schedule, scheduledEvent{at, rankChange, func() {
 			if err := n.redo(c); err != nil {
 				sh.broken = sh.wrapError(fmt.Errorf("%s: change %d: %w", sh.path, number, err))

@@ -14,7 +14,7 @@ func (n *Node) Count() int { return len(n.gpus) }
 
 // Driver returns the error of the driver as a whole: nil, ErrVersionMismatch, ErrNoDriver or ErrClosed.
 func (n *Node) Driver() error {
-	_, err := n.enterAny(driverAsWhole, gpu.ReadingDevice)
+	_, err := n.beginAnyCall(driverAsWhole, gpu.ReadingDevice)
 	if err == nil {
 		n.mu.Unlock()
 	}
@@ -22,8 +22,8 @@ func (n *Node) Driver() error {
 	return err
 }
 
-// Read is one call to the driver about one GPU. It blocks if a fault makes it hang, and fails as a fault wants it to;
-// reading decides which faults strike it.
+// Read makes one driver call about one GPU and returns its state. A fault can make it hang or fail; reading decides
+// which faults affect it.
 func (n *Node) Read(index int, reading gpu.Reading) (GPUState, error) {
 	now, err := n.beginCall(index, reading)
 	if err != nil {
@@ -56,15 +56,14 @@ func (n *Node) Remaining(index int, profileID uint32) (int, error) {
 	return 0, gpu.ErrInvalidArgument
 }
 
-// state returns what the driver knows of a GPU. It is called with the lock held, for every call to the driver: what
-// holds for the running step is described once for all calls in it.
+// state returns a GPU's state for a driver call. The caller holds n.mu.
 func (n *Node) state(g *simGPU, now time.Time) GPUState {
+	// Most of the state stays the same for all calls of a step.
 	if g.described == nil {
 		g.described = n.describe(g)
 	}
 
 	s := *g.described
-
 	t := g.totals.after(g.sample, now.Sub(n.at).Seconds())
 	s.Time = now
 	s.Joules = t.joules
@@ -79,14 +78,14 @@ func (n *Node) state(g *simGPU, now time.Time) GPUState {
 	return s
 }
 
-// forgetDescriptions drops the cached states. Call it with the lock held before or after anything changes a GPU.
+// forgetDescriptions drops the cached states. Call it with n.mu held when anything has changed a GPU.
 func (n *Node) forgetDescriptions() {
 	for _, g := range n.gpus {
 		g.described = nil
 	}
 }
 
-// describe returns what of a GPU's state stays the same until something happens or the running step ends.
+// describe returns the part of a GPU's state that stays the same until something happens or the step ends.
 func (n *Node) describe(g *simGPU) *GPUState {
 	s := &GPUState{
 		ReportsHealth:    n.ReportsHealth(),
@@ -131,7 +130,7 @@ func (n *Node) describe(g *simGPU) *GPUState {
 	return s
 }
 
-// describeModes fills in what depends on the MIG mode and on the model.
+// describeModes sets the fields that depend on the MIG mode and on the model.
 func (g *simGPU) describeModes(s *GPUState) {
 	if g.migOn {
 		s.MaxMIGDevices = g.mig.ComputeSlices
@@ -151,7 +150,7 @@ func (g *simGPU) describeModes(s *GPUState) {
 	}
 }
 
-// reportedWatts is the power that the driver reports.
+// reportedWatts returns the power that the driver reports.
 func (g *simGPU) reportedWatts() gpu.Opt[float64] {
 	if g.migOn && g.model.noMIGPower {
 		return gpu.None[float64]()
@@ -181,15 +180,16 @@ func (g *simGPU) pci() PCI {
 	return p
 }
 
-// describeTree fills in profiles, instances and MIG devices, as copies: those of the GPU change.
+// describeTree sets profiles, instances and MIG devices. It copies those that the GPU may change later.
 func (g *simGPU) describeTree(s *GPUState) {
 	s.Profiles = g.mig.Profiles
 	s.Instances = make([]Instance, len(g.instances))
 	s.Devices = make([]*MIGDevice, len(g.devices))
 
+	// All copies are in one slice: this runs in each step.
 	count := 0
-	for _, i := range g.instances {
-		count += len(i.ComputeInstances)
+	for _, inst := range g.instances {
+		count += len(inst.ComputeInstances)
 	}
 
 	copies := make([]struct {
@@ -198,34 +198,34 @@ func (g *simGPU) describeTree(s *GPUState) {
 	}, count)
 	computes := make([]*Compute, 0, count)
 
-	for k, i := range g.instances {
-		d := &s.Instances[k]
-		*d = *i
+	for i, inst := range g.instances {
+		instance := &s.Instances[i]
+		*instance = *inst
 		first := len(computes)
 
-		for _, c := range i.ComputeInstances {
+		for _, c := range inst.ComputeInstances {
 			own := &copies[len(computes)]
 			own.compute = *c
 			computes = append(computes, &own.compute)
 
 			if at := slices.Index(g.devices, c); at >= 0 {
-				own.device = MIGDevice{Instance: d, Compute: &own.compute}
+				own.device = MIGDevice{Instance: instance, Compute: &own.compute}
 				s.Devices[at] = &own.device
 			}
 		}
 
-		d.ComputeInstances = computes[first:len(computes):len(computes)]
+		instance.ComputeInstances = computes[first:len(computes):len(computes)]
 	}
 }
 
-// listedProcesses returns the processes of a GPU that the driver lists to its callers.
+// listedProcesses returns the processes of a GPU that the driver lists to its callers: none if they are in the PID
+// namespace of a container, because no process of a simulated node is in theirs.
 //
 // The driver translates ids into the PID namespace of its caller, unless that is the initial one. Lists leave out
 // processes that have no id there, with success (open-gpu-kernel-modules 595.45.04, src/nvidia/src/kernel/gpu/
 // gpu_rmapi.c 810-972, _gpuConvertPid; kernel-open/nvidia/os-interface.c, os_find_ns_pid). Samples of process
-// utilization keep the host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL).
-// What libnvidia-ml, which is closed, makes of those is not known: here it drops them. No process of a simulated node
-// is in a container's namespace of its callers.
+// utilization keep the host's id in the kernel's answer (subdeviceCtrlCmdPerfGetGpumonPerfmonUtilSamplesV2_KERNEL). We
+// do not know whether libnvidia-ml, which is closed, passes those on: here it drops them.
 func (n *Node) listedProcesses(g *simGPU) []Process {
 	if n.scenario.Node.PIDNamespace == PIDNamespaceContainer {
 		return nil
@@ -234,7 +234,7 @@ func (n *Node) listedProcesses(g *simGPU) []Process {
 	return g.processes()
 }
 
-// processes lists what runs on the GPU: the MPS server first, then by start.
+// processes returns the processes on the GPU: the MPS server first, then by start.
 func (g *simGPU) processes() []Process {
 	list := make([]Process, 0, 1+len(g.tasks))
 	if g.mps != 0 {
@@ -261,18 +261,18 @@ func (g *simGPU) processes() []Process {
 	return list
 }
 
-// Instance finds a GPU instance by its id.
+// Instance returns the GPU instance with an id.
 func (s *GPUState) Instance(id gpu.InstanceID) (*Instance, bool) {
-	for k := range s.Instances {
-		if s.Instances[k].ID == id {
-			return &s.Instances[k], true
+	for i := range s.Instances {
+		if s.Instances[i].ID == id {
+			return &s.Instances[i], true
 		}
 	}
 
 	return nil, false
 }
 
-// Compute finds a compute instance by its id.
+// Compute returns the compute instance with an id.
 func (i *Instance) Compute(id gpu.ComputeID) (*Compute, bool) {
 	for _, c := range i.ComputeInstances {
 		if c.ID == id {
@@ -283,7 +283,7 @@ func (i *Instance) Compute(id gpu.ComputeID) (*Compute, bool) {
 	return nil, false
 }
 
-// Device finds a MIG device by the ids of its instances.
+// Device returns the MIG device with the ids of its instances.
 func (s *GPUState) Device(id gpu.InstanceID, ci gpu.ComputeID) (*MIGDevice, bool) {
 	for _, d := range s.Devices {
 		if d != nil && d.Instance.ID == id && d.Compute.ID == ci {

@@ -6,9 +6,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// Faults that begin in the middle of what a client does: not at a time but with a call.
-
-// triggerFaults begins the faults that have waited for this call. The caller holds the lock.
+// triggerFaults begins the faults that wait for this call (FaultSpec.During). The caller holds n.mu.
 func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 	passed := now.Sub(n.start)
 	for i := range n.scenario.Faults {
@@ -20,7 +18,7 @@ func (n *Node) triggerFaults(index int, reading gpu.Reading, now time.Time) {
 
 		op, err := n.begin(n.gpus[index])
 		if err != nil {
-			return // it waits for the next call
+			return // the next call tries again
 		}
 
 		if !n.triggered[f] && op.commit(Change{Op: opTrigger, Fault: i}) == nil {
@@ -37,11 +35,11 @@ func (n *Node) triggerFault(f *FaultSpec, index int) {
 	case FaultReconfigure:
 		n.repartition(n.gpus[index], f.Layout)
 	case FaultXID:
-		n.xid(f)
+		n.reportXID(f)
 	}
 }
 
-// fakesDestruction reports whether a GPU's driver says that it has destroyed what it leaves there.
+// fakesDestruction reports whether the driver reports success but does not destroy the instance.
 func (n *Node) fakesDestruction(g *simGPU, now time.Time, op *operation) bool {
 	lies := op.isFaulted(FaultDestroyLies)
 	n.eachActiveFault(
@@ -60,7 +58,7 @@ func (n *Node) loseEvents() {
 			continue
 		}
 
-		if !s.mending { // else its owner is waited for already
+		if !s.mending { // else it counts already
 			n.failed++
 		}
 
@@ -72,8 +70,8 @@ func (n *Node) loseEvents() {
 	}
 }
 
-// query notes that the subscription's owner wants an event. An owner that asks for a second time has got an answer to
-// the first, and knows that the queue works.
+// query records that the subscription's owner asks for an event. When it asks for the second time, it has had an answer
+// and knows that the queue works.
 func (s *Subscription) query() {
 	n := s.node
 	n.mu.Lock()
@@ -83,14 +81,15 @@ func (s *Subscription) query() {
 		return
 	}
 
-	if s.asked++; s.asked == 2 {
+	s.asked++
+	if s.asked == 2 {
 		s.mending = false
 		n.failed = max(n.failed-1, 0)
-		n.settled()
+		n.wakeSettle()
 	}
 }
 
-// failed reports, once, that the queue has failed.
+// failed reports once that the queue has failed.
 func (s *Subscription) failed() bool {
 	s.node.lock()
 	defer s.node.mu.Unlock()
@@ -117,7 +116,9 @@ func (n *Node) AwaitHostEngine() {
 				return
 			}
 
-			if stopped = true; f.For > 0 {
+			stopped = true
+
+			if f.For > 0 {
 				until = n.start.Add(f.At + f.For)
 			}
 		})
@@ -128,23 +129,22 @@ func (n *Node) AwaitHostEngine() {
 	}
 }
 
-// HostEngineState is how the node's DCGM host engine is.
+// HostEngineState is the state of the node's DCGM host engine.
 type HostEngineState struct {
 	Down     bool
-	Restarts int // so far
-	Paused   bool
-	NonRoot  bool
-	Mismatch bool // of its version and that of its clients
-	NoModule bool // only GPUs with GPM can be profiled
-	Taken    bool // all groups are another client's
-	// Stopped is the last stop of the engine that has ended; zero: there was none.
-	Stopped Stop
+	Restarts int  // so far
+	Paused   bool // profiling
+	NonRoot  bool // it has no root's rights
+	Mismatch bool // its version differs from its clients'
+	NoModule bool // it can only profile GPUs with GPM
+	Taken    bool // another client has all groups
+	Stopped  Stop // the last stop that has ended; zero: there was none
 }
 
-// Stop is a time in which the engine did nothing.
+// Stop is a time in which the engine was stopped and did nothing.
 type Stop struct{ From, Until time.Time }
 
-// HostEngine returns the condition of the node's DCGM host engine.
+// HostEngine returns the state of the node's DCGM host engine.
 func (n *Node) HostEngine() HostEngineState {
 	state := HostEngineState{NonRoot: !n.scenario.Node.Privileged}
 	now := n.lock() // another process may have moved a shared clock
@@ -178,7 +178,7 @@ func (n *Node) HostEngine() HostEngineState {
 	return state
 }
 
-// lastStop returns the stop of the host engine that ended last, with those that went before it without a gap.
+// lastStop returns the stop of the host engine that ended last, together with stops just before it.
 func (n *Node) lastStop(passed time.Duration) Stop {
 	stops := n.scenario.outages(FaultDCGMHang)
 

@@ -43,7 +43,7 @@ type task struct {
 	speed   float64          // of what it could do on a device large enough, 0-1
 }
 
-// now is the value of a signal of its workload.
+// now returns the present value of a signal of its workload.
 func (t *task) now(n *Node, s Signal) float64 { return s.At(n.at.Sub(t.started), t.phase) }
 
 // startTask starts a process on devices.
@@ -64,15 +64,15 @@ func (n *Node) startTask(p *process, w *Workload, places []place) {
 // stopProcess ends a process.
 func (n *Node) stopProcess(p *process) {
 	for _, t := range p.tasks {
-		b := t.on.gpu
-		b.tasks = slices.DeleteFunc(b.tasks, func(o *task) bool { return o == t })
+		g := t.on.gpu
+		g.tasks = slices.DeleteFunc(g.tasks, func(o *task) bool { return o == t })
 	}
 
 	p.tasks = nil
 	n.resample = true
 }
 
-// kill ends a process before its time, on record. Its pod stays, without it.
+// kill ends a process before its time and records why. Its pod stays, without the process.
 func (n *Node) kill(p *process, why string) {
 	if len(p.tasks) == 0 {
 		return
@@ -84,7 +84,7 @@ func (n *Node) kill(p *process, why string) {
 	n.stopProcess(p)
 }
 
-// startProcess begins a process of the scenario that belongs to no pod.
+// startProcess starts a process of the scenario that belongs to no pod.
 func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	on, ok := n.find(spec.Device)
 	if !ok {
@@ -106,7 +106,7 @@ func (n *Node) startProcess(number int, spec *ProcessSpec) {
 	}
 }
 
-// find looks up a device by where it is. A GPU with MIG on is no device as a whole.
+// find returns the device at a place. A GPU with MIG on is no device as a whole.
 func (n *Node) find(pin DevicePin) (place, bool) {
 	g := n.gpus[pin.GPU]
 	if pin.Profile == "" {
@@ -129,8 +129,8 @@ type memoryDomain struct {
 	instance *Instance
 }
 
-// useMemory gives every task the memory that it wants now, in the order of their start. One that finds too little is
-// killed.
+// useMemory gives every task the memory that it wants now, in the order of their start. It kills the process of a task
+// for which there is too little.
 func (n *Node) useMemory(g *simGPU) {
 	used := make(map[memoryDomain]uint64)
 
@@ -180,10 +180,10 @@ func (n *Node) useMemory(g *simGPU) {
 	}
 }
 
-// mpsServerMemory is what an MPS server uses.
+// mpsServerMemory is the memory of an MPS server.
 const mpsServerMemory = 30 << 20
 
-// overhead returns what the driver itself uses of a GPU, beside what it uses of the instances.
+// overhead returns the memory that the driver itself uses of a GPU, without that of instances (instanceOverhead).
 func (g *simGPU) overhead() uint64 {
 	if !g.migOn {
 		return 1 << 20
@@ -192,7 +192,7 @@ func (g *simGPU) overhead() uint64 {
 	return cmp.Or(g.model.idleMemory.gpu, 1) << 20
 }
 
-// instanceOverhead returns what the driver itself uses of a GPU instance.
+// instanceOverhead returns the memory that the driver itself uses of a GPU instance.
 func (g *simGPU) instanceOverhead(slices int) uint64 {
 	idle := g.model.idleMemory
 
@@ -206,7 +206,7 @@ func (g *simGPU) instanceOverhead(slices int) uint64 {
 	return cmp.Or(idle.more, 5) << 20
 }
 
-// usable is what tasks can have of a domain.
+// usable returns how much memory tasks can use of a domain.
 func (d memoryDomain) usable() uint64 {
 	if d.instance != nil {
 		return d.instance.Profile.MemoryBytes - d.gpu.instanceOverhead(

@@ -9,6 +9,8 @@ import (
 	"slices"
 
 	"github.com/coreos/go-systemd/v22/activation"
+
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // openListeners returns listeners on all addresses or none, or those on the sockets that systemd passes.
@@ -31,7 +33,7 @@ func openListeners(ctx context.Context, opts ServerOptions) ([]net.Listener, err
 
 		return nil, fmt.Errorf(
 			"systemd passes %s: expected stream sockets",
-			plural(len(listeners), "socket"),
+			nodedoc.Count(len(listeners), "socket", "sockets"),
 		)
 	}
 

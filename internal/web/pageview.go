@@ -4,10 +4,12 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
 // pageView is the data of the page's template, which escapes all texts.
@@ -17,6 +19,7 @@ type pageView struct {
 	RefreshMS int64
 	RefreshS  int64
 	Version   string
+	Source    string // version of the page itself
 	Simulated bool
 	State     bool // false: links only
 	Links     []link
@@ -29,11 +32,17 @@ type pageView struct {
 	AgeS      int64 // the age in seconds, from which the script continues to count
 	Tiles     []tile
 	GPUs      []gpuView
+	Keys      []key // of the blocks that are drawn
+	// Utilization is set if it stands for the SM activity of a GPU.
+	Utilization bool
 }
+
+// key explains how a kind of block is drawn.
+type key struct{ Class, Text string }
 
 type link struct{ Href, Text string }
 
-// badge is a short word of state; Class is one of "good", "warn", "bad", "plain".
+// badge names a state in a word or two; Class is one of "good", "warn", "bad", "plain".
 type badge struct{ Text, Class, Title string }
 
 // notice is a problem of the node as a whole. Commands may be run to look at the exporter without a GPU.
@@ -48,7 +57,7 @@ type notice struct {
 type tile struct{ Label, Value, Note string }
 
 // newPageView returns the page of a Snapshot; snap is nil before the first.
-func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
+func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice) pageView {
 	page := pageView{
 		RefreshMS: refreshEvery.Milliseconds(),
 		RefreshS:  int64(3 * refreshEvery / time.Second),
@@ -95,12 +104,39 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 		page.Tiles = nodeTiles(snap)
 	}
 
-	page.GPUs = mapSlice(
-		snap.GPUs,
-		func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) },
-	)
+	view := viewer{snap: snap, now: now, kubelet: hasKubelet(snap), advice: advised}
+	page.GPUs = mapSlice(snap.GPUs, view.newGPUView)
+	page.explainBlocks(view.kubelet)
 
 	return page
+}
+
+// explainBlocks lists the kinds of blocks that the GPUs have.
+func (p *pageView) explainBlocks(kubelet bool) {
+	for i := range p.GPUs {
+		for _, b := range p.GPUs[i].Axis {
+			p.Utilization = p.Utilization || slices.ContainsFunc(b.Loads, func(l load) bool { return l.Letter == "U" })
+		}
+	}
+
+	all := []key{
+		{"used", "held"}, {"idle", "free"}, {"unknown", "unknown whether held"}, {"down", "does not answer"},
+		{"room", "no instance"}, {"stranded", "stranded"},
+	}
+	if !kubelet {
+		all[0].Text = "in use"
+		all[1].Text = "idle"
+		all[2].Text = "unknown whether in use"
+	}
+
+	for _, k := range all {
+		for i := range p.GPUs {
+			if slices.ContainsFunc(p.GPUs[i].Axis, func(b blockView) bool { return b.Class == k.Class }) {
+				p.Keys = append(p.Keys, k)
+				break
+			}
+		}
+	}
 }
 
 // pageLinks returns relative links, so that they work behind a proxy that serves the page under another path.
@@ -136,7 +172,7 @@ func sourceBadge(s *gpu.SourceState) badge {
 	}
 }
 
-// nodeNotice says what is wrong with the node as a whole; it returns nil if nothing is.
+// nodeNotice returns the most important problem of the node as a whole; nil if there is none.
 func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	driver, _ := sourceState(snap, gpu.SourceNVML)
 	if !driver.Up {
@@ -177,7 +213,7 @@ func nodeNotice(opts Options, snap *gpu.Snapshot, now time.Time) *notice {
 	return nil
 }
 
-// paceNotice says that GPUs are read less often than configured; it returns nil if they are not.
+// paceNotice says that we read the GPUs less often than configured; nil if we do not.
 func paceNotice(snap *gpu.Snapshot) *notice {
 	p := &snap.Pace
 	if !p.Stretched() {
@@ -263,7 +299,7 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 			tile{
 				Label: "In MIG mode",
 				Value: fmt.Sprint(migEnabled),
-				Note:  plural(instances, "GPU instance"),
+				Note:  nodedoc.Count(instances, "GPU instance", "GPU instances"),
 			},
 		)
 	}
@@ -290,11 +326,11 @@ func nodeTiles(snap *gpu.Snapshot) []tile {
 	return tiles
 }
 
-// withoutText says of how many GPUs a total does not have the value; empty if it has all.
+// withoutText says how many GPUs a total lacks; empty if it lacks none.
 func withoutText(count int) string {
 	if count == 0 {
 		return ""
 	}
 
-	return ", without " + plural(count, "GPU")
+	return ", without " + nodedoc.Count(count, "GPU", "GPUs")
 }

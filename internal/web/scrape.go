@@ -17,12 +17,13 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 )
 
-// scrapeHandler serves metrics: the encoded Snapshot, shared by all scrapers, and after it the fresh families.
+// scrapeHandler serves metrics: the encoded Snapshot, which all scrapers share, and after it the fresh families, which
+// are gathered for the scrape.
 type scrapeHandler struct {
 	metrics     Metrics
 	expositions snapshotCache[*exposition]
 	trailers    *trailerCache
-	// freshCollector is the collector that the fresh families belong to; empty if there is none.
+	// freshCollector is the collector of the fresh families; empty if there is none.
 	freshCollector string
 	formats        []expfmt.Format
 	slots          chan struct{} // one for each scrape in progress; nil: no limit
@@ -127,8 +128,8 @@ func (h *scrapeHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // encode returns the parts of an answer: the encoded Snapshot, and a trailer with the fresh families. It releases the
-// scrape's slot before the answer is written, so that slow readers do not block others. Missing metrics are logged;
-// they are an error only if there are no others.
+// scrape's slot, so that a client that reads the answer slowly does not block others. It returns an error only if there
+// are no metrics at all; if only some are missing, the caches have logged why.
 func (h *scrapeHandler) encode(form outputForm, chosen selection) ([][]byte, error) {
 	defer h.releaseSlot()
 	var prefix bodyPrefix
@@ -173,8 +174,7 @@ func (h *scrapeHandler) releaseSlot() {
 	}
 }
 
-// limitedLogger logs errors of scraping, at most one in errorLogInterval: a persistent error occurs with every
-// Snapshot.
+// limitedLogger logs at most one error of scraping in errorLogInterval: a lasting error occurs with every Snapshot.
 type limitedLogger struct {
 	logger log.Logger
 	now    func() time.Time

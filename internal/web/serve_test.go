@@ -3,7 +3,9 @@ package web
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,6 +19,8 @@ import (
 	"time"
 
 	"github.com/go-kit/log"
+
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 )
 
 // served is a server that a test has started.
@@ -172,6 +176,27 @@ func TestPageURL(t *testing.T) {
 		if got := pageURL("https", netip.MustParseAddrPort(listener)); got != want {
 			t.Errorf("%s: got %s, want %s", listener, got, want)
 		}
+	}
+}
+
+// TestServingRecord: the line about a listener has its URL. Without TLS there is no HTTP/2 to speak of.
+func TestServingRecord(t *testing.T) {
+	for scheme, want := range map[string]string{
+		"https": "[http2=false url=https://192.0.2.7:9401/]",
+		"http":  "[url=http://192.0.2.7:9401/]",
+	} {
+		r := slog.NewRecord(time.Time{}, slog.LevelInfo, "", 0)
+		r.Add("http2", false, "address", "192.0.2.7:9401")
+
+		var attrs []slog.Attr
+
+		serving := servingRecord(&r, scheme)
+		serving.Attrs(func(a slog.Attr) bool {
+			attrs = append(attrs, a)
+			return true
+		})
+
+		cmptest.Equal(t, scheme, fmt.Sprint(attrs), want)
 	}
 }
 

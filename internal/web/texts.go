@@ -46,12 +46,3 @@ func ageText(d time.Duration) string {
 		return fmt.Sprintf("%d h", d/time.Hour)
 	}
 }
-
-// plural returns a number with a noun whose plural ends in s.
-func plural(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-
-	return fmt.Sprintf("%d %ss", n, noun)
-}

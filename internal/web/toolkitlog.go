@@ -49,9 +49,12 @@ func servingRecord(r *slog.Record, scheme string) slog.Record {
 
 	r.Attrs(func(a slog.Attr) bool {
 		listener, err := netip.ParseAddrPort(a.Value.String())
-		if a.Key == "address" && err == nil {
+
+		switch {
+		case a.Key == "address" && err == nil:
 			serving.AddAttrs(slog.String("url", pageURL(scheme, listener)))
-		} else {
+		case a.Key == "http2" && scheme == "http": // the toolkit has it over TLS alone
+		default:
 			serving.AddAttrs(a)
 		}
 

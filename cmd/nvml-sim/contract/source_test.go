@@ -76,9 +76,6 @@ func compareFaces(t *testing.T) {
 	defer node.Close()
 	options := nvmlsource.Options{
 		Now: node.Now, SlowEvery: 15 * time.Second, GPM: true, Logger: log.NewNopLogger(),
-		Extras: func() nvmlsource.Extras {
-			return nvmlsource.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}
-		},
 	}
 
 	faces := []face{
@@ -142,7 +139,8 @@ func (f face) everything(t *testing.T) string {
 
 	all := []any{inventory}
 	for _, found := range inventory.GPUs {
-		g, err := f.source.Read(found.UUID)
+		g, err := f.source.ReadWith(found.UUID, gpu.ReadCues{FollowMemory: true,
+			Extras: gpu.Extras{Media: true, InstanceECC: true, InstancePCIe: true, Fabric: true}})
 		if err != nil {
 			t.Fatalf("%s: %v", f.about, err)
 		}

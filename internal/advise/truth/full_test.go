@@ -87,8 +87,7 @@ func startFull(t *testing.T, scenario *sim.Scenario, hints map[string]gpu.Rights
 
 	logger := log.NewNopLogger()
 	source := nvmlsource.New(simnvml.New(n), nvmlsource.Options{
-		Now: n.Now, GPM: true, Media: true, Logger: logger,
-		Extras: func() nvmlsource.Extras { return nvmlsource.Extras{Media: true} },
+		Now: n.Now, GPM: true, Logger: logger,
 	})
 	profiler := dcgmsource.New(simdcgm.New(n), dcgmsource.Options{
 		Mode: dcgmsource.ModeEmbedded, Interval: time.Minute, Now: n.Now, User: func() int { return 0 }, Logger: logger,
@@ -96,6 +95,7 @@ func startFull(t *testing.T, scenario *sim.Scenario, hints map[string]gpu.Rights
 	f := &fullNode{t: t, node: n, poller: poll.New(source, poll.Options{
 		Hostname: scenario.Node.Hostname, Grace: time.Minute, Timeout: time.Hour, StaleAfter: time.Hour,
 		PodsStaleAfter: time.Hour, Now: n.Now, Pods: holders{n, hints}, Profiler: profiler, Logger: logger,
+		Extras:  gpu.Extras{Media: true},
 		Sources: func() []gpu.SourceState { return []gpu.SourceState{{Name: gpu.SourceKubernetes, Up: true}} },
 	})}
 	ctx, cancel := context.WithCancel(context.Background())
