@@ -318,7 +318,8 @@ stage: build
 			sed '1,/^\.SH "NAME"/c .TH '"$$program"' 1 "$(firstword $(subst T, ,$(DATE)))" "mig-exporter $(VERSION)" "User Commands"\n.SH "NAME"' | \
 			gzip -9n >$(STAGE)/$$program.1.gz && \
 		bin/$$program --completion-script-bash >$(STAGE)/$$program.bash && \
-		bin/$$program --completion-script-zsh >$(STAGE)/$$program.zsh || exit 1; \
+		bin/$$program --completion-script-zsh >$(STAGE)/$$program.zsh && \
+		bin/$$program --completion-script-fish >$(STAGE)/$$program.fish || exit 1; \
 	done
 	@gzip -9nc CHANGELOG.md >$(STAGE)/changelog.gz
 	go run ./cmd/sbom -version $(VERSION) -sbom $(STAGE)/sbom.cdx.json -licenses $(STAGE)/THIRD_PARTY_LICENSES \

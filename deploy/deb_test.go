@@ -186,6 +186,7 @@ func TestPackageContents(t *testing.T) {
 		"usr/lib/systemd/system/mig-exporter.service":                     "ExecStart=/usr/bin/mig-exporter",
 		"usr/share/bash-completion/completions/migctl":                    "complete",
 		"usr/share/zsh/vendor-completions/_mig-exporter":                  "#compdef mig-exporter",
+		"usr/share/fish/vendor_completions.d/migctl.fish":                 "complete --command migctl",
 		"usr/share/mig-exporter/prometheus/alerts-gpu.rules.yaml":         "alert:",
 		"usr/share/mig-exporter/prometheus/optional/inference.rules.yaml": "record:",
 		"usr/share/mig-exporter/dashboards/mig-fleet.json":                `"title"`,

@@ -56,7 +56,7 @@ pack() {
 	absolute <CHANGELOG.md >"$tree/CHANGELOG.md"
 	cp docs/*.md "$tree/docs"
 	cp "$stage"/*.1.gz "$tree/man"
-	cp "$stage"/*.bash "$stage"/*.zsh "$tree/completion"
+	cp "$stage"/*.bash "$stage"/*.zsh "$stage"/*.fish "$tree/completion"
 	cp -r deploy/systemd deploy/slurm "$tree"
 	cp -r deploy/prometheus/*.rules.yaml deploy/prometheus/optional "$tree/prometheus"
 	cp -r dashboards/*.json dashboards/provisioning "$tree/dashboards"

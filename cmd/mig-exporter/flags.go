@@ -76,7 +76,7 @@ func parseCommandLine(line, environ []string) (invocation, error) {
 		return invocation{}, fmt.Errorf("%w (see docs/migration.md)", err)
 	}
 
-	command, err := app.Parse(args)
+	command, err := app.Parse(usage.CompletionArgs(app, args))
 	if err != nil {
 		if bad := checkVariables(line, lookup); bad != nil {
 			err = bad // it names the variable

@@ -49,7 +49,7 @@ func enumFlag[T ~string](
 	}
 
 	last := len(names) - 1
-	app.Flag(name, help).Default(string(initial)).SetValue(&flagValue{
+	app.Flag(name, help).Default(string(initial)).HintOptions(names...).SetValue(&flagValue{
 		flag:     name,
 		expected: strings.Join(names[:last], ", ") + " or " + names[last],
 		parse: func(s string) bool {

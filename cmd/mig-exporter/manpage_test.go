@@ -46,3 +46,19 @@ func TestWhatisReadsManPages(t *testing.T) {
 		}
 	}
 }
+
+// TestCompletion: the shells complete flags with a fixed set of values.
+func TestCompletion(t *testing.T) {
+	for words, want := range map[string]string{
+		"--driver ":        "nvml sim",
+		"--control.mode a": "plan apply", // the shell keeps apply
+	} {
+		out, _, code := runBinary(t, nil, append([]string{"--completion-bash"}, strings.Split(words, " ")...)...)
+		cmptest.Equal(t, words+": exit code", code, exitOK)
+		cmptest.HasTexts(t, strings.Join(strings.Fields(out), " "), want)
+	}
+
+	script, _, code := runBinary(t, nil, "--completion-script-fish")
+	cmptest.Equal(t, "exit code", code, exitOK)
+	cmptest.HasTexts(t, script, "complete --command mig-exporter ")
+}

@@ -38,7 +38,7 @@ func (s *session) applyPlan(ctx context.Context) error {
 	writePlan(s.page, plan)
 
 	if len(plan.Steps) == 0 {
-		return nil
+		return s.printOutcome(plan)
 	}
 
 	s.page.line()
@@ -69,7 +69,7 @@ func (s *session) planToApply(ctx context.Context) (*api.Plan, error) {
 		return &plan, s.client.fetch(ctx, "/plans/"+pathEscape(s.opts.Plan), &plan)
 	}
 
-	request, err := s.planRequest()
+	request, err := s.planRequest(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -144,6 +144,11 @@ func (s *session) followOperation(ctx context.Context, op *api.Operation) error 
 		err := f.showEvents(ctx)
 		if ended := s.fetchEnded(ctx, op.ID, err); ended != nil {
 			writeOutcome(s.page, ended)
+
+			if err := s.printOutcome(ended); err != nil {
+				return err
+			}
+
 			return outcomeError(ended)
 		}
 

@@ -31,6 +31,43 @@ func TestApplyAsksFollowsAndTellsHowToUndo(t *testing.T) {
 	cmptest.Equal(t, "body", body, api.OperationRequest{Plan: repartition().ID, Hash: repartition().Hash})
 }
 
+// TestDocumentsOfChanges: with -o json standard output has the document of the operation and nothing else; the plan,
+// the question and the steps are on standard error.
+func TestDocumentsOfChanges(t *testing.T) {
+	degraded := applied()
+	degraded["GET /operations/"+op1] = answer(partial(api.Degraded))
+	degraded["POST /operations/"+op1+"/accept"] = answer(partial(api.Accepted))
+	unchanged := applied()
+	unchanged["POST /plans"] = answer(nothingToDo())
+
+	for name, c := range map[string]struct {
+		routes map[string]http.HandlerFunc
+		args   string
+		code   int
+		out    string
+		err    string
+	}{
+		"apply":         {applied(), "apply --gpus=2 --devices=2g.10gb=1 -o json", exitOK, `"state": "succeeded"`, "Apply? [y/N]"},
+		"apply, yaml":   {applied(), "apply --gpus=2 --devices=2g.10gb=1 -o yaml", exitOK, "state: succeeded", "[1/9] destroy CI"},
+		"nothing to do": {unchanged, "apply --gpus=2 --devices=2g.10gb=1 -o json", exitOK, `"steps": null`, "Nothing to do"},
+		"rollback":      {applied(), "rollback op-20260304-1 -o json", exitOK, `"state": "succeeded"`, "Roll back operation"},
+		"accept":        {degraded, "accept op-20260304-1 -o json", exitOK, `"state": "accepted"`, "Accept the current layout"},
+		"degraded":      {degraded, "rollback op-20260304-1 -o json", exitDegraded, `"state": "degraded"`, "degraded"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, address := serve(t, c.routes)
+			got := plainTerminal("y\n").run(t, address, strings.Fields(c.args)...)
+			cmptest.Equal(t, "exit code", got.code, c.code)
+			cmptest.HasTexts(t, got.out, c.out)
+			cmptest.HasTexts(t, flat(got.err), c.err)
+
+			if !strings.Contains(c.args, "yaml") && !json.Valid([]byte(got.out)) {
+				t.Errorf("standard output is no document: %s", got.out)
+			}
+		})
+	}
+}
+
 func TestApplyWithoutAnAnswer(t *testing.T) {
 	for name, c := range map[string]struct {
 		runner runner

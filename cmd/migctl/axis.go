@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -20,10 +21,9 @@ type slot struct {
 
 const (
 	axisIndent   = 2
-	axisColumns  = tableWidth - axisIndent - 1
-	unitMax      = 18 // columns of a unit at most: a short axis does not fill the line
-	unitsDrawn   = 24 // a longer axis would have no room for a profile
-	freeLabel    = "free"
+	unitMax      = 18     // columns of a unit at most, on a page of tableWidth: a short axis does not fill the line
+	unitsDrawn   = 24     // a longer axis would have no room for a profile
+	freeLabel    = "free" // held by nothing: room without an instance, or a device
 	strandedText = "stranded"
 )
 
@@ -43,7 +43,8 @@ func (p *page) boxLines() boxLines {
 // drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their placements. The numbers
 // below are the memory slices at which placements can begin.
 func (p *page) drawAxis(units int, slots []slot) {
-	for _, line := range p.axisLines(axisColumns, units, slots) {
+	columns := cmp.Or(p.width, tableWidth) - axisIndent - 1
+	for _, line := range p.axisLines(columns, units, slots) {
 		p.line(line...)
 	}
 }
@@ -55,7 +56,7 @@ func (p *page) axisLines(columns, units int, slots []slot) [][]span {
 		return nil
 	}
 
-	unit := min(unitMax, columns/units)
+	unit := min(cmp.Or(p.unitMost, unitMax), columns/units)
 	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
@@ -100,7 +101,7 @@ func (s slot) boxTexts(inner int) (top, bottom string) {
 // fillBox pads a text to the width of its box. Stranded room is hatched.
 func (p *page) fillBox(s string, inner int, stranded bool, waste string) string {
 	if !stranded {
-		return p.cell(s, inner)
+		return p.cell(p.cutMiddle(p.clean(s), inner), inner)
 	}
 
 	if s = p.clean(s); utf8.RuneCountInString(s) > inner {

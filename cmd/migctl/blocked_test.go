@@ -47,7 +47,7 @@ func TestForceIsOneCommand(t *testing.T) {
 	}
 
 	cmptest.Equal(t, command, s.opts, options{
-		Command: commandApply, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
+		Command: commandApply, Output: formText, TakeOver: true, Address: s.opts.Address, Timeout: s.opts.Timeout, Color: s.opts.Color,
 		Spec: specOptions{GPUs: []string{"2"}, Devices: []string{"1g.5gb+me=1,it's=1"},
 			Force: []string{"MIG-0", "MIG-1", "MIG-2"}},
 	})

@@ -65,6 +65,11 @@ func (s *session) confirmFree(ctx context.Context) error {
 func findDevices(n *nodeView, words []string) ([]deviceToConfirm, error) {
 	devices := make([]deviceToConfirm, 0, len(words))
 
+	words, err := completeUUIDs(words, uuidsOf(n.doc.GPUs))
+	if err != nil {
+		return nil, err
+	}
+
 	for _, word := range words {
 		d, ok := findDevice(n, word)
 		if !ok {

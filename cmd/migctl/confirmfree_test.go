@@ -133,8 +133,8 @@ func TestGetWhatIsConfirmed(t *testing.T) {
 	_, address := serve(t, map[string]http.HandlerFunc{"GET /node": raw(confirmed)})
 	for _, args := range [][]string{{"get"}, {"get", "-o", "wide"}} {
 		got := runner{}.run(t, address, args...)
-		if !strings.Contains(got.out, "idle (confirmed)\n") ||
-			!strings.Contains(flat(got.out), "idle (confirmed): an operator has confirmed that nothing uses") {
+		if !strings.Contains(got.out, "free (confirmed)\n") ||
+			!strings.Contains(flat(got.out), "free (confirmed): an operator has confirmed that nothing uses") {
 			t.Errorf("%v:\n%s", args, got.out)
 		}
 
@@ -217,7 +217,7 @@ func TestUnconfirmedHoldersInPlans(t *testing.T) {
 // only.
 func TestUseOfWhatIsNotKnown(t *testing.T) {
 	use := nodedoc.Use{Processes: gpu.Some(0)}
-	for listed, want := range map[bool]string{false: "idle", true: "unknown"} {
+	for listed, want := range map[bool]string{false: "free", true: "unknown"} {
 		n := nodedoc.Document{GPUs: []nodedoc.GPU{{Use: use}, {}}}
 		if listed {
 			n.GPUs[1].Allocated = gpu.Some(false)

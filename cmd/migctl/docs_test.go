@@ -96,7 +96,7 @@ func TestCommandsOfThePagesParse(t *testing.T) {
 				continue
 			}
 
-			if _, err := s.planRequest(); err != nil {
+			if _, err := s.planRequest(t.Context()); err != nil {
 				t.Errorf("%s: %s: %v", name, command, err)
 			}
 		}

@@ -8,6 +8,36 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// printsOutcome reports whether a command that changes something prints a document to standard output when it is done.
+// Everything for people, the question included, then goes to standard error.
+func (o *options) printsOutcome() bool {
+	switch o.Command {
+	case commandApply, commandRollback, commandAccept, commandSettled:
+		return o.Output == formJSON || o.Output == formYAML
+	}
+
+	return false
+}
+
+// printOutcome prints the document of an operation that has stopped, or of a plan without steps, if the operator has
+// asked for one.
+func (s *session) printOutcome(document any) error {
+	if !s.opts.printsOutcome() {
+		return nil
+	}
+
+	data, err := json.Marshal(document)
+	if err != nil {
+		return fmt.Errorf("print the document: %w", err)
+	}
+
+	if err := s.page.flush(); err != nil {
+		return err
+	}
+
+	return s.printDocument(data)
+}
+
 // printDocument prints a document of the server as indented JSON or as YAML, with the keys in its order.
 func (s *session) printDocument(data []byte) error {
 	var out bytes.Buffer

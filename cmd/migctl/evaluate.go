@@ -15,6 +15,7 @@ import (
 	"github.com/alecthomas/kingpin/v2"
 	"github.com/prometheus/common/version"
 
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -45,6 +46,15 @@ func (s *session) evaluate(ctx context.Context) error {
 
 	var e sim.Evaluation
 	if err := s.client.decodeAnswer(data, &e); err != nil {
+		return err
+	}
+
+	uuids := make([]gpu.UUID, len(e.Processes))
+	for i := range e.Processes {
+		uuids[i] = e.Processes[i].GPU
+	}
+
+	if o.GPUs, err = completeUUIDs(o.GPUs, uuids); err != nil {
 		return err
 	}
 

@@ -51,6 +51,15 @@ func wattsText(w gpu.Opt[float64]) string {
 	return fmt.Sprintf("%.0fW", v)
 }
 
+func celsiusText(t gpu.Opt[float64]) string {
+	v, ok := t.Get()
+	if !ok {
+		return unknown + "C"
+	}
+
+	return fmt.Sprintf("%.0fC", v)
+}
+
 func percentText(r gpu.Opt[float64]) string {
 	v, ok := r.Get()
 	if !ok {

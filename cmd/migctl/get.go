@@ -12,13 +12,22 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// showNode draws the node, or prints its document.
+// showNode draws the node, or prints its document; with --watch again and again.
 func (s *session) showNode(ctx context.Context) error {
+	if s.opts.Watch {
+		return s.watchNode(ctx)
+	}
+
 	data, err := s.client.getDocument(ctx, "/node")
 	if err != nil {
 		return err
 	}
 
+	return s.printNode(ctx, data)
+}
+
+// printNode draws a node or prints its document, in the form that the operator wants.
+func (s *session) printNode(ctx context.Context, data []byte) error {
 	var node nodedoc.Document
 	if err := s.client.decodeAnswer(data, &node); err != nil {
 		return err
@@ -29,15 +38,22 @@ func (s *session) showNode(ctx context.Context) error {
 		return err
 	}
 
-	if s.opts.Output == formJSON || s.opts.Output == formYAML {
+	switch s.opts.Output {
+	case formJSON, formYAML:
 		named := func(g *nodedoc.GPU) bool {
-			return slices.ContainsFunc(s.opts.GPUs, func(w string) bool { return sameGPU(w, g) })
+			return slices.ContainsFunc(chosen, func(c nodedoc.GPU) bool {
+				return c.Index == g.Index && c.UUID == g.UUID
+			})
 		}
+
 		if data, err = filterList(data, "gpus", s.opts.GPUs, named); err != nil {
 			return err
 		}
 
 		return s.printDocument(data)
+	case formName:
+		writeNames(s.page, chosen)
+		return nil
 	}
 
 	node.GPUs = chosen
@@ -48,9 +64,19 @@ func (s *session) showNode(ctx context.Context) error {
 		list = api.Operations{}
 	}
 
+	columns, _ := s.terminalSize()
+	s.page.width = max(tableWidth, columns)
+	s.page.unitMost = max(unitMax, columns/8)
 	drawNode(s.page, newNodeView(node), &list, s.opts.Output == formWide)
 
 	return nil
+}
+
+// writeNames writes the UUIDs of each GPU and of its MIG devices, one a line.
+func writeNames(p *page, gpus []nodedoc.GPU) {
+	for _, uuid := range uuidsOf(gpus) {
+		p.whole(uuid)
+	}
 }
 
 // filterList drops from a list of a document the items that the words of the command line do not name; everything
@@ -91,18 +117,41 @@ func filterList[T any](data []byte, key string, words []string, named func(*T) b
 	return json.Marshal(document)
 }
 
-// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are not shortened.
+// columns are the widths of the columns in the node's table; 0 is no limit. With full, UUIDs are not shortened; with
+// bus, PCI bus ids are shown.
 type columns struct {
 	name, uuid, use, profile, migUUID int
-	full                              bool
+	full, bus                         bool
 }
 
-func tableColumns(wide bool) columns {
-	if wide {
-		return columns{name: 28, uuid: 40, use: 0, profile: 16, migUUID: 52, full: true}
+const (
+	// usedByAt is where the table's last column begins if MIG UUIDs are shortened.
+	usedByAt  = 61
+	shortID   = 12
+	fullUUID  = 40
+	fullMIGID = 48 // that of an old driver: MIG-GPU-<uuid>/1/0
+)
+
+// tableColumns returns the widths for a page as wide as p: the wider it is the less is shortened.
+func tableColumns(p *page) columns {
+	if p.width == 0 {
+		return columns{name: 28, uuid: fullUUID, use: 0, profile: 16, migUUID: 52, full: true, bus: true}
 	}
 
-	return columns{name: 14, uuid: 12, use: 19, profile: 11, migUUID: 12}
+	c := columns{name: 14, uuid: shortID, profile: 11, migUUID: shortID}
+	if p.width >= 100 {
+		c.name = 28
+	}
+
+	if p.width >= 144 {
+		c.full = true
+		c.uuid = fullUUID
+		c.migUUID = fullMIGID
+	}
+
+	c.use = p.width - usedByAt - (c.migUUID - shortID)
+
+	return c
 }
 
 func (c columns) id(uuid string) string {
@@ -132,7 +181,7 @@ func drawNode(p *page, node *nodeView, list *api.Operations, wide bool) {
 			p.line()
 		}
 
-		drawGPU(p, node, g, list, tableColumns(wide))
+		drawGPU(p, node, g, list, tableColumns(p))
 	}
 
 	writeLegend(p, node)
@@ -179,10 +228,10 @@ func writeLegend(p *page, node *nodeView) {
 				"migctl get -o json has the reason (unconfirmedReason).")
 	}
 
-	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedIdle }) {
+	if node.showsUse(func(u deviceUse) bool { return u.summary() == confirmedFree }) {
 		p.line()
 		p.para(
-			confirmedIdle+": ",
+			confirmedFree+": ",
 			yellow,
 			"an operator has confirmed that nothing uses the device (migctl confirm-free); the kubelet does not report "+
 				"whether it is in use.",
@@ -377,18 +426,38 @@ func drawGPUHead(p *page, node *nodeView, g *nodedoc.GPU, c columns) {
 	}
 
 	bus := ""
-	if c.full {
+	if c.bus {
 		bus = p.cell(orUnknown(g.PCIBusID), 18)
 	}
 
-	p.line(
-		span{fmt.Sprintf("GPU %-2d ", g.Index), state},
-		span{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
-		span{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
-		span{fmt.Sprintf("MIG %-4s ", modeText(g.MIGMode)), modeColor(g.MIGMode)},
-		span{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) + " ", plain},
-		span{use, useColor},
-	)
+	spans := []span{
+		{fmt.Sprintf("GPU %-2d ", g.Index), state},
+		{p.cell(orUnknown(shortName(g.Name)), c.name) + " ", state},
+		{p.cell(orUnknown(c.id(string(g.UUID))), c.uuid) + " " + bus, plain},
+		{fmt.Sprintf("MIG %-4s ", modeText(g.MIGMode)), modeColor(g.MIGMode)},
+		{p.right(memoryText(g.Memory)+" GiB", 13) + p.right(wattsText(g.Power.Watts), 6) +
+			p.right(celsiusText(g.Temperature.GPUCelsius), 4), plain},
+		{" SM" + p.right(percentText(g.Activity.SM), 5) + " ", plain},
+	}
+
+	// What uses the GPU takes a line of its own rather than being cut.
+	if p.width > 0 && spanColumns(spans)+columnsOf(p.clean(use)) > p.width {
+		p.line(spans...)
+
+		spans = []span{text("       ")}
+		use = p.cutMiddle(p.clean(use), p.width-spanColumns(spans))
+	}
+
+	p.line(append(spans, span{use, useColor})...)
+}
+
+func spanColumns(spans []span) int {
+	n := 0
+	for _, s := range spans {
+		n += columnsOf(s.text)
+	}
+
+	return n
 }
 
 func modeColor(m nodedoc.Mode) color {
@@ -451,10 +520,15 @@ func tableHead(p *page, c columns) string {
 
 // instanceCells makes a line of the table: each cell as wide as its column.
 func instanceCells(p *page, c columns, cells [8]string) string {
+	use := p.clean(cells[7])
+	if c.use > 0 {
+		use = p.cutMiddle(use, c.use)
+	}
+
 	return p.right(cells[0], 2) + "  " + p.cell(cells[1], c.profile) + " " + p.cell(cells[2], 4) + "  " +
 		p.right(cells[3], 2) + "  " +
 		p.cell(cells[4], c.migUUID) + "  " + p.right(cells[5], 11) + " " + p.right(cells[6], 5) + "  " +
-		p.cell(cells[7], c.use)
+		use
 }
 
 // drawInstance draws the lines of a GPU instance and its compute instances. A compute instance that has all

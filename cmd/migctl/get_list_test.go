@@ -73,6 +73,9 @@ func TestOperationsWhileRecovering(t *testing.T) {
 func TestLayouts(t *testing.T) {
 	layouts := api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{
 		{Name: "all-disabled", Rules: []api.LayoutRule{{Devices: api.DeviceList{All: true}}}, Applies: []gpu.UUID{gpu2}},
+		{Name: "all-1g.10gb", BuiltIn: true, Applies: []gpu.UUID{gpu2}, Rules: []api.LayoutRule{{
+			Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x20B110DE"}, MIGEnabled: true,
+			MIGDevices: map[string]int{"1g.10gb": 4}}}},
 		{Name: "all-balanced", Rules: []api.LayoutRule{
 			{Devices: api.DeviceList{All: true}, DeviceFilter: api.Strings{"0x20B010DE", "0x233010DE"}, MIGEnabled: true,
 				MIGDevices: map[string]int{"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}},
@@ -102,7 +105,11 @@ func TestGPUsAreNamedByIndexUUIDOrBusID(t *testing.T) {
 		}
 	}
 
-	for _, word := range []string{"2", "00", "GPU-0a6d6b1e", "0001:3d:00.0", "x"} {
+	ambiguous := runner{}.run(t, address, "get", "GPU-0a6d6b1e")
+	cmptest.Equal(t, "exit code", ambiguous.code, exitUsage)
+	cmptest.HasTexts(t, flat(ambiguous.err), `"GPU-0a6d6b1e" is the beginning of 2 UUIDs, give more of it: GPU-0a6d6b1e`)
+
+	for _, word := range []string{"2", "00", "GPU-1", "0001:3d:00.0", "x"} {
 		if got := (runner{}).run(t, address, "get", word); got.code != exitUsage || !strings.Contains(got.err, "has no GPU") {
 			t.Errorf("%s: %+v", word, got)
 		}

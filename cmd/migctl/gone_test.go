@@ -12,7 +12,7 @@ import (
 
 // mostFlags is how many flags migctl may have, those of all commands together, each name once and
 // without --help.
-const mostFlags = 35
+const mostFlags = 36
 
 func flagsOfAllCommands() []*kingpin.FlagModel {
 	model := newApp(&options{}).Model()

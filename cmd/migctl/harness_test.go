@@ -176,6 +176,8 @@ type runner struct {
 	env      map[string]string
 	in       string
 	terminal bool
+	columns  int // of the terminal
+	rows     int
 	ctx      context.Context
 	out      io.Writer
 }
@@ -202,6 +204,7 @@ func (r runner) run(t *testing.T, address string, args ...string) outcome {
 	s := &session{
 		in: strings.NewReader(r.in), out: &out, errOut: &errOut,
 		inTerminal: r.terminal, outTerminal: r.terminal, errTerminal: r.terminal,
+		size:   func() (columns, rows int) { return r.columns, r.rows },
 		lookup: func(name string) (string, bool) { v, ok := env[name]; return v, ok },
 		retry:  time.Millisecond,
 	}

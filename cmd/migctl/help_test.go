@@ -89,6 +89,12 @@ func TestUsage(t *testing.T) {
 		}
 	}
 
+	for _, value := range []string{"30", "0s", "-1s", "soon"} {
+		got := runner{}.run(t, defaultAddress, "get", "--timeout="+value)
+		cmptest.HasTexts(t, flat(got.err),
+			`--timeout (or MIGCTL_TIMEOUT) is "`+value+`"; expected a duration with its unit, such as 30s`)
+	}
+
 	if got := (runner{}).run(t, defaultAddress, "--version"); got.code != exitOK ||
 		!strings.HasPrefix(got.out, "migctl, version") {
 		t.Errorf("--version: %+v", got)
@@ -107,6 +113,8 @@ func TestCompletion(t *testing.T) {
 		t.Errorf("zsh: %s", zsh)
 	}
 
+	cmptest.HasTexts(t, runProgram(t, address, "", "--completion-script-fish"), "complete --command migctl ")
+
 	script := runProgram(t, address, "", "--completion-script-bash") + `
 migctl() { "$MIGCTL" "$@"; }
 COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1))
@@ -121,7 +129,10 @@ printf '%s ' "${COMPREPLY[@]}"`
 		{"--col", "--color"},
 		{"--color al", "always"},
 		{"get --output w", "wide"},
-		{"get --output ", "table wide json yaml"},
+		{"get -o w", "wide"},
+		{"get -o ", "table wide name json yaml"},
+		{"get --output = j", "json"},
+		{"get --output ", "table wide name json yaml"},
 		{"plan --output t", "text"},
 		{"apply --y", "--yes"},
 		{"plan --y", ""},

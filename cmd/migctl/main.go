@@ -37,6 +37,7 @@ func main() {
 		inTerminal:  isTerminal(os.Stdin),
 		outTerminal: isTerminal(os.Stdout),
 		errTerminal: isTerminal(os.Stderr),
+		size:        func() (columns, rows int) { return sizeOf(os.Stdout) },
 		lookup:      os.LookupEnv,
 		retry:       followRetry,
 	})

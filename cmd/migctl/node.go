@@ -68,8 +68,8 @@ func (u deviceUse) users() []string {
 	return all
 }
 
-// confirmedIdle is the summary of a device that counts as free only since an operator has confirmed it.
-const confirmedIdle = "idle (confirmed)"
+// confirmedFree is the summary of a device that counts as free only since an operator has confirmed it.
+const confirmedFree = "free (confirmed)"
 
 // summary describes the use of the device in one cell.
 func (u deviceUse) summary() string {
@@ -81,9 +81,9 @@ func (u deviceUse) summary() string {
 	case u.kubelet && !u.Allocated.Present():
 		return "unknown"
 	case u.ConfirmedFree:
-		return confirmedIdle
+		return confirmedFree
 	case u.Processes.Present():
-		return "idle"
+		return freeLabel
 	case u.Allocated.Present(): // no container has it; a process outside of pods may run on it
 		return "not allocated"
 	}
@@ -207,6 +207,11 @@ func chooseGPUs(words []string, node *nodedoc.Document) ([]nodedoc.GPU, error) {
 	gpus := node.GPUs
 	if len(words) == 0 || slices.Contains(words, "all") {
 		return gpus, nil
+	}
+
+	words, err := completeUUIDs(words, uuidsOf(gpus))
+	if err != nil {
+		return nil, err
 	}
 
 	for _, w := range words {

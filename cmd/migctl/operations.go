@@ -272,21 +272,33 @@ func (s *session) showLayouts(ctx context.Context) error {
 		s.page.para(
 			"",
 			plain,
-			"No layouts: mig-exporter was given no file of layouts. migctl plan -f FILE --layout NAME "+
-				"takes one from a file of your own.",
+			"No layouts: no GPU of this node has MIG, and mig-exporter was given no file of layouts. "+
+				"migctl plan -f FILE --layout NAME takes one from a file of your own.",
 		)
 
 		return nil
 	}
 
-	s.page.line(text("%-26s %-5s %s", "LAYOUT", "GPUS", "INSTANCES OF EACH").in(dim))
+	s.page.line(text("%-26s %-8s %-5s %s", "LAYOUT", "FROM", "GPUS", "INSTANCES OF EACH").in(dim))
 
 	for i := range list.Layouts {
 		l := &list.Layouts[i]
-		lead := fmt.Sprintf("%s %-5d ", s.page.cell(l.Name, 26), len(l.Applies))
+
+		from := "file"
+		if l.BuiltIn {
+			from = "built in"
+		}
+
+		lead := fmt.Sprintf("%s %-8s %-5d ", s.page.cell(l.Name, 26), from, len(l.Applies))
 
 		for j := range l.Rules {
-			s.page.para(lead, plain, ruleText(&l.Rules[j]))
+			rule := &l.Rules[j]
+			// The server lists only those built-in rules that are for the node's GPUs.
+			if l.BuiltIn && len(l.Rules) == 1 {
+				rule.DeviceFilter = nil
+			}
+
+			s.page.para(lead, plain, ruleText(rule))
 			lead = strings.Repeat(" ", len([]rune(lead)))
 		}
 	}

@@ -23,7 +23,7 @@ func (s *session) acceptOperation(ctx context.Context) error {
 			text(" is accepted already."),
 		)
 
-		return nil
+		return s.printOutcome(&op)
 	case op.State.Final():
 		return &api.Problem{Type: api.BadSpec, Title: "Nothing to accept",
 			Detail: fmt.Sprintf("operation %s is %s, and blocks no GPU", op.ID, op.State)}
@@ -62,7 +62,7 @@ func (s *session) acceptOperation(ctx context.Context) error {
 	s.page.line(text("Operation ").in(dim), text("%s", closed.ID).in(bold), text(" is accepted."))
 	writeAdvice(s.page, &closed)
 
-	return nil
+	return s.printOutcome(&closed)
 }
 
 // endSettling asks the operator, ends an operation's wait for the kubelet or for a hook, and follows the operation to
@@ -82,7 +82,7 @@ func (s *session) endSettling(ctx context.Context) error {
 			text(" has succeeded already."),
 		)
 
-		return nil
+		return s.printOutcome(&op)
 	default:
 		return &api.Problem{
 			Type:  api.BadSpec,

@@ -38,6 +38,7 @@ const (
 const (
 	formTable = "table"
 	formWide  = "wide"
+	formName  = "name"
 	formText  = "text"
 	formJSON  = "json"
 	formYAML  = "yaml"
@@ -48,7 +49,8 @@ const (
 	releaseAddress = "unix:///run/mig-exporter/release.sock"
 	programHelp    = "Show and repartition the GPUs of a node: a client of mig-exporter's partition control " +
 		"(--control.enabled). A plan changes nothing; apply shows the plan, asks, and says how to undo it. GPUs are named " +
-		"by index, UUID or PCI bus id, profiles by name or id.\n\n" + exitHelp + "\n\n" + setupHelp
+		"by index, UUID or PCI bus id, profiles by name or id; the beginning of a UUID will do if it is the only one with " +
+		"it: GPU-5f65f8d5.\n\n" + exitHelp + "\n\n" + setupHelp
 	exitHelp = "Exit codes: 0 done, or nothing to do; 1 refused, or failed and rolled back; 2 the command line or the " +
 		"spec is wrong; 3 the server cannot be reached; 4 degraded or stuck, an operator must act; 5 the layout is neither " +
 		"the previous nor the planned one (another client interrupted the operation, or an operator accepted the layout), " +
@@ -57,7 +59,8 @@ const (
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
 		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
-		"--completion-script-zsh. Man page: migctl --help-man | man -l -"
+		"--completion-script-zsh; in fish source (migctl --completion-script-fish | psub). " +
+		"Man page: migctl --help-man | man -l -"
 )
 
 // options are the values of a command line.
@@ -71,6 +74,7 @@ type options struct {
 	Output string
 	GPUs   []string // get, profiles, mode, recommend, evaluate; confirm-free: devices
 	State  string   // mode: on or off
+	Watch  bool     // get
 
 	Spec specOptions
 	Plan string // apply: the plan that was seen, with Hash
@@ -99,6 +103,26 @@ type specOptions struct {
 	Demand  []string
 	Force   []string
 }
+
+// timeoutValue is the value of --timeout and MIGCTL_TIMEOUT. Its errors name both: kingpin's do not say which flag is
+// wrong.
+type timeoutValue time.Duration
+
+// Set parses a duration.
+func (t *timeoutValue) Set(s string) error {
+	d, err := time.ParseDuration(s)
+	if err != nil || d <= 0 {
+		return fmt.Errorf(
+			"--timeout (or MIGCTL_TIMEOUT) is %q; expected a duration with its unit, such as 30s or 2m", s)
+	}
+
+	*t = timeoutValue(d)
+
+	return nil
+}
+
+// String returns the duration.
+func (t *timeoutValue) String() string { return time.Duration(*t).String() }
 
 // usageError is a mistake on the command line or in a spec.
 type usageError struct{ text string }
@@ -134,7 +158,7 @@ func (s *session) parseCommandLine(args []string) (done bool, err error) {
 		app.ErrorWriter(io.Discard)
 	})
 
-	command, err := app.Parse(joinLoneDash(args))
+	command, err := app.Parse(joinLoneDash(usage.CompletionArgs(app, args)))
 	if printed && slices.ContainsFunc(args, asksForHelp) {
 		return true, nil
 	}
@@ -240,7 +264,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "url", "once"},
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "watch", "url", "once"},
 		},
 	}
 }
@@ -271,7 +295,7 @@ func newApp(o *options) *kingpin.Application {
 		"has no limit.").
 		Default("30s").
 		Envar("MIGCTL_TIMEOUT").
-		DurationVar(&o.Timeout)
+		SetValue((*timeoutValue)(&o.Timeout))
 	app.Flag("color", "Colors: auto (on a terminal, unless NO_COLOR is set), always or never.").
 		Default("auto").
 		Envar("MIGCTL_COLOR").
@@ -295,7 +319,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(rollback, o)
+	addOutcomeFlags(rollback, o)
 
 	accept := app.Command(commandAccept, "Accept the current layout and close an operation that "+
 		"is degraded or stuck. Changes no GPU.")
@@ -303,7 +327,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(accept, o)
+	addOutcomeFlags(accept, o)
 
 	settled := app.Command(commandSettled, "End an operation's wait for the kubelet to list the "+
 		"new devices.")
@@ -311,7 +335,7 @@ func newApp(o *options) *kingpin.Application {
 		Required().
 		HintAction(ids).
 		StringVar(&o.Operation)
-	addYesFlag(settled, o)
+	addOutcomeFlags(settled, o)
 
 	confirm := app.Command(commandConfirm, "Confirm that nothing uses devices whose use the "+
 		"kubelet does not report. Changes no GPU. Requires the force right.")
@@ -374,11 +398,13 @@ func addRestoreCommand(app *kingpin.Application, o *options) {
 // addReadCommands declares the commands that change and plan nothing.
 func addReadCommands(app *kingpin.Application, o *options) {
 	get := app.Command(commandGet, "Draw the node: GPUs, their slices on the placement axis, "+
-		"their users, free and stranded slices.")
+		"their users, free and stranded slices. held: a pod, a batch job or a process has it. free: nothing "+
+		"has it. idle, as recommend says: nothing runs on it, held or not.")
 	get.Arg("gpu", "Only these GPUs: index, UUID or PCI bus id.").
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
-	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
+	get.Flag("watch", "Draw it again with each reading, until Ctrl-C.").Short('w').BoolVar(&o.Watch)
+	addOutputFlag(get, o, formTable, formWide, formName, formJSON, formYAML)
 
 	addTopCommand(app, o)
 
@@ -444,7 +470,17 @@ func addPlanFlags(c *kingpin.CmdClause, o *options, apply bool) {
 		PlaceHolder("ID").
 		StringVar(&o.Plan)
 	c.Flag("hash", "The hash of that plan.").StringVar(&o.Hash)
+	addOutcomeFlags(c, o)
+}
+
+// addOutcomeFlags declares the flags of a command that starts or ends one operation.
+func addOutcomeFlags(c *kingpin.CmdClause, o *options) {
 	addYesFlag(c, o)
+	c.Flag("output", "Form of the output: text, json, yaml. With the latter two standard output has only the "+
+		"operation when it has ended, or the plan if there is nothing to do; all else goes to standard error.").
+		Short('o').
+		Default(formText).
+		EnumVar(&o.Output, formText, formJSON, formYAML)
 }
 
 func addYesFlag(c *kingpin.CmdClause, o *options) {

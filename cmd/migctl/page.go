@@ -11,7 +11,7 @@ import (
 	"github.com/rivo/uniseg"
 )
 
-// tableWidth is the width of all output but that of -o wide.
+// tableWidth is the width of all output but that of get on a wider terminal and that of -o wide.
 const tableWidth = 80
 
 // color is an SGR parameter; empty is the terminal's own.
@@ -45,6 +45,8 @@ type page struct {
 	color bool
 	utf8  bool
 	width int // 0: no limit
+	// unitMost is how many columns a unit of an axis takes at most; 0 is unitMax.
+	unitMost int
 }
 
 func newPage(w io.Writer, color, utf8 bool) *page {
@@ -52,6 +54,12 @@ func newPage(w io.Writer, color, utf8 bool) *page {
 }
 
 func (p *page) flush() error { return p.w.Flush() }
+
+// prompt writes a question after which the cursor stays on the line.
+func (p *page) prompt(question string) error {
+	p.w.WriteString(p.clean(question)) //nolint:errcheck // a bufio.Writer keeps its first error for Flush
+	return p.flush()
+}
 
 // line writes spans as a line, cut to the width, without trailing spaces. Control characters are dropped, so that a
 // text from the server cannot move the cursor.
@@ -190,7 +198,8 @@ func (p *page) ellipsis() string {
 // than a line (a path, a UUID) is broken, not cut.
 func (p *page) para(mark string, c color, s string) {
 	indent := strings.Repeat(" ", utf8.RuneCountInString(mark))
-	for _, l := range wrap(p.clean(s), p.width-len(indent)) {
+	// Longer lines than these are hard to read, however wide the terminal is.
+	for _, l := range wrap(p.clean(s), min(p.width, tableWidth)-len(indent)) {
 		p.line(span{mark, c}, span{l, c})
 		mark = indent
 	}

@@ -16,7 +16,7 @@ import (
 
 // showPlan shows what a change would do.
 func (s *session) showPlan(ctx context.Context) error {
-	request, err := s.planRequest()
+	request, err := s.planRequest(ctx)
 	if err != nil {
 		return err
 	}

@@ -93,6 +93,8 @@ func TestSpecs(t *testing.T) {
 		"two forms":         {args: []string{"--layout=a", "--demand=sms=1"}, want: "!choose one"},
 		"a file and flags":  {args: []string{"-f", "-", "--gpus=0"}, want: "!whole spec"},
 		"unreadable number": {args: []string{"--demand=memory=much"}, want: "!memory"},
+		"no unit":           {args: []string{"--demand=memory=12"}, want: `!memory is "12"; expected a whole number with its unit, such as 12GiB`},
+		"unknown unit":      {args: []string{"--demand=memory=12G"}, want: `!memory is "12G"; expected a whole number with its unit`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			f, address := serve(t, map[string]http.HandlerFunc{"POST /plans": answer(nothingToDo())})

@@ -74,6 +74,15 @@ func (s *session) recommend(ctx context.Context) error {
 		return s.printRecommendedSpec(ctx, report)
 	}
 
+	uuids := make([]gpu.UUID, len(report.Devices))
+	for i := range report.Devices {
+		uuids[i] = report.Devices[i].GPU
+	}
+
+	if words, err = completeUUIDs(words, uuids); err != nil {
+		return err
+	}
+
 	if err := checkDeviceWords(words, report.Devices); err != nil {
 		return err
 	}

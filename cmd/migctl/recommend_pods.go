@@ -166,7 +166,7 @@ func (w *procedure) waitUntilGone(r *advise.Recommendation) {
 	if r.Pod == nil || !isReplaceable(r) || isOwnedBy(r, "StatefulSet") {
 		w.writeCommand(fmt.Sprintf("migctl get %d", r.Index))
 
-		what := fmt.Sprintf("GPU %d is idle", r.Index)
+		what := fmt.Sprintf("GPU %d is free", r.Index)
 		if r.Instance.Present() {
 			what = fmt.Sprintf("%s of GPU %d is free", sliceText(r), r.Index)
 		}

@@ -20,7 +20,7 @@ import (
 
 // reportError writes an error to standard error, with what to do next, and returns the exit code.
 func (s *session) reportError(err error) int {
-	p := newPage(s.errOut, wantsColor(s.opts.Color, s.errTerminal, s.lookup), usesUTF8(s.lookup))
+	p := s.newPage(s.errOut, s.errTerminal)
 	defer p.flush() // an error that cannot be written cannot be reported
 	var usage usageError
 	var problem *api.Problem

@@ -102,11 +102,22 @@ func (s *session) chooseRestorable(
 		return nil, nil, err
 	}
 
-	for _, word := range s.opts.GPUs {
+	// A GPU without its layout may be lost, and not in the node's document.
+	uuids := uuidsOf(node.GPUs)
+	for i := range list {
+		uuids = append(uuids, string(list[i].GPU))
+	}
+
+	words, err := completeUUIDs(s.opts.GPUs, uuids)
+	if err != nil {
+		return nil, nil, err
+	}
+
+	for _, word := range words {
 		at := slices.IndexFunc(list, func(u api.Unrestored) bool {
 			return strings.EqualFold(word, string(u.GPU))
 		})
-		if at >= 0 { // it may be lost, and not in the node's document
+		if at >= 0 {
 			ids = append(ids, list[at].GPU)
 			continue
 		}

@@ -16,6 +16,7 @@ type session struct {
 	in                                   io.Reader
 	out, errOut                          io.Writer
 	inTerminal, outTerminal, errTerminal bool
+	size                                 func() (columns, rows int)  // of standard output
 	lookup                               func(string) (string, bool) // environment
 	retry                                time.Duration               // between attempts to follow an operation again
 
@@ -31,7 +32,11 @@ func execute(ctx context.Context, args []string, s *session) int {
 		return exitOK
 	}
 
-	s.page = newPage(s.out, wantsColor(s.opts.Color, s.outTerminal, s.lookup), usesUTF8(s.lookup))
+	s.page = s.newPage(s.out, s.outTerminal)
+	if s.opts.printsOutcome() {
+		s.page = s.newPage(s.errOut, s.errTerminal)
+	}
+
 	if err == nil {
 		err = s.runCommand(ctx)
 	}
@@ -46,6 +51,10 @@ func execute(ctx context.Context, args []string, s *session) int {
 	}
 
 	return s.reportError(err)
+}
+
+func (s *session) newPage(out io.Writer, terminal bool) *page {
+	return newPage(out, wantsColor(s.opts.Color, terminal, s.lookup), usesUTF8(s.lookup))
 }
 
 // runCommand runs the command.
@@ -121,11 +130,7 @@ func (s *session) askOperator(ctx context.Context, question string) error {
 		}
 	}
 
-	if err := s.page.flush(); err != nil {
-		return err
-	}
-
-	if _, err := fmt.Fprintf(s.out, "%s [y/N] ", question); err != nil {
+	if err := s.page.prompt(question + " [y/N] "); err != nil {
 		return err
 	}
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -20,9 +21,13 @@ func (o *specOptions) isEmpty() bool {
 // maxSpecFile bounds a file, in bytes: one of named layouts can be larger than the spec that is chosen from it.
 const maxSpecFile = 4 << 20
 
-// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked.
-func (s *session) planRequest() (api.PlanRequest, error) {
+// planRequest returns the request for a plan. It refuses a spec that is wrong before the server is asked for one.
+func (s *session) planRequest(ctx context.Context) (api.PlanRequest, error) {
 	o := &s.opts.Spec
+	if err := s.completeSpec(ctx); err != nil {
+		return api.PlanRequest{}, err
+	}
+
 	r := api.PlanRequest{Force: o.Force, TakeOver: s.opts.TakeOver}
 
 	data, err := o.specDocument(s.in)
@@ -78,7 +83,7 @@ func (o *specOptions) specDocument(in io.Reader) ([]byte, error) {
 		return nil, err
 	}
 
-	return json.Marshal(map[string]any{"gpus": splitCommas(o.GPUs), "devices": devices})
+	return json.Marshal(map[string]any{"gpus": o.GPUs, "devices": devices})
 }
 
 func readSpec(name string, in io.Reader) ([]byte, error) {
@@ -140,21 +145,22 @@ func parseDemand(words []string) ([]map[string]any, error) {
 
 		for _, part := range strings.Split(w, ",") {
 			key, value, _ := strings.Cut(part, "=")
+			number, err := strconv.Atoi(value)
 
-			n, err := strconv.Atoi(value)
 			switch {
-			case key == "memory" && value != "" && err != nil:
-				need[key] = value
-			case (key == "memory" || key == "sms" || key == "count") && err == nil && n >= 0:
-				need[key] = n
-			default:
-				return nil, usageError{
-					fmt.Sprintf(
-						"--demand %q: %q is not one of memory=12GiB, sms=20, count=3",
-						w,
-						part,
-					),
+			case key == "memory":
+				// The API takes a plain number of bytes, too. An operator who types one means GiB.
+				if _, wrong := api.ParseBytes(value); wrong != nil || err == nil {
+					return nil, usageError{fmt.Sprintf(
+						"--demand %q: memory is %q; expected a whole number with its unit, such as 12GiB or 20GB", w, value)}
 				}
+
+				need[key] = value
+			case (key == "sms" || key == "count") && err == nil && number >= 0:
+				need[key] = number
+			default:
+				return nil, usageError{fmt.Sprintf(
+					"--demand %q: %q is not one of memory=12GiB, sms=20, count=3", w, part)}
 			}
 		}
 

@@ -21,6 +21,32 @@ func isTerminal(f *os.File) bool {
 	return errno == 0
 }
 
+// sizeOf returns the columns and rows of a terminal; 0 if they are not known.
+func sizeOf(f *os.File) (columns, rows int) {
+	var size struct{ rows, columns, width, height uint16 }
+
+	_, _, errno := syscall.Syscall(
+		syscall.SYS_IOCTL,
+		f.Fd(),
+		syscall.TIOCGWINSZ,
+		uintptr(unsafe.Pointer(&size)),
+	)
+	if errno != 0 {
+		return 0, 0
+	}
+
+	return int(size.columns), int(size.rows)
+}
+
+// terminalSize returns the columns and rows of standard output; 0 if it is no terminal, or they are not known.
+func (s *session) terminalSize() (columns, rows int) {
+	if !s.outTerminal || s.size == nil {
+		return 0, 0
+	}
+
+	return s.size()
+}
+
 // usesUTF8 reports whether the locale's character set is UTF-8. The first of the three variables that is set decides,
 // as in setlocale(3).
 func usesUTF8(lookup func(string) (string, bool)) bool {

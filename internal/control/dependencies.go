@@ -155,7 +155,7 @@ type Options struct {
 	BootID   string
 	Apply    bool                        // --control.mode=apply
 	Restore  bool                        // --control.restore
-	Layouts  map[string][]api.LayoutRule // --control.layouts, until SetLayouts
+	Layouts  map[string][]api.LayoutRule // of --control.layouts, until SetLayouts
 
 	Actuator    Actuator
 	Poller      Poller

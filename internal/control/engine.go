@@ -11,7 +11,6 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
-	"github.com/mig-exporter/mig-exporter/internal/control/api"
 	"github.com/mig-exporter/mig-exporter/internal/retry"
 )
 
@@ -28,7 +27,7 @@ const (
 // them. It is safe for concurrent use.
 type Engine struct {
 	o         Options
-	named     atomic.Pointer[map[string][]api.LayoutRule] // the named layouts that are in force
+	named     atomic.Pointer[namedLayouts] // those that are in force
 	plans     plans
 	active    activity
 	views     *views
@@ -104,9 +103,6 @@ func New(o Options) (*Engine, error) {
 
 	return e, nil
 }
-
-// SetLayouts replaces the named layouts for the plans that follow. The caller does not modify them afterwards.
-func (e *Engine) SetLayouts(layouts map[string][]api.LayoutRule) { e.named.Store(&layouts) }
 
 // housekeeping is how often observeActivity reads the last Snapshot, and Run looks for operations to retry.
 const housekeeping = time.Second

@@ -22,7 +22,7 @@ func (e *Engine) Plan(ctx context.Context, by Actor, r api.PlanRequest) (*api.Pl
 		return nil, p
 	}
 
-	wanted, err := spec.Resolve(r.Spec, *e.named.Load())
+	wanted, err := spec.Resolve(r.Spec, e.named.Load().rules)
 	if err != nil {
 		if own := (*api.Problem)(nil); errors.As(err, &own) {
 			return nil, own
@@ -256,31 +256,4 @@ func (e *Engine) PlanByID(id string) (*api.Plan, error) {
 	}
 
 	return n.plan, nil
-}
-
-// Layouts lists the node's named layouts by name, with the GPUs that each applies to.
-func (e *Engine) Layouts(ctx context.Context) (*api.NamedLayouts, error) {
-	list := &api.NamedLayouts{APIVersion: api.Version, Layouts: []api.NamedLayout{}}
-
-	gpus, _, err := e.readNode(ctx, needsNoOther)
-	if err != nil {
-		return nil, driverProblem(err)
-	}
-
-	named := *e.named.Load()
-	for name, rules := range named {
-		l := api.NamedLayout{Name: name, Rules: rules, Applies: []gpu.UUID{}}
-		if wanted, err := spec.Resolve(api.Spec{Layout: name}, named); err == nil {
-			l.Applies = gpusOfRules(gpus, wanted)
-		}
-
-		list.Layouts = append(list.Layouts, l)
-	}
-
-	slices.SortFunc(
-		list.Layouts,
-		func(a, b api.NamedLayout) int { return strings.Compare(a.Name, b.Name) },
-	)
-
-	return list, nil
 }

@@ -447,9 +447,12 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 	e := w.engine(t, func(o *Options) { o.Layouts = layouts })
 
 	got, err := e.Layouts(t.Context())
-	if err != nil || len(got.Layouts) != 3 {
-		t.Fatalf("layouts %+v, %v", got, err)
+	if err != nil {
+		t.Fatal(err)
 	}
+
+	got.Layouts = slices.DeleteFunc(got.Layouts, func(l api.NamedLayout) bool { return l.BuiltIn })
+	cmptest.Equal(t, "layouts of the operator", len(got.Layouts), 3)
 
 	for n, want := range []api.NamedLayout{{Name: "all", Applies: []gpu.UUID{gpu0, gpu1}},
 		{Name: "by index", Applies: []gpu.UUID{gpu1}}, {Name: "by model", Applies: []gpu.UUID{gpu0}}} {
@@ -457,4 +460,37 @@ func TestLayoutsSayWhomTheyAreFor(t *testing.T) {
 			t.Errorf("layout %s applies to %v, want %s to %v", l.Name, l.Applies, want.Name, want.Applies)
 		}
 	}
+}
+
+// TestBuiltInLayouts: those for the node's models are there without a file, and a file overrides them.
+func TestBuiltInLayouts(t *testing.T) {
+	w := newWorld(t)
+	w.gpu(gpu0).PCIDevice = 0x20B010DE
+	own := map[string][]api.LayoutRule{"all-3g.20gb": {{Devices: api.DeviceList{All: true}, MIGEnabled: true,
+		MIGDevices: map[string]int{"3g.20gb": 1}}}}
+	e := w.engine(t, func(o *Options) { o.Layouts = own })
+
+	got, err := e.Layouts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	listed := map[string]string{}
+	for _, l := range got.Layouts {
+		listed[l.Name] = fmt.Sprint(l.BuiltIn, l.Applies, l.Rules[0].MIGDevices)
+	}
+
+	for name, want := range map[string]string{
+		"all-balanced": fmt.Sprint(true, []gpu.UUID{gpu0}, map[string]int{"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}),
+		"all-1g.5gb":   fmt.Sprint(true, []gpu.UUID{gpu0, gpu1}, map[string]int{"1g.5gb": 7}),
+		"all-disabled": fmt.Sprint(true, []gpu.UUID{gpu0, gpu1}, map[string]int(nil)),
+		"all-3g.20gb":  fmt.Sprint(false, []gpu.UUID{gpu0, gpu1}, map[string]int{"3g.20gb": 1}),
+		"all-1g.6gb":   "", // of another model
+	} {
+		cmptest.Equal(t, name, listed[name], want)
+	}
+
+	_, err = e.Plan(t.Context(), everything, api.PlanRequest{Spec: api.Spec{Layout: "none"}})
+	p := isProblem(t, err, api.BadSpec)
+	cmptest.HasTexts(t, p.Detail, `this node has no layout "none"; migctl layouts lists those that it has`)
 }

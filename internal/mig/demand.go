@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -37,7 +38,7 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 	for i, n := range needs {
 		if n.Count < 0 || n.SMs < 0 {
 			return nil, &SpecError{
-				fmt.Sprintf("need %d: count %d, SMs %d: expected 0 or more", i, n.Count, n.SMs),
+				fmt.Sprintf("demand %d: count %d, SMs %d: expected 0 or more", i+1, n.Count, n.SMs),
 			}
 		}
 
@@ -63,15 +64,9 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 		if k.fitsNowhere() {
 			n := needs[k.needs[0]]
 
-			return nil, &InfeasibleError{
-				GPU: -1,
-				Reason: fmt.Sprintf(
-					"need %d: no GPU with MIG on offers a profile with %d bytes and %d SMs",
-					k.needs[0],
-					n.MemoryBytes,
-					n.SMs,
-				),
-			}
+			return nil, &InfeasibleError{GPU: -1, Reason: fmt.Sprintf(
+				"demand %d: no GPU with MIG on offers a profile with %s%s",
+				k.needs[0]+1, sizeText(n.MemoryBytes, n.SMs), d.largestOffer())}
 		}
 	}
 
@@ -92,6 +87,35 @@ func planDemand(w *watch, gpus []GPULayout, needs []Need) ([]PlannedGPU, error) 
 	}
 
 	return d.planned(best), nil
+}
+
+// largestOffer says which profile of the GPUs in MIG mode has the most memory.
+func (d *demand) largestOffer() string {
+	var largest gpu.Profile
+
+	for _, b := range d.inMIG {
+		for _, p := range d.gpus[b].Profiles {
+			if p.MemoryBytes > largest.MemoryBytes {
+				largest = p
+			}
+		}
+	}
+
+	if largest.Name == "" {
+		return ""
+	}
+
+	return fmt.Sprintf("; the largest is %s with %s", largest.Name, sizeText(largest.MemoryBytes, largest.SMs))
+}
+
+// sizeText is "12 GiB and 20 SMs", without the SMs if there are none.
+func sizeText(bytes uint64, sms int) string {
+	text := strconv.FormatFloat(float64(bytes)/(1<<30), 'g', 4, 64) + " GiB"
+	if sms > 0 {
+		text += fmt.Sprintf(" and %d SMs", sms)
+	}
+
+	return text
 }
 
 // demand goes from GPU to GPU and remembers, for every part of the demand, the best way to meet it with the GPUs so
@@ -347,7 +371,7 @@ func (d *demand) infeasible(total int) error {
 	without := d.solve(replaceBusy)
 	if without == nil {
 		problem.Reason = fmt.Sprintf(
-			"%d more instances do not fit beside the existing ones: idle ones would only be "+
+			"%d more instances do not fit beside the existing ones: free ones would only be "+
 				"created again",
 			total,
 		)

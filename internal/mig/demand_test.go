@@ -278,11 +278,11 @@ func TestDemandThatCannotBe(t *testing.T) {
 		says       string
 	}{
 		{on, []Need{{MemoryBytes: 80 << 30, Count: 1}}, true,
-			"need 0: no GPU with MIG on offers a profile with 85899345920 bytes and 0 SMs"},
+			"demand 1: no GPU with MIG on offers a profile with 80 GiB; the largest is 7g.40gb with 39.5 GiB and 98 SMs"},
 		{on, []Need{{Count: 8}}, true, "8 more instances do not fit on the GPUs with MIG on, not even if they were empty"},
 		{on, different, true, "30 more instances do not fit"},
 		{[]GPULayout{off, pendingOff}, []Need{{Count: 1}}, true, "no GPU of this node has MIG on"},
-		{on, []Need{{Count: -1}}, false, "need 0: count -1, SMs 0: expected 0 or more"},
+		{on, []Need{{Count: -1}}, false, "demand 1: count -1, SMs 0: expected 0 or more"},
 		{on, []Need{{Count: 1 << 30}}, false, "expected at most 64 in one demand"},
 	} {
 		_, err := PlanNode(t.Context(), tt.gpus, Spec{Demand: tt.needs})

@@ -109,7 +109,7 @@ func TestPlansDoNotOverdrawEngines(t *testing.T) {
 	_, err := PlanNode(t.Context(), node, rule(both))
 	var infeasible *InfeasibleError
 
-	const says = "GPU 0: 1 x 2g.48gb, 1 x 2g.48gb+me.all do not fit on an empty model together: they need 6 decoders, " +
+	const says = "GPU 0: 1 x 2g.48gb, 1 x 2g.48gb+me.all do not fit on an empty model: they need 6 decoders, " +
 		"and it has 4"
 	if !errors.As(err, &infeasible) || err.Error() != says {
 		t.Errorf("%v, want %q", err, says)

@@ -26,53 +26,44 @@ type Blocking struct {
 
 func (e *InfeasibleError) Error() string { return e.Reason }
 
-// ModeError says that a GPU is not in the MIG mode that a rule wants. A plan never changes it.
+// ModeError says that GPUs are not in the MIG mode that a rule wants. A plan never changes it.
 type ModeError struct {
-	GPU     int // index in the list planned for
+	GPU     int // index in the list planned for, of the first
 	UUID    gpu.UUID
 	Index   int
 	Current gpu.Opt[bool] // absent if the GPU has no MIG
 	Pending gpu.Opt[bool]
 	Wanted  bool
+	Indexes []int // of all GPUs that are in the same mode, of All that the node has
+	All     int
 }
 
 func (e *ModeError) Error() string {
 	current, ok := e.Current.Get()
 	pending, _ := e.Pending.Get()
 
-	switch {
-	case !ok:
-		return fmt.Sprintf(
-			"GPU %d (%s) has no MIG mode, and the layout is for one with MIG",
-			e.Index,
-			e.UUID,
-		)
-	case current == e.Wanted:
-		return fmt.Sprintf(
-			"GPU %d (%s) has MIG %s until its next reset, and the layout is for one where it stays %s",
-			e.Index,
-			e.UUID,
-			OnOff(current),
-			OnOff(e.Wanted),
-		)
-	case e.Pending.Present() && pending == e.Wanted:
-		return fmt.Sprintf(
-			"GPU %d (%s) has MIG %s, and %s is pending until its next reset: the layout can be planned "+
-				"after that",
-			e.Index,
-			e.UUID,
-			OnOff(current),
-			OnOff(e.Wanted),
-		)
+	who := fmt.Sprintf("GPU %d (%s) has", e.Index, e.UUID)
+	if n := len(e.Indexes); n > 1 && n == e.All {
+		who = fmt.Sprintf("all %d GPUs have", n)
+	} else if n > 1 {
+		who = listIndexes(e.Indexes) + " have"
 	}
 
-	return fmt.Sprintf(
-		"GPU %d (%s) has MIG %s, and the layout is for one with MIG %s: change the mode first",
-		e.Index,
-		e.UUID,
-		OnOff(current),
-		OnOff(e.Wanted),
-	)
+	const layout = "and the layout is for GPUs"
+
+	switch {
+	case !ok:
+		return fmt.Sprintf("%s no MIG mode, %s with MIG", who, layout)
+	case current == e.Wanted:
+		return fmt.Sprintf("%s MIG %s until the next reset, %s where it stays %s",
+			who, OnOff(current), layout, OnOff(e.Wanted))
+	case e.Pending.Present() && pending == e.Wanted:
+		return fmt.Sprintf("%s MIG %s, and %s is pending until the next reset: the layout can be planned after that",
+			who, OnOff(current), OnOff(e.Wanted))
+	}
+
+	return fmt.Sprintf("%s MIG %s, %s with MIG %s: change the mode first",
+		who, OnOff(current), layout, OnOff(e.Wanted))
 }
 
 // OnOff returns "on" or "off", as the MIG mode is shown.
@@ -86,14 +77,14 @@ func OnOff(on bool) string {
 
 // SelectorError says that a selector names no GPU, or a rule's none at all.
 type SelectorError struct {
-	Selector string   // as it was given; empty if no rule selects a GPU
-	Has      []string // the GPUs of the node, as "0 (GPU-..., 00000000:07:00.0)"
+	Selector string // as it was given; empty if no rule selects a GPU
+	Has      []int  // the indexes of the node's GPUs
 }
 
 func (e *SelectorError) Error() string {
 	has := "it has none"
 	if len(e.Has) > 0 {
-		has = "it has " + strings.Join(e.Has, ", ")
+		has = "it has " + listIndexes(e.Has)
 	}
 
 	if e.Selector == "" {
@@ -101,6 +92,22 @@ func (e *SelectorError) Error() string {
 	}
 
 	return fmt.Sprintf("no GPU of this node is %q: %s", e.Selector, has)
+}
+
+// listIndexes names GPUs by their indexes: "GPU 3", "GPUs 0 to 7", "GPUs 0, 2, 5".
+func listIndexes(indexes []int) string {
+	if len(indexes) == 1 {
+		return fmt.Sprintf("GPU %d", indexes[0])
+	}
+
+	first := indexes[0]
+
+	last := indexes[len(indexes)-1]
+	if len(indexes) > 2 && last-first == len(indexes)-1 {
+		return fmt.Sprintf("GPUs %d to %d", first, last)
+	}
+
+	return "GPUs " + strings.ReplaceAll(strings.Trim(fmt.Sprint(indexes), "[]"), " ", ", ")
 }
 
 // ProfileError says that a GPU does not offer a profile.

@@ -61,8 +61,8 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	if e.best == nil {
 		return PlannedGPU{}, &InfeasibleError{
 			GPU: position,
-			Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s together%s",
-				g.Index, describe(wants), g.Name, whyNot(list, shape)),
+			Reason: fmt.Sprintf("GPU %d: %s do not fit on an empty %s%s",
+				g.Index, describe(wants), g.Name, whyNot(w, g, list)),
 		}
 	}
 
@@ -71,29 +71,6 @@ func planExact(w *watch, g *GPULayout, position int, wants []Want) (PlannedGPU, 
 	}
 
 	return planned(g, position, e.after()), nil
-}
-
-// whyNot returns the end of an error's text: which wanted profile has no placements, or of which engines there are too
-// few. It is empty if the instances only don't fit beside each other.
-func whyNot(list []wanted, s shape) string {
-	var need [len(engineCounts{})]int
-	for _, w := range list {
-		if len(w.profile.Placements) == 0 {
-			return fmt.Sprintf(": the driver reports no placements of %s", w.profile.Name)
-		}
-
-		for i, n := range w.profile.engines {
-			need[i] += int(n)
-		}
-	}
-
-	for i, name := range [...]string{"copy engines", "decoders", "encoders", "JPEG engines", "OFA engines"} {
-		if s.engines[i] != unlimited && need[i] > int(s.engines[i]) {
-			return fmt.Sprintf(": they need %d %s, and it has %d", need[i], name, s.engines[i])
-		}
-	}
-
-	return ""
 }
 
 // resolve finds the wanted profiles, the largest first, each as often as it is wanted.

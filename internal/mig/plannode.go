@@ -53,10 +53,14 @@ func PlanNode(ctx context.Context, gpus []GPULayout, spec Spec) (NodePlan, error
 
 // planRules plans each GPU by itself, for the last rule that selects it.
 func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
-	for i, r := range rules {
+	for _, r := range rules {
 		if err := r.check(gpus); err != nil {
-			return nil, fmt.Errorf("rule %d: %w", i, err)
+			return nil, err
 		}
+	}
+
+	if err := inModes(gpus, rules); err != nil {
+		return nil, err
 	}
 
 	var list []PlannedGPU
@@ -67,10 +71,6 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 		rule := ruleFor(g, rules)
 		if rule == nil {
 			continue
-		}
-
-		if err := g.inModeFor(i, rule); err != nil {
-			return nil, err
 		}
 
 		if !rule.Enabled {
@@ -87,7 +87,7 @@ func planRules(w *watch, gpus []GPULayout, rules []Rule) ([]PlannedGPU, error) {
 	}
 
 	if len(rules) > 0 && list == nil {
-		return nil, &SelectorError{Has: listed(gpus)}
+		return nil, &SelectorError{Has: indexesOf(gpus)}
 	}
 
 	return list, nil
@@ -98,7 +98,7 @@ func (r *Rule) check(gpus []GPULayout) error {
 	for _, s := range r.GPUs {
 		if s != AllGPUs &&
 			!slices.ContainsFunc(gpus, func(g GPULayout) bool { return Names(s, &g.Facts) }) {
-			return &SelectorError{Selector: s, Has: listed(gpus)}
+			return &SelectorError{Selector: s, Has: indexesOf(gpus)}
 		}
 	}
 
@@ -126,23 +126,38 @@ func (r *Rule) check(gpus []GPULayout) error {
 // inMIG reports whether a GPU has instances and goes on having them.
 func (g *GPULayout) inMIG() bool { return g.MIG.Or(false) && g.Pending.Or(true) }
 
-// inModeFor returns a *ModeError unless the GPU is in the mode that the rule's layout is for, now and after a reset.
-func (g *GPULayout) inModeFor(position int, r *Rule) error {
-	current := g.MIG.Or(false)
+// inModes returns a *ModeError unless all GPUs are in the modes that the rules' layouts are for, now and after a reset.
+// It is about the first GPU that is not, and about those that are in the same mode.
+func inModes(gpus []GPULayout, rules []Rule) error {
+	var first *ModeError
 
-	pending := g.Pending.Or(g.MIG.Or(false))
-	if current == r.Enabled && pending == r.Enabled {
+	for i := range gpus {
+		g := &gpus[i]
+
+		rule := ruleFor(g, rules)
+		if rule == nil {
+			continue
+		}
+
+		current := g.MIG.Or(false)
+		if current == rule.Enabled && g.Pending.Or(current) == rule.Enabled {
+			continue
+		}
+
+		switch {
+		case first == nil:
+			first = &ModeError{GPU: i, Index: g.Index, UUID: g.UUID, Current: g.MIG, Pending: g.Pending, Wanted: rule.Enabled,
+				Indexes: []int{g.Index}, All: len(gpus)}
+		case first.Current == g.MIG && first.Pending == g.Pending && first.Wanted == rule.Enabled:
+			first.Indexes = append(first.Indexes, g.Index)
+		}
+	}
+
+	if first == nil {
 		return nil
 	}
 
-	return &ModeError{
-		GPU:     position,
-		UUID:    g.UUID,
-		Index:   g.Index,
-		Current: g.MIG,
-		Pending: g.Pending,
-		Wanted:  r.Enabled,
-	}
+	return first
 }
 
 // planned returns the plan of a GPU that is to have the instances after, in any order.

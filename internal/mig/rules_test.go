@@ -144,22 +144,27 @@ func TestRulesSayWhatIsWrong(t *testing.T) {
 		{all(Want{Profile: "7g.40gb", Count: 1, ComputeInstances: []int{5}}), &SpecError{},
 			"profile 7g.40gb: a compute instance of 5 slices: expected one of 1 2 3 4 7"},
 		{all(Want{Profile: "4g.20gb", Count: 2}), &InfeasibleError{},
-			"GPU 0: 2 x 4g.20gb do not fit on an empty NVIDIA A100-SXM4-40GB together"},
-		{all(Want{Profile: "1g.5gb+me", Count: 2}), &InfeasibleError{}, "GPU 0: 2 x 1g.5gb+me do not fit"},
+			"GPU 0: 2 x 4g.20gb do not fit on an empty NVIDIA A100-SXM4-40GB: at most 1 x 4g.20gb fits"},
+		{all(Want{Profile: "1g.5gb+me", Count: 2}), &InfeasibleError{}, "at most 1 x 1g.5gb+me fits"},
+		{all(Want{Profile: "3g.20gb", Count: 9}), &InfeasibleError{}, "at most 2 x 3g.20gb fit"},
+		{all(Want{Profile: "3g.20gb", Count: 1}, Want{Profile: "4g.20gb", Count: 1}, Want{Profile: "1g.5gb", Count: 1}),
+			&InfeasibleError{}, "NVIDIA A100-SXM4-40GB: no 1g.5gb fits beside 1 x 4g.20gb, 1 x 3g.20gb"},
+		{all(Want{Profile: "3g.20gb", Count: 1}, Want{Profile: "1g.5gb", Count: 6}), &InfeasibleError{},
+			"at most 4 x 1g.5gb fit beside 1 x 3g.20gb"},
 		{a30(Want{Profile: "4g.24gb", Count: 1}), &InfeasibleError{},
 			"GPU 1: 1 x 4g.24gb fit only without 2g.12gb@0:2, busy"},
 		{a30(), &InfeasibleError{}, "GPU 1: no instances fit only without 2g.12gb@0:2, busy"},
 		{a30(Want{Profile: "2g.12gb", Count: 1}), &InfeasibleError{},
 			"GPU 1: 1 x 2g.12gb fit only without compute instance 1 of 2g.12gb@0:2, busy"},
 		{Rule{GPUs: []string{"2"}, Enabled: true}, &ModeError{},
-			"GPU 2 (GPU-2) has MIG off, and the layout is for one with MIG on: change the mode first"},
+			"GPU 2 (GPU-2) has MIG off, and the layout is for GPUs with MIG on: change the mode first"},
 		{Rule{GPUs: []string{"3"}, Enabled: true}, &ModeError{}, "GPU 3 (GPU-3) has no MIG mode"},
-		{Rule{GPUs: []string{"all"}}, &ModeError{}, "GPU 0 (GPU-0) has MIG on, and the layout is for one with MIG off"},
+		{Rule{GPUs: []string{"all"}}, &ModeError{}, "GPUs 0, 1 have MIG on, and the layout is for GPUs with MIG off"},
 		{Rule{GPUs: []string{"2"}, Want: []Want{{Profile: "1g.5gb", Count: 1}}}, &SpecError{}, "while MIG is to be off"},
 		{Rule{GPUs: []string{"9"}, Enabled: true}, &SelectorError{},
-			`no GPU of this node is "9": it has 0 (GPU-0, 00000000:01:00.0), 1 (`},
+			`no GPU of this node is "9": it has GPUs 0 to 3`},
 		{Rule{GPUs: []string{"all"}, PCIDevices: []uint32{0x233010DE}}, &SelectorError{},
-			"the layout is for no GPU of this node: it has 0 ("},
+			"the layout is for no GPU of this node: it has GPUs 0 to 3"},
 		{Rule{}, &SelectorError{}, "the layout is for no GPU"},
 	} {
 		plan, err := PlanNode(t.Context(), gpus, Spec{Rules: []Rule{tt.rule}})
@@ -213,10 +218,10 @@ func TestAModeThatIsPendingIsTold(t *testing.T) {
 		current, pending, wanted bool
 		says                     string
 	}{
-		{true, false, true, "has MIG on until its next reset, and the layout is for one where it stays on"},
-		{false, true, true, "has MIG off, and on is pending until its next reset: the layout can be planned after that"},
-		{false, true, false, "has MIG off until its next reset, and the layout is for one where it stays off"},
-		{true, false, false, "has MIG on, and off is pending until its next reset"},
+		{true, false, true, "has MIG on until the next reset, and the layout is for GPUs where it stays on"},
+		{false, true, true, "has MIG off, and on is pending until the next reset: the layout can be planned after that"},
+		{false, true, false, "has MIG off until the next reset, and the layout is for GPUs where it stays off"},
+		{true, false, false, "has MIG on, and off is pending until the next reset"},
 	} {
 		gpus := ruleNode(t)[:1]
 		gpus[0].MIG, gpus[0].Pending = gpu.Some(tt.current), gpu.Some(tt.pending)

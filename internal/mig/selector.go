@@ -1,7 +1,6 @@
 package mig
 
 import (
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -85,11 +84,14 @@ func parseBusID(s string) (busID, bool) {
 	return busID{numbers[0], numbers[1], numbers[2], numbers[3]}, true
 }
 
-func listed(gpus []GPULayout) []string {
-	var list []string
+// indexesOf returns the indexes of GPUs, in order.
+func indexesOf(gpus []GPULayout) []int {
+	var list []int
 	for _, g := range gpus {
-		list = append(list, fmt.Sprintf("%d (%s, %s)", g.Index, g.UUID, g.PCIBusID))
+		list = append(list, g.Index)
 	}
+
+	slices.Sort(list)
 
 	return list
 }

@@ -1,5 +1,5 @@
-// Package usage prints --help with the flags in groups, which kingpin's own template does not
-// have.
+// Package usage prints --help with the flags in groups, and completes command lines, where kingpin
+// cannot.
 package usage
 
 import (

@@ -2,9 +2,9 @@ package api
 
 import "github.com/mig-exporter/mig-exporter/internal/gpu"
 
-// Spec says what is wanted of the node, in exactly one of three forms: a named layout (Layout, from the node's own
-// file of layouts or from MIGConfigs, an inline document of mig-parted's form); counts of instances for chosen GPUs
-// (GPUs with Devices); a demand for further instances of whichever profile (Demand).
+// Spec says what is wanted of the node, in exactly one of three forms: a named layout (Layout, one of the built-in ones
+// or of the node's own file, or from MIGConfigs, an inline document of mig-parted's form); counts of instances for
+// chosen GPUs (GPUs with Devices); a demand for further instances of whichever profile (Demand).
 //
 // Documents of specs are read by the tags of these types, see strictyaml.
 type Spec struct {
@@ -51,6 +51,8 @@ type NamedLayout struct {
 	Rules []LayoutRule `json:"rules"`
 	// Applies lists the GPUs that its rules are for.
 	Applies []gpu.UUID `json:"applies"`
+	// BuiltIn is set if it is not from the operator's file.
+	BuiltIn bool `json:"builtIn,omitempty"`
 }
 
 // NamedLayouts answers GET /api/v1/layouts.

@@ -339,7 +339,8 @@ func (c *call) refuseUnread() error {
 	)
 }
 
-// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means.
+// findGPU returns the UUID of the GPU that an index, UUID or PCI bus id means. The beginning of a UUID will do, if no
+// other GPU has the same: "GPU-5f65f8d5".
 func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	snap := c.s.o.Current()
 	if snap == nil {
@@ -347,6 +348,7 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 	}
 
 	var have []string
+	var begun []gpu.UUID // the UUIDs that the selector is the beginning of
 
 	for i := range snap.GPUs {
 		g := &snap.GPUs[i]
@@ -359,16 +361,35 @@ func (c *call) findGPU(selector string) (gpu.UUID, error) {
 			return g.UUID, nil
 		}
 
-		have = append(have, strconv.Itoa(g.Index)+" ("+string(g.UUID)+")")
+		if isBeginning(selector, string(g.UUID)) {
+			begun = append(begun, g.UUID)
+		}
+
+		have = append(have, strconv.Itoa(g.Index))
+	}
+
+	if len(begun) == 1 {
+		return begun[0], nil
+	}
+
+	if len(begun) > 1 {
+		return "", problem(api.NotFound, http.StatusNotFound,
+			"%.64q is the beginning of the UUIDs of %d GPUs: give more of it", selector, len(begun))
 	}
 
 	return "", problem(
 		api.NotFound,
 		http.StatusNotFound,
-		"no GPU %.64q: the node has %s",
+		"no GPU %.64q: the indexes of the node's GPUs are %s",
 		selector,
 		joinOrNone(have),
 	)
+}
+
+// isBeginning reports whether a selector is the beginning of a UUID, and has more than its kind.
+func isBeginning(selector, uuid string) bool {
+	const kind = len("GPU-")
+	return len(selector) > kind && len(selector) < len(uuid) && strings.EqualFold(selector, uuid[:len(selector)])
 }
 
 // sameBus reports whether two PCI bus ids are equal: NVML writes the domain with eight digits, sysfs with four.
@@ -379,7 +400,7 @@ func sameBus(a, b string) bool {
 
 func joinOrNone(have []string) string {
 	if len(have) == 0 {
-		return "none that can be read"
+		return "unknown, none can be read"
 	}
 
 	return strings.Join(have, ", ")

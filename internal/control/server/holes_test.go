@@ -211,7 +211,8 @@ func TestOtherPathsAndMethods(t *testing.T) {
 func TestGPUsAreFoundByEveryName(t *testing.T) {
 	all := someone(allRights())
 
-	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0"} {
+	for _, name := range []string{"0", string(gpu0), strings.ToUpper(string(gpu0)), "0000:07:00.0", "00000000:07:00.0",
+		string(gpu0)[:12], "gpu-5"} {
 		r := newRig(t)
 
 		w := r.do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`)
@@ -224,7 +225,7 @@ func TestGPUsAreFoundByEveryName(t *testing.T) {
 		}
 	}
 
-	for _, name := range []string{"1", "00", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
+	for _, name := range []string{"1", "00", "GPU-", "GPU-6", ":07:00.0x", "GPU-5d2c1f3a-8a6e-4a57-9f0e-1f8b1a2c3d41", "7:00.0"} {
 		wantProblem(t, newRig(t).do(all, "PUT", "/api/v1/gpus/"+name+"/mig-mode", `{"enabled":true}`), 404, api.NotFound)
 	}
 }

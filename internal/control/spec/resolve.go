@@ -66,13 +66,12 @@ func resolveLayout(
 	}
 
 	layout, ok := layouts[s.Layout]
+	if !ok && s.MIGConfigs == nil {
+		return nil, wrong("layout", "this node has no layout %.80q; migctl layouts lists those that it has", s.Layout)
+	}
+
 	if !ok {
-		return nil, wrong(
-			"layout",
-			"%.80q is not known; expected one of: %s",
-			s.Layout,
-			known(layouts),
-		)
+		return nil, wrong("layout", "%.80q is not known; expected one of: %s", s.Layout, known(layouts))
 	}
 
 	return resolveRules(strictyaml.Join(key, s.Layout), layout)
@@ -80,10 +79,6 @@ func resolveLayout(
 
 // known lists the names of layouts for a message.
 func known(layouts map[string][]api.LayoutRule) string {
-	if len(layouts) == 0 {
-		return "none"
-	}
-
 	return strings.Join(slices.Sorted(maps.Keys(layouts)), ", ")
 }
 

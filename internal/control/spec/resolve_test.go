@@ -77,7 +77,7 @@ func TestResolveChecksWhatDidNotComeFromAFile(t *testing.T) {
 	}{
 		{api.Spec{}, "nothing is asked for; expected exactly one of layout (or version and mig-configs), gpus with devices, and demand"},
 		{api.Spec{Layout: "a", GPUs: all}, "a layout and gpus with devices at once; expected exactly one of"},
-		{api.Spec{Layout: "none"}, `layout: "none" is not known; expected one of: all, half`},
+		{api.Spec{Layout: "none"}, `layout: this node has no layout "none"; migctl layouts lists those that it has`},
 		{api.Spec{Layout: "b", Version: "v1", MIGConfigs: map[string][]api.LayoutRule{"a": nil}}, `layout: "b" is not known; expected one of: a`},
 		{api.Spec{Version: "v2"}, `version: is "v2"; expected v1`},
 		{api.Spec{Version: "v1"}, "mig-configs: is empty"},

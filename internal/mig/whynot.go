@@ -1,0 +1,100 @@
+package mig
+
+import (
+	"fmt"
+	"slices"
+)
+
+// whyNot returns the end of an error's text: how many of the wanted instances would fit, or what there is too little
+// of. It is empty if there is no short answer.
+func whyNot(w *watch, g *GPULayout, list []wanted) string {
+	s := shapeOf(g.Profiles)
+
+	for _, each := range list {
+		if len(each.profile.Placements) == 0 {
+			return fmt.Sprintf(": the driver reports no placements of %s", each.profile.Name)
+		}
+	}
+
+	smallest := list[len(list)-1].profile
+
+	others := slices.DeleteFunc(slices.Clone(list), func(each wanted) bool { return each.profile.same(smallest) })
+	if len(others) == 0 {
+		empty := newOccupancy(s, g.Profiles, nil)
+		return ": " + atMost(empty.count(smallest.Profile), smallest.Name)
+	}
+
+	// Engines are worth a word only if everything else would suffice.
+	unbounded := s
+	unbounded.engines = engineTotals(nil)
+
+	if fitTogether(w, g, unbounded, list) {
+		return enginesMissing(list, s)
+	}
+
+	for n := len(list) - len(others) - 1; n >= 0; n-- {
+		if fitTogether(w, g, s, slices.Concat(others, list[len(list)-n:])) {
+			return fmt.Sprintf(": %s beside %s", atMost(n, smallest.Name), describeWanted(others))
+		}
+	}
+
+	return ""
+}
+
+// fitTogether reports whether instances have room on an empty GPU of this shape.
+func fitTogether(w *watch, g *GPULayout, s shape, list []wanted) bool {
+	fit := false
+	slicesWanted := 0
+	all := search{watch: w, judgeLayout: func(occupancy, []fitted) { fit = true }}
+
+	for _, each := range list {
+		all.items = append(all.items, item{group: each.group, fits: []*searchProfile{each.profile}})
+		slicesWanted += each.profile.ComputeSlices
+	}
+
+	if slicesWanted <= s.compute {
+		all.placeItems(newOccupancy(s, g.Profiles, nil))
+	}
+
+	return fit
+}
+
+// enginesMissing says of which engines a GPU has too few for the wanted instances.
+func enginesMissing(list []wanted, s shape) string {
+	var need [len(engineCounts{})]int
+
+	for _, w := range list {
+		for i, n := range w.profile.engines {
+			need[i] += int(n)
+		}
+	}
+
+	for i, name := range [...]string{"copy engines", "decoders", "encoders", "JPEG engines", "OFA engines"} {
+		if s.engines[i] != unlimited && need[i] > int(s.engines[i]) {
+			return fmt.Sprintf(": they need %d %s, and it has %d", need[i], name, s.engines[i])
+		}
+	}
+
+	return ""
+}
+
+// atMost says how many instances of a profile fit.
+func atMost(n int, profile string) string {
+	switch n {
+	case 0:
+		return fmt.Sprintf("no %s fits", profile)
+	case 1:
+		return fmt.Sprintf("at most 1 x %s fits", profile)
+	}
+
+	return fmt.Sprintf("at most %d x %s fit", n, profile)
+}
+
+func describeWanted(list []wanted) string {
+	var wants []Want
+	for _, w := range list {
+		wants = append(wants, Want{Profile: w.profile.Name, Count: 1})
+	}
+
+	return describe(wants)
+}
