@@ -34,6 +34,7 @@ type gpuView struct {
 	HasKubelet                       bool   // the legend says "held" instead of "used"
 	Unallocated                      string // the power that is not assigned to any instance
 	Unconfirmed                      []unconfirmedView
+	Processes                        processesView
 }
 
 // gauge is a reading, with a bar if it has a maximum, which Of names.

@@ -98,7 +98,12 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 
 	page.GPUs = mapSlice(
 		snap.GPUs,
-		func(g *gpu.GPU) gpuView { return newGPUView(g, now, hasKubelet(snap)) },
+		func(g *gpu.GPU) gpuView {
+			view := newGPUView(g, now, hasKubelet(snap))
+			view.Processes = newProcessesView(g, snap.Processes)
+
+			return view
+		},
 	)
 
 	return page
