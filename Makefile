@@ -29,6 +29,7 @@ PROMTEST      := internal/promtest
 APITEST       := internal/apitest
 KUBELETTEST   := internal/kubelettest
 CHARTTEST     := internal/charttest
+BROWSERTEST   := internal/browsertest
 FUZZTIME      ?= 10s
 BENCH_RUNS    ?= 5
 EVALUATE_NODES ?= 250
@@ -118,6 +119,7 @@ lint: $(LINT) ## run golangci-lint, installing the version that the project uses
 	$(LINT_RUN) ./... || { echo "fix these, or say on the line why not: //nolint:NAME // REASON"; exit 1; }
 	cd $(PROMTEST) && $(LINT_RUN) ./...
 	cd $(APITEST) && $(LINT_RUN) ./...
+	cd $(BROWSERTEST) && $(LINT_RUN) ./...
 
 .PHONY: test-unit
 test-unit: toolchain
@@ -183,6 +185,16 @@ test-promql: toolchain
 test-loops: toolchain
 	@echo "==> right-sizing from alert to freed GPU, in a real PromQL engine"
 	cd $(PROMTEST) && GOGC=400 go test -count=1 -parallel 6 -timeout $(TEST_TIMEOUT) -run '$(LONG_PROMQL)' ./...
+
+.PHONY: test-browser
+test-browser: toolchain ## check the status page in headless Chromium, with axe-core if there is npm
+	@echo "==> the status page in a browser"
+	@command -v chromium >/dev/null || { echo "NOT TESTED: the status page in a browser: there is no chromium"; exit 0; }; \
+	cd $(BROWSERTEST) && go test -v -count=1 -timeout $(TEST_TIMEOUT) ./...
+
+.PHONY: pictures
+pictures: toolchain ## draw the pictures of the status page in docs/images again; needs chromium
+	cd $(BROWSERTEST) && go test -count=1 -timeout $(TEST_TIMEOUT) -run TestPictures ./... -args -pictures
 
 .PHONY: test-openapi
 test-openapi: toolchain

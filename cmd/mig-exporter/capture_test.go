@@ -19,6 +19,7 @@ import (
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/history"
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/web"
@@ -119,6 +120,7 @@ func served(t *testing.T, r captureRun) []string {
 	opts.Observe = func(s *gpu.Snapshot, _ time.Duration) { x.metrics.Observe(s) }
 	opts.Extras = everything()
 	x.poller = poll.New(x.source, opts)
+	x.state = web.NewNode(x.poller, history.New(), logger)
 	h := web.NewHandler(x.webOptions(&cfg.Web, &cfg.Poll), x.poller, x.metrics, x.fresh, logger)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -43,11 +43,19 @@ func (p *page) boxLines() boxLines {
 // drawAxis draws slots, gapless from 0 and in order, as boxes whose widths are those of their placements. The numbers
 // below are the memory slices at which placements can begin.
 func (p *page) drawAxis(units int, slots []slot) {
-	if units < 1 || units > unitsDrawn || len(slots) == 0 {
-		return
+	for _, line := range p.axisLines(axisColumns, units, slots) {
+		p.line(line...)
+	}
+}
+
+// axisLines returns the lines of an axis that is drawn in a number of columns, behind an indent; none if there is too
+// little room.
+func (p *page) axisLines(columns, units int, slots []slot) [][]span {
+	if units < 1 || units > min(unitsDrawn, columns) || len(slots) == 0 {
+		return nil
 	}
 
-	unit := min(unitMax, axisColumns/units)
+	unit := min(unitMax, columns/units)
 	k := p.boxLines()
 	indent := strings.Repeat(" ", axisIndent)
 	var head, foot strings.Builder
@@ -68,13 +76,12 @@ func (p *page) drawAxis(units int, slots []slot) {
 		}
 	}
 
-	p.line(text("%s%s%s", indent, head.String(), k.right))
-
-	for _, row := range rows {
-		p.line(append(row, text("%s", k.edge))...)
+	return [][]span{
+		{text("%s%s%s", indent, head.String(), k.right)},
+		append(rows[0], text("%s", k.edge)),
+		append(rows[1], text("%s", k.edge)),
+		{text("%s%s%s", indent, foot.String(), k.footRight)},
 	}
-
-	p.line(text("%s%s%s", indent, foot.String(), k.footRight))
 }
 
 // boxTexts returns the two lines in a box: the profile and its users, or the profile on two lines if the box is narrow.

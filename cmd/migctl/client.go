@@ -14,6 +14,7 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -28,11 +29,12 @@ type client struct {
 	http    *http.Client
 	base    string
 	address string // as the operator gave it
+	foreign error  // what another server at the address is taken for
 	token   string
 	timeout time.Duration
 }
 
-// unreachable says that mig-exporter's control API does not answer at an address.
+// unreachable says that mig-exporter does not answer at an address.
 type unreachable struct {
 	address string
 	err     error
@@ -44,8 +46,24 @@ func (e *unreachable) Unwrap() error { return e.err }
 // maxAnswer bounds an answer. A node of 16 GPUs with 7 instances each answers with 300 KB.
 const maxAnswer = 32 << 20
 
+// newClient returns a client of the control API at --address.
 func newClient(o *options) (*client, error) {
-	c := &client{address: o.Address, timeout: o.Timeout}
+	c, err := newClientOf(o, o.Address, "https")
+	if errors.Is(err, errAddress) {
+		return nil, usageError{
+			fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address),
+		}
+	}
+
+	return c, err
+}
+
+// errAddress is the error of an address that is no URL of an expected form.
+var errAddress = errors.New("unexpected address")
+
+// newClientOf returns a client of the API at a socket, or at a URL with one of the schemes.
+func newClientOf(o *options, address string, schemes ...string) (*client, error) {
+	c := &client{address: address, foreign: errForeign, timeout: o.Timeout}
 	transport := &http.Transport{ForceAttemptHTTP2: true}
 	c.http = &http.Client{
 		Transport: transport,
@@ -53,9 +71,9 @@ func newClient(o *options) (*client, error) {
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}
 
-	socket, isSocket := strings.CutPrefix(o.Address, "unix://")
-	if strings.HasPrefix(o.Address, "/") {
-		socket = o.Address
+	socket, isSocket := strings.CutPrefix(address, "unix://")
+	if strings.HasPrefix(address, "/") {
+		socket = address
 		isSocket = true
 	}
 
@@ -65,17 +83,17 @@ func newClient(o *options) (*client, error) {
 			return new(net.Dialer).DialContext(ctx, "unix", socket)
 		}
 	} else {
-		u, err := url.Parse(o.Address)
-		if err != nil || u.Scheme != "https" || u.Host == "" || strings.Trim(u.Path, "/") != "" {
-			return nil, usageError{
-				fmt.Sprintf("--address %q: expected unix:///PATH or https://HOST:PORT", o.Address),
-			}
+		u, err := url.Parse(address)
+		if err != nil || !slices.Contains(schemes, u.Scheme) || u.Host == "" || strings.Trim(u.Path, "/") != "" {
+			return nil, errAddress
 		}
 
-		c.base = "https://" + u.Host
+		c.base = u.Scheme + "://" + u.Host
 
-		if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
-			return nil, err
+		if u.Scheme == "https" {
+			if transport.TLSClientConfig, err = tlsConfig(o); err != nil {
+				return nil, err
+			}
 		}
 	}
 
@@ -298,7 +316,7 @@ func (c *client) readProblem(res *http.Response) error {
 	if err != nil || p.Type == "" {
 		return &unreachable{
 			c.address,
-			fmt.Errorf("%w: it answers %s without saying why", errForeign, res.Status),
+			fmt.Errorf("%w: it answers %s without saying why", c.foreign, res.Status),
 		}
 	}
 

@@ -53,24 +53,35 @@ func TestFleetSampleOfThePage(t *testing.T) {
 	got := runner{}.run(t, defaultAddress, "fleet", "--prometheus.url="+url, "--time=2026-01-08T00:00:00Z", "--price=H100=2.5")
 	cmptest.Equal(t, "exit code and errors", outcome{code: got.code, err: got.err}, outcome{})
 	fits(t, got.out)
-	want := strings.ReplaceAll(got.out, url, "http://prometheus:9090")
+	updateSample(t, "docs/fleet.md", strings.ReplaceAll(got.out, url, "http://prometheus:9090"))
+}
 
-	const path, fence = "../../docs/fleet.md", "```text\n"
-	text := docPage(t, "docs/fleet.md")
+// TestTopSampleOfThePage: what docs/top.md shows is what the program draws.
+func TestTopSampleOfThePage(t *testing.T) {
+	updateSample(t, "docs/top.md", frameText(t, press(watching(80, 24, busyNode(t)), "Tab Tab j"), true))
+}
+
+// updateSample compares the first sample of a page, or writes it.
+func updateSample(t *testing.T, name, want string) {
+	t.Helper()
+
+	const fence = "```text\n"
+
+	text := docPage(t, name)
 	before, rest, _ := strings.Cut(text, fence)
 
 	sample, after, ok := strings.Cut(rest, "```\n")
 	if !ok {
-		t.Fatal("docs/fleet.md has no sample")
+		t.Fatalf("%s has no sample", name)
 	}
 
 	if *update {
-		if err := os.WriteFile(path, []byte(before+fence+want+"```\n"+after), 0o644); err != nil {
+		if err := os.WriteFile("../../"+name, []byte(before+fence+want+"```\n"+after), 0o644); err != nil {
 			t.Fatal(err)
 		}
 
 		return
 	}
 
-	cmptest.Equal(t, "the sample of docs/fleet.md (-update writes it)", sample, want)
+	cmptest.Equal(t, "the sample of "+name+" (-update writes it)", sample, want)
 }

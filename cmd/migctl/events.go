@@ -15,9 +15,6 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/control/api"
 )
 
-// maxEvent bounds a line of an event stream.
-const maxEvent = 1 << 20
-
 // streamEvents reads an operation's server-sent events after the one numbered after, until the server ends the stream
 // or the connection breaks. It returns the number of the last one; a nil error is the server's end.
 func (c *client) streamEvents(
@@ -44,7 +41,7 @@ func (c *client) streamEvents(
 	}
 	defer res.Body.Close()
 
-	err = readEvents(res.Body, func(data []byte) error {
+	err = readEvents(res.Body, func(_ string, data []byte) error {
 		var e api.Event
 		if err := json.Unmarshal(data, &e); err != nil {
 			return fmt.Errorf("event after %d: %w", after, err)
@@ -66,33 +63,41 @@ func (c *client) streamEvents(
 
 func operationPath(id string) string { return "/operations/" + url.PathEscape(id) }
 
-// readEvents splits a stream of server-sent events; of each only the data is read. An event that the
+// readEvents splits a stream of server-sent events; of each its name and data are read. An event that the
 // end of the stream cuts off is not handled, as the standard says.
-func readEvents(r io.Reader, handle func(data []byte) error) error {
+func readEvents(r io.Reader, handle func(name string, data []byte) error) error {
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxEvent)
+	lines.Buffer(nil, maxAnswer)
+	var name string
 	var data []byte
 
 	for lines.Scan() {
 		line := lines.Bytes()
 		if len(line) == 0 {
 			if len(data) > 0 {
-				if err := handle(data); err != nil {
+				if err := handle(name, data); err != nil {
 					return err
 				}
 			}
 
+			name = ""
 			data = nil
+
 			continue
 		}
 
 		field, value, _ := bytes.Cut(line, []byte(":"))
-		if string(field) == "data" {
+		value = bytes.TrimPrefix(value, []byte(" "))
+
+		switch string(field) {
+		case "event":
+			name = string(value)
+		case "data":
 			if data != nil {
 				data = append(data, '\n')
 			}
 
-			data = append(data, bytes.TrimPrefix(value, []byte(" "))...)
+			data = append(data, value...)
 		}
 	}
 

@@ -218,9 +218,16 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 		return fmt.Errorf("write the report: %w", err)
 	}
 
+	_, err = io.WriteString(w, escapeUnprintable(string(data))+"\n")
+
+	return err
+}
+
+// escapeUnprintable escapes in a JSON document what a terminal could take for a command.
+func escapeUnprintable(document string) string {
 	var safe strings.Builder
 
-	for _, c := range string(data) {
+	for _, c := range document {
 		switch {
 		case c == '\n' || unicode.IsPrint(c):
 			safe.WriteRune(c)
@@ -232,9 +239,7 @@ func writeFleetJSON(w io.Writer, r *fleet.Report) error {
 		}
 	}
 
-	_, err = io.WriteString(w, safe.String()+"\n")
-
-	return err
+	return safe.String()
 }
 
 // writeFleetCSV writes a line for each GPU.

@@ -9,6 +9,8 @@ func manPage() *manpage.Page {
 		Environment: []manpage.Variable{
 			{Name: "MIGCTL_*", Help: "A flag above, by the variable that is named beside it. " +
 				"A flag on the command line goes before."},
+			{Name: "TERM, COLUMNS", Help: "The kind of terminal that top draws on, and the width of what " +
+				"it prints where there is none."},
 			{Name: "NO_COLOR", Help: "Switches colors off, unless --color=always is given."},
 		},
 		Files: []manpage.Variable{

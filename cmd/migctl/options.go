@@ -56,7 +56,7 @@ const (
 		"hook has failed; 130 interrupted by Ctrl-C, the operation continues."
 	setupHelp = "The flags before the command can also be set as environment variables: MIGCTL_ADDRESS, " +
 		"MIGCTL_TOKEN_FILE, MIGCTL_CA_FILE, MIGCTL_CERT_FILE, MIGCTL_KEY_FILE, MIGCTL_TIMEOUT, MIGCTL_COLOR; " +
-		"--url of evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
+		"--url of top and evaluate as MIGCTL_URL.\n\nCompletion: source <(migctl --completion-script-bash), or " +
 		"--completion-script-zsh. Man page: migctl --help-man | man -l -"
 )
 
@@ -86,6 +86,7 @@ type options struct {
 	WantSpec bool     // recommend
 	Prices   []string // recommend, as they are written
 	URL      string   // evaluate
+	Top      topOptions
 	Fleet    fleetOptions
 }
 
@@ -239,7 +240,7 @@ func flagGroups() []usage.Group {
 		},
 		{
 			Title: "This command",
-			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "url"},
+			Names: []string{"output", "yes", "force", "take-over", "forget", "follow", "url", "once"},
 		},
 	}
 }
@@ -378,6 +379,8 @@ func addReadCommands(app *kingpin.Application, o *options) {
 		HintAction(o.completions(listGPUs)).
 		StringsVar(&o.GPUs)
 	addOutputFlag(get, o, formTable, formWide, formJSON, formYAML)
+
+	addTopCommand(app, o)
 
 	profiles := app.Command(commandProfiles, "List the profiles that GPUs offer: id, free and "+
 		"possible instances, size, placements; and the compute instance profiles.")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/rivo/uniseg"
 )
 
 // tableWidth is the width of all output but that of -o wide.
@@ -23,6 +25,8 @@ const (
 	green  color = "32"
 	yellow color = "33"
 	cyan   color = "36"
+	// reverse marks the selected line of a live view.
+	reverse color = "7"
 )
 
 // span is a piece of a line in one color.
@@ -81,7 +85,7 @@ func (p *page) part(spans ...span) {
 		t := p.clean(s.text)
 		if p.width > 0 {
 			t = p.cut(t, left)
-			left -= utf8.RuneCountInString(t)
+			left -= columnsOf(t)
 		}
 
 		if p.color && s.color != plain && t != "" {
@@ -108,9 +112,12 @@ func (p *page) clean(s string) string {
 	}, s)
 }
 
+// columnsOf returns how many columns of a terminal a text takes: two for a wide character, none for a combining one.
+func columnsOf(s string) int { return uniseg.StringWidth(s) }
+
 // cut shortens a text to a number of columns, with an ellipsis in the last.
 func (p *page) cut(s string, columns int) string {
-	if utf8.RuneCountInString(s) <= columns {
+	if columnsOf(s) <= columns {
 		return s
 	}
 
@@ -118,7 +125,40 @@ func (p *page) cut(s string, columns int) string {
 		return ""
 	}
 
-	return string([]rune(s)[:columns-1]) + p.ellipsis()
+	kept := 0 // bytes
+
+	for rest, state, left := s, -1, columns-1; ; {
+		var cluster string
+		var width int
+
+		cluster, rest, width, state = uniseg.FirstGraphemeClusterInString(rest, state)
+		if left -= width; left < 0 {
+			break
+		}
+
+		kept += len(cluster)
+	}
+
+	return s[:kept] + p.ellipsis()
+}
+
+// cutMiddle shortens a text to a number of columns, with an ellipsis within it: names of pods differ at their ends.
+func (p *page) cutMiddle(s string, columns int) string {
+	const least = 8 // a shorter text has no two ends
+	if columnsOf(s) <= columns || columns < least {
+		return p.cut(s, columns)
+	}
+
+	r := []rune(s)
+	end := len(r)
+
+	for columnsOf(string(r[end-1:])) <= columns/2 {
+		end--
+	}
+
+	tail := string(r[end:])
+
+	return p.cut(s, columns-columnsOf(tail)) + tail
 }
 
 // cell cuts or pads a text to a number of columns; 0 leaves it as it is.
@@ -129,13 +169,13 @@ func (p *page) cell(s string, columns int) string {
 
 	s = p.cut(p.clean(s), columns)
 
-	return s + strings.Repeat(" ", columns-utf8.RuneCountInString(s))
+	return s + strings.Repeat(" ", max(0, columns-columnsOf(s)))
 }
 
 // right is cell with the text aligned to the right.
 func (p *page) right(s string, columns int) string {
 	s = p.cut(p.clean(s), columns)
-	return strings.Repeat(" ", max(0, columns-utf8.RuneCountInString(s))) + s
+	return strings.Repeat(" ", max(0, columns-columnsOf(s))) + s
 }
 
 func (p *page) ellipsis() string {

@@ -48,7 +48,12 @@ func (s *session) reportError(err error) int {
 		return exitCodeOf(problem)
 	case errors.As(err, &silent):
 		p.para("migctl: ", red, silent.Error())
-		writeHint(p, unreachableHint(silent))
+
+		if s.opts.Command == commandTop {
+			writeHint(p, topHint())
+		} else {
+			writeHint(p, unreachableHint(silent))
+		}
 
 		return exitUnreachable
 	case errors.As(err, &query):

@@ -50,10 +50,19 @@ func execute(ctx context.Context, args []string, s *session) int {
 
 // runCommand runs the command.
 func (s *session) runCommand(ctx context.Context) error {
-	o := &s.opts
-	if o.Command == commandFleet {
+	switch s.opts.Command {
+	case commandFleet:
 		return s.fleet(ctx)
+	case commandTop:
+		return s.top(ctx)
+	default:
+		return s.runWithServer(ctx)
 	}
+}
+
+// runWithServer runs a command that asks the server at --address.
+func (s *session) runWithServer(ctx context.Context) error {
+	o := &s.opts
 
 	var err error
 	if s.client, err = newClient(o); err != nil {

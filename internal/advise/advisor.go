@@ -401,6 +401,11 @@ func (a *Advisor) compareWithWhole(w *workload) {
 		if days.MinBandwidth > 0 {
 			w.Before.Bandwidth = float64(days.MinBandwidth)
 		}
+
+		w.BeforeMean = [2]uint16{
+			uint16(whole.Width.mean() * wholeUnit),
+			uint16(whole.Bandwidth.mean() * wholeUnit),
+		}
 	}
 }
 
@@ -429,6 +434,7 @@ func (a *Advisor) closeWindow(d *device, at time.Time) {
 
 		d.memory = d.open.memory
 		d.workload.close(at, &d.open, d.meanOfLast())
+		d.addLoads(at, a.options.TargetBusy)
 		d.workload.seen(d, at)
 	}
 

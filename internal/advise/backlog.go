@@ -30,6 +30,12 @@ type queueHour struct {
 	// Met is the busy time over ten seconds in which nine tenths of the work comes at most: more than Busy if it comes in
 	// bursts. What single requests make it vary by is left out.
 	Met float32
+	// Fifths are the same for the lower four of five equal parts of the work, in the middle of each, in parts of fifthUnit
+	// of Met, which is that of the busiest part. An older version has written zeros.
+	Fifths [4]uint8
+	// Rough is by how much the variance of the work in the slice, from poll to poll, is larger than if all work were
+	// stretched alike: long requests with wide kernels are stretched most. An older version has written 0.
+	Rough float32
 	// Run is for how long the device has been busy all the time when the work is done, 95 % of it at most, in seconds: it
 	// may have waited then.
 	Run float32
@@ -43,10 +49,17 @@ type queueHour struct {
 // queueUse has the busiest hours of a workload in profiles of one size.
 type queueUse struct {
 	SMs, MemorySlices uint16
-	Spans             [keptSpans]struct {
-		Number int32 // spans of spanDays since 1970
-		Hour   queueHour
-	}
+	Spans             [keptSpans]queueSpan
+	// Passed are the seconds of the minutes in which the slice would have been busier than Options.TargetBusy, with the
+	// weights of the histograms, see addLoads.
+	Passed float32
+}
+
+// queueSpan is what some days have seen of a workload, as it would have been in a profile.
+type queueSpan struct {
+	Number int16 // spans of spanDays since 1970
+	Most10 uint8 // busiest ten minutes in the slice, in hundredths: above 100 if it falls behind
+	Hour   queueHour
 }
 
 // spellLoad returns the load of the slice in the busiest spells, in which a tenth of the work comes.
@@ -58,11 +71,12 @@ func (h *queueHour) spellLoad() float32 {
 	return h.Load / h.Busy * h.Met
 }
 
-// busiest returns the hour with the busiest spells of those that are kept.
+// busiest returns the busiest hour of those that are kept. It is not the one with the busiest spells: of hours that
+// differ by chance alone, that would be the least usual one.
 func (u *queueUse) busiest(now time.Time) queueHour {
 	var worst queueHour
 	for _, s := range u.Spans {
-		if s.Number > spanOf(now)-keptSpans && s.Hour.spellLoad() > worst.spellLoad() {
+		if int32(s.Number) > spanOf(now)-keptSpans && s.Hour.Load > worst.Load {
 			worst = s.Hour
 		}
 	}
@@ -70,19 +84,23 @@ func (u *queueUse) busiest(now time.Time) queueHour {
 	return worst
 }
 
-// add keeps an hour if its spells are the busiest of its span.
+// add keeps an hour if it is the busiest of its span.
 func (u *queueUse) add(h queueHour, at time.Time) { u.addIn(h, spanOf(at)) }
 
 func (u *queueUse) addIn(h queueHour, number int32) {
-	s := &u.Spans[(number%keptSpans+keptSpans)%keptSpans]
-	if s.Number != number {
-		s.Number = number
-		s.Hour = queueHour{}
-	}
-
-	if h.spellLoad() > s.Hour.spellLoad() {
+	if s := u.spanAt(number); h.Load > s.Hour.Load {
 		s.Hour = h
 	}
+}
+
+// spanAt returns the span of a number. One that comes takes the place of the oldest.
+func (u *queueUse) spanAt(number int32) *queueSpan {
+	s := &u.Spans[(number%keptSpans+keptSpans)%keptSpans]
+	if int32(s.Number) != number {
+		*s = queueSpan{Number: int16(number)}
+	}
+
+	return s
 }
 
 func spanOf(at time.Time) int32 { return spanOfDay(dayOf(at)) }
@@ -95,8 +113,12 @@ func (u *queueUse) shift(days int32) {
 	u.Spans = queueUse{}.Spans
 
 	for _, s := range spans {
-		if s.Hour.Load > 0 {
-			u.addIn(s.Hour, spanOfDay(s.Number*spanDays+spanDays-1+days))
+		if s.Hour.Load > 0 || s.Most10 > 0 {
+			number := spanOfDay(int32(s.Number)*spanDays + spanDays - 1 + days)
+			u.addIn(s.Hour, number)
+
+			most := &u.spanAt(number).Most10
+			*most = max(*most, s.Most10)
 		}
 	}
 }
@@ -116,6 +138,7 @@ func (w *workload) queueOf(sms, memorySlices int) *queueUse {
 type hour struct {
 	number         int64   // hours since 1970
 	seconds, work  float64 // observed, and busy
+	sm, dram       float64 // integrals of activity
 	poll, minute   successive
 	spell          spells
 	run            float64 // seconds for which it has been busy all the time
@@ -123,6 +146,7 @@ type hour struct {
 	inMinute       float64 // busy seconds of the open minute
 	minuteObserved float64
 	before         queueHour // the hour before
+	kernelsBefore  Kernels   // those of the hour before
 	queues         []queue
 }
 
@@ -132,6 +156,7 @@ type queue struct {
 	slice             Slice
 	backlog           float64 // seconds
 	load              float64 // busy seconds in the slice
+	poll              successive
 	waits             waitHistogram
 }
 
@@ -215,6 +240,8 @@ func (d *device) observeQueues(
 	}
 
 	d.hour.add(busy, elapsed)
+	d.hour.sm += kernels.Width * work
+	d.hour.dram += kernels.Bandwidth * work
 
 	for i := range d.hour.queues {
 		q := &d.hour.queues[i]
@@ -259,6 +286,7 @@ func (h *hour) interrupt() {
 
 	for i := range h.queues {
 		h.queues[i].backlog = 0
+		h.queues[i].poll.known = false
 	}
 }
 
@@ -292,6 +320,7 @@ func (q *queue) add(work, stretched, elapsed float64) {
 	before := q.backlog
 	q.backlog = max(0, before+stretched-elapsed)
 	q.load += stretched
+	q.poll.add(stretched/elapsed, elapsed)
 	q.waits.add((before+q.backlog)/2, work)
 }
 
@@ -338,12 +367,9 @@ func (h *waitHistogram) longest() float64 {
 func (d *device) closeHour(at time.Time) {
 	h := &d.hour
 	h.before = h.summary()
+	h.kernelsBefore = h.kernels()
 
 	if d.workload != nil && h.seconds >= enoughOfHour && h.work > 0 {
-		d.workload.Queues = slices.Grow(
-			d.workload.Queues,
-			max(0, len(h.queues)-len(d.workload.Queues)),
-		)
 		for i := range h.queues {
 			d.workload.addHour(&h.queues[i], h, at)
 		}
@@ -352,6 +378,8 @@ func (d *device) closeHour(at time.Time) {
 	h.number = hourOf(at)
 	h.seconds = 0
 	h.work = 0
+	h.sm = 0
+	h.dram = 0
 	h.poll.squares = 0
 	h.poll.seconds = 0
 	h.minute.squares = 0
@@ -362,25 +390,50 @@ func (d *device) closeHour(at time.Time) {
 	for i := range h.queues {
 		q := &h.queues[i]
 		q.load = 0
+		q.poll.squares = 0
+		q.poll.seconds = 0
 		q.waits = waitHistogram{}
 	}
 }
 
 // addHour keeps an hour of a queue.
 func (w *workload) addHour(q *queue, h *hour, at time.Time) {
-	use := w.queueOf(q.sms, q.memorySlices)
-	if use == nil {
-		w.Queues = append(
-			w.Queues,
-			queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)},
-		)
-		use = &w.Queues[len(w.Queues)-1]
-	}
-
 	summary := h.before
 	summary.Load = float32(q.load / h.seconds)
 	summary.Wait = float32(q.waits.longest())
-	use.add(summary, at)
+	summary.Rough = q.rough(h)
+	w.queueFor(q, len(h.queues)).add(summary, at)
+}
+
+// queueFor returns what is kept of a queue of an open hour, which has so many.
+func (w *workload) queueFor(q *queue, of int) *queueUse {
+	if use := w.queueOf(q.sms, q.memorySlices); use != nil {
+		return use
+	}
+
+	w.Queues = append(
+		slices.Grow(w.Queues, max(1, of-len(w.Queues))),
+		queueUse{SMs: uint16(q.sms), MemorySlices: uint16(q.memorySlices)},
+	)
+
+	return &w.Queues[len(w.Queues)-1]
+}
+
+// hasHour reports whether an hour was observed.
+func (w *workload) hasHour() bool {
+	return slices.ContainsFunc(w.Queues, func(u queueUse) bool {
+		return slices.ContainsFunc(u.Spans[:], func(s queueSpan) bool { return s.Hour.Busy > 0 })
+	})
+}
+
+// rough returns queueHour.Rough.
+func (q *queue) rough(h *hour) float32 {
+	alike := float64(h.poll.variance()) * (q.load / h.work) * (q.load / h.work)
+	if alike == 0 {
+		return 1
+	}
+
+	return float32(max(1, float64(q.poll.variance())/alike))
 }
 
 // summary returns what the hour so far says of the device itself.
@@ -389,8 +442,10 @@ func (h *hour) summary() queueHour {
 		return queueHour{}
 	}
 
+	met, fifths := h.met()
+
 	return queueHour{
-		Busy: float32(h.work / h.seconds), Met: h.met(), Run: float32(h.runs.longest()),
+		Busy: float32(h.work / h.seconds), Met: met, Fifths: fifths, Run: float32(h.runs.longest()),
 		PollVariance: h.poll.variance(), MinuteVariance: h.minute.variance(),
 	}
 }
@@ -402,4 +457,22 @@ func (h *hour) latest() queueHour {
 	}
 
 	return h.summary()
+}
+
+// kernels returns what kernels used of the device on average in the hour so far.
+func (h *hour) kernels() Kernels {
+	if h.work == 0 {
+		return Kernels{}
+	}
+
+	return Kernels{Width: h.sm / h.work, Bandwidth: h.dram / h.work}
+}
+
+// latestKernels returns the kernels of latest.
+func (h *hour) latestKernels() Kernels {
+	if h.seconds < enoughOfHour {
+		return h.kernelsBefore
+	}
+
+	return h.kernels()
 }

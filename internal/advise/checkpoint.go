@@ -173,6 +173,7 @@ func (w *workload) validate(at time.Time) error {
 		w.ActivityUnread,
 		w.GraphicsUnread,
 		w.Throttled,
+		float64(w.InSlices),
 		float64(w.FirstMemory),
 		w.Before.Width,
 		w.Before.Bandwidth,
@@ -205,10 +206,12 @@ func (w *workload) validate(at time.Time) error {
 
 		for _, s := range w.Queues[i].Spans {
 			h := &s.Hour
-			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
+			for _, v := range []float32{h.Load, h.Busy, h.Met, h.Rough, h.Run, h.Wait, h.PollVariance, h.MinuteVariance} {
 				numbers = append(numbers, float64(v))
 			}
 		}
+
+		numbers = append(numbers, float64(w.Queues[i].Passed))
 	}
 
 	for _, h := range histograms {

@@ -44,7 +44,7 @@ func Choose(g *gpu.GPU, f *Facts, o Options) Recommendation {
 
 		for i := range trials {
 			if trials[i].profile.Name == r.Recommended {
-				r.predict(&trials[i])
+				r.predict(&trials[i], o)
 			}
 		}
 	}

@@ -1,5 +1,7 @@
 package advise
 
+import "math"
+
 // Decided is the figure of the recommended profile that is nearest to its limit: the one that a smaller profile, or
 // more work, passes first.
 type Decided struct {
@@ -65,8 +67,11 @@ func (t *trial) decidedByTime(e *Evidence, limits limits, o Options) []Decided {
 	}
 
 	if stretch > unchangedStretch {
-		list = append(list, Decided{FigureBusy, round3(e.BusyP99 * stretch), o.TargetBusy},
-			Decided{FigureBusy, round3(e.Busy10Minutes * stretch), 1})
+		if most := t.mostBusy(e, limits, o); !math.IsInf(most, 1) {
+			list = append(list, Decided{FigureBusy, round3(t.busyP99), most})
+		}
+
+		list = append(list, Decided{FigureBusy, round3(t.busy10), 1})
 	}
 
 	return list

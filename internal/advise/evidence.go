@@ -41,6 +41,8 @@ func evidenceOf(w *workload, now time.Time) Evidence {
 		ActivityUnread: w.isActivityUnread(now),
 		NeverBusy:      w.isNeverBusy(),
 		queueOf:        w.queueOf,
+		loadsKnown:     w.loadsKnown(),
+		inSlices:       w.InSlices,
 		now:            now,
 		graphicsUnread: isUnread(w.GraphicsUnread, observed),
 		BusyHistogram:  w.Busy.tenths(),

@@ -35,6 +35,10 @@ const (
 	shortRun = 5
 	// figureMargin is how far what happens lies from a figure at most, in nine of ten.
 	figureMargin = 1.25
+	// waitMargin is how much more than expected a decision takes for waiting, of which less is known than of the service.
+	waitMargin = 0.5
+	// figureLoad is the load up to which a figure says how long requests wait.
+	figureLoad = 0.8
 	// shortService is the longest service time in seconds of which polls of a second show the variance.
 	shortService = 0.25
 	// quantile95 is the 95 % quantile of the standard normal distribution.
@@ -57,7 +61,7 @@ func requestsOf(w *workload, e *Evidence, hints gpu.RightsizingHints, stretch fl
 // lacksLatency reports whether a workload answers requests but no hour of it has shown how long they would wait: the
 // exporter has begun, or was updated, less than an hour ago.
 func (e *Evidence) lacksLatency(w *workload) bool {
-	return !e.requests.closed && !e.stretchUnknown() && len(w.Queues) == 0
+	return !e.requests.closed && !e.stretchUnknown() && !w.hasHour()
 }
 
 // endsByItself reports whether a workload is a job, whose pods end when their work is done.
@@ -89,16 +93,23 @@ func (e *Evidence) predictLatency(p *gpu.Profile, median, p95 Stretch) Latency {
 		Load: float64(h.spellLoad()),
 	}
 
-	likely := median.likely()
-	slow := max(median.likely(), p95.Low)
-	l.Expected = h.stretched(slow, h.expectedService(), 1)
+	likely := float64(h.Load / h.Busy) // in that hour, which may have other kernels than the others
+	slow := max(likely, median.likely(), p95.Low)
+	l.Expected = h.stretched(slow, h.expectedService(), 1, backlogOfDecision)
 
 	if service, ok := e.requests.service.Get(); ok {
-		l.Figure = min(max(h.stretchedBy(likely, service.Seconds()), l.Low), l.High)
-		l.Expected = h.stretchedBy(slow, service.Seconds())
+		l.Figure = min(max(h.stretchedBy(likely, service.Seconds(), backlogOfFigure), l.Low), l.High)
+		l.Expected = h.stretchedBy(slow, service.Seconds(), backlogOfDecision)
+
+		// Requests of other kinds than most may be the ones that a slice stretches most, and all others wait for them.
+		worst := h
+		worst.Load = max(h.Load, h.Busy*float32(p95.High))
+		l.worst = worst.stretchedBy(p95.High, service.Seconds(), backlogOfDecision)
 	}
 
+	l.Expected += waitMargin * max(0, l.Expected-slow)
 	l.Expected = min(max(l.Expected, l.Low), l.High)
+
 	if l.Load >= 1 {
 		l.Expected = l.High // it falls behind
 	}
@@ -112,7 +123,7 @@ func (l Latency) deciding(strict bool) (ratio float64, known bool) {
 	case l == Latency{}:
 		return 0, false
 	case strict && l.Figure > 0:
-		return min(figureMargin*l.Expected, l.High), true
+		return min(max(figureMargin*l.Expected, l.worst), l.High), true
 	case strict:
 		return l.High, true
 	}
@@ -131,11 +142,11 @@ func (h *queueHour) expectedService() float64 {
 
 // stretchedBy returns by how much a slice stretches the latency of requests whose service time in seconds we know. What
 // their work varies by beyond that of single requests comes from their arrivals.
-func (h *queueHour) stretchedBy(k, service float64) float64 {
+func (h *queueHour) stretchedBy(k, service, backlog float64) float64 {
 	known := h.of(service)
 	spread := known.variance()/(float64(known.Busy)*service) - 1
 
-	return known.stretched(k, service, min(max(spread, 0), 1))
+	return known.stretched(k, service, min(max(spread, 0), 1), backlog)
 }
 
 // of returns the hour as it counts for requests of a service time in seconds: polls show the variance of short
@@ -149,23 +160,85 @@ func (h queueHour) of(service float64) queueHour {
 }
 
 // stretched returns the p95 of latency in a slice as a multiple of the p95 on the device, for requests of a service
-// time in seconds and its squared coefficient of variation.
-func (h *queueHour) stretched(k, service, spread float64) float64 {
-	rho := min(float64(h.Met), fullLoad)
+// time in seconds and its squared coefficient of variation, with a share of the virtual backlog.
+func (h *queueHour) stretched(k, service, spread, backlog float64) float64 {
 	mean := float64(h.Load / h.Busy)
-	load := min(mean*rho, fullLoad)
-	v := max(h.variance(), rho*service*(1+spread)) // at least the variance of arrivals at random
 
 	// While the device is busy all the time, what waits there cannot be seen: it came at once, or when it could be served.
 	hidden := h.hidden(service)
 	behind := max(0, float64(h.Wait)-(mean-1)*service/2) // others, and not the request itself
-	whole := max(longest(service, spread, waitAt(rho, v), rho), service+hidden)
-	slice := max(
-		longest(k*service, spread, waitAt(load, mean*mean*v), load),
-		k*service+hidden+behind,
-	)
+	whole := max(h.longestIn(1, 1, service, spread), service+hidden)
+	slice := max(h.longestIn(k, mean, service, spread), k*(service+hidden)+behind*backlog)
 
 	return min(slice/whole, mostLatency)
+}
+
+// The share of the virtual backlog that counts: what it grew by in a spell is in the waits of that spell already, and
+// where kernels are less stretched than is likely it never was. A figure is to be right, a decision is to be safe.
+const (
+	backlogOfFigure   = 0.25
+	backlogOfDecision = 1
+)
+
+// longestIn returns the p95 of the latency of requests where they take k times as long as on the device, and all work
+// mean times as long. Each fifth of the work comes in spells of its own busy time.
+func (h *queueHour) longestIn(k, mean, service, spread float64) float64 {
+	var parts [5]gamma
+
+	rough := 1.
+	if mean > 1 {
+		rough = max(1, float64(h.Rough))
+	}
+
+	steady := h.Fifths == [4]uint8{} || h.Fifths[0] == fifthUnit
+	varies := h.variance() / float64(h.Busy)
+
+	for i, rho := range h.shares() {
+		load := mean * rho
+		v := mean * mean * rough * rho * max(varies, service*(1+spread)) // at least the variance of arrivals at random
+		wait := waitIn(load, v, steady)
+		parts[i] = gammaOf(k*service, spread, wait, min(load, fullLoad))
+	}
+
+	low, high := 0., 0.
+	for i := range parts {
+		high = max(high, parts[i].quantile95())
+	}
+
+	// What 95 % of all requests have at most: each part counts a fifth.
+	for range 40 {
+		middle := (low + high) / 2
+		above := 0.
+
+		for i := range parts {
+			above += parts[i].above(middle) / 5
+		}
+
+		if above > 0.05 {
+			low = middle
+		} else {
+			high = middle
+		}
+	}
+
+	return high
+}
+
+// waitIn returns the mean wait in seconds under a load, for work of a variance per second. In a spell a queue grows
+// from its beginning, and a request comes in the middle of it: it does not get as long as under the same load for ever.
+func waitIn(load, variance float64, steady bool) float64 {
+	const age = spellSeconds / 2
+
+	if steady {
+		return waitAt(load, variance)
+	}
+
+	wait := math.Sqrt(2*variance*age/math.Pi) + max(0, load-1)*age
+	if load < 1 {
+		wait = min(wait, variance/(2*(1-load)))
+	}
+
+	return wait
 }
 
 // hidden returns how long requests of a service time in seconds may have waited while the device was busy all the time:
@@ -209,13 +282,32 @@ func (d *device) slowedBy(k float64, r requests) float64 {
 		spread = min(max(h.variance()/(float64(h.Busy)*service)-1, 0), 1)
 	}
 
-	load := min(float64(h.Met), fullLoad)
-	v := h.variance()
 	hidden := h.hidden(service)
-	slice := max(longest(service, spread, waitAt(load, v), load), service+hidden)
-	whole := max(longest(service/k, spread, waitAt(load/k, v/(k*k)), load/k), (service+hidden)/k)
+	slice := max(h.longestIn(1, 1, service, spread), service+hidden)
+	whole := max(h.longestIn(1/k, 1/k, service, spread), (service+hidden)/k)
 
 	return slice / whole
+}
+
+// meanStretch returns how far a slice has stretched kernels on average in the last hour, if they are those that ran on
+// the whole GPU: the same work takes the same time of SMs and moves the same bytes, over a longer time. It is 1 if that
+// is not known. One kernel can differ from another, so it takes both to show it.
+func (d *device) meanStretch(of, whole capacity) float64 {
+	now := d.hour.latestKernels()
+	mean := d.workload.BeforeMean
+	then := Kernels{float64(mean[0]) / wholeUnit, float64(mean[1]) / wholeUnit}
+
+	if now.Width == 0 || then.Width == 0 || whole.sms == 0 || whole.memorySlices == 0 {
+		return 1
+	}
+
+	stretch := then.Width / (now.Width * float64(of.sms) / float64(whole.sms))
+	if drawn := now.Bandwidth * float64(of.memorySlices) / float64(whole.memorySlices); drawn > 0 &&
+		then.Bandwidth > minBandwidth {
+		stretch = min(stretch, then.Bandwidth/drawn)
+	}
+
+	return max(1, stretch)
 }
 
 // stretchedLatency returns by how much the mean latency of requests is stretched that come at random and take
@@ -235,15 +327,35 @@ func waitAt(load, variance float64) float64 {
 }
 
 // longest returns the p95 of the sum of a service time, of which the mean and the squared coefficient of variation are
-// given, and a wait, which a share load of the requests have, spread exponentially. It returns the p95 of the gamma
-// distribution with the same mean and variance, by Wilson and Hilferty.
+// given, and a wait, which a share load of the requests have, spread exponentially.
 func longest(service, spread, wait, load float64) float64 {
+	g := gammaOf(service, spread, wait, load)
+	return g.quantile95()
+}
+
+// gamma is a gamma distribution, which Wilson and Hilferty bring to the normal one.
+type gamma struct {
+	mean, inverse float64 // of nine times the shape
+}
+
+// gammaOf returns the gamma distribution with the mean and the variance of the sum of a service time and a wait, see
+// longest.
+func gammaOf(service, spread, wait, load float64) gamma {
 	mean := service + wait
 	variance := spread*service*service + wait*wait*(2/max(load, 1e-6)-1)
-	inverse := variance / (9 * mean * mean) // of nine times the shape
-	root := 1 - inverse + quantile95*math.Sqrt(inverse)
 
-	return mean * max(root, 0) * max(root, 0) * max(root, 0)
+	return gamma{mean, variance / (9 * mean * mean)}
+}
+
+func (g *gamma) quantile95() float64 {
+	root := max(1-g.inverse+quantile95*math.Sqrt(g.inverse), 0)
+	return g.mean * root * root * root
+}
+
+// above returns the share that is above a value.
+func (g *gamma) above(v float64) float64 {
+	deviation := (math.Cbrt(v/g.mean) - 1 + g.inverse) / math.Sqrt(max(g.inverse, 1e-12))
+	return math.Erfc(deviation/math.Sqrt2) / 2
 }
 
 // describeTime returns what a slice does to the time that the workload takes.

@@ -210,3 +210,32 @@ func TestComparedWithTheWholeGPUForLong(t *testing.T) {
 		}
 	}
 }
+
+// TestStretchOnAverageMakesRequestsWait: for twenty minutes of each day kernels are so narrow that a slice would not
+// stretch them. The others it stretches as before, and requests wait too long for them: the narrowest kernels on the
+// whole GPU do not hide it.
+func TestStretchOnAverageMakesRequestsWait(t *testing.T) {
+	for _, c := range []struct {
+		busy float64 // on the whole GPU
+		want answer
+	}{
+		{0.2, answer{Action: ActionKeep, Reason: ReasonLittleEvidence}},
+		{0.4, answer{Action: ActionGrow, Reason: ReasonLatency, Profile: "4g.40gb"}},
+	} {
+		const share, width = 60. / 132, 0.7
+		h := pod("ml", "Deployment/a")
+		a := New(fastOptions())
+		whole := wholeGPU(t, "H100-80GB", 0, load{busy: c.busy, sm: c.busy * width, gib: 4}, h)
+		s := show(a, start(), 8*day, whole, func(at time.Time, g *gpu.GPU) {
+			g.Activity.SM = gpu.Some(c.busy * width)
+			if at.Hour() == 3 && at.Minute() < 20 {
+				g.Activity.SM = gpu.Some(c.busy * 0.1)
+			}
+		})
+		busy := c.busy * width / share
+		moved := slicedGPU(t, "H100-80GB", "3g.40gb", load{busy: busy, sm: busy * 0.94, gib: 4}, h)
+		s = observeFor(a, s.Time.Add(time.Minute), time.Hour, moved)
+		r := recommend(a, s).Devices[0]
+		cmptest.Equal(t, r.Explanation, answer{Action: r.Action, Reason: r.Reason, Profile: r.Recommended}, c.want)
+	}
+}

@@ -45,7 +45,7 @@ func (a *Advisor) Recommend(s *gpu.Snapshot) *Report {
 	}
 
 	if a.options.SingleStrategy {
-		unify(report.Devices, trials, s.GPUs)
+		unify(report.Devices, trials, s.GPUs, a.options)
 	}
 
 	for i := range report.Devices {
@@ -230,7 +230,7 @@ func hintsOf(holders []gpu.Holder) gpu.RightsizingHints {
 // unify makes the recommendations of a node one that the device plugin's single strategy can carry out: one profile
 // that does for every pod and is no smaller than what is recommended for any of them, or none. If one of them is
 // provisional, all are.
-func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
+func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU, o Options) {
 	held := 0
 	fits := map[string]int{} // devices that each profile does for
 
@@ -285,7 +285,7 @@ func unify(devices []Recommendation, trials [][]trial, gpus []gpu.GPU) {
 
 		r.Recommended = one
 		r.Provisional = provisional
-		r.predict(&tried[at])
+		r.predict(&tried[at], o)
 	}
 }
 

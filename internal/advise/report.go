@@ -168,6 +168,8 @@ type Evidence struct {
 	settledBytes   float64                               // the largest use outside of starts
 	startNeed      float64                               // what a start needs now, in bytes
 	queueOf        func(sms, memorySlices int) *queueUse // nil without an Advisor
+	loadsKnown     bool                                  // how busy slices would have been, of the time inSlices
+	inSlices       float32
 	now            time.Time
 	requests       requests
 	growthRate     float64  // of memory that grows steadily by a share of itself, per day
@@ -220,6 +222,8 @@ type Latency struct {
 	// Load is the slice's in the busiest spells of that hour, in which a tenth of the work comes: from 1 on it falls
 	// behind.
 	Load float64 `json:"loadRatio"`
+	// worst is the figure if kernels are stretched as far as the evidence allows; 0 without one.
+	worst float64
 }
 
 // Considered is a profile and why it is not recommended; Reason is empty for the recommended one. StretchP95 is absent

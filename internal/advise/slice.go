@@ -41,7 +41,8 @@ func (a *Advisor) recommendInstance(
 	e.requests = requestsOf(w, &e, hints, stretch)
 
 	short := d.shortEngines(of, g.Profiles)
-	reason := d.reasonToGrow(&e, of, stretch, a.limitsOf(hints), short, a.now)
+	mean := max(stretch, d.meanStretch(of, wholeOf(g)))
+	reason := d.reasonToGrow(&e, of, stretch, mean, a.limitsOf(hints), short, a.now)
 
 	switch {
 	case hints.OptOut:
@@ -74,16 +75,17 @@ func (r *Recommendation) keep(reason Reason) {
 	r.Reason = reason
 }
 
-// reasonToGrow returns why the workload of a device needs a larger one: ReasonNone if it does not.
+// reasonToGrow returns why the workload of a device needs a larger one, which stretches kernels at least and on average
+// so far: ReasonNone if it does not.
 func (d *device) reasonToGrow(
 	e *Evidence,
 	of capacity,
-	stretch float64,
+	stretch, mean float64,
 	limits limits,
 	short [mediaKinds]bool,
 	now time.Time,
 ) Reason {
-	reason := d.saturation(of, stretch, limits, e.requests)
+	reason := d.saturation(of, stretch, mean, limits, e.requests)
 
 	// A workload that takes all memory that it finds would fill a larger device, too.
 	if reason == ReasonMemoryFull && (isPreallocated(d.workload, e, of.memoryBytes) || e.Server.isKnown()) {
@@ -155,7 +157,7 @@ func (a *Advisor) recommendShrink(
 		decided = answer{Action: ActionKeep} // whatever refused it before
 	}
 
-	r.setAnswer(withStart(decided, e), trials)
+	r.setAnswer(withStart(decided, e), trials, a.options)
 }
 
 // instanceCapacity returns what a GPU instance has: its profile's if the driver reports it, else its own.
@@ -217,7 +219,7 @@ func (w *workload) stretch(width, drawn float64, of, whole capacity) float64 {
 const minBandwidth = 0.02
 
 // saturation returns what a slice has had too little of for the last ten minutes.
-func (d *device) saturation(of capacity, stretch float64, limits limits, requests requests) Reason {
+func (d *device) saturation(of capacity, stretch, mean float64, limits limits, requests requests) Reason {
 	if used := d.memory * (1 << 20); of.memoryBytes > 0 && used >= fullMemory*of.memoryBytes {
 		return ReasonMemoryFull
 	}
@@ -235,8 +237,8 @@ func (d *device) saturation(of capacity, stretch float64, limits limits, request
 		return ReasonSaturated
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case !requests.closed && stretch > unchangedStretch &&
-		max(stretchedLatency(stretch, busy), d.slowedBy(stretch, requests)) > limits.stretch:
+	case !requests.closed && mean > unchangedStretch &&
+		max(stretchedLatency(stretch, busy), d.slowedBy(mean, requests)) > limits.stretch:
 		return ReasonLatency
 	}
 

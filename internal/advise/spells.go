@@ -34,8 +34,8 @@ func (s *spells) add(busy, elapsed float64) {
 	}
 }
 
-// busiest returns the busy share in which nine tenths of the work comes at most.
-func (s *spells) busiest() float64 {
+// share returns the busy share in which a share q of the work comes at most.
+func (s *spells) share(q float64) float64 {
 	var all, sum float64
 	for _, work := range s.work {
 		all += float64(work)
@@ -43,7 +43,7 @@ func (s *spells) busiest() float64 {
 
 	for bucket, work := range s.work {
 		sum += float64(work)
-		if sum >= 0.9*all {
+		if sum >= q*all {
 			return (float64(bucket) + 0.5) / spellBuckets
 		}
 	}
@@ -51,9 +51,12 @@ func (s *spells) busiest() float64 {
 	return 0
 }
 
-// met returns the busy time in which the work comes, see queueHour.Met. Requests that are longer than a poll show in
-// polls that are idle or busy all the time: those between are where one begins or ends.
-func (h *hour) met() float32 {
+// fifthUnit is what the busy shares of queueHour.Fifths are parts of.
+const fifthUnit = 255
+
+// met returns the busy time in which the work comes, see queueHour.Met and Fifths. Requests that are longer than a poll
+// show in polls that are idle or busy all the time: those between are where one begins or ends.
+func (h *hour) met() (met float32, fifths [4]uint8) {
 	busy := h.work / h.seconds
 	random := float64(h.poll.variance())
 
@@ -62,11 +65,33 @@ func (h *hour) met() float32 {
 	}
 
 	variance := h.spell.squares/h.seconds - busy*busy
-
 	bursts := max(0, variance-clearly*random/spellSeconds)
-	if bursts == 0 {
-		return float32(busy)
+	shareOfBursts := 0.
+
+	if bursts > 0 {
+		shareOfBursts = math.Sqrt(bursts / variance)
 	}
 
-	return float32(min(busy+max(0, h.spell.busiest()-busy)*math.Sqrt(bursts/variance), 1))
+	most := min(busy+max(0, h.spell.share(0.9)-busy)*shareOfBursts, 1)
+
+	for i := range fifths {
+		share := busy + (h.spell.share(0.1+0.2*float64(i))-busy)*shareOfBursts
+		fifths[i] = uint8(math.Round(min(max(share/most, 1./fifthUnit), 1) * fifthUnit))
+	}
+
+	return float32(most), fifths
+}
+
+// shares returns the busy time in which each fifth of the work comes.
+func (h *queueHour) shares() [5]float64 {
+	met := float64(h.Met)
+	shares := [5]float64{met, met, met, met, met}
+
+	for i, part := range h.Fifths {
+		if part > 0 {
+			shares[i] = met * float64(part) / fifthUnit
+		}
+	}
+
+	return shares
 }

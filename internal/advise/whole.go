@@ -3,6 +3,7 @@ package advise
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -34,8 +35,9 @@ type trial struct {
 	latency    Latency
 	// served is how many times as long requests take: as many more of them use the cache of a server at once. It is 0 if
 	// that is unknown.
-	served  float64
-	decided Decided
+	served          float64
+	busyP99, busy10 float64 // in the slice, above 1 if it falls behind
+	decided         Decided
 }
 
 // minCoverage is the share of the held time that must have been observed.
@@ -99,6 +101,7 @@ func try(e *Evidence, p *gpu.Profile, of capacity, limits limits, o Options) tri
 	}
 
 	t.latency = e.predictLatency(p, t.median, t.p95)
+	t.busyP99, t.busy10 = e.busyIn(p, t.p95.deciding(limits.strict), limits.strict, o)
 	t.decided = t.decidedBy(e, limits, o)
 	t.notChecked = e.MediaUnread && lacksEngines(p, of.allEngines())
 
@@ -138,13 +141,28 @@ func (t *trial) judgeTime(e *Evidence, limits limits, o Options) Reason {
 	switch {
 	case stretch > limits.stretch:
 		return ReasonStretch
-	case stretch > unchangedStretch && (e.BusyP99*stretch > o.TargetBusy || e.Busy10Minutes*stretch > 1):
+	case stretch > unchangedStretch && (t.busyP99 > t.mostBusy(e, limits, o) || t.busy10 > 1):
 		return ReasonBusy
 	case latency > limits.stretch:
 		return ReasonLatency
 	}
 
 	return ReasonNone
+}
+
+// mostBusy returns how busy a slice may be at p99. More than Options.TargetBusy would make requests wait: except
+// strictly, that does not count if no client waits, nor if a figure says how long they do.
+func (t *trial) mostBusy(e *Evidence, limits limits, o Options) float64 {
+	switch {
+	case limits.strict:
+		return o.TargetBusy
+	case t.latency.Figure > 0 && t.latency.Load <= figureLoad:
+		return math.Inf(1)
+	case e.requests.closed:
+		return 1
+	}
+
+	return o.TargetBusy
 }
 
 // sliceOf returns the share of a device that a profile has.
@@ -198,13 +216,13 @@ func (a *Advisor) recommendWhole(
 
 	trials := tryAll(g, &e, of, a.limitsOf(hints), a.options)
 	settled := a.settleAnswer(w, decide(trials, &facts, of, a.options), trials)
-	r.setAnswer(withStart(settled, &e), trials)
+	r.setAnswer(withStart(settled, &e), trials, a.options)
 
 	return trials
 }
 
 // setAnswer fills in an answer and the trials that it comes from.
-func (r *Recommendation) setAnswer(decided answer, trials []trial) {
+func (r *Recommendation) setAnswer(decided answer, trials []trial, o Options) {
 	r.Action = decided.Action
 	r.Reason = decided.Reason
 	r.Recommended = decided.Profile
@@ -217,7 +235,7 @@ func (r *Recommendation) setAnswer(decided answer, trials []trial) {
 			Considered{Profile: t.profile.Name, Reason: t.reason, StretchP95: t.p95},
 		)
 		if t.profile.Name == r.Recommended {
-			r.predict(t)
+			r.predict(t, o)
 		}
 	}
 }
@@ -324,14 +342,14 @@ func sizeOf(name string, profiles []gpu.Profile) int {
 }
 
 // predict fills in what is expected of a workload in a profile.
-func (r *Recommendation) predict(t *trial) {
+func (r *Recommendation) predict(t *trial, o Options) {
 	e := r.Evidence
 	stretch := max(1, t.p95.Expected) // which is 0 if it is unknown
-	busy := e.BusyP99 * stretch
+	busy, most10 := e.busyIn(t.profile, stretch, false, o)
 
 	r.Predicted = &Predicted{
 		StretchMedian: t.median, StretchP95: t.p95, Latency: t.latency,
-		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, e.Busy10Minutes*stretch)),
+		BusyP99: round3(min(1, busy)), Busy10Minutes: round3(min(1, most10)),
 		SMActivity: round3(min(1, e.BusyMean*e.Median.Width/t.share)),
 		MemoryFree: float64(t.profile.MemoryBytes) - e.HeldBytes(),
 		Decided:    t.decided,

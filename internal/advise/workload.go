@@ -52,7 +52,11 @@ type workload struct {
 	// FirstMemory is the largest memory of the first ten windows, in MiB: a framework that takes all memory in advance
 	// shows there.
 	FirstMemory float32
-	Untrusted   bool // busy time of its GPU instance was seen below SM activity
+	// InSlices are the seconds that count for queueUse.Passed, with the weights of the histograms.
+	InSlices  float32
+	Untrusted bool // busy time of its GPU instance was seen below SM activity
+	// BeforeMean is the mean of width and bandwidth on the whole GPU, in parts of wholeUnit; 0 if it is not known.
+	BeforeMean [2]uint16
 	// The end of the last window with traffic, a graphics process, or a use of an engine, in Unix seconds; 0 if there
 	// was none.
 	NVLink, Graphics int64
@@ -75,10 +79,12 @@ type workload struct {
 	NextSince    float64 // Observed when it was first computed
 	// Before is what kernels used at least on the whole GPU, as shares of it, if the workload runs on a GPU instance now
 	// and was seen there.
-	Before Kernels
-
+	Before   Kernels
 	halfLife time.Duration // of a Record; 0 is halfLife
 }
+
+// wholeUnit is what the shares of workload.BeforeMean are parts of.
+const wholeUnit = math.MaxUint16
 
 // podSeen is a pod and the end of its last window, in Unix seconds.
 type podSeen struct {
@@ -298,6 +304,11 @@ func (w *workload) weight(now time.Time) float64 {
 
 	for i := range w.Engines {
 		w.Engines[i].Busy.scale(1 / weight)
+	}
+
+	w.InSlices /= float32(weight)
+	for i := range w.Queues {
+		w.Queues[i].Passed /= float32(weight)
 	}
 
 	for _, sum := range []*float64{&w.MemoryUnread, &w.MediaUnread, &w.ActivityUnread, &w.GraphicsUnread,

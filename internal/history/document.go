@@ -2,6 +2,7 @@ package history
 
 import (
 	"cmp"
+	"encoding/json"
 	"math"
 	"slices"
 	"strconv"
@@ -55,6 +56,26 @@ func (s Series) MarshalJSON() ([]byte, error) {
 	}
 
 	return append(text, ']'), nil
+}
+
+// UnmarshalJSON reads what MarshalJSON writes.
+func (s *Series) UnmarshalJSON(text []byte) error {
+	var values []*float32
+	if err := json.Unmarshal(text, &values); err != nil {
+		return err
+	}
+
+	*s = make(Series, len(values))
+
+	for i, v := range values {
+		if v == nil {
+			(*s)[i] = float32(math.NaN())
+		} else {
+			(*s)[i] = *v
+		}
+	}
+
+	return nil
 }
 
 func appendValue(text []byte, v float64) []byte {

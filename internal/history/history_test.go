@@ -3,10 +3,13 @@ package history
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 	"runtime"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
@@ -207,4 +210,21 @@ func BenchmarkObserve(b *testing.B) {
 		s.Time = s.Time.Add(time.Second)
 		h.Observe(s)
 	}
+}
+
+// TestSeriesInJSON: clients read the absent values that the exporter writes.
+func TestSeriesInJSON(t *testing.T) {
+	absent := float32(math.NaN())
+
+	data, err := json.Marshal(Series{absent, 0, 0.25, absent, 2048})
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	var got Series
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+
+	cmptest.Equal(t, "series", got, Series{absent, 0, 0.25, absent, 2048}, cmpopts.EquateNaNs())
 }

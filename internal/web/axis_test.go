@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/mig-exporter/mig-exporter/internal/cmptest"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
@@ -27,6 +28,13 @@ func draw(g *gpu.GPU) string {
 	}
 
 	return b.String()
+}
+
+// viewOf returns the view of the one GPU of a node without a kubelet.
+func viewOf(g *gpu.GPU) gpuView {
+	v := viewer{snap: &gpu.Snapshot{GPUs: []gpu.GPU{*g}}, now: fixtureTime}
+
+	return v.newGPUView(g)
 }
 
 func TestAxis(t *testing.T) {
@@ -86,10 +94,10 @@ func TestParts(t *testing.T) {
 		inst gpu.GPUInstance
 		want string
 	}{
-		"two compute instances": {split, "[w1 used:embed-0] [w2 used:train-0]"},
-		"slices left over":      {half, "[w1 used:embed-0] [w2 none:]"},
-		"no compute instance":   {orphan, "[w3 none:]"},
-		"all of it, said above": {mixedGPU(0).Instances[0], "[w1 used:]"},
+		"two compute instances":        {split, "[w1 used:embed-0] [w2 used:train-0]"},
+		"slices left over":             {half, "[w1 used:embed-0] [w2 none:]"},
+		"no compute instance":          {orphan, "[w3 none:no compute instance]"},
+		"all of it: the block says it": {mixedGPU(0).Instances[0], ""},
 	} {
 		var got []string
 		for _, p := range newPartViews(&test.inst, false) {
@@ -110,18 +118,18 @@ func TestUseWithoutKubelet(t *testing.T) {
 		change func(inst *gpu.GPUInstance)
 		want   string // class of the block, and of its part if there is one
 	}{
-		{"idle", func(*gpu.GPUInstance) {}, "idle, w3"},
+		{"idle", func(*gpu.GPUInstance) {}, "idle"},
 		{"processes", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.Some(1), gpu.Some(1)
-		}, "used, w3 used"},
+		}, "used"},
 		{"hidden processes, active", func(inst *gpu.GPUInstance) {
 			inst.Activity, inst.ComputeInstances[0].Activity = busy(1), busy(1)
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
-		}, "used, w3 used"},
+		}, "used"},
 		{"hidden processes", func(inst *gpu.GPUInstance) {
 			inst.Processes, inst.ComputeInstances[0].Processes = gpu.None[int](), gpu.None[int]()
-		}, "unknown, w3 unknown"},
-		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "used, w3"},
+		}, "unknown"},
+		{"a batch job", func(inst *gpu.GPUInstance) { inst.Jobs = []string{"7"} }, "used"},
 		{"nothing can run", func(inst *gpu.GPUInstance) {
 			inst.Processes = gpu.None[int]()
 			inst.ComputeInstances = nil
@@ -138,7 +146,7 @@ func TestUseWithoutKubelet(t *testing.T) {
 		g := migGPU(0, 0, 0, 0, 0, 0)
 		g.Instances = []gpu.GPUInstance{inst}
 
-		view := newGPUView(&g, fixtureTime, false)
+		view := viewOf(&g)
 		block := view.Axis[0]
 
 		classes := []string{block.Class}
@@ -150,9 +158,20 @@ func TestUseWithoutKubelet(t *testing.T) {
 			t.Errorf("%s: %s, want %s", tt.name, got, tt.want)
 		}
 
-		if isUnknown := block.Class == "unknown"; strings.Contains(block.Title, "whether anything runs") != isUnknown ||
-			view.HasUnknown != isUnknown {
+		if isUnknown := block.Class == "unknown"; strings.Contains(block.Title, "whether anything runs") != isUnknown {
 			t.Errorf("%s: title %q", tt.name, block.Title)
 		}
 	}
+}
+
+// TestDownIsAWord: a slice that does not answer says so, and not by its color alone.
+func TestDownIsAWord(t *testing.T) {
+	snap := nodeFixture()
+	mixed := mixedGPU(0)
+	mixed.Instances[1].Up = false
+	snap.GPUs = []gpu.GPU{mixed}
+
+	text := pageText(showPage(t, Options{State: true}, snap))
+	cmptest.HasTexts(t, text, "1g .5gb @0 notebook-7d9c", "2g .10gb @2 down free", "2g .10gb @4 triton-llm-6c7f8d9b5-x2x4z",
+		"does not answer")
 }

@@ -354,3 +354,28 @@ func unprivilegedGPU(index int) gpu.GPU {
 
 	return g
 }
+
+// slicedNode is a node of eight GPUs in seven slices each, all of them held.
+func slicedNode() *gpu.Snapshot {
+	snap := nodeFixture()
+	snap.GPUs = nil
+
+	for i := range 8 {
+		g := migGPU(i, 0, 1, 0, 0, 0)
+		g.Readings = wholeGPU(i).Readings
+		g.ActivitySource, g.Activity = gpu.ActivityGPM, busy(0.5)
+
+		for n := range 7 {
+			held := holder("search", fmt.Sprintf("embedder-%03d", 7*i+n), "nvidia.com/mig-1g.5gb")
+			slice := instance(gpu.InstanceID(7+n), "1g.5gb", 1, n, 1, uint64(n+1)*300*mib, held)
+			slice.Activity = busy(float64(n) / 10)
+			slice.ComputeInstances[0].UUID = gpu.MIGUUID(fmt.Sprintf("MIG-%08x-6a0b-5c1d-8e2f-%012x", 0x9e3779b9*(7*i+n+1),
+				0x5851f42d4c95*(7*i+n+1)))
+			g.Instances = append(g.Instances, slice)
+		}
+
+		snap.GPUs = append(snap.GPUs, g)
+	}
+
+	return snap
+}

@@ -9,93 +9,154 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// gpuView is one GPU's card.
+// gpuView is one GPU: its row, and the card to which it opens.
 type gpuView struct {
-	Index    int
-	Name     string
-	UUID     string
-	PCIBusID string
-	Down     bool
-	Badges   []badge
-	Problem  string // since when it is down, and how old the shown readings are
-	Gauges   []gauge
+	Key       string // tells the GPU from the others while the page is open
+	Index     int
+	Name      string
+	ShortName string // without the maker
+	UUID      string
+	PCIBusID  string
+	Down      bool
+	Open      bool
+	findable
+	Busy    int // by how much it is busy, in thousandths; -1 if that is not known
+	Badges  []badge
+	Figures []gauge // of the row
+	Problem string  // since when it is down, and how old the shown readings are
+	Gauges  []gauge
+	NoSM    string // why SM activity is missing
 	holdingView
-	Shared    []sharedView
-	SharedBy  string
-	MIG       bool
-	Units     []int       // the labels of the axis; nil: there is no axis
-	Axis      []blockView // their spans add up to the length of Units
-	Instances []deviceView
-	NoAxis    string // why there is no axis
-	Available string // what could still be created
-	Errors    []string
-	// HasFree, HasStranded and HasUnknown are set if the axis has such blocks, which the legend explains.
-	HasFree, HasStranded, HasUnknown bool
-	HasKubelet                       bool   // the legend says "held" instead of "used"
-	Unallocated                      string // the power that is not assigned to any instance
-	Unconfirmed                      []unconfirmedView
-	Processes                        processesView
+	SharedBy    string
+	MIG         bool
+	Units       int         // length of the axis; 0: there is none
+	Axis        []blockView // as long together as Units, or one of the whole GPU
+	Instances   []deviceView
+	NoAxis      string // why there is no axis
+	Available   string // what could still be created
+	Errors      []string
+	Unallocated string // the power that is not assigned to any instance
+	Unconfirmed []unconfirmedView
+	Details     []detail
+	XIDs        []xidView
+	Advice      []adviceView
+	Processes   processesView
 }
 
-// gauge is a reading, with a bar if it has a maximum, which Of names.
-type gauge struct {
-	Label, Value, Of string
-	Percent          int // of the bar
-	Bar              bool
+// findable is what a reader can find a device by.
+type findable struct {
+	Find string // names
+	Is   string // "underused", "unhealthy"
 }
 
-// blockView is an instance on the axis, or a free or stranded part of it.
-type blockView struct {
-	Span    int
-	Class   string // "used", "idle", "unknown", "down", "free", "stranded"
-	Title   string
-	Profile string
-	// ProfileRest is the part of the profile's name that a narrow block does not show.
-	ProfileRest string
-	Holder      string
-	Gauge       *gauge
-	Parts       []partView
+// viewer is what the views of GPUs need to know beside them.
+type viewer struct {
+	snap    *gpu.Snapshot
+	now     time.Time
+	kubelet bool // a kubelet gives devices out, so that one may be held
+	advice  advice
 }
 
-// partView is a compute instance in its GPU instance's block, as wide as its slices.
-type partView struct{ Class, Title, Text string }
-
-func newGPUView(g *gpu.GPU, now time.Time, kubelet bool) gpuView {
+func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 	view := gpuView{
-		Index:    g.Index,
-		Name:     g.Name,
-		UUID:     string(g.UUID),
-		PCIBusID: g.PCIBusID,
-		Down:     !g.Up,
-		Badges:   gpuBadges(g),
-		Gauges:   gpuGauges(g),
-		Errors:   errorTexts(g.Errors),
-		MIG:      g.MIG.Enabled.Or(false) || len(g.Instances) > 0,
+		Key:       string(g.UUID),
+		Index:     g.Index,
+		Name:      g.Name,
+		UUID:      string(g.UUID),
+		PCIBusID:  g.PCIBusID,
+		Down:      !g.Up,
+		Open:      len(v.snap.GPUs) == 1,
+		Busy:      busyness(g),
+		Badges:    gpuBadges(g),
+		Figures:   rowFigures(g),
+		Gauges:    gpuGauges(g),
+		NoSM:      whyNoActivity(v.snap, g),
+		Errors:    errorTexts(g.Errors),
+		MIG:       g.MIG.Enabled.Or(false) || len(g.Instances) > 0,
+		Details:   gpuDetails(g),
+		XIDs:      xidViews(g),
+		Advice:    v.advice.of(g),
+		Processes: newProcessesView(g, v.snap.Processes),
+		ShortName: strings.TrimPrefix(g.Name, "NVIDIA "),
 	}
+	view.Find = strings.Join([]string{fmt.Sprint("gpu-", g.Index), g.Name, string(g.UUID), g.PCIBusID}, " ")
+
+	if view.Key == "" {
+		view.Key = fmt.Sprint("index-", g.Index)
+	}
+
 	if view.Name == "" {
 		view.Name = "Unknown model"
+		view.ShortName = view.Name
 	}
 
 	if !g.Up {
-		view.Problem = downText(g, now)
+		view.Problem = downText(g, v.now)
 	}
 
-	view.holdingView = newHoldingView(&g.Device, kubelet && g.UUID != "")
-
+	view.holdingView = newHoldingView(&g.Device, g.Containers, g.Jobs, v.kubelet && g.UUID != "")
 	view.Unconfirmed = unconfirmedViews(g)
 
-	// A table lists who shares the GPU.
-	if len(g.Holders) > 0 && g.Holders[0].Sharing != gpu.SharingExclusive {
+	if isShared(g.Holders) {
 		view.SharedBy = sharedText(g.Holders)
-		view.Shared = sharedViews(g)
-		view.Holders = nil
+	}
+
+	underused := v.advice.isUnderused(g.UUID, gpu.None[gpu.InstanceID]())
+	view.Is = words(isUnhealthy(g, view.Badges), underused)
+
+	if underused {
+		view.Badges = append(view.Badges, badge{Text: "underused", Class: "plain", Title: "see right-sizing below"})
 	}
 
 	if view.MIG {
-		addLayout(&view, g, kubelet)
+		v.addLayout(&view, g)
+	} else {
+		view.Axis = []blockView{v.newWholeBlock(g)}
 	}
 
 	return view
+}
+
+// busyness returns the best known measure of how busy a GPU is, in thousandths; -1 if there is none.
+func busyness(g *gpu.GPU) int {
+	for _, ratio := range []gpu.Opt[float64]{g.Activity.SM, g.Activity.GraphicsEngine, g.Readings.Utilization} {
+		if r, ok := nodedoc.Finite(ratio).Get(); ok {
+			return int(1000 * r)
+		}
+	}
+
+	return -1
+}
+
+// isUnhealthy reports whether something of a GPU needs attention.
+func isUnhealthy(g *gpu.GPU, badges []badge) bool {
+	if !g.Up || len(g.Errors) > 0 {
+		return true
+	}
+
+	for _, b := range badges {
+		if b.Class == "bad" || b.Class == "warn" {
+			return true
+		}
+	}
+
+	t := temperatureGauge(&g.Readings)
+
+	return t != nil && t.Over != ""
+}
+
+// words returns what a device is, for the filter.
+func words(unhealthy, underused bool) string {
+	switch {
+	case unhealthy && underused:
+		return "unhealthy underused"
+	case unhealthy:
+		return "unhealthy"
+	case underused:
+		return "underused"
+	}
+
+	return ""
 }
 
 func gpuBadges(g *gpu.GPU) []badge {
@@ -197,72 +258,6 @@ func slowsDown(reason string) bool {
 
 // spellOut replaces the underscores of an identifier by spaces.
 func spellOut[T ~string](name T) string { return strings.ReplaceAll(string(name), "_", " ") }
-
-func gpuGauges(g *gpu.GPU) []gauge {
-	r := &g.Readings
-
-	var gauges []gauge
-	if m := memoryGauge(r.Memory); m != nil {
-		gauges = append(gauges, *m)
-	}
-
-	if g.Up || g.Activity.SM.Present() {
-		gauges = append(gauges, smGauge(g.Activity))
-	}
-
-	if u, ok := nodedoc.Finite(r.Utilization).Get(); ok {
-		gauges = append(
-			gauges,
-			gauge{Label: "Utilization", Value: percentText(u), Percent: percent(u), Bar: true},
-		)
-	}
-
-	if w, ok := nodedoc.Finite(r.PowerWatts).Get(); ok {
-		power := gauge{Label: "Power", Value: wattsText(w)}
-		if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
-			power.Of = "of " + wattsText(limit)
-			power.Percent = percent(w / limit)
-			power.Bar = true
-		}
-
-		gauges = append(gauges, power)
-	}
-
-	if c, ok := nodedoc.Finite(r.TemperatureCelsius).Get(); ok {
-		gauges = append(gauges, gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", c)})
-	}
-
-	return gauges
-}
-
-// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not
-// look idle.
-func smGauge(a gpu.Activity) gauge {
-	g := gauge{Label: "SM activity", Value: "–"}
-	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
-		g.Value = percentText(ratio)
-		g.Percent = percent(ratio)
-		g.Bar = true
-	}
-
-	return g
-}
-
-func memoryGauge(m gpu.Memory) *gauge {
-	used, ok := m.Used.Get()
-	if !ok {
-		return nil
-	}
-
-	g := &gauge{Label: "Memory", Value: bytesText(used)}
-	if total, ok := m.Total.Get(); ok && total > 0 {
-		g.Of = "of " + bytesText(total)
-		g.Percent = percent(float64(used) / float64(total))
-		g.Bar = true
-	}
-
-	return g
-}
 
 // downText says when a GPU answered last, and whether readings of that time are shown.
 func downText(g *gpu.GPU, now time.Time) string {

@@ -67,11 +67,11 @@ func TestPageUnknownHolders(t *testing.T) {
 		"14 device ids without a device", "MIG-0b5a4ff2-54f4-5c7d-8f0e-9d3f0f5d5f4a nvidia.com/mig-4g.20gb batch/etl-1 main",
 		"/8/0 nvidia.com/mig-4g.20gb batch/etl-8 main and 4 more, in the JSON Restart the device plugin",
 		"Free 0 held by no pod, 4 unknown",
-		"Held by vision/resnet-0 unconfirmed Unconfirmed: vision/resnet-0 (" + notListed + ")",
+		"Held by vision/resnet-0 unconfirmed Batch jobs job 90210 Unconfirmed: vision/resnet-0 (" + notListed + ")",
 		"Unknown whether a pod holds it GPU 2", "unknown whether held",
-		"2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W unknown", "ml/notebook-7d9c unconfirmed",
+		"2g.10gb GI 5 at 2:2 MIG-6f7d2a10-0000-5e11-8a00-000000005000 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W unknown", "ml/notebook-7d9c unconfirmed",
 		"Unconfirmed: ml/notebook-7d9c, serving/triton-llm-6c7f8d9b5-x2x4z (" + notListed + ")",
-		"1c.3g.20gb CI 0 65 % 65 % ml/embed-0 2c.3g.20gb CI 1 – unknown",
+		"1c.3g.20gb CI 0 MIG-6f7d2a10-0000-5e11-8a00-000000002000 65 % 65 % ml/embed-0 2c.3g.20gb CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – unknown",
 		"hub/jupyter-ben notebook (1) unconfirmed 13 GiB",
 	} {
 		if !strings.Contains(text, want) {
@@ -80,14 +80,15 @@ func TestPageUnknownHolders(t *testing.T) {
 	}
 
 	for _, want := range []string{`<span class="badge warn" title="` + notListed + `">unconfirmed</span>`,
-		`<td colspan="2" class="unknown" title="GPU instance 5, 2g.10gb at 2:2, SM activity 0 %, about 40 W, not known whether a pod holds it">`,
+		`class="block s2 unknown" data-key="gi-5.2"`, `title="GPU instance 5, 2g.10gb at 2:2, about 40 W, not known whether a pod holds it">`,
 		`class="w2 unknown" title="compute instance 1, 2c.3g.20gb, not known whether a pod holds it"`} {
 		if !strings.Contains(page, want) {
 			t.Errorf("no %s in the page", want)
 		}
 	}
 
-	if strings.Contains(page, "Free: no pod") || strings.Contains(page, ">free</span></td>") {
+	if strings.Contains(page, "Free: no pod") || strings.Contains(page, `<span class="muted">free`) ||
+		strings.Contains(page, `<span class="pod">free`) {
 		t.Errorf("a device is shown as free:\n%s", text)
 	}
 }
@@ -105,7 +106,7 @@ func TestFreeByConfirmation(t *testing.T) {
 
 	text := pageText(showPage(t, Options{State: true}, snap))
 	for _, want := range []string{"Free: no pod holds it, as an operator has confirmed",
-		"2c.3g.20gb CI 1 – free, as an operator has confirmed"} {
+		"2c.3g.20gb CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – free, as an operator has confirmed"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -128,7 +129,7 @@ func TestPageWithoutKubelet(t *testing.T) {
 
 	snap.GPUs[1].Instances[0].Allocated = gpu.None[bool]()
 	if text := pageText(showPage(t, Options{State: true}, snap)); strings.Contains(strings.ToLower(text), "free") ||
-		strings.Contains(text, "nknown") {
+		strings.Contains(text, "a pod") || strings.Contains(text, "whether held") {
 		t.Errorf("something is said of holders:\n%s", text)
 	}
 }

@@ -10,32 +10,30 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
 )
 
-// holderView is a pod that holds a device. Unconfirmed says why that is uncertain; it is empty if it is certain.
-type holderView struct{ Name, Unconfirmed string }
+// holderView is a container that holds a device. Unconfirmed says why that is uncertain; it is empty if it is certain.
+// Memory is what it uses of a device that it shares, if that is known.
+type holderView struct{ Name, Unconfirmed, Memory string }
 
 // holdingView is whether and by what a device is held.
 type holdingView struct {
 	Holders   []holderView
-	Free      bool // no pod holds it or a part of it
-	Confirmed bool // it is free because an operator has confirmed it
-	Unknown   bool // it is not known whether a pod holds it
-	Empty     bool // a GPU instance without compute instances
+	Jobs      []string // batch jobs
+	Free      bool     // no pod holds it or a part of it
+	Confirmed bool     // it is free because an operator has confirmed it
+	Unknown   bool     // it is not known whether a pod holds it
+	Empty     bool     // a GPU instance without compute instances
 }
 
-// newHoldingView returns the view of a device's holders. kubelet is set if the node has one: see hasKubelet.
-func newHoldingView(d *gpu.Device, kubelet bool) holdingView {
+// newHoldingView returns the view of a device's holders, of which uses are what they use of it. kubelet is set if the
+// node has one: see hasKubelet.
+func newHoldingView(d *gpu.Device, uses []gpu.ContainerUse, jobs []string, kubelet bool) holdingView {
 	return holdingView{
-		Holders:   holderViews(d.Holders),
-		Free:      !d.Allocated.Or(true),
+		Holders:   holderViews(d.Holders, uses),
+		Jobs:      jobs,
+		Free:      !d.Allocated.Or(true) && len(jobs) == 0,
 		Confirmed: d.ConfirmedFree,
 		Unknown:   kubelet && !d.Allocated.Present(),
 	}
-}
-
-// sharedView is one container that shares a device.
-type sharedView struct {
-	holderView
-	Memory string
 }
 
 // unconfirmedView is a reason why it is uncertain whether pods hold a device.
@@ -60,25 +58,29 @@ func podText(h *gpu.Holder) string {
 	return h.Namespace + "/" + h.Pod
 }
 
-func holderViews(holders []gpu.Holder) []holderView {
-	return mapSlice(holders, func(h *gpu.Holder) holderView {
-		return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed}
-	})
+// isShared reports whether several containers may hold a device.
+func isShared(holders []gpu.Holder) bool {
+	return len(holders) > 0 && holders[0].Sharing != gpu.SharingExclusive
 }
 
-// sharedViews lists the containers that share a GPU, with their memory if it is known.
-func sharedViews(g *gpu.GPU) []sharedView {
-	memory := make(map[gpu.Container]uint64, len(g.Containers))
-	for _, c := range g.Containers {
-		if used, ok := c.MemoryUsed.Get(); ok {
-			memory[c.Container] += used
+// holderViews names pods. Of a shared device it names containers, since several may be of one pod.
+func holderViews(holders []gpu.Holder, uses []gpu.ContainerUse) []holderView {
+	if !isShared(holders) {
+		return mapSlice(holders, func(h *gpu.Holder) holderView {
+			return holderView{Name: podText(h), Unconfirmed: h.Unconfirmed}
+		})
+	}
+
+	memory := make(map[gpu.Container]uint64, len(uses))
+
+	for _, u := range uses {
+		if used, ok := u.MemoryUsed.Get(); ok {
+			memory[u.Container] += used
 		}
 	}
 
-	return mapSlice(g.Holders, func(h *gpu.Holder) sharedView {
-		v := sharedView{
-			holderView: holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed},
-		}
+	return mapSlice(holders, func(h *gpu.Holder) holderView {
+		v := holderView{Name: podText(h) + " " + h.Name, Unconfirmed: h.Unconfirmed}
 		if h.Replica != "" {
 			v.Name += " (" + h.Replica + ")"
 		}
@@ -89,6 +91,30 @@ func sharedViews(g *gpu.GPU) []sharedView {
 
 		return v
 	})
+}
+
+// usesOf returns what containers use of a GPU instance of a GPU, or of one compute instance of it.
+func usesOf(g *gpu.GPU, instance gpu.InstanceID, compute gpu.Opt[gpu.ComputeID]) []gpu.ContainerUse {
+	var uses []gpu.ContainerUse
+
+	for _, u := range g.Containers {
+		if u.Instance == gpu.Some(instance) && (!compute.Present() || u.Compute == compute) {
+			uses = append(uses, u)
+		}
+	}
+
+	return uses
+}
+
+// holderNames returns the names by which a device is found, and of which it shows the first: pods and batch jobs.
+func holderNames(d *gpu.Device, jobs []string) []string {
+	names := mapSlice(d.Holders, podText)
+
+	for _, job := range jobs {
+		names = append(names, "job "+job)
+	}
+
+	return names
 }
 
 // sharedText says how many containers share a device, and how.

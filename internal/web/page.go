@@ -3,7 +3,7 @@ package web
 import (
 	"bytes"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"html/template"
 	"net/http"
@@ -17,13 +17,29 @@ import (
 )
 
 var (
-	//go:embed page.html
+	//go:embed page/page.html
 	pageHTML string
-	//go:embed page.css
+	//go:embed page/page.css
 	pageCSS string
-	//go:embed page.js
-	pageJS string
+	//go:embed page/*.js
+	pageScripts embed.FS
 )
+
+// joinScripts returns the page's one script. The files declare functions; start.js, which runs, is the last.
+func joinScripts() string {
+	text := "\"use strict\";\n"
+
+	for _, name := range []string{"morph", "find", "past", "live", "start"} {
+		part, err := pageScripts.ReadFile("page/" + name + ".js")
+		if err != nil {
+			panic(err) // it is a part of the program
+		}
+
+		text += string(part)
+	}
+
+	return text
+}
 
 // pageHandler serves the status page. It is one document that contains its style and script; nothing else may be
 // loaded. Without scripts the browser reloads the page.
@@ -32,35 +48,43 @@ type pageHandler struct {
 	snaps    Snapshots
 	logger   log.Logger
 	template *template.Template
+	script   string
+	version  string // of the page: the script loads one of another version again
 	policy   string
 	pool     *buffers
+	advice   adviceSource
 }
 
 func newPageHandler(opts Options, snaps Snapshots, pool *buffers, logger log.Logger) *pageHandler {
+	script := joinScripts()
+
 	return &pageHandler{
 		opts:     opts,
 		snaps:    snaps,
 		logger:   logger,
 		template: template.Must(template.New("page").Parse(pageHTML)),
+		script:   script,
+		version:  sourceHash(pageHTML + pageCSS + script),
 		policy: strings.Join([]string{
 			"default-src 'none'",
 			"style-src '" + sourceHash(pageCSS) + "'",
-			"script-src '" + sourceHash(pageJS) + "'",
+			"script-src '" + sourceHash(script) + "'",
 			"connect-src 'self'", // the script fetches the page again
 			"img-src data:",      // the icon
 			"base-uri 'none'",
 			"form-action 'none'",
 			"frame-ancestors 'none'",
 		}, "; "),
-		pool: pool,
+		pool:   pool,
+		advice: adviceSource{report: opts.Recommendations},
 	}
 }
 
 // ServeHTTP renders the page for each request: readers are few, and the ages in it change by the second.
 func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	page := newPageView(h.opts, h.snaps.Current(), h.opts.Now())
+	page := h.newView(h.snaps.Current())
 	page.CSS = template.CSS(pageCSS)
-	page.JS = template.JS(pageJS)
+	page.JS = template.JS(h.script)
 	buf := h.pool.get()
 	defer h.pool.put(buf)
 
@@ -90,7 +114,14 @@ func (h *pageHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 // renderNode appends the part of the page that changes, for the stream.
 func (h *pageHandler) renderNode(dst *bytes.Buffer, s *gpu.Snapshot) error {
-	return h.template.ExecuteTemplate(dst, "node", newPageView(h.opts, s, h.opts.Now()))
+	return h.template.ExecuteTemplate(dst, "node", h.newView(s))
+}
+
+func (h *pageHandler) newView(s *gpu.Snapshot) pageView {
+	page := newPageView(h.opts, s, h.opts.Now(), h.advice.current())
+	page.Source = h.version
+
+	return page
 }
 
 // sourceHash returns the name of an inline text in a content security policy.

@@ -44,15 +44,15 @@ func TestPageShowsTheNode(t *testing.T) {
 		"mig-exporter 1.2.3", "dgx-a100", "simulated node", "driver 580.95.05", "CUDA 13.0", "nvml", "kubelet stale",
 		"Read 1 s ago",
 		"GPUs 8 1 does not answer", "Free 2 held by no pod",
-		"GPU 0 NVIDIA A100-SXM4-40GB", "row remap pending", "2 XIDs", "1 unavailable event", "2 recovery events", "Memory 31 GiB of 40 GiB 78 %",
+		"GPU 0 A100-SXM4-40GB", "NVIDIA A100-SXM4-40GB GPU-5c1f6a2e-0000-4d1b-9f00-000000000000 00000000:07:00.0", "row remap pending", "2 XIDs", "1 unavailable event", "2 recovery events", "Memory 31 GiB of 40 GiB 78 %",
 		"SM activity 75 % 75 % Utilization 87 %", "Power 318 W of 400 W",
 		"Temperature 61 °C", "Held by vision/resnet-0",
 		"Free: no pod holds it",
-		"1g.5gb GI 7 at 0:1 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook",
-		"2g.10gb GI 5 at 2:2 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
-		"2g.10gb GI 1 at 4:2 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c",
+		"1g.5gb GI 7 at 0:1 MIG-6f7d2a10-0000-5e11-8a00-000000007000 3 GiB of 5 GiB 60 % 102 % 100 % ≈ 20 W ml/notebook-7d9c job 7 job 8",
+		"2g.10gb GI 5 at 2:2 MIG-6f7d2a10-0000-5e11-8a00-000000005000 20 MiB of 10 GiB 0 % 0 % 0 % ≈ 40 W",
+		"2g.10gb GI 1 at 4:2 MIG-6f7d2a10-0000-5e11-8a00-000000001000 9 GiB of 10 GiB 90 % – ≈ 40 W", "SM activity 31 % 31 % Power 172 W", "ml/notebook-7d9c",
 		"not given to an instance ≈ 72 W", "Could still hold 1 × 1g.5gb. Stranded: 1 memory slice.",
-		"1c.3g.20gb CI 0 65 % 65 % ml/embed-0", "2c.3g.20gb CI 1 – ml/train-0", "no compute instance", "Nothing more fits.",
+		"1c.3g.20gb CI 0 MIG-6f7d2a10-0000-5e11-8a00-000000002000 65 % 65 % ml/embed-0", "2c.3g.20gb CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – ml/train-0", "no compute instance", "Nothing more fits.",
 		"lost", "It last answered 96 s ago. Its readings are dropped.", "device: get handle: GPU is lost",
 		"Shared by 2 containers (time-slicing)", "hub/jupyter-ben notebook (1) 13 GiB",
 		"MIG pending", "needs reset", "row remap: get remapped rows: no permission",
@@ -63,9 +63,9 @@ func TestPageShowsTheNode(t *testing.T) {
 		}
 	}
 
-	for _, want := range []string{`<td colspan="4" class="used"`, `<td colspan="1" class="stranded"`,
-		`<td colspan="2" class="idle"`, `<article class="card down"`,
-		`title="GPU instance 7, 1g.5gb at 0:1, SM activity 102 %, about 20 W"`,
+	for _, want := range []string{`class="block s4 used"`, `class="block s1 stranded"`,
+		`class="block s2 idle"`, `class="block s1 room"`, `<details class="gpu down"`, `class="strip u8"`,
+		`title="GPU instance 7, 1g.5gb at 0:1, about 20 W, ml/notebook-7d9c, job 7, job 8"`,
 		`href="metrics"`, `href="api/v1/node"`, `href="-/ready"`, `href="-/healthy"`, `<meter min="0" max="100" value="78"`,
 		`data-age="1"`} {
 		if !strings.Contains(page, want) {
@@ -81,14 +81,14 @@ func TestPageGPUWithoutHandle(t *testing.T) {
 		Device: gpu.Device{Errors: []gpu.ReadError{{Reading: gpu.ReadingDevice, Err: fmt.Errorf("get handle: %w", gpu.ErrLost)}}}}}
 	page := showPage(t, Options{State: true}, snap)
 
-	const want = "GPU 1 Unknown model lost The driver counts this GPU but returns no handle for it. device: get handle: " +
+	const want = "Unknown model The driver counts this GPU but returns no handle for it. device: get handle: " +
 		"GPU is lost"
-	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPUs 2 1 does not answer") {
+	if text := pageText(page); !strings.HasSuffix(text, want) || !strings.Contains(text, "GPU 1 Unknown model lost") || !strings.Contains(text, "GPUs 2 1 does not answer") {
 		t.Errorf("no %q in\n%s", want, text)
 	}
 
-	if n := strings.Count(page, `class="uuid"`); n != 1 {
-		t.Errorf("%d lines for the UUID of one GPU", n)
+	if n := strings.Count(page, "GPU-5c1f6a2e-0000-4d1b-9f00-000000000000</span>"); n != 1 {
+		t.Errorf("the UUID of the other GPU is there %d times", n)
 	}
 }
 
@@ -102,8 +102,8 @@ func TestPageUnknownActivity(t *testing.T) {
 	page := showPage(t, Options{State: true}, snap)
 
 	text := pageText(page)
-	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 – ml/embed-0",
-		"CI 1 – ml/train-0"} {
+	for _, want := range []string{"SM activity – Power", "15 GiB of 20 GiB 75 % – ≈ 60 W", "CI 0 MIG-6f7d2a10-0000-5e11-8a00-000000002000 – ml/embed-0",
+		"CI 1 MIG-6f7d2a10-0000-5e11-8a00-000000002001 – ml/train-0"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("no %q in\n%s", want, text)
 		}
@@ -123,7 +123,7 @@ func TestPageModeOff(t *testing.T) {
 	snap.GPUs = []gpu.GPU{g}
 
 	page := showPage(t, Options{State: true}, snap)
-	for _, unwanted := range []string{`class="axis"`, "Nothing more fits", "Could still hold", "1g.5gb"} {
+	for _, unwanted := range []string{`class="block s1 room"`, "Nothing more fits", "Could still hold", "1g.5gb"} {
 		if strings.Contains(page, unwanted) {
 			t.Errorf("%s is on the page", unwanted)
 		}
@@ -334,4 +334,40 @@ func TestTotalsSayWhatTheyLack(t *testing.T) {
 			t.Errorf("%d tiles of power and memory", seen)
 		}
 	}
+}
+
+// TestPageOfSlicedNode: the largest node that is common has a row for each GPU, closed, in an answer that is not large; a
+// node of one GPU shows it opened.
+func TestPageOfSlicedNode(t *testing.T) {
+	h := testHandler(Options{State: true}, publish(slicedNode()), nil, prometheus.NewRegistry())
+
+	if size := len(get(h, "/", "Accept-Encoding", "gzip").Body.Bytes()); size > 45<<10 {
+		t.Errorf("the page of 56 slices has %d bytes", size)
+	}
+
+	page := get(h, "/").Body.String()
+	cmptest.Equal(t, "rows", strings.Count(page, `<details class="gpu"`), 8)
+	cmptest.Equal(t, "slices", strings.Count(page, `class="block s1 used"`), 56)
+	cmptest.LacksTexts(t, page, " open>")
+
+	snap := nodeFixture()
+	snap.GPUs = snap.GPUs[:1]
+	cmptest.HasTexts(t, showPage(t, Options{State: true}, snap), " open>")
+}
+
+// TestPageFindsByNames: what a reader may look for is in the row and the slices: names, and what is wrong.
+func TestPageFindsByNames(t *testing.T) {
+	page := showPage(t, Options{State: true}, nodeFixture())
+	cmptest.HasTexts(t, page,
+		`data-find="gpu-2 NVIDIA A100-SXM4-40GB GPU-5c1f6a2e-0000-4d1b-9f00-000000000002 00000000:17:00.0"`,
+		`data-find="1g.5gb gi-7 ml/notebook-7d9c job 7 job 8 MIG-6f7d2a10-0000-5e11-8a00-000000007000"`,
+		`data-find="3g.20gb gi-2 MIG-6f7d2a10-0000-5e11-8a00-000000002000 ml/embed-0 `+
+			`MIG-6f7d2a10-0000-5e11-8a00-000000002001 ml/train-0"`)
+
+	var unhealthy []string
+	for _, m := range regexp.MustCompile(`<details class="gpu[^>]*data-index="(\d)"[^>]*data-is="unhealthy"`).FindAllStringSubmatch(page, -1) {
+		unhealthy = append(unhealthy, m[1])
+	}
+
+	cmptest.Equal(t, "unhealthy", strings.Join(unhealthy, ","), "0,4,6,7")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"slices"
 	"strings"
 	"time"
 
@@ -18,6 +19,7 @@ type pageView struct {
 	RefreshMS int64
 	RefreshS  int64
 	Version   string
+	Source    string // version of the page itself
 	Simulated bool
 	State     bool // false: links only
 	Links     []link
@@ -30,7 +32,13 @@ type pageView struct {
 	AgeS      int64 // the age in seconds, from which the script continues to count
 	Tiles     []tile
 	GPUs      []gpuView
+	Keys      []key // of the blocks that are drawn
+	// Utilization is set if it stands for the SM activity of a GPU.
+	Utilization bool
 }
+
+// key explains how a kind of block is drawn.
+type key struct{ Class, Text string }
 
 type link struct{ Href, Text string }
 
@@ -49,7 +57,7 @@ type notice struct {
 type tile struct{ Label, Value, Note string }
 
 // newPageView returns the page of a Snapshot; snap is nil before the first.
-func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
+func newPageView(opts Options, snap *gpu.Snapshot, now time.Time, advised advice) pageView {
 	page := pageView{
 		RefreshMS: refreshEvery.Milliseconds(),
 		RefreshS:  int64(3 * refreshEvery / time.Second),
@@ -96,17 +104,39 @@ func newPageView(opts Options, snap *gpu.Snapshot, now time.Time) pageView {
 		page.Tiles = nodeTiles(snap)
 	}
 
-	page.GPUs = mapSlice(
-		snap.GPUs,
-		func(g *gpu.GPU) gpuView {
-			view := newGPUView(g, now, hasKubelet(snap))
-			view.Processes = newProcessesView(g, snap.Processes)
-
-			return view
-		},
-	)
+	view := viewer{snap: snap, now: now, kubelet: hasKubelet(snap), advice: advised}
+	page.GPUs = mapSlice(snap.GPUs, view.newGPUView)
+	page.explainBlocks(view.kubelet)
 
 	return page
+}
+
+// explainBlocks lists the kinds of blocks that the GPUs have.
+func (p *pageView) explainBlocks(kubelet bool) {
+	for i := range p.GPUs {
+		for _, b := range p.GPUs[i].Axis {
+			p.Utilization = p.Utilization || slices.ContainsFunc(b.Loads, func(l load) bool { return l.Letter == "U" })
+		}
+	}
+
+	all := []key{
+		{"used", "held"}, {"idle", "free"}, {"unknown", "unknown whether held"}, {"down", "does not answer"},
+		{"room", "no instance"}, {"stranded", "stranded"},
+	}
+	if !kubelet {
+		all[0].Text = "in use"
+		all[1].Text = "idle"
+		all[2].Text = "unknown whether in use"
+	}
+
+	for _, k := range all {
+		for i := range p.GPUs {
+			if slices.ContainsFunc(p.GPUs[i].Axis, func(b blockView) bool { return b.Class == k.Class }) {
+				p.Keys = append(p.Keys, k)
+				break
+			}
+		}
+	}
 }
 
 // pageLinks returns relative links, so that they work behind a proxy that serves the page under another path.

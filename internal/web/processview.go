@@ -11,7 +11,6 @@ import (
 
 // processesView is the list of a GPU's processes. It is empty if they are not listed.
 type processesView struct {
-	Index   int // of the GPU
 	Summary string
 	Rows    []processView
 	Users   bool   // the list has users
@@ -22,12 +21,13 @@ type processesView struct {
 // processView is one process on one device.
 type processView struct {
 	nodedoc.Process
+	Key                    string // tells the row from the others
 	Device, Memory, Holder string
 }
 
 // newProcessesView returns the view of the processes in the document of a GPU.
 func newProcessesView(g *gpu.GPU, detail gpu.ProcessDetail) processesView {
-	view := processesView{Index: g.Index, Users: detail == gpu.ProcessUsers}
+	view := processesView{Users: detail == gpu.ProcessUsers}
 	if !detail.ListsProcesses() {
 		return view
 	}
@@ -60,6 +60,8 @@ func newProcessView(p *nodedoc.Process) processView {
 			view.Device += fmt.Sprintf(" CI %d", ci)
 		}
 	}
+
+	view.Key = fmt.Sprintf("pid%d %s", p.PID, view.Device)
 
 	if bytes, ok := p.MemoryUsedBytes.Get(); ok {
 		view.Memory = bytesText(bytes)

@@ -68,7 +68,7 @@ func TestProcesses(t *testing.T) {
 				Namespace: "vision", Pod: "resnet-0", Container: "main"},
 		})
 		cmptest.Equal(t, what, len(doc.GPUs[2].ProcessList), 0)
-		cmptest.HasTexts(t, page, "2 processes", "<td>4711</td>", "<td>&lt;script&gt;x&lt;/script&gt;</td>",
+		cmptest.HasTexts(t, page, "2 processes", `scope="row">4711</th>`, "<td>&lt;script&gt;x&lt;/script&gt;</td>",
 			"<td>3 GiB</td>", "<td>job 90210</td>", "<td>GI 1 CI 0</td>", "<td>vision/resnet-0</td>", "1 process<")
 
 		if users := strings.Contains(page, "<td>ada</td>"); users != (detail == gpu.ProcessUsers) {
@@ -84,7 +84,7 @@ func TestProcessesAreBounded(t *testing.T) {
 	h := testHandler(Options{State: true}, publish(snap), nil, prometheus.NewRegistry())
 
 	cmptest.Equal(t, "processes", len(nodedoc.New(snap).GPUs[0].ProcessList), gpu.MaxProcesses)
-	cmptest.HasTexts(t, get(h, "/").Body.String(), "263 processes", "and 7 more")
+	cmptest.HasTexts(t, get(h, "/").Body.String(), "263 processes", "7 more are in no list")
 }
 
 // TestProcessesInAnotherNamespace: what the driver doesn't list is unknown, and the page says why.

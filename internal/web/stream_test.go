@@ -366,8 +366,19 @@ func TestEventsAreNotTooOften(t *testing.T) {
 
 // BenchmarkStream: one Snapshot for 50 clients.
 func BenchmarkStream(b *testing.B) {
-	snaps := publish(later(1))
-	source := newEventSource(snaps, appendDocument, new(buffers), log.NewNopLogger())
+	page := newPageHandler(Options{State: true, Now: time.Now}, publish(nil), new(buffers), log.NewNopLogger())
+
+	for name, encode := range map[string]func(*bytes.Buffer, *gpu.Snapshot) error{
+		"document": appendDocument, "page": page.renderNode,
+	} {
+		b.Run(name, func(b *testing.B) { benchmarkStream(b, encode) })
+	}
+}
+
+func benchmarkStream(b *testing.B, encode func(*bytes.Buffer, *gpu.Snapshot) error) {
+	snap := slicedNode()
+	snaps := publish(snap)
+	source := newEventSource(snaps, encode, new(buffers), log.NewNopLogger())
 	source.every = 0
 
 	var watchers []*eventWriter
@@ -380,7 +391,8 @@ func BenchmarkStream(b *testing.B) {
 	b.ReportAllocs()
 
 	for b.Loop() {
-		snaps.Store(later(1))
+		another := *snap
+		snaps.Store(&another)
 
 		next := source.await(b.Context(), nil)
 		for _, w := range watchers {

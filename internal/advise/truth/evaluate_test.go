@@ -77,7 +77,7 @@ func options(strict bool) advise.Options {
 // evaluate observes a node, applies what is recommended, and lets its workloads run on.
 func evaluate(n *node) *result {
 	res := &result{node: n, subjects: n.subjects()}
-	observe(n, res)
+	adviser := observe(n, res)
 
 	for _, s := range res.subjects {
 		for minute := observedMinutes; minute < observedMinutes+appliedMinutes; minute++ {
@@ -86,9 +86,9 @@ func evaluate(n *node) *result {
 	}
 
 	all := func(*subject, *candidate) bool { return true }
-	watch(n, res, byDefault, false, all)
-	watch(n, res, strictly, false, func(s *subject, c *candidate) bool { return s.regrets(n, c.size) })
-	watch(n, res, byDefault, true, func(s *subject, c *candidate) bool {
+	watch(n, res, adviser, byDefault, false, all)
+	watch(n, res, adviser, strictly, false, func(s *subject, c *candidate) bool { return s.regrets(n, c.size) })
+	watch(n, res, adviser, byDefault, true, func(s *subject, c *candidate) bool {
 		return c.hidden.regret(s.work.promised()) || s.waitsOf(n, c.size, afterWithLoss).regret(s.work)
 	})
 
@@ -168,8 +168,8 @@ func (s *subject) sizeOf(n *node, p *gpu.Profile) *size {
 	return z
 }
 
-// observe shows a node to an adviser of each mode for two weeks, and keeps what they recommend at the end.
-func observe(n *node, res *result) {
+// observe shows a node to an adviser for two weeks, keeps what it recommends in each mode at the end, and returns it.
+func observe(n *node, res *result) *advise.Advisor {
 	a := advise.New(options(false))
 	s := n.snapshot()
 	p := &poller{n: n}
@@ -194,7 +194,7 @@ func observe(n *node, res *result) {
 		}
 	}
 
-	for mode, a := range [2]*advise.Advisor{a, restarted(a, s)} {
+	for mode, a := range [2]*advise.Advisor{a, restarted(a, s, true)} {
 		report := a.Recommend(s)
 		// What a slice does is judged of every one that would be recommended, whether it gains anything here or not.
 		for _, subject := range res.subjects {
@@ -217,12 +217,14 @@ func observe(n *node, res *result) {
 	for _, subject := range res.subjects {
 		subject.answers[naively] = subject.naiveAnswer()
 	}
+
+	return a
 }
 
-// restarted returns a strict adviser with the evidence of another one.
-func restarted(from *advise.Advisor, s *gpu.Snapshot) *advise.Advisor {
+// restarted returns an adviser with the evidence of another one.
+func restarted(from *advise.Advisor, s *gpu.Snapshot, strict bool) *advise.Advisor {
 	var saved bytes.Buffer
-	a := advise.New(options(true))
+	a := advise.New(options(strict))
 
 	if err := from.Checkpoint().Write(&saved); err != nil {
 		panic(err)
@@ -358,14 +360,23 @@ func (s *subject) dies(c *candidate) bool {
 // knowsAll is the oracle that knows what will happen.
 func (s *subject) knowsAll(n *node, c *candidate) bool { return !s.harms(n, c) }
 
-// knowsPast is the oracle that knows all that could be observed. What a server needs of what it has reserved cannot.
+// knowsPast is the oracle that knows all that could be observed. What memory is used between two readings cannot, see
+// needs.foretold.
 func (s *subject) knowsPast(n *node, c *candidate) bool {
+	return s.keepsNothing(n, c) && float64(c.profile.MemoryBytes) >= s.past.foretold(&s.next)*gib
+}
+
+// keepsNothing is an oracle that takes memory for what it was in the past, and keeps none free. What a server needs of
+// what it has reserved cannot be observed.
+func (s *subject) keepsNothing(n *node, c *candidate) bool {
 	return s.work.startSeen() && s.work.fraction == 0 && !s.past.outOfMemory(c.profile) &&
 		!lacks(c.profile, s.past.media) && s.foreseeably(n, c.size)
 }
 
 // watch runs what was recommended in slices, for the same adviser to watch, and keeps when it says that one must grow.
-func watch(n *node, res *result, way int, hidden bool, which func(*subject, *candidate) bool) {
+func watch(
+	n *node, res *result, adviser *advise.Advisor, way int, hidden bool, which func(*subject, *candidate) bool,
+) {
 	var list []slice
 	var of []*subject
 
@@ -384,14 +395,9 @@ func watch(n *node, res *result, way int, hidden bool, which func(*subject, *can
 		return
 	}
 
-	a := advise.New(options(way == strictly))
-
 	before := n.snapshot()
-	for minute := observedMinutes - watchedBefore; minute < observedMinutes; minute++ {
-		n.advance(before, minute)
-		a.Observe(before)
-	}
-
+	n.advance(before, observedMinutes-1)
+	a := restarted(adviser, before, way == strictly)
 	s := n.sliced(list)
 
 	at := 0

@@ -145,6 +145,15 @@ func (n *needs) add(gib float64, media kernels.Engines) {
 // outOfMemory reports whether a workload dies in a profile.
 func (n *needs) outOfMemory(p *gpu.Profile) bool { return n.gib*gib+ownBytes > float64(p.MemoryBytes) }
 
+// foretold returns the memory in GiB that what was observed asks for: the largest use with what lies between two
+// readings, which nothing shows, and what it grows to in the week after, which the days before show.
+func (n *needs) foretold(next *needs) float64 {
+	return max(n.gib*(1+betweenReadings), n.gib+leastBetween, next.gib+ownBytes/gib)
+}
+
+// What is asked for beside the largest use of memory that was seen: a share of it, and at least so many GiB.
+const betweenReadings, leastBetween = 0.15, 0.5
+
 func lacks(p *gpu.Profile, used [4]bool) bool {
 	for kind, n := range enginesOf(p) {
 		if used[kind] && n == 0 {

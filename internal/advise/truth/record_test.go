@@ -17,11 +17,12 @@ type record struct {
 	// foreseeable is false if a new version came after the advice: nothing that was observed shows it.
 	foreseeable bool
 	// all and past say whether the oracles, that knows all and that knows what could be observed, have a slice for it.
-	all, past bool
-	present   bool // it held its GPU when the advice was asked for
-	flaps     int
-	verdicts  [ways]verdict
-	reason    string // why nothing is recommended by default
+	// bare is past for an oracle that keeps no memory free.
+	all, past, bare bool
+	present         bool // it held its GPU when the advice was asked for
+	flaps           int
+	verdicts        [ways]verdict
+	reason          string // why nothing is recommended by default
 }
 
 // verdict is what came of one way's advice.
@@ -33,8 +34,8 @@ type verdict struct {
 	predicted                  advise.Stretch // at p95
 	latency                    advise.Latency
 	waitsBefore                waits // in the last week before the move
-	// all and past say whether the oracles agree that the profile does.
-	all, past bool
+	// all, past and bare say whether the oracles agree that the profile does.
+	all, past, bare bool
 }
 
 // effect is what a slice did to a workload.
@@ -55,7 +56,7 @@ func (s *subject) record(n *node) record {
 	r := record{
 		name: fmt.Sprintf("%s GPU %d", n.name, s.gpu), kind: s.work.kind, mix: s.work.mix, model: n.model.Name,
 		start: s.work.start.name, startSeen: s.work.startSeen(),
-		foreseeable: s.work.changes == 0, flaps: s.flaps, all: s.best(n, s.knowsAll) != nil, past: s.best(n, s.knowsPast) != nil,
+		foreseeable: s.work.changes == 0, flaps: s.flaps, all: s.best(n, s.knowsAll) != nil, past: s.best(n, s.knowsPast) != nil, bare: s.best(n, s.keepsNothing) != nil,
 		present: s.report[byDefault].Action != advise.ActionFree,
 		reason:  string(s.report[byDefault].Reason),
 	}
@@ -72,7 +73,7 @@ func (s *subject) record(n *node) record {
 		v := verdict{
 			given: true, profile: c.profile.Name,
 			outOfMemory: s.next.outOfMemory(c.profile), engineMissing: lacks(c.profile, s.next.media),
-			all: s.work.cuttable() && s.knowsAll(n, c), past: s.work.cuttable() && s.knowsPast(n, c),
+			all: s.work.cuttable() && s.knowsAll(n, c), past: s.work.cuttable() && s.knowsPast(n, c), bare: s.work.cuttable() && s.keepsNothing(n, c),
 		}
 		noticed := [2]int{-1, -1}
 

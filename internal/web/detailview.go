@@ -1,0 +1,312 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// detail is a fact about a GPU that its card lists.
+type detail struct{ Label, Value string }
+
+// xidView is an XID that has occurred since the exporter started.
+type xidView struct {
+	XID       uint64
+	Name      string // in NVIDIA's catalog
+	Count     string
+	Last      string // RFC 3339
+	Instances string // that it named
+}
+
+// gpuDetails returns what there is to know of a GPU beside its gauges. What the driver does not report has no entry.
+func gpuDetails(g *gpu.GPU) []detail {
+	var details []detail
+
+	add := func(label, value string) {
+		if value != "" {
+			details = append(details, detail{label, value})
+		}
+	}
+
+	r := &g.Readings
+	add("Clocks", clocksText(r.ClockHertz))
+	add("Clocks held back by", clockEventsText(g.Totals.ClockEvents))
+	add("Performance state", stateText(r.PerformanceState))
+	add("Memory temperature", celsiusText(r.MemoryCelsius))
+	add("Fans", fansText(r.Fans))
+	add("Media engines", mediaText(r.Media))
+	add("PCIe", pcieText(g))
+	add("NVLink", nvlinkText(g))
+	add("ECC errors", eccText(r.ECC))
+	add("Remapped rows", rowsText(r.RemappedRows))
+	add("Layout changes", layoutChangesText(g))
+
+	return details
+}
+
+func clocksText(c gpu.Clocks) string {
+	return listText([]detail{
+		{"SM", megahertzText(c.SM)}, {"memory", megahertzText(c.Memory)}, {"video", megahertzText(c.Video)},
+	})
+}
+
+// listText joins values, each after its label. It leaves out those that are empty.
+func listText(values []detail) string {
+	var texts []string
+
+	for _, v := range values {
+		if v.Value != "" {
+			texts = append(texts, v.Label+" "+v.Value)
+		}
+	}
+
+	return strings.Join(texts, ", ")
+}
+
+func megahertzText(hertz gpu.Opt[float64]) string {
+	h, ok := nodedoc.Finite(hertz).Get()
+	if !ok {
+		return ""
+	}
+
+	return fmt.Sprintf("%.0f MHz", h/1e6)
+}
+
+// clockEventsText says why clocks are not at their highest now, and for how long each reason has held so far.
+func clockEventsText(events []gpu.ReasonSeconds) string {
+	var texts []string
+
+	for _, e := range events {
+		if !e.Active {
+			continue
+		}
+
+		text := clockEventWords(e.Reason)
+		if e.Seconds.Value >= 1 {
+			text += fmt.Sprintf(" (%s since the exporter started)", ageText(time.Duration(e.Seconds.Value*float64(time.Second))))
+		}
+
+		texts = append(texts, text)
+	}
+
+	if len(texts) == 0 && len(events) > 0 {
+		return "nothing"
+	}
+
+	return strings.Join(texts, ", ")
+}
+
+// clockEventWords returns what a clock event reason means.
+func clockEventWords(reason string) string {
+	switch reason {
+	case "gpu_idle":
+		return "nothing runs"
+	case "applications_clocks_setting":
+		return "clocks that an operator has set"
+	case "sw_power_cap":
+		return "the power limit"
+	case "hw_slowdown":
+		return "hardware: heat or power"
+	case "sync_boost":
+		return "other GPUs of its sync boost group"
+	case "sw_thermal_slowdown":
+		return "heat, by the driver"
+	case "hw_thermal_slowdown":
+		return "heat, by the hardware"
+	case "hw_power_brake_slowdown":
+		return "the power supply's brake signal"
+	case "display_clock_setting":
+		return "the display"
+	}
+
+	return spellOut(reason)
+}
+
+func stateText(state gpu.Opt[int]) string {
+	p, ok := state.Get()
+	if !ok {
+		return ""
+	}
+
+	return fmt.Sprintf("P%d", p)
+}
+
+func celsiusText(celsius gpu.Opt[float64]) string {
+	c, ok := nodedoc.Finite(celsius).Get()
+	if !ok {
+		return ""
+	}
+
+	return fmt.Sprintf("%.0f °C", c)
+}
+
+func fansText(fans []gpu.Fan) string {
+	return strings.Join(mapSlice(fans, func(f *gpu.Fan) string { return percentText(f.Speed) }), ", ")
+}
+
+func mediaText(m gpu.Media) string {
+	return listText([]detail{
+		{"encoder", ratioText(m.Encoder)}, {"decoder", ratioText(m.Decoder)},
+		{"JPEG", ratioText(m.JPEG)}, {"OFA", ratioText(m.OFA)},
+	})
+}
+
+func ratioText(ratio gpu.Opt[float64]) string {
+	r, ok := nodedoc.Finite(ratio).Get()
+	if !ok {
+		return ""
+	}
+
+	return percentText(r)
+}
+
+func pcieText(g *gpu.GPU) string {
+	p := &g.Readings.PCIe
+
+	var link string
+
+	if generation, ok := p.LinkGeneration.Get(); ok {
+		link = fmt.Sprintf("generation %d", generation)
+	}
+
+	if width, ok := p.LinkWidth.Get(); ok {
+		link = strings.TrimSpace(fmt.Sprintf("%s ×%d", link, width))
+	}
+
+	traffic := listText([]detail{
+		{"in", rateText(g.Rates.PCIeReceive)}, {"out", rateText(g.Rates.PCIeTransmit)},
+	})
+
+	var replays string
+	if n := p.Replays.Or(0); n > 0 {
+		replays = nodedoc.Count(int(n), "replay", "replays")
+	}
+
+	return joinTexts(link, traffic, replays)
+}
+
+func nvlinkText(g *gpu.GPU) string {
+	texts := []string{listText([]detail{
+		{"in", rateText(g.Rates.NVLinkReceive)}, {"out", rateText(g.Rates.NVLinkTransmit)},
+	})}
+
+	for _, e := range g.Readings.NVLink.Errors {
+		if e.Count > 0 {
+			texts = append(texts, nodedoc.Count(int(e.Count), spellOut(e.Kind)+" error", spellOut(e.Kind)+" errors"))
+		}
+	}
+
+	return joinTexts(texts...)
+}
+
+// joinTexts joins those that are not empty.
+func joinTexts(texts ...string) string {
+	var known []string
+
+	for _, text := range texts {
+		if text != "" {
+			known = append(known, text)
+		}
+	}
+
+	return strings.Join(known, ", ")
+}
+
+// rateText formats bytes per second in decimal units, in which links are sold.
+func rateText(rate gpu.Opt[float64]) string {
+	r, ok := nodedoc.Finite(rate).Get()
+
+	switch {
+	case !ok:
+		return ""
+	case r >= 1e9:
+		return fmt.Sprintf("%.1f GB/s", r/1e9)
+	case r >= 1e6:
+		return fmt.Sprintf("%.0f MB/s", r/1e6)
+	default:
+		return fmt.Sprintf("%.0f kB/s", r/1e3)
+	}
+}
+
+// eccText lists errors. Where the driver counts none, it says so.
+func eccText(counts []gpu.ECCCount) string {
+	var texts []string
+
+	for _, c := range counts {
+		if c.Count == 0 || c.Location == "total" {
+			continue
+		}
+
+		text := fmt.Sprintf("%d %s in %s", c.Count, c.Severity, spellOut(c.Location))
+		if c.Lifetime == "aggregate" {
+			text += " in its life"
+		}
+
+		texts = append(texts, text)
+	}
+
+	if len(texts) == 0 && len(counts) > 0 {
+		return "none"
+	}
+
+	return strings.Join(texts, ", ")
+}
+
+func rowsText(remapped gpu.Opt[gpu.RemappedRows]) string {
+	rows, ok := remapped.Get()
+	if !ok {
+		return ""
+	}
+
+	if rows == (gpu.RemappedRows{}) {
+		return "none"
+	}
+
+	text := fmt.Sprintf("%d for correctable, %d for uncorrectable errors", rows.Correctable, rows.Uncorrectable)
+	if rows.Pending {
+		text += ", pending: the next reset takes them into use"
+	}
+
+	if rows.Failure {
+		text += ", failed: there is no spare row"
+	}
+
+	return text
+}
+
+func layoutChangesText(g *gpu.GPU) string {
+	n := int(g.Totals.LayoutChanges.Value)
+	if n == 0 {
+		return ""
+	}
+
+	return fmt.Sprintf("%d since the exporter started", n)
+}
+
+func xidViews(g *gpu.GPU) []xidView {
+	return mapSlice(g.Totals.XIDErrors, func(x *gpu.XIDCount) xidView {
+		view := xidView{XID: x.XID, Name: gpu.XIDName(x.XID), Count: fmt.Sprintf("%.0f", x.Value)}
+		if !x.Last.IsZero() {
+			view.Last = x.Last.UTC().Format(time.RFC3339)
+		}
+
+		var named []string
+
+		for i := range g.Instances {
+			inst := &g.Instances[i]
+
+			for _, own := range inst.XIDErrors {
+				if own.XID == x.XID {
+					named = append(named, fmt.Sprintf("GI %d", inst.ID))
+				}
+			}
+		}
+
+		view.Instances = strings.Join(named, ", ")
+
+		return view
+	})
+}

@@ -1,0 +1,225 @@
+package web
+
+import (
+	"fmt"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// gauge is a reading, with a bar if it has a maximum, which Of names.
+type gauge struct {
+	Label, Value, Of string
+	Percent          int // of the bar
+	Bar              bool
+	Note             string // what the value is, if it is not what its column says
+	// Over says in words that the reading is over its limit, or next to it; empty if it is not.
+	Over string
+	// Past names the quantity in the history, if it is kept there, and Max the end of its scale.
+	Past string
+	Max  float64
+}
+
+// Class returns the class of the gauge's bar: the activity's has a pattern of its own.
+func (g gauge) Class() string {
+	if g.Label == "SM activity" || g.Label == "Utilization" {
+		return "S"
+	}
+
+	return "M"
+}
+
+// The quantities of the history, by the keys of its document.
+const (
+	pastMemory = "memoryUsedBytes"
+	pastSM     = "smActivityRatio"
+	pastPower  = "powerWatts"
+)
+
+// From where on a reading is marked as over its limit.
+const (
+	memoryOver  = 0.95 // of all memory: the next allocation may fail
+	powerOver   = 0.98 // of the power limit: clocks are lowered to keep it
+	marginSmall = 5    // degrees below the temperature at which the GPU slows down
+)
+
+const unknownValue = "–"
+
+func memoryGauge(m gpu.Memory) *gauge {
+	used, ok := m.Used.Get()
+	if !ok {
+		return nil
+	}
+
+	g := &gauge{Label: "Memory", Value: bytesText(used), Past: pastMemory}
+	if total, ok := m.Total.Get(); ok && total > 0 {
+		ratio := float64(used) / float64(total)
+		g.Of = "of " + bytesText(total)
+		g.Percent = percent(ratio)
+		g.Bar = true
+		g.Max = float64(total)
+
+		if ratio > memoryOver {
+			g.Over = "over 95 %"
+		}
+	}
+
+	return g
+}
+
+// smGauge returns the gauge of SM activity. If it is unknown, the value is a dash without a bar: unknown must not
+// look idle.
+func smGauge(a gpu.Activity) gauge {
+	g := gauge{Label: "SM activity", Value: unknownValue, Past: pastSM, Max: 1}
+	if ratio, ok := nodedoc.Finite(a.SM).Get(); ok {
+		g.Value = percentText(ratio)
+		g.Percent = percent(ratio)
+		g.Bar = true
+	}
+
+	return g
+}
+
+func utilizationGauge(r *gpu.Readings) *gauge {
+	ratio, ok := nodedoc.Finite(r.Utilization).Get()
+	if !ok {
+		return nil
+	}
+
+	return &gauge{Label: "Utilization", Value: percentText(ratio), Percent: percent(ratio), Bar: true}
+}
+
+func powerGauge(r *gpu.Readings) *gauge {
+	w, ok := nodedoc.Finite(r.PowerWatts).Get()
+	if !ok {
+		return nil
+	}
+
+	g := &gauge{Label: "Power", Value: wattsText(w), Past: pastPower}
+	if limit, ok := nodedoc.Finite(r.PowerLimitWatts).Get(); ok && limit > 0 {
+		g.Of = "of " + wattsText(limit)
+		g.Percent = percent(w / limit)
+		g.Bar = true
+		g.Max = limit
+
+		if w >= powerOver*limit {
+			g.Over = "at the limit"
+		}
+	}
+
+	return g
+}
+
+// temperatureGauge returns the gauge of the temperature. Its bar ends where the GPU slows down, if that is known.
+func temperatureGauge(r *gpu.Readings) *gauge {
+	celsius, ok := nodedoc.Finite(r.TemperatureCelsius).Get()
+	if !ok {
+		return nil
+	}
+
+	g := &gauge{Label: "Temperature", Value: fmt.Sprintf("%.0f °C", celsius)}
+	slowdown, ok := slowdownCelsius(r)
+
+	if !ok || slowdown <= 0 {
+		return g
+	}
+
+	g.Of = fmt.Sprintf("of %.0f", slowdown)
+	g.Percent = percent(celsius / slowdown)
+	g.Bar = true
+
+	switch margin := slowdown - celsius; {
+	case margin <= 0:
+		g.Over = "slows down"
+	case margin <= marginSmall:
+		g.Over = "near slowdown"
+	}
+
+	return g
+}
+
+// slowdownCelsius returns the temperature at which the GPU slows down.
+func slowdownCelsius(r *gpu.Readings) (float64, bool) {
+	margin, ok := nodedoc.Finite(r.TemperatureMarginCelsius).Get()
+	if ok {
+		return r.TemperatureCelsius.Or(0) + margin, true
+	}
+
+	for _, t := range r.TemperatureThresholds {
+		if t.Kind == "slowdown" {
+			return t.Celsius, true
+		}
+	}
+
+	return 0, false
+}
+
+// gpuGauges returns all gauges of a GPU, for its card.
+func gpuGauges(g *gpu.GPU) []gauge {
+	var gauges []gauge
+
+	add := func(one *gauge) {
+		if one != nil {
+			gauges = append(gauges, *one)
+		}
+	}
+
+	add(memoryGauge(g.Readings.Memory))
+
+	if g.Up || g.Activity.SM.Present() {
+		sm := smGauge(g.Activity)
+		add(&sm)
+	}
+
+	add(utilizationGauge(&g.Readings))
+	add(powerGauge(&g.Readings))
+	add(temperatureGauge(&g.Readings))
+
+	return gauges
+}
+
+// rowFigures returns the gauges of a GPU's row. They are the same for all GPUs, since each has its column.
+func rowFigures(g *gpu.GPU) []gauge {
+	activity := smGauge(g.Activity)
+	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
+		activity = *used
+		activity.Note = "util."
+	}
+
+	return []gauge{
+		orUnknown(memoryGauge(g.Readings.Memory), "Memory"),
+		activity,
+		orUnknown(powerGauge(&g.Readings), "Power"),
+		orUnknown(temperatureGauge(&g.Readings), "Temperature"),
+	}
+}
+
+func orUnknown(g *gauge, label string) gauge {
+	if g == nil {
+		return gauge{Label: label, Value: unknownValue}
+	}
+
+	return *g
+}
+
+// whyNoActivity says why the SM activity of a GPU that answers is not known; empty if it is.
+func whyNoActivity(snap *gpu.Snapshot, g *gpu.GPU) string {
+	if !g.Up || g.Activity.SM.Present() {
+		return ""
+	}
+
+	if g.ActivitySource != gpu.ActivityUnknown {
+		return "SM activity is not known yet: it takes two readings, and none while another program profiles the GPU."
+	}
+
+	dcgm, known := sourceState(snap, gpu.SourceDCGM)
+
+	switch {
+	case !known:
+		return "SM activity is not known: this GPU reports it by DCGM alone, and no DCGM is configured (--dcgm.address)."
+	case !dcgm.Up:
+		return "SM activity is not known: " + sourceReason(dcgm) + "."
+	default:
+		return "SM activity is not known: DCGM cannot profile this GPU."
+	}
+}

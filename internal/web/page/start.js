@@ -1,0 +1,16 @@
+startForm();
+if (!document.hidden) openStream();
+fetchPast();
+setInterval(check, refreshMS);
+setInterval(showAge, 1000);
+setInterval(fetchPast, pastMS);
+addEventListener("visibilitychange", followVisibility);
+addEventListener("hashchange", readAddress);
+addEventListener("resize", drawAll);
+addEventListener("keydown", pressKey);
+addEventListener("keydown", walk);
+addEventListener("click", keepSelection);
+addEventListener("toggle", drawAll, true);
+addEventListener("pointermove", hover);
+addEventListener("focusin", focusSpark);
+addEventListener("focusout", unpoint);

@@ -1,0 +1,287 @@
+package web
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
+	"github.com/mig-exporter/mig-exporter/internal/nodedoc"
+)
+
+// blockView is an instance on the axis, or a part of it without one, or a GPU without MIG.
+type blockView struct {
+	Key   string
+	Span  int
+	Class string // "used", "idle", "unknown", "down", "room", "stranded"
+	Title string
+	findable
+	Profile string
+	// ProfileRest is the part of the profile's name that a narrow block does not show.
+	ProfileRest string
+	At          string // "@4"
+	Holder      string // the first one
+	More        int    // further ones
+	Loads       []load
+	Parts       []partView
+}
+
+// Down reports whether the block's device does not answer, which the page says in a word, too.
+func (b blockView) Down() bool { return b.Class == "down" }
+
+// load is how much of a device is used: a thin bar with a letter.
+type load struct {
+	Letter string // "M" for memory, "S" for SM activity, "U" for utilization
+	gauge
+}
+
+// partView is a compute instance in its GPU instance's block, as wide as its slices.
+type partView struct{ Class, Title, Text string }
+
+// layOutAxis returns the segments of a GPU's placement axis.
+func layOutAxis(g *gpu.GPU) []nodedoc.Segment {
+	capacity := g.Capacity.Or(gpu.Capacity{})
+	axis := nodedoc.Axis{
+		Units:     nodedoc.AxisUnits(capacity.Memory, g.Profiles),
+		Profiles:  g.Profiles,
+		Available: capacity.Profiles,
+	}
+
+	placements := make([]gpu.Opt[gpu.Placement], 0, len(g.Instances))
+	for i := range g.Instances {
+		placements = append(placements, g.Instances[i].Placement)
+	}
+
+	return axis.LayOut(placements)
+}
+
+// newBlock returns the block of a segment of the axis.
+func (v *viewer) newBlock(g *gpu.GPU, s nodedoc.Segment) blockView {
+	units := nodedoc.Count(s.Size, "memory slice", "memory slices")
+
+	if s.Stranded {
+		return blockView{
+			Key: fmt.Sprint("at-", s.Start), Span: s.Size, Class: "stranded",
+			Title: units + " stranded: no profile that could still be created covers it",
+		}
+	}
+
+	if s.Instance == nodedoc.Room {
+		return blockView{
+			Key: fmt.Sprint("at-", s.Start), Span: s.Size, Class: "room", Title: units + " without an instance",
+		}
+	}
+
+	block := v.newInstanceBlock(g, &g.Instances[s.Instance])
+	block.Span = s.Size
+	block.At = fmt.Sprint("@", s.Start)
+
+	return block
+}
+
+func (v *viewer) newInstanceBlock(g *gpu.GPU, inst *gpu.GPUInstance) blockView {
+	block := blockView{
+		Key:     "gi-" + instanceKey(inst),
+		Span:    1,
+		Class:   "down",
+		Title:   fmt.Sprintf("GPU instance %d, %s", inst.ID, profileText(inst.Profile)),
+		Profile: profileText(inst.Profile),
+		Loads:   loadsOf(inst.Memory, smGauge(inst.Activity)),
+		Parts:   newPartViews(inst, v.kubelet),
+	}
+	if inst.Up {
+		block.Class = instanceUse(inst, v.kubelet)
+	}
+
+	if slices, memory, ok := strings.Cut(inst.Profile, "g."); ok {
+		block.Profile = slices + "g"
+		block.ProfileRest = "." + memory
+	}
+
+	if p, ok := inst.Placement.Get(); ok {
+		block.Title += " at " + p.String()
+	}
+
+	if w, ok := nodedoc.Finite(inst.PowerWatts).Get(); ok {
+		block.Title += ", about " + wattsText(w)
+	}
+
+	names := holderNames(&inst.Device, inst.Jobs)
+	if len(names) > 0 || !inst.IsEmpty() { // else its part says that nothing can run
+		block.addHolders(names, &inst.Device, v.kubelet)
+	}
+
+	find := append([]string{inst.Profile, fmt.Sprint("gi-", inst.ID)}, names...)
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
+		find = append(find, string(c.UUID))
+
+		if len(inst.Holders) == 0 {
+			find = append(find, holderNames(&c.Device, nil)...)
+		}
+	}
+
+	block.Find = strings.Join(find, " ")
+	block.Is = words(!inst.Up || len(inst.Errors) > 0 || len(inst.XIDErrors) > 0,
+		v.advice.isUnderused(g.UUID, gpu.Some(inst.ID)))
+
+	return block
+}
+
+// newWholeBlock returns the block of a GPU without MIG, which takes the whole axis.
+func (v *viewer) newWholeBlock(g *gpu.GPU) blockView {
+	activity := smGauge(g.Activity)
+	if used := utilizationGauge(&g.Readings); used != nil && !activity.Bar {
+		activity = *used
+	}
+
+	block := blockView{Key: "whole", Span: 1, Class: "down", Profile: "whole GPU", Title: "the whole GPU"}
+
+	if g.Up {
+		processes := gpu.None[int]()
+		if list, ok := g.Readings.Processes.Get(); ok {
+			processes = gpu.Some(len(list))
+		}
+
+		block.Class = useClass(&g.Device, g.Jobs, processes, v.kubelet)
+		block.Loads = loadsOf(g.Readings.Memory, activity)
+	}
+
+	names := holderNames(&g.Device, g.Jobs)
+	block.addHolders(names, &g.Device, v.kubelet)
+	block.Find = strings.Join(names, " ")
+
+	return block
+}
+
+// addHolders adds the holders of a device, or that it has none.
+func (b *blockView) addHolders(names []string, d *gpu.Device, kubelet bool) {
+	switch {
+	case len(names) > 0:
+		b.Holder = names[0]
+		if len(d.Holders) > 0 && d.Holders[0].Pod != "" {
+			b.Holder = d.Holders[0].Pod // the axis has little room: the namespace is in the title
+		}
+
+		b.More = len(names) - 1
+		b.Title += ", " + strings.Join(names, ", ")
+	case b.Class == "unknown":
+		b.Holder = "unknown"
+		b.Title += ", " + unknownUse(kubelet)
+	case !d.Allocated.Or(true):
+		b.Holder = "free"
+		b.Title += ", held by no pod"
+	}
+}
+
+// loadsOf returns the bars of a device. What is not known has none.
+func loadsOf(memory gpu.Memory, activity gauge) []load {
+	var loads []load
+	if m := memoryGauge(memory); m != nil {
+		loads = append(loads, load{"M", *m})
+	}
+
+	return append(loads, load{activity.Label[:1], activity})
+}
+
+// instanceUse returns the class of a GPU instance by its use.
+func instanceUse(inst *gpu.GPUInstance, kubelet bool) string {
+	if !kubelet && inst.IsEmpty() && len(inst.Jobs) == 0 {
+		return "idle" // nothing can run there
+	}
+
+	return useClass(&inst.Device, inst.Jobs, inst.Processes, kubelet)
+}
+
+// useClass returns the class of a device by its use. Where a kubelet gives devices out, its word counts. Elsewhere a
+// device is in use if a batch job has it, a process runs on it or it is active; if the processes are not known, neither
+// is whether it is idle.
+func useClass(d *gpu.Device, jobs []string, processes gpu.Opt[int], kubelet bool) string {
+	active := nodedoc.Finite(d.Activity.GraphicsEngine).Or(0) > 0 ||
+		nodedoc.Finite(d.Activity.SM).Or(0) > 0
+
+	switch {
+	case kubelet && !d.Allocated.Present():
+		return "unknown"
+	case d.Allocated.Or(len(d.Holders)+len(jobs) > 0):
+		return "used"
+	case kubelet:
+		return "idle"
+	case processes.Or(0) > 0, active:
+		return "used"
+	case !processes.Present():
+		return "unknown"
+	}
+
+	return "idle"
+}
+
+// unknownUse says what is not known of a device of the class unknown.
+func unknownUse(kubelet bool) string {
+	if kubelet {
+		return "not known whether a pod holds it"
+	}
+
+	return "not known whether anything runs on it"
+}
+
+// newPartViews returns the compute instances of a GPU instance, and a part for the compute slices that have none.
+// There are none if one compute instance is all of it.
+func newPartViews(inst *gpu.GPUInstance, kubelet bool) []partView {
+	if len(inst.ComputeInstances) == 1 && !inst.IsSplit() {
+		return nil
+	}
+
+	var parts []partView
+
+	rest := inst.ComputeSlices.Or(0)
+	for i := range inst.ComputeInstances {
+		c := &inst.ComputeInstances[i]
+		slices := c.ComputeSlices.Or(1)
+		rest -= slices
+
+		part := partView{Class: widthClass(slices),
+			Title: fmt.Sprintf("compute instance %d, %s", c.ID, profileText(c.Profile))}
+		if len(c.Holders) > 0 {
+			if len(inst.Holders) == 0 { // else the block names it
+				part.Text = c.Holders[0].Pod
+			}
+
+			part.Title += ", " + podText(&c.Holders[0])
+		}
+
+		switch use := useClass(&c.Device, nil, c.Processes, kubelet); use {
+		case "unknown":
+			part.Class += " " + use
+			part.Title += ", " + unknownUse(kubelet)
+		case "used":
+			part.Class += " " + use
+		}
+
+		if !c.Up {
+			part.Class += " down"
+		}
+
+		parts = append(parts, part)
+	}
+
+	if (rest > 0 || len(inst.ComputeInstances) == 0) && !inst.ComputesHidden {
+		part := partView{
+			Class: widthClass(max(rest, 1)) + " none",
+			Title: nodedoc.Count(rest, "compute slice", "compute slices") + " without a compute instance",
+		}
+		if inst.IsEmpty() {
+			part.Text = "no compute instance"
+			part.Title = "no compute instance: nothing can run here"
+		}
+
+		parts = append(parts, part)
+	}
+
+	return parts
+}
+
+// widthMax is the number of width classes in the style sheet.
+const widthMax = 12
+
+// widthClass returns the class that makes a part as wide as its slices.
+func widthClass(slices int) string { return fmt.Sprintf("w%d", min(max(slices, 1), widthMax)) }
