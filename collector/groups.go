@@ -27,6 +27,9 @@ const (
 	GroupFabric       = "fabric"
 )
 
+// GroupProcessInfo is the collector that needs Snapshot.Processes.
+const GroupProcessInfo = "process_info"
+
 // groups returns the collectors in the order in which they run.
 func groups() []group {
 	return []group{
@@ -118,6 +121,12 @@ func groups() []group {
 			name:  "process",
 			help:  "memory and SM use of single processes; off unless asked for",
 			build: newProcess,
+			optIn: true,
+		},
+		{
+			name:  GroupProcessInfo,
+			help:  "names of single processes, if --web.processes lists them; off unless asked for",
+			build: newProcessInfo,
 			optIn: true,
 		},
 		{

@@ -168,6 +168,7 @@ func richNode(count, instances int) *gpu.Snapshot {
 	s := newNode()
 	s.Driver = gpu.Some(gpu.Driver{Version: "580.95.05", NVML: "13.580.95.05", CUDA: "13.0"})
 	s.Witness = gpu.Some(true)
+	s.Processes = gpu.ProcessUsers
 	s.Pace = gpu.Pace{
 		Fast: gpu.TierPace{Configured: time.Second, Now: time.Second},
 		Slow: gpu.TierPace{Configured: 15 * time.Second, Now: 15 * time.Second},

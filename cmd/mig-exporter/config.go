@@ -2,13 +2,16 @@ package main
 
 import (
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
+	"github.com/mig-exporter/mig-exporter/internal/web"
 )
 
 // The drivers.
@@ -128,7 +131,30 @@ type WebConfig struct {
 	SystemdSocket bool
 	MaxScrapes    int
 	State         bool
+	Processes     gpu.ProcessDetail // or processesAuto; see processDetail
 	Pprof         bool
+}
+
+// processesAuto lists processes if no other than a user of the node or an authenticated client can ask.
+const processesAuto gpu.ProcessDetail = "auto"
+
+// processDetail returns how much of single processes is served. By default they are listed, without their users, if
+// each listener is on a loopback address, or the web configuration asks for a password or a client certificate.
+//
+// Sockets of systemd may be on any address. The listeners of partition control always authenticate.
+func (c *WebConfig) processDetail() gpu.ProcessDetail {
+	if c.Processes != processesAuto {
+		return c.Processes
+	}
+
+	onLoopback := !c.SystemdSocket && !slices.ContainsFunc(c.Addresses, func(address string) bool {
+		return !web.IsLoopback(address)
+	})
+	if onLoopback || web.Authenticates(c.ConfigFile) {
+		return gpu.ProcessNames
+	}
+
+	return gpu.ProcessesOff
 }
 
 // KubernetesConfig says how pods are found, and what is served of them.

@@ -12,6 +12,7 @@ import (
 	"github.com/prometheus/common/version"
 
 	"github.com/mig-exporter/mig-exporter/collector"
+	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
@@ -315,6 +316,13 @@ func webFlags(app *kingpin.Application, cfg *WebConfig) {
 		"page.").
 		Default("true").
 		BoolVar(&cfg.State)
+	enumFlag(app, "web.processes", "Processes on the GPUs in the node's state, and in the "+
+		"collector process_info: off, names (process id, type, memory, container or job, name of "+
+		"the program, never arguments), users (the user, too) or auto (names if only loopback "+
+		"addresses are listened on, or --web.config.file asks clients for a password or a "+
+		"certificate; else off).",
+		processesAuto, &cfg.Processes, processesAuto, gpu.ProcessesOff, gpu.ProcessNames,
+		gpu.ProcessUsers)
 	app.Flag("web.pprof", "Serve Go's profiles under /debug/pprof/.").BoolVar(&cfg.Pprof)
 }
 

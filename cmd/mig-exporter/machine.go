@@ -25,6 +25,8 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/pidns"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
+	"github.com/mig-exporter/mig-exporter/internal/procinfo"
 )
 
 // machine is the kind of the node that this process runs on.
@@ -117,6 +119,10 @@ func (m machine) openPods(n *node, cfg *KubernetesConfig, markDir string) error 
 	n.openKubelet(cfg.ResourceNames, opts)
 
 	return nil
+}
+
+func (machine) openProcessTable(withUsers bool) poll.ProcessTable {
+	return procinfo.New(procDir, withUsers)
 }
 
 // openMetadata starts to ask the API server about the node's pods, if the node is named; else it

@@ -11,6 +11,7 @@ import (
 	"github.com/go-kit/log"
 	"github.com/go-kit/log/level"
 
+	"github.com/mig-exporter/mig-exporter/collector"
 	"github.com/mig-exporter/mig-exporter/internal/capture"
 	"github.com/mig-exporter/mig-exporter/internal/control"
 	"github.com/mig-exporter/mig-exporter/internal/control/server"
@@ -28,6 +29,9 @@ type nodeKind interface {
 	// openPods opens the sources of the node's pods and containers, if there are any. markDir keeps
 	// that a kubelet has answered; empty: it is not kept.
 	openPods(n *node, cfg *KubernetesConfig, markDir string) error
+	// openProcessTable returns what knows the names of processes and, if that is asked for, their users; nil if
+	// nothing does.
+	openProcessTable(withUsers bool) poll.ProcessTable
 	// readHost reads what check-node reports of the host. embedded says that DCGM runs in this process.
 	readHost(embedded bool) hostFacts
 	// hostEngine returns the DCGM host engine of the node and the user that starts it, nil if the node has none.
@@ -149,6 +153,7 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	}
 
 	n.poll.ProcessContainers = cfg.Metrics.servesProcesses()
+	n.openProcesses(cfg)
 
 	if cfg.Advise.Enabled && cfg.Advise.ServerMetrics {
 		n.openServers()
@@ -159,6 +164,27 @@ func openNode(cfg *Config, logger log.Logger) (*node, error) {
 	n.openJobs(cfg.JobDir)
 
 	return n, nil
+}
+
+// openProcesses sets what is served of single processes. Outside of the host's PID namespace there are none.
+func (n *node) openProcesses(cfg *Config) {
+	detail := cfg.Web.processDetail()
+	n.poll.Processes = detail
+
+	if !detail.ListsProcesses() {
+		if off, said := cfg.Metrics.Disabled[collector.GroupProcessInfo]; said && !off {
+			level.Warn(n.logger).Log(
+				"msg", "collector has no series", "collector", collector.GroupProcessInfo,
+				"needs", "--web.processes=names or users",
+			)
+		}
+
+		return
+	}
+
+	if n.processesHidden == nil {
+		n.poll.ProcessTable = n.kind.openProcessTable(detail == gpu.ProcessUsers)
+	}
 }
 
 // openJobs sets what reads the batch jobs, if there are any.

@@ -38,7 +38,7 @@ func TestPowerMissingUnderMIG(t *testing.T) {
 // it: neither the power of the busy GPU is taken for that of an idle one, nor is it said that no process is there.
 func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 	p := launch(t, "--driver=sim", "--sim.clock=step", "--sim.scenario="+write(t, "slice.yaml", busySlice),
-		"--collectors=+instance_processes,+process")
+		"--collectors=+instance_processes,+process,+process_info", "--web.processes=users")
 	for range 5 {
 		p.advance(time.Second)
 	}
@@ -67,8 +67,9 @@ func TestOutsideTheHostsPIDNamespace(t *testing.T) {
 	s.expect(t, "why", 1, "nvidia_gpu_read_errors_total", `reading="processes"`, `reason="pid_namespace"`)
 	node := string(p.get("/api/v1/node").body)
 	cmptest.HasTexts(t, node, `"reason":"pid_namespace"`)
-	cmptest.LacksTexts(t, node, `"processes":`)
-	cmptest.HasTexts(t, string(p.get("/").body), "outside of the host&#39;s PID namespace (hostPID)")
+	cmptest.LacksTexts(t, node, `"processes":`, `"processList":`)
+	cmptest.HasTexts(t, string(p.get("/").body), "outside of the host&#39;s PID namespace (hostPID)",
+		"Processes unknown: another PID namespace")
 
 	if n := p.said(processesHidden); n != 1 {
 		t.Errorf("said %d times that processes are not known:\n%s", n, p.logText())

@@ -12,6 +12,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/dcgmsource"
 	"github.com/mig-exporter/mig-exporter/internal/gpu"
 	"github.com/mig-exporter/mig-exporter/internal/kernellog"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 )
 
@@ -63,6 +64,9 @@ func (n *node) openRecording(cfg *DriverConfig) error {
 }
 
 func (recording) openPods(*node, *KubernetesConfig, string) error { return nil }
+
+// openProcessTable returns none: a recording has no names of processes.
+func (recording) openProcessTable(bool) poll.ProcessTable { return nil }
 
 func (recording) hostEngine(*ProfilingConfig) (dcgmsource.Connector, func() int) { return nil, nil }
 

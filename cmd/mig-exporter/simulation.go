@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,6 +22,7 @@ import (
 	"github.com/mig-exporter/mig-exporter/internal/nvmlsource"
 	"github.com/mig-exporter/mig-exporter/internal/podmeta"
 	"github.com/mig-exporter/mig-exporter/internal/podresources"
+	"github.com/mig-exporter/mig-exporter/internal/poll"
 	"github.com/mig-exporter/mig-exporter/internal/sim"
 	"github.com/mig-exporter/mig-exporter/internal/sim/kubelet"
 	"github.com/mig-exporter/mig-exporter/internal/sim/simdcgm"
@@ -163,6 +165,31 @@ func (s simulation) openPods(n *node, cfg *KubernetesConfig, _ string) error {
 	n.control.Assignments = faulty
 
 	return nil
+}
+
+func (s simulation) openProcessTable(withUsers bool) poll.ProcessTable {
+	return simulatedProcesses{node: s.Node, users: withUsers}
+}
+
+// simulatedProcesses is the process table of a simulated node, which has no other users than root by name.
+type simulatedProcesses struct {
+	node  *sim.Node
+	users bool
+}
+
+// Describe implements poll.ProcessTable.
+func (p simulatedProcesses) Describe(pid uint32) (name, user string) {
+	name, uid, ok := p.node.ProcessOwner(pid)
+
+	switch {
+	case !ok || !p.users:
+	case uid == 0:
+		user = "root"
+	default:
+		user = strconv.FormatUint(uint64(uid), 10)
+	}
+
+	return name, user
 }
 
 // replacePodHandler answers POST /-/sim/replace-pod?namespace=N&pod=P&resource=R: the owner of a simulated pod

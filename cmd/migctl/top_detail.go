@@ -182,6 +182,7 @@ func (d *detail) addDevice(s topState, r *topRow) {
 		d.addParts(r)
 	}
 
+	d.addProcesses(r)
 	d.addXIDs(r)
 	d.addErrors(r.errors())
 
@@ -506,6 +507,38 @@ func (d *detail) addParts(r *topRow) {
 		c := &r.instance.ComputeInstances[i]
 		d.fact(orUnknown(c.Profile), joinTexts(string(c.UUID), "SM "+percentText(c.Activity.SM),
 			r.node.view.useOf(&c.Use).summary()))
+	}
+}
+
+// addProcesses adds the processes of the device that the node serves, those with most memory first.
+func (d *detail) addProcesses(r *topRow) {
+	first := true
+
+	for i := range r.gpu.ProcessList {
+		p := &r.gpu.ProcessList[i]
+		if r.instance != nil && p.GPUInstance != gpu.Some(r.instance.ID) ||
+			r.compute != nil && p.ComputeInstance != gpu.Some(r.compute.ID) {
+			continue
+		}
+
+		if first {
+			d.section("Processes")
+
+			first = false
+		}
+
+		holder := prefixed("job ", p.Job)
+		if p.Pod != "" {
+			holder = containerName(p.Namespace, p.Pod, p.Container)
+		}
+
+		memory := ""
+		if bytes, ok := p.MemoryUsedBytes.Get(); ok {
+			memory = formatGiB(bytes) + " GiB"
+		}
+
+		d.fact(fmt.Sprint(p.PID),
+			joinTexts(p.Name, prefixed("user ", p.User), p.Type, memory, holder))
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -349,6 +350,8 @@ func hostileNode(t *testing.T) nodedoc.Document {
 		g.ECC = []gpu.ECCCount{{Severity: takeover, Location: takeover, Lifetime: takeover, Count: 1}}
 		g.RecoveryAction = gpu.Some(gpu.RecoveryAction(takeover))
 		g.Use = use
+		g.ProcessList = []nodedoc.Process{{PID: 7, Type: takeover, Name: takeover, User: takeover, Namespace: takeover,
+			Pod: takeover, Container: takeover}, {PID: 8, Job: takeover}}
 
 		for j := range g.GPUInstances {
 			inst := &g.GPUInstances[j]
@@ -364,6 +367,29 @@ func hostileNode(t *testing.T) nodedoc.Document {
 	}
 
 	return doc
+}
+
+// TestTopProcesses: the detail of a GPU has all its processes that the node serves, that of a slice its own.
+func TestTopProcesses(t *testing.T) {
+	doc := busyNode(t)
+	i := slices.IndexFunc(doc.GPUs, func(g nodedoc.GPU) bool { return len(g.GPUInstances) > 1 })
+	g := &doc.GPUs[i]
+	g.ProcessList = []nodedoc.Process{
+		{PID: 4711, Type: "compute", Name: "python3", User: "ada", MemoryUsedBytes: gpu.Some[uint64](3 << 30), Job: "90210",
+			GPUInstance: gpu.Some(g.GPUInstances[0].ID)},
+		{PID: 4712, Type: "mps", Name: "server", Namespace: "ml", Pod: "train-0",
+			GPUInstance: gpu.Some(g.GPUInstances[1].ID)},
+	}
+
+	keys := "Home" + strings.Repeat(" Tab", i+1) + " Enter"
+	all := frameText(t, press(watching(200, 90, doc), keys), true)
+	cmptest.HasTexts(t, all, "Processes", "python3, user ada, compute, 3.00 GiB, job 90210", "server, mps, ml/train-0")
+
+	slice := frameText(t, press(watching(200, 90, doc), "Home"+strings.Repeat(" Tab", i+1)+" j Enter"), true)
+	cmptest.HasTexts(t, slice, "python3, user ada")
+	cmptest.LacksTexts(t, slice, "4712")
+
+	cmptest.LacksTexts(t, frameText(t, press(watching(200, 90, busyNode(t)), keys), true), "Processes")
 }
 
 // TestTopHostileNames: foreign texts cannot move the cursor or turn the text around.

@@ -9,6 +9,34 @@ import (
 // MaxProcesses is how many processes of a GPU have series of their own.
 const MaxProcesses = 256
 
+// ProcessDetail says how much of single processes may be served, the series of the collector process excepted: those
+// have neither names nor users.
+type ProcessDetail string
+
+// The details of processes. The zero value is as ProcessesOff.
+const (
+	ProcessesOff ProcessDetail = "off"
+	// ProcessNames: which processes there are, what they use, and the names of their programs.
+	ProcessNames ProcessDetail = "names"
+	// ProcessUsers: their users, too.
+	ProcessUsers ProcessDetail = "users"
+)
+
+// ListsProcesses reports whether single processes may be served at all.
+func (d ProcessDetail) ListsProcesses() bool { return d == ProcessNames || d == ProcessUsers }
+
+// Type returns what sort of context a process has: compute, mps (a client of MPS) or graphics.
+func (p *Process) Type() string {
+	switch {
+	case p.MPS:
+		return "mps"
+	case p.Graphics:
+		return "graphics"
+	}
+
+	return "compute"
+}
+
 // LargestFirst returns a copy of a GPU's processes, ordered by the memory that they use, the largest first.
 func LargestFirst(list []Process) []Process {
 	sorted := slices.Clone(list)

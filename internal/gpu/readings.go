@@ -176,6 +176,10 @@ type Process struct {
 	Instance    Opt[InstanceID]
 	Compute     Opt[ComputeID]
 	Container   Container // zero if unknown or not read
+	// What follows is empty if Snapshot.Processes doesn't allow it, or it is unknown.
+	Job  string // the only batch job of the device
+	Name string // of the program, without arguments
+	User string // its name, or its id
 }
 
 // EventKind is what an Event reports.

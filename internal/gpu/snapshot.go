@@ -34,6 +34,8 @@ type Snapshot struct {
 	// HungCalls counts the driver calls that have not returned in time and may never return.
 	HungCalls int
 	Pace      Pace
+	// Processes is how much of single processes may be served.
+	Processes ProcessDetail
 }
 
 // Driver names the versions in use.

@@ -36,6 +36,9 @@ type Host struct {
 	GPUsUnread []int `json:"gpusUnread,omitempty"`
 	// GPUsUnknown says why it is not known yet which GPUs the node has; it is missing once the driver has listed them.
 	GPUsUnknown string `json:"gpusUnknown,omitempty"`
+	// ProcessDetail is how much of single processes is in the document, by --web.processes: names or users. It is missing
+	// if there is nothing of them.
+	ProcessDetail gpu.ProcessDetail `json:"processDetail,omitempty"`
 	// HungCalls counts driver calls that have not returned in time and may never return.
 	HungCalls int `json:"hungCalls"`
 	// ReadEvery is the time between two readings of a GPU; missing if it is not known.
@@ -120,12 +123,15 @@ type GPU struct {
 	UnavailableEvents    gpu.Opt[uint64] `json:"unavailableEvents,omitzero"`
 	RecoveryActionEvents gpu.Opt[uint64] `json:"recoveryActionEvents,omitzero"`
 
-	Capacity     *Capacity     `json:"capacity,omitempty"`
-	Profiles     []gpu.Profile `json:"profiles,omitempty"`
-	Containers   []Container   `json:"containers,omitempty"`
-	Errors       []Error       `json:"errors"`
-	ReadErrors   []ErrorCount  `json:"readErrors,omitempty"`
-	GPUInstances []Instance    `json:"gpuInstances"`
+	Capacity   *Capacity     `json:"capacity,omitempty"`
+	Profiles   []gpu.Profile `json:"profiles,omitempty"`
+	Containers []Container   `json:"containers,omitempty"`
+	// ProcessList has the processes of the driver's last list, those with most memory first, gpu.MaxProcesses at most. It
+	// is missing while they are unknown, and if Host.ProcessDetail is.
+	ProcessList  []Process    `json:"processList,omitempty"`
+	Errors       []Error      `json:"errors"`
+	ReadErrors   []ErrorCount `json:"readErrors,omitempty"`
+	GPUInstances []Instance   `json:"gpuInstances"`
 }
 
 // Use is the use of a device: its holders, and what runs on it.
@@ -265,6 +271,22 @@ type Container struct {
 	MemoryUsedBytes      gpu.Opt[uint64]         `json:"memoryUsedBytes,omitzero"`
 	PowerEstimateWatts   gpu.Opt[float64]        `json:"powerEstimateWatts,omitzero"`
 	EnergyEstimateJoules gpu.Opt[float64]        `json:"energyEstimateJoules,omitzero"`
+}
+
+// Process is what one process has of a device. Each device that it is on has it once. Its job is the only one of the
+// device.
+type Process struct {
+	PID             uint32                  `json:"pid"` // of the host
+	Type            string                  `json:"type"`
+	Name            string                  `json:"name,omitempty"` // of the program, without arguments
+	User            string                  `json:"user,omitempty"` // its name, or its id
+	GPUInstance     gpu.Opt[gpu.InstanceID] `json:"gpuInstance,omitzero"`
+	ComputeInstance gpu.Opt[gpu.ComputeID]  `json:"computeInstance,omitzero"`
+	MemoryUsedBytes gpu.Opt[uint64]         `json:"memoryUsedBytes,omitzero"`
+	Namespace       string                  `json:"namespace,omitempty"`
+	Pod             string                  `json:"pod,omitempty"`
+	Container       string                  `json:"container,omitempty"`
+	Job             string                  `json:"job,omitempty"`
 }
 
 // Error is a reading that has failed.

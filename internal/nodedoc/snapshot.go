@@ -14,6 +14,11 @@ import (
 func New(snap *gpu.Snapshot) Document {
 	driver, _ := snap.Driver.Get()
 
+	detail := snap.Processes
+	if !detail.ListsProcesses() {
+		detail = ""
+	}
+
 	return Document{
 		APIVersion: "mig-exporter/v1",
 		Generation: snap.Generation,
@@ -28,10 +33,11 @@ func New(snap *gpu.Snapshot) Document {
 			HoldersIncomplete: snap.HoldersIncomplete,
 			GPUsUnread:        slices.Clone(snap.Unread),
 			GPUsUnknown:       whyUnknown(snap),
+			ProcessDetail:     detail,
 			HungCalls:         snap.HungCalls,
 			ReadEvery:         newReadEvery(&snap.Pace),
 		},
-		GPUs: each(snap.GPUs, newGPU),
+		GPUs: each(snap.GPUs, func(g *gpu.GPU) GPU { return newGPU(g, detail) }),
 	}
 }
 
@@ -101,7 +107,7 @@ func newRelease(released gpu.Opt[gpu.Release]) *Release {
 	return &Release{Since: utc(r.Since), By: r.Cause, Unbound: r.Unbound}
 }
 
-func newGPU(g *gpu.GPU) GPU {
+func newGPU(g *gpu.GPU, detail gpu.ProcessDetail) GPU {
 	r := &g.Readings
 
 	return GPU{
@@ -146,6 +152,7 @@ func newGPU(g *gpu.GPU) GPU {
 		Capacity:     newCapacity(g.Capacity),
 		Profiles:     g.Profiles,
 		Containers:   each(g.Containers, newContainer),
+		ProcessList:  ListProcesses(g, detail),
 		Errors:       each(g.Errors, newError),
 		ReadErrors:   each(g.Totals.ReadErrors, newErrorCount),
 		GPUInstances: each(g.Instances, newInstance),

@@ -39,7 +39,10 @@ type Options struct {
 	Containers     Containers // nil: processes are not mapped to containers
 	// ProcessContainers looks up the container of every process, not only of those that share a device.
 	ProcessContainers bool
-	Profiler          Profiler // nil: activity comes from the driver alone
+	// Processes is how much of single processes may be served; ProcessTable has their names and users.
+	Processes    gpu.ProcessDetail
+	ProcessTable ProcessTable // nil: processes have no names
+	Profiler     Profiler     // nil: activity comes from the driver alone
 	// ReplaceProfiler lets the source read the activity by GPM of GPUs of which the profiler does not report it.
 	ReplaceProfiler bool
 	// Extras are read of each GPU, until SetExtras.

@@ -59,10 +59,9 @@ func (p *Poller) buildSnapshot(now time.Time) *gpu.Snapshot {
 		}
 	}
 
-	if p.opts.ProcessContainers && p.opts.Containers != nil {
-		for i := range s.GPUs {
-			setProcessContainers(&s.GPUs[i], p.opts.Containers)
-		}
+	s.Processes = p.opts.Processes
+	for i := range s.GPUs {
+		p.describeProcesses(&s.GPUs[i])
 	}
 
 	hideReleasedLayouts(s.GPUs) // addPods needed them

@@ -48,6 +48,12 @@ type Containers interface {
 	ContainerOf(pid uint32) (gpu.Container, bool)
 }
 
+// ProcessTable knows the processes of the host. Describe returns the name of a process and its user, each empty if it
+// is unknown or not asked for. It doesn't block.
+type ProcessTable interface {
+	Describe(pid uint32) (name, user string)
+}
+
 // sourceStatus is the outcome of the calls to a source.
 type sourceStatus struct {
 	success time.Time // of the last answer; zero before the first

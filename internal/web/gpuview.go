@@ -40,6 +40,7 @@ type gpuView struct {
 	Details     []detail
 	XIDs        []xidView
 	Advice      []adviceView
+	Processes   processesView
 }
 
 // findable is what a reader can find a device by.
@@ -75,6 +76,7 @@ func (v *viewer) newGPUView(g *gpu.GPU) gpuView {
 		Details:   gpuDetails(g),
 		XIDs:      xidViews(g),
 		Advice:    v.advice.of(g),
+		Processes: newProcessesView(g, v.snap.Processes),
 		ShortName: strings.TrimPrefix(g.Name, "NVIDIA "),
 	}
 	view.Find = strings.Join([]string{fmt.Sprint("gpu-", g.Index), g.Name, string(g.UUID), g.PCIBusID}, " ")

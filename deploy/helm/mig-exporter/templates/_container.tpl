@@ -4,6 +4,9 @@
 {{- if not $v.web.state }}
 - --no-web.state
 {{- end }}
+{{- if ne $v.web.processes "auto" }}
+- --web.processes={{ $v.web.processes }}
+{{- end }}
 {{- if $v.web.existingSecret }}
 - --web.config.file=/etc/mig-exporter/web/web-config.yaml
 {{- end }}
